@@ -1,0 +1,9 @@
+//! Bytes and their meaning: the formats in which VLBI data lies on disk and travels on the wire.
+//!
+//! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever bytes it is given.
+#![forbid(unsafe_code)]
+
+pub mod fill;
+pub mod time;
+pub mod vdif;
+pub mod vtp;

@@ -1,0 +1,398 @@
+//! VDIF 1.1 frames: the header of eight (legacy: four) little-endian 32-bit words, and the payload after it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::{Epoch, FrameRate, FrameTime};
+
+/// Length of a header in bytes.
+pub const HEADER_LEN: usize = 32;
+/// Length of a legacy header in bytes.
+pub const LEGACY_HEADER_LEN: usize = 16;
+/// Longest frame that the 24-bit length field can tell, in bytes.
+pub const MAX_FRAME_LEN: usize = 0x00ff_ffff * 8;
+
+/// Why bytes are no VDIF header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Fewer bytes than the header needs.
+    #[error("a VDIF header needs {needed} bytes, here are {found}")]
+    Short {
+        /// Bytes that the header needs.
+        needed: usize,
+        /// Bytes that there are.
+        found: usize,
+    },
+    /// The length field says less than the header itself takes.
+    #[error("the VDIF header gives a frame length of {0} bytes, less than the header itself")]
+    FrameLength(usize),
+}
+
+/// Why a time does not fit a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the time {0:?} lies outside of VDIF's epochs (2000 to 2031) or its frame number needs more than 24 bits"
+)]
+pub struct TimeError(pub FrameTime);
+
+/// Two ASCII characters or a number, as the station wishes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct StationId(pub u16);
+
+impl StationId {
+    /// The identifier that the two characters of `code` make, first character in the high byte.
+    pub fn from_code(code: [u8; 2]) -> StationId {
+        StationId(u16::from_be_bytes(code))
+    }
+}
+
+impl fmt::Display for StationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = self.0.to_be_bytes();
+        if code.iter().all(u8::is_ascii_alphanumeric) {
+            write!(f, "{}{}", code[0] as char, code[1] as char)
+        } else {
+            write!(f, "{}", self.0)
+        }
+    }
+}
+
+/// What tells the sub-streams of one data stream apart: the station and its thread.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct StreamKey {
+    /// Station identifier.
+    pub station: StationId,
+    /// Thread identifier, 10 bits.
+    pub thread: u16,
+}
+
+/// What the samples of a frame look like; the same for every frame of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    /// Length of the frame in bytes, header included; a multiple of 8.
+    pub frame_length: usize,
+    /// Base-2 logarithm of the number of channels, 0 to 31.
+    pub log2_channels: u8,
+    /// Bits per sample (per component where complex), 1 to 32.
+    pub bits: u8,
+    /// Samples have a real and an imaginary component.
+    pub complex: bool,
+    /// The header has four words instead of eight.
+    pub legacy: bool,
+}
+
+impl Shape {
+    /// Length of the header in bytes.
+    pub fn header_length(&self) -> usize {
+        if self.legacy {
+            LEGACY_HEADER_LEN
+        } else {
+            HEADER_LEN
+        }
+    }
+
+    /// Length of the payload in bytes.
+    pub fn payload_length(&self) -> usize {
+        self.frame_length.saturating_sub(self.header_length())
+    }
+
+    /// Bits that one complete sample (all channels, both components) takes before packing to words.
+    pub fn bits_per_complete_sample(&self) -> u64 {
+        (u64::from(self.bits) << self.log2_channels) * if self.complex { 2 } else { 1 }
+    }
+
+    /// Complete samples (one per channel) in a frame. VDIF packs components into 32-bit words without
+    /// splitting one over two words; where the size of a component is no power of two, bits are left over.
+    pub fn samples_per_frame(&self) -> u64 {
+        let component = u64::from(self.bits) * if self.complex { 2 } else { 1 };
+        let payload_bits = self.payload_length() as u64 * 8;
+        if component > 32 {
+            return (payload_bits / component) >> self.log2_channels;
+        }
+        (payload_bits / 32 * (32 / component)) >> self.log2_channels
+    }
+}
+
+/// A VDIF header. Words that this type does not name are kept as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Header {
+    words: [u32; 8],
+}
+
+/// Place of a header field: word, lowest bit, width. VDIF 1.1, section 5.
+struct Field(usize, u32, u32);
+
+const INVALID: Field = Field(0, 31, 1);
+const LEGACY: Field = Field(0, 30, 1);
+const SECONDS: Field = Field(0, 0, 30);
+const EPOCH: Field = Field(1, 24, 6);
+const FRAME_NUMBER: Field = Field(1, 0, 24);
+const VERSION: Field = Field(2, 29, 3);
+const LOG2_CHANNELS: Field = Field(2, 24, 5);
+const LENGTH_8: Field = Field(2, 0, 24);
+const COMPLEX: Field = Field(3, 31, 1);
+const BITS_MINUS_1: Field = Field(3, 26, 5);
+const THREAD: Field = Field(3, 16, 10);
+const STATION: Field = Field(3, 0, 16);
+const EDV: Field = Field(4, 24, 8);
+const RATE_UNIT: Field = Field(4, 23, 1);
+const RATE: Field = Field(4, 0, 23);
+
+impl Header {
+    /// A header of the given shape, all else zero.
+    pub fn new(shape: Shape, key: StreamKey) -> Header {
+        let mut header = Header { words: [0; 8] };
+        header.set(LEGACY, u32::from(shape.legacy));
+        header.set(LENGTH_8, (shape.frame_length / 8) as u32);
+        header.set(LOG2_CHANNELS, u32::from(shape.log2_channels));
+        header.set(BITS_MINUS_1, u32::from(shape.bits.wrapping_sub(1)));
+        header.set(COMPLEX, u32::from(shape.complex));
+        header.set(STATION, u32::from(key.station.0));
+        header.set(THREAD, u32::from(key.thread));
+        header
+    }
+
+    /// Reads the header at the beginning of `bytes`. Words 4 to 7 of a legacy header read as zero.
+    pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
+        let short = |needed| HeaderError::Short {
+            needed,
+            found: bytes.len(),
+        };
+        let mut header = Header { words: [0; 8] };
+        if bytes.len() < LEGACY_HEADER_LEN {
+            return Err(short(LEGACY_HEADER_LEN));
+        }
+        header.read_words(&bytes[..LEGACY_HEADER_LEN]);
+        if !header.is_legacy() {
+            if bytes.len() < HEADER_LEN {
+                return Err(short(HEADER_LEN));
+            }
+            header.read_words(&bytes[..HEADER_LEN]);
+        }
+        if header.frame_length() < header.len() {
+            return Err(HeaderError::FrameLength(header.frame_length()));
+        }
+        Ok(header)
+    }
+
+    fn read_words(&mut self, bytes: &[u8]) {
+        for (word, four) in self.words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+        }
+    }
+
+    /// The header's bytes; the first [`Header::len`] of them are to be written.
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        for (four, word) in bytes.chunks_exact_mut(4).zip(self.words) {
+            four.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Overwrites the beginning of `frame` with this header. Bytes that `frame` lacks are not written.
+    pub fn emit(&self, frame: &mut [u8]) {
+        let len = self.len().min(frame.len());
+        frame[..len].copy_from_slice(&self.to_bytes()[..len]);
+    }
+
+    /// Length of this header in bytes: 32, or 16 where legacy.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        if self.is_legacy() {
+            LEGACY_HEADER_LEN
+        } else {
+            HEADER_LEN
+        }
+    }
+
+    /// The eight words, as they are.
+    pub fn words(&self) -> [u32; 8] {
+        self.words
+    }
+
+    /// A word of the extended user data (words 4 to 7), replaced.
+    pub fn set_extended_word(&mut self, word: usize, value: u32) {
+        if (4..8).contains(&word) {
+            self.words[word] = value;
+        }
+    }
+
+    /// The payload is not to be used.
+    pub fn is_invalid(&self) -> bool {
+        self.get(INVALID) == 1
+    }
+
+    /// Marks the payload as not to be used, or as good.
+    pub fn set_invalid(&mut self, invalid: bool) {
+        self.set(INVALID, u32::from(invalid));
+    }
+
+    /// The header has four words only.
+    pub fn is_legacy(&self) -> bool {
+        self.get(LEGACY) == 1
+    }
+
+    /// Seconds since the reference epoch, 30 bits.
+    pub fn seconds(&self) -> u32 {
+        self.get(SECONDS)
+    }
+
+    /// Reference epoch.
+    pub fn epoch(&self) -> Epoch {
+        Epoch::new(self.get(EPOCH) as u8).unwrap_or_else(|| unreachable!("six bits"))
+    }
+
+    /// Number of the frame within its second, 24 bits.
+    pub fn frame_number(&self) -> u32 {
+        self.get(FRAME_NUMBER)
+    }
+
+    /// Time of the frame, exact.
+    pub fn time(&self) -> FrameTime {
+        FrameTime {
+            second: self.epoch().start() + i64::from(self.seconds()),
+            frame: self.frame_number(),
+        }
+    }
+
+    /// Puts the header at `time`. The reference epoch is kept where its 30 bits of seconds reach, as
+    /// recorders do that run over the end of a half-year; else it becomes the epoch of `time`.
+    pub fn set_time(&mut self, time: FrameTime) -> Result<(), TimeError> {
+        let since = |epoch: Epoch| {
+            u32::try_from(time.second.checked_sub(epoch.start())?)
+                .ok()
+                .filter(|seconds| *seconds < 1 << 30)
+        };
+        let kept = since(self.epoch()).map(|seconds| (self.epoch(), seconds));
+        let (epoch, seconds) = kept
+            .or_else(|| {
+                let epoch = Epoch::containing(time.second)?;
+                Some((epoch, since(epoch)?))
+            })
+            .filter(|_| time.frame < 1 << 24)
+            .ok_or(TimeError(time))?;
+        self.set(EPOCH, u32::from(epoch.half_years()));
+        self.set(SECONDS, seconds);
+        self.set(FRAME_NUMBER, time.frame);
+        Ok(())
+    }
+
+    /// Length of the frame in bytes, header included.
+    pub fn frame_length(&self) -> usize {
+        self.get(LENGTH_8) as usize * 8
+    }
+
+    /// VDIF version number, 3 bits.
+    pub fn version(&self) -> u8 {
+        self.get(VERSION) as u8
+    }
+
+    /// What the samples look like.
+    pub fn shape(&self) -> Shape {
+        Shape {
+            frame_length: self.frame_length(),
+            log2_channels: self.get(LOG2_CHANNELS) as u8,
+            bits: self.get(BITS_MINUS_1) as u8 + 1,
+            complex: self.get(COMPLEX) == 1,
+            legacy: self.is_legacy(),
+        }
+    }
+
+    /// Station and thread.
+    pub fn key(&self) -> StreamKey {
+        StreamKey {
+            station: StationId(self.get(STATION) as u16),
+            thread: self.get(THREAD) as u16,
+        }
+    }
+
+    /// Extended data version of words 4 to 7; `None` in a legacy header.
+    pub fn edv(&self) -> Option<u8> {
+        (!self.is_legacy()).then(|| self.get(EDV) as u8)
+    }
+
+    /// Samples per second of each channel, which EDV 1 and 3 tell. Their field holds the rate of complex
+    /// samples; real data has two samples for one of those.
+    pub fn sample_rate(&self) -> Option<u64> {
+        if !matches!(self.edv(), Some(1 | 3)) {
+            return None;
+        }
+        let unit = if self.get(RATE_UNIT) == 1 {
+            1_000_000
+        } else {
+            1_000
+        };
+        let components = if self.shape().complex { 1 } else { 2 };
+        Some(u64::from(self.get(RATE)) * unit * components).filter(|rate| *rate > 0)
+    }
+
+    /// Frames per second as the sample rate in the header gives them; `None` where the header has no
+    /// sample rate or the frames would not fill a second evenly.
+    pub fn frame_rate(&self) -> Option<FrameRate> {
+        let samples = self.shape().samples_per_frame();
+        let rate = self.sample_rate()?;
+        if samples == 0 || !rate.is_multiple_of(samples) {
+            return None;
+        }
+        FrameRate::new(u32::try_from(rate / samples).ok()?)
+    }
+
+    fn get(&self, Field(word, low, width): Field) -> u32 {
+        self.words[word] >> low & (u32::MAX >> (32 - width))
+    }
+
+    fn set(&mut self, Field(word, low, width): Field, value: u32) {
+        let mask = u32::MAX >> (32 - width);
+        self.words[word] = self.words[word] & !(mask << low) | (value & mask) << low;
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Header")
+            .field("time", &self.time())
+            .field("key", &self.key())
+            .field("shape", &self.shape())
+            .field("invalid", &self.is_invalid())
+            .field("edv", &self.edv())
+            .finish()
+    }
+}
+
+/// A whole frame in memory, checked to be as long as its header says.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    header: Header,
+    bytes: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// The frame at the beginning of `bytes`.
+    pub fn new_checked(bytes: &'a [u8]) -> Result<Frame<'a>, HeaderError> {
+        let header = Header::parse(bytes)?;
+        let needed = header.frame_length();
+        match bytes.get(..needed) {
+            Some(bytes) => Ok(Frame { header, bytes }),
+            None => Err(HeaderError::Short {
+                needed,
+                found: bytes.len(),
+            }),
+        }
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The samples.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[self.header.len()..]
+    }
+}

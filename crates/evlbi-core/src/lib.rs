@@ -1,1 +1,13 @@
-//! .
+//! What happens to VLBI data between a source and the network, and between the network and a sink,
+//! without either: the time is an argument, random numbers are seeded, and nothing here opens a
+//! socket, a file or a thread.
+//!
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`].
+#![forbid(unsafe_code)]
+
+pub mod pace;
+pub mod packetise;
+pub mod path;
+pub mod rate;
+pub mod shed;
+pub mod time;

@@ -5,5 +5,6 @@
 
 pub mod fill;
 pub mod time;
+pub mod validity;
 pub mod vdif;
 pub mod vtp;

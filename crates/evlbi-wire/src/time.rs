@@ -104,7 +104,7 @@ impl Epoch {
 
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let month = if self.0 % 2 == 0 { "01" } else { "07" };
+        let month = if self.0.is_multiple_of(2) { "01" } else { "07" };
         write!(f, "{}-{month}-01", 2000 + u32::from(self.0 / 2))
     }
 }

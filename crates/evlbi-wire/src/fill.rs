@@ -2,6 +2,8 @@
 //!
 //! jive5ab, DiFX and SFXC honour it. It lies in 32-bit little-endian words.
 
+use std::ops::Range;
+
 /// The pattern, one 32-bit word.
 pub const PATTERN: u32 = 0x1122_3344;
 
@@ -12,7 +14,7 @@ pub fn make(bytes: &mut [u8]) {
 
 /// Overwrites `bytes` with the pattern as if they lay `offset` bytes into a run of it.
 pub fn make_from(bytes: &mut [u8], offset: usize) {
-    let mut word = PATTERN.to_le_bytes();
+    let mut word = WORD;
     word.rotate_left(offset % 4);
     let mut chunks = bytes.chunks_exact_mut(4);
     for chunk in &mut chunks {
@@ -20,5 +22,172 @@ pub fn make_from(bytes: &mut [u8], offset: usize) {
     }
     for (byte, pattern) in chunks.into_remainder().iter_mut().zip(word) {
         *byte = pattern;
+    }
+}
+
+/// Shortest run of the pattern that [`find`] reports, in bytes. Noise holds the pattern in one word
+/// out of 2^32; in four consecutive ones, never.
+pub const MIN_RUN: usize = 16;
+
+const WORD: [u8; 4] = PATTERN.to_le_bytes();
+
+/// Two words of the pattern.
+const PAIR: u64 = (PATTERN as u64) << 32 | PATTERN as u64;
+
+/// Where `payload` holds the pattern: every run of whole words, of at least [`MIN_RUN`] bytes, as
+/// byte range in ascending order. Words lie at multiples of four bytes from the beginning of `payload`.
+pub fn find(payload: &[u8]) -> Runs<'_> {
+    Runs { payload, from: 0 }
+}
+
+/// Whether the whole of `payload` is the pattern, and there is some.
+pub fn is_fill(payload: &[u8]) -> bool {
+    let mut pairs = payload.chunks_exact(8);
+    !payload.is_empty() && pairs.all(is_pair) && PAIR.to_le_bytes().starts_with(pairs.remainder())
+}
+
+/// The runs that [`find`] finds.
+#[derive(Clone, Debug)]
+pub struct Runs<'a> {
+    payload: &'a [u8],
+    /// Nothing before it is still to be reported; a multiple of 8.
+    from: usize,
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        loop {
+            // A run of MIN_RUN bytes holds a whole aligned pair wherever it begins, so that pairs
+            // suffice for the search.
+            let pair = self.payload[self.from..]
+                .chunks_exact(8)
+                .position(is_pair)?;
+            let run = self.run_around(self.from + 8 * pair);
+            // The pair in which the run ended is over as well: none but its second word could
+            // belong to a later run, which looks back for it.
+            self.from = run.end.next_multiple_of(8).min(self.payload.len());
+            if run.len() >= MIN_RUN {
+                return Some(run);
+            }
+        }
+    }
+}
+
+impl Runs<'_> {
+    /// The run that holds the pair at `pair`, the first pair of it.
+    fn run_around(&self, pair: usize) -> Range<usize> {
+        let before = &self.payload[..pair];
+        let start = pair - if before.ends_with(&WORD) { 4 } else { 0 };
+        let after = &self.payload[pair..];
+        let pairs = after
+            .chunks_exact(8)
+            .take_while(|pair| is_pair(pair))
+            .count();
+        let end = pair + 8 * pairs;
+        let odd = self.payload[end..].starts_with(&WORD);
+        start..end + if odd { 4 } else { 0 }
+    }
+}
+
+fn is_pair(bytes: &[u8]) -> bool {
+    bytes == PAIR.to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn runs(payload: &[u8]) -> Vec<Range<usize>> {
+        find(payload).collect()
+    }
+
+    /// The runs as they are defined, word by word.
+    fn plain_runs(payload: &[u8]) -> Vec<Range<usize>> {
+        let mut runs = Vec::new();
+        let mut open: Option<Range<usize>> = None;
+        for (number, word) in payload.chunks(4).enumerate() {
+            let here = 4 * number..4 * number + 4;
+            match (word == WORD, &mut open) {
+                (true, Some(run)) => run.end = here.end,
+                (true, None) => open = Some(here),
+                (false, _) => runs.extend(open.take()),
+            }
+        }
+        runs.extend(open);
+        runs.retain(|run| run.len() >= MIN_RUN);
+        runs
+    }
+
+    #[test]
+    fn the_pattern_lies_as_peers_write_it() {
+        let mut bytes = [0; 10];
+        make(&mut bytes);
+        assert_eq!(
+            bytes,
+            [0x44, 0x33, 0x22, 0x11, 0x44, 0x33, 0x22, 0x11, 0x44, 0x33]
+        );
+        assert!(is_fill(&bytes));
+        assert!(!is_fill(&bytes[1..]));
+        assert!(!is_fill(&[]));
+    }
+
+    #[test]
+    fn runs_are_found_wherever_a_word_begins() {
+        for start in (0..64).step_by(4) {
+            for words in 0..20 {
+                let mut payload = [0x5au8; 160];
+                let end = start + 4 * words;
+                make(&mut payload[start..end]);
+                let expected: Vec<_> = (words >= 4).then_some(start..end).into_iter().collect();
+                assert_eq!(runs(&payload), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_off_the_words_is_none() {
+        let mut payload = [0u8; 64];
+        make(&mut payload[2..50]);
+        assert_eq!(runs(&payload), []);
+    }
+
+    #[test]
+    fn runs_reach_to_the_edges() {
+        let mut payload = [0u8; 8007];
+        make(&mut payload);
+        assert!(runs(&payload).into_iter().eq(std::iter::once(0..8004)));
+        assert!(is_fill(&payload));
+        payload[8006] ^= 1;
+        assert!(!is_fill(&payload));
+        payload[4000] ^= 1;
+        assert_eq!(runs(&payload), [0..4000, 4004..8004]);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_those_of_the_definition(
+            words in prop::collection::vec(prop::bool::weighted(0.8), 0..200),
+            rest in prop::collection::vec(any::<u8>(), 0..4),
+        ) {
+            let word = |fill: bool| if fill { WORD } else { [0x44, 0x33, 0x22, 0x12] };
+            let mut payload: Vec<u8> = words.iter().flat_map(|fill| word(*fill)).collect();
+            payload.extend(rest);
+            prop_assert_eq!(runs(&payload), plain_runs(&payload));
+        }
+
+        #[test]
+        fn pieces_make_the_pattern_that_the_whole_has(cuts in prop::collection::vec(0usize..40, 1..20)) {
+            let mut pieces = vec![0u8; cuts.iter().sum()];
+            let mut offset = 0;
+            for cut in cuts {
+                make_from(&mut pieces[offset..offset + cut], offset);
+                offset += cut;
+            }
+            prop_assert_eq!(is_fill(&pieces), !pieces.is_empty());
+        }
     }
 }

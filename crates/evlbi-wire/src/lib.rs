@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 pub mod fill;
+pub mod mark5b;
 pub mod time;
+pub mod validity;
 pub mod vdif;
 pub mod vtp;

@@ -25,7 +25,8 @@ impl FrameRate {
 ///
 /// Seconds are counted from 1970-01-01 as Unix does. A leap second can only be the last second of a
 /// VDIF epoch (epochs begin in January and July, where leap seconds are inserted), so within an
-/// epoch the count and UTC agree.
+/// epoch the count and UTC agree. A header whose seconds run on past leap seconds is read as DiFX and
+/// jive5ab read it, 86 400 of them to a day; `baseband` takes those leap seconds off.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -57,6 +58,13 @@ impl FrameTime {
     pub fn nanos(self, rate: FrameRate) -> i128 {
         i128::from(self.second) * 1_000_000_000
             + i128::from(self.frame) * 1_000_000_000 / i128::from(rate.get())
+    }
+
+    /// Date and time of day after RFC 3339, with as many decimals as it takes up to nine, and rounded
+    /// down to the nanosecond beyond; `None` outside of the years -9999 to 9999.
+    pub fn rfc3339(self, rate: FrameRate) -> Option<String> {
+        let timestamp = jiff::Timestamp::from_nanosecond(self.nanos(rate)).ok()?;
+        Some(timestamp.to_string())
     }
 }
 
@@ -156,5 +164,27 @@ mod tests {
         );
         assert_eq!(FrameTime::from_index(next.index(rate), rate), next);
         assert_eq!(next.nanos(rate) - time.nanos(rate), 62_500);
+    }
+    #[test]
+    fn dates_are_written_exactly() {
+        let text = |second, frame, rate| {
+            FrameTime { second, frame }.rfc3339(FrameRate::new(rate).unwrap())
+        };
+        let second = 1_402_898_167;
+        assert_eq!(text(second, 0, 1600).unwrap(), "2014-06-16T05:56:07Z");
+        assert_eq!(
+            text(second, 1, 1600).unwrap(),
+            "2014-06-16T05:56:07.000625Z"
+        );
+        assert_eq!(
+            text(second, 2, 3).unwrap(),
+            "2014-06-16T05:56:07.666666666Z"
+        );
+        assert_eq!(
+            text(second, 390_624, 390_625).unwrap(),
+            "2014-06-16T05:56:07.99999744Z"
+        );
+        assert_eq!(text(i64::MAX, 0, 1), None);
+        assert_eq!(text(i64::MIN, u32::MAX, 1), None);
     }
 }

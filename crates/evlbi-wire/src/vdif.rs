@@ -1,9 +1,14 @@
 //! VDIF 1.1 frames: the header of eight (legacy: four) little-endian 32-bit words, and the payload after it.
 
+mod extended;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::extended::{ALMA_SYNC, Extended, RateError, SYNC};
 use crate::time::{Epoch, FrameRate, FrameTime};
 
 /// Length of a header in bytes.
@@ -12,6 +17,9 @@ pub const HEADER_LEN: usize = 32;
 pub const LEGACY_HEADER_LEN: usize = 16;
 /// Longest frame that the 24-bit length field can tell, in bytes.
 pub const MAX_FRAME_LEN: usize = 0x00ff_ffff * 8;
+
+/// The longest time between two reference epochs, in seconds.
+const HALF_YEAR: u64 = 184 * 86_400;
 
 /// Why bytes are no VDIF header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +43,30 @@ pub enum HeaderError {
     "the time {0:?} lies outside of VDIF's epochs (2000 to 2031) or its frame number needs more than 24 bits"
 )]
 pub struct TimeError(pub FrameTime);
+
+/// Why a header cannot describe frames of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// The frame does not hold the header, or its length is no multiple of 8, or needs more than 24 bits.
+    #[error(
+        "a VDIF frame is longer than its header, at most {MAX_FRAME_LEN} bytes, and a multiple of 8; not {0} bytes"
+    )]
+    FrameLength(usize),
+    /// More than 2^31 channels.
+    #[error("a VDIF frame has at most 2^31 channels, not 2^{0}")]
+    Channels(u8),
+    /// No bits, or more than fit a word.
+    #[error("a VDIF sample has 1 to 32 bits, not {0}")]
+    Bits(u8),
+    /// Not one sample of each channel fits the frame.
+    #[error("one sample of each channel needs {needed} bits, the payload of the frame has {found}")]
+    Samples {
+        /// Bits that one complete sample takes.
+        needed: u64,
+        /// Bits of the payload.
+        found: u64,
+    },
+}
 
 /// Two ASCII characters or a number, as the station wishes.
 #[derive(
@@ -87,6 +119,27 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Whether a header can describe frames of this shape, and a frame holds a sample of each channel.
+    pub fn check(&self) -> Result<(), ShapeError> {
+        let lengths = self.header_length() + 1..=MAX_FRAME_LEN;
+        if !lengths.contains(&self.frame_length) || !self.frame_length.is_multiple_of(8) {
+            return Err(ShapeError::FrameLength(self.frame_length));
+        }
+        if self.log2_channels > 31 {
+            return Err(ShapeError::Channels(self.log2_channels));
+        }
+        if !(1..=32).contains(&self.bits) {
+            return Err(ShapeError::Bits(self.bits));
+        }
+        if self.samples_per_frame() == 0 {
+            return Err(ShapeError::Samples {
+                needed: self.bits_per_complete_sample(),
+                found: self.payload_length() as u64 * 8,
+            });
+        }
+        Ok(())
+    }
+
     /// Length of the header in bytes.
     pub fn header_length(&self) -> usize {
         if self.legacy {
@@ -103,18 +156,26 @@ impl Shape {
 
     /// Bits that one complete sample (all channels, both components) takes before packing to words.
     pub fn bits_per_complete_sample(&self) -> u64 {
-        (u64::from(self.bits) << self.log2_channels) * if self.complex { 2 } else { 1 }
+        let component = u64::from(self.bits) * if self.complex { 2 } else { 1 };
+        component.saturating_mul(self.channels())
     }
 
-    /// Complete samples (one per channel) in a frame. VDIF packs components into 32-bit words without
-    /// splitting one over two words; where the size of a component is no power of two, bits are left over.
+    /// Complete samples (one per channel) in a frame. VDIF packs samples into 32-bit words without
+    /// splitting one over two words: where its size is no power of two, bits are left over, and where
+    /// the two components of a complex one do not fit a word together, each has a word of its own.
     pub fn samples_per_frame(&self) -> u64 {
-        let component = u64::from(self.bits) * if self.complex { 2 } else { 1 };
-        let payload_bits = self.payload_length() as u64 * 8;
-        if component > 32 {
-            return (payload_bits / component) >> self.log2_channels;
-        }
-        (payload_bits / 32 * (32 / component)) >> self.log2_channels
+        let words = self.payload_length() as u64 / 4;
+        let bits = u64::from(self.bits).max(1) * if self.complex { 2 } else { 1 };
+        let samples = match 32 / bits {
+            0 => words / 2,
+            per_word => words.saturating_mul(per_word),
+        };
+        samples / self.channels()
+    }
+
+    /// Channels in a frame.
+    pub fn channels(&self) -> u64 {
+        1 << self.log2_channels.min(31)
     }
 }
 
@@ -144,7 +205,8 @@ const RATE_UNIT: Field = Field(4, 23, 1);
 const RATE: Field = Field(4, 0, 23);
 
 impl Header {
-    /// A header of the given shape, all else zero.
+    /// A header of the given shape, all else zero. A shape that fails [`Shape::check`] loses the bits
+    /// that have no place in the header.
     pub fn new(shape: Shape, key: StreamKey) -> Header {
         let mut header = Header { words: [0; 8] };
         header.set(LEGACY, u32::from(shape.legacy));
@@ -216,9 +278,9 @@ impl Header {
         self.words
     }
 
-    /// A word of the extended user data (words 4 to 7), replaced.
+    /// Replaces a word of the extended user data (words 4 to 7). A legacy header has none.
     pub fn set_extended_word(&mut self, word: usize, value: u32) {
-        if (4..8).contains(&word) {
+        if (4..8).contains(&word) && !self.is_legacy() {
             self.words[word] = value;
         }
     }
@@ -261,15 +323,18 @@ impl Header {
         }
     }
 
-    /// Puts the header at `time`. The reference epoch is kept where its 30 bits of seconds reach, as
-    /// recorders do that run over the end of a half-year; else it becomes the epoch of `time`.
+    /// Puts the header at `time`. A step of at most half a year keeps the reference epoch where its 30
+    /// bits of seconds reach, as recorders do that run over the end of one; a longer step, as from a new
+    /// header, goes to the epoch that holds `time`.
     pub fn set_time(&mut self, time: FrameTime) -> Result<(), TimeError> {
         let since = |epoch: Epoch| {
             u32::try_from(time.second.checked_sub(epoch.start())?)
                 .ok()
                 .filter(|seconds| *seconds < 1 << 30)
         };
-        let kept = since(self.epoch()).map(|seconds| (self.epoch(), seconds));
+        let kept = since(self.epoch())
+            .filter(|_| time.second.abs_diff(self.time().second) <= HALF_YEAR)
+            .map(|seconds| (self.epoch(), seconds));
         let (epoch, seconds) = kept
             .or_else(|| {
                 let epoch = Epoch::containing(time.second)?;
@@ -323,13 +388,8 @@ impl Header {
         if !matches!(self.edv(), Some(1 | 3)) {
             return None;
         }
-        let unit = if self.get(RATE_UNIT) == 1 {
-            1_000_000
-        } else {
-            1_000
-        };
         let components = if self.shape().complex { 1 } else { 2 };
-        Some(u64::from(self.get(RATE)) * unit * components).filter(|rate| *rate > 0)
+        Some(self.complex_rate() * components).filter(|rate| *rate > 0)
     }
 
     /// Frames per second as the sample rate in the header gives them; `None` where the header has no

@@ -1,0 +1,370 @@
+//! What of a recording is not to be used: the gaps document beside a file, and sets of intervals.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::{FrameRate, FrameTime};
+use crate::vdif::StreamKey;
+
+/// The document that lies beside a recording and says what is missing in it, why and where.
+///
+/// The frames that it names are in the file as invalid ones (or, where only a part is missing, with
+/// the fill pattern in that part), so that the file stays in time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gaps {
+    /// Name and version of this format.
+    pub schema: Schema,
+    /// Name of the recording, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Frames per second of each thread, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_rate: Option<FrameRate>,
+    /// Length of a frame in bytes, header included, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_length: Option<usize>,
+    /// Datagrams that never came, by sequence number.
+    #[serde(default)]
+    pub sequence: Vec<SequenceGap>,
+    /// Frames that are missing, whole or in part.
+    #[serde(default)]
+    pub time: Vec<TimeGap>,
+}
+
+/// The identity of the gaps format: reads and writes as `evlbi.gaps/1`, and refuses to be anything else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "&'static str")]
+pub struct Schema;
+
+impl Schema {
+    /// Name and version of the format.
+    pub const NAME: &'static str = "evlbi.gaps/1";
+}
+
+impl From<Schema> for &'static str {
+    fn from(_: Schema) -> &'static str {
+        Schema::NAME
+    }
+}
+
+/// The document is of another format, or of another version of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gaps document says schema {0:?}, this program reads {NAME:?}", NAME = Schema::NAME)]
+pub struct SchemaError(pub String);
+
+impl TryFrom<String> for Schema {
+    type Error = SchemaError;
+
+    fn try_from(name: String) -> Result<Schema, SchemaError> {
+        if name == Schema::NAME {
+            Ok(Schema)
+        } else {
+            Err(SchemaError(name))
+        }
+    }
+}
+
+/// Consecutive datagrams that did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequenceGap {
+    /// Sequence number of the first of them.
+    pub first: u64,
+    /// Sequence number of the last of them.
+    pub last: u64,
+}
+
+/// Consecutive frames of one thread that are missing for one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeGap {
+    /// Station and thread.
+    #[serde(flatten)]
+    pub key: StreamKey,
+    /// Time of the first of them.
+    pub start: FrameTime,
+    /// How many frames, at least one.
+    pub frames: u64,
+    /// Offset of the first of them in the file, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_byte: Option<u64>,
+    /// The bytes of the payload that are missing, where the rest of each of these frames is good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Range<usize>>,
+    /// Why they are missing.
+    pub cause: Cause,
+}
+
+impl TimeGap {
+    /// Numbers of these frames since 1970-01-01, as [`FrameTime::index`] counts them.
+    pub fn indices(&self, rate: FrameRate) -> Range<i64> {
+        let first = self.start.index(rate);
+        first..first.saturating_add_unsigned(self.frames)
+    }
+}
+
+/// Why a frame is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// It did not arrive.
+    Lost,
+    /// It arrived after its place had been handed on.
+    Late,
+    /// It arrived, and the ring had no room for it.
+    RingFull,
+    /// It was dropped on purpose.
+    Shed,
+    /// It arrived marked invalid by its source.
+    Source,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Lost => "lost",
+            Cause::Late => "late",
+            Cause::RingFull => "ring full",
+            Cause::Shed => "shed",
+            Cause::Source => "source",
+        })
+    }
+}
+
+/// A set of whole numbers (frames, samples, bytes) kept as half-open ranges, sorted and apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Intervals {
+    /// None empty, each begins after the end of the one before it.
+    ranges: Vec<Range<i64>>,
+}
+
+impl Intervals {
+    /// The empty set.
+    pub fn new() -> Intervals {
+        Intervals::default()
+    }
+
+    /// Adds every number of `range`. At the end of the set, the usual place, this takes constant time.
+    pub fn insert(&mut self, range: Range<i64>) {
+        if range.is_empty() {
+            return;
+        }
+        let joins_from = match self.ranges.last() {
+            Some(last) if range.start <= last.end => {
+                self.ranges.partition_point(|r| r.end < range.start)
+            }
+            _ => self.ranges.len(),
+        };
+        let joined = self.ranges[joins_from..]
+            .iter()
+            .take_while(|r| r.start <= range.end);
+        let (mut whole, mut count) = (range.clone(), 0);
+        for other in joined {
+            whole = whole.start.min(other.start)..whole.end.max(other.end);
+            count += 1;
+        }
+        self.ranges.splice(joins_from..joins_from + count, [whole]);
+    }
+
+    /// Whether `number` is in the set.
+    pub fn contains(&self, number: i64) -> bool {
+        let at = self.ranges.partition_point(|range| range.end <= number);
+        self.ranges
+            .get(at)
+            .is_some_and(|range| range.start <= number)
+    }
+
+    /// What is in both sets.
+    pub fn intersect(&self, other: &Intervals) -> Intervals {
+        let mut both = Intervals::new();
+        let (mut ours, mut theirs) = (self.iter().peekable(), other.iter().peekable());
+        while let (Some(a), Some(b)) = (ours.peek(), theirs.peek()) {
+            both.insert(a.start.max(b.start)..a.end.min(b.end));
+            if a.end < b.end {
+                ours.next();
+            } else {
+                theirs.next();
+            }
+        }
+        both
+    }
+
+    /// What is in either set.
+    pub fn union(&self, other: &Intervals) -> Intervals {
+        let mut either = Intervals::new();
+        let (mut ours, mut theirs) = (self.iter().peekable(), other.iter().peekable());
+        loop {
+            let next = match (ours.peek(), theirs.peek()) {
+                (Some(a), Some(b)) if a.start <= b.start => ours.next(),
+                (Some(_), None) => ours.next(),
+                _ => theirs.next(),
+            };
+            match next {
+                Some(range) => either.insert(range),
+                None => return either,
+            }
+        }
+    }
+
+    /// How many numbers are in the set.
+    pub fn total(&self) -> u64 {
+        self.ranges.iter().map(|r| r.end.abs_diff(r.start)).sum()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The ranges in order; between two of them lies at least one number that is not in the set.
+    pub fn iter(&self) -> impl Iterator<Item = Range<i64>> + '_ {
+        self.ranges.iter().cloned()
+    }
+}
+
+impl FromIterator<Range<i64>> for Intervals {
+    fn from_iter<I: IntoIterator<Item = Range<i64>>>(ranges: I) -> Intervals {
+        let mut set = Intervals::new();
+        set.extend(ranges);
+        set
+    }
+}
+
+impl Extend<Range<i64>> for Intervals {
+    fn extend<I: IntoIterator<Item = Range<i64>>>(&mut self, ranges: I) {
+        for range in ranges {
+            self.insert(range);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::vdif::StationId;
+
+    fn gaps() -> Gaps {
+        Gaps {
+            schema: Schema,
+            file: Some("ef.vdif".into()),
+            frame_rate: FrameRate::new(1600),
+            frame_length: Some(5032),
+            sequence: vec![SequenceGap { first: 7, last: 9 }],
+            time: vec![TimeGap {
+                key: StreamKey {
+                    station: StationId::from_code(*b"Ef"),
+                    thread: 3,
+                },
+                start: FrameTime {
+                    second: 1_580_232_600,
+                    frame: 1599,
+                },
+                frames: 2,
+                first_byte: Some(10_064),
+                bytes: Some(1000..2000),
+                cause: Cause::RingFull,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_document_reads_as_it_is_described() {
+        let text = serde_json::to_string(&gaps()).unwrap();
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"schema":"evlbi.gaps/1","file":"ef.vdif","frame_rate":1600,"frame_length":5032,"#,
+                r#""sequence":[{"first":7,"last":9}],"time":[{"station":17766,"thread":3,"#,
+                r#""start":{"second":1580232600,"frame":1599},"frames":2,"first_byte":10064,"#,
+                r#""bytes":{"start":1000,"end":2000},"cause":"ring_full"}]}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<Gaps>(&text).unwrap(), gaps());
+    }
+
+    #[test]
+    fn what_is_unknown_is_left_out() {
+        let text = serde_json::to_string(&Gaps::default()).unwrap();
+        assert_eq!(text, r#"{"schema":"evlbi.gaps/1","sequence":[],"time":[]}"#);
+        let least: Gaps = serde_json::from_str(r#"{"schema":"evlbi.gaps/1"}"#).unwrap();
+        assert_eq!(least, Gaps::default());
+    }
+
+    #[test]
+    fn another_schema_is_refused() {
+        let error = serde_json::from_str::<Gaps>(r#"{"schema":"evlbi.gaps/2"}"#).unwrap_err();
+        assert!(error.to_string().contains("evlbi.gaps/2"), "{error}");
+        assert!(error.to_string().contains("evlbi.gaps/1"), "{error}");
+    }
+
+    #[test]
+    fn a_gap_runs_over_the_second() {
+        let gap = &gaps().time[0];
+        let rate = FrameRate::new(1600).unwrap();
+        let first = 1_580_232_600 * 1600 + 1599;
+        assert_eq!(gap.indices(rate), first..first + 2);
+        let endless = TimeGap {
+            frames: u64::MAX,
+            ..gap.clone()
+        };
+        assert_eq!(endless.indices(rate), first..i64::MAX);
+    }
+
+    #[test]
+    fn touching_ranges_become_one() {
+        let mut set: Intervals = [0..10, 20..30, 40..50].into_iter().collect();
+        set.insert(10..20);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0..30, 40..50]);
+        set.insert(-5..100);
+        assert!(set.iter().eq(std::iter::once(-5..100)));
+        set.insert(7..7);
+        assert_eq!(set.total(), 105);
+    }
+
+    #[test]
+    fn the_widest_set_has_a_total() {
+        let set: Intervals = std::iter::once(i64::MIN..i64::MAX).collect();
+        assert_eq!(set.total(), u64::MAX);
+        assert!(set.contains(i64::MIN) && set.contains(0) && !set.contains(i64::MAX));
+    }
+
+    /// Ranges that often touch and overlap, and the same numbers as a plain set.
+    fn ranges() -> impl Strategy<Value = Vec<Range<i64>>> {
+        let range = (-40i64..40, 0i64..12).prop_map(|(start, length)| start..start + length);
+        prop::collection::vec(range, 0..20)
+    }
+
+    fn numbers(ranges: &[Range<i64>]) -> BTreeSet<i64> {
+        ranges.iter().cloned().flatten().collect()
+    }
+
+    fn check(set: &Intervals, expected: &BTreeSet<i64>) -> Result<(), TestCaseError> {
+        for pair in set.ranges.windows(2) {
+            prop_assert!(pair[0].end < pair[1].start);
+        }
+        prop_assert!(set.iter().all(|range| !range.is_empty()));
+        prop_assert_eq!(&set.iter().flatten().collect::<BTreeSet<_>>(), expected);
+        prop_assert_eq!(set.total(), expected.len() as u64);
+        prop_assert_eq!(set.is_empty(), expected.is_empty());
+        for number in -60..60 {
+            prop_assert_eq!(set.contains(number), expected.contains(&number));
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_of_intervals_is_a_set_of_numbers(a in ranges(), b in ranges()) {
+            let (ours, theirs) = (numbers(&a), numbers(&b));
+            let a: Intervals = a.into_iter().collect();
+            let b: Intervals = b.into_iter().collect();
+            check(&a, &ours)?;
+            check(&a.union(&b), &ours.union(&theirs).copied().collect())?;
+            check(&a.intersect(&b), &ours.intersection(&theirs).copied().collect())?;
+        }
+    }
+}

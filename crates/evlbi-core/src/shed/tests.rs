@@ -78,8 +78,8 @@ fn random_choices_follow_from_the_seed() {
         decisions("random:0.2", 7, 500),
         decisions("random:0.2", 8, 500)
     );
-    let n = 200_000.0;
-    let sigma = (0.2 * 0.8 / n as f64).sqrt();
+    let n = 200_000.0f64;
+    let sigma = (0.2 * 0.8 / n).sqrt();
     assert!((share(&decisions("random:0.2", 1, n as i64)) - 0.2).abs() < 4.0 * sigma);
 }
 

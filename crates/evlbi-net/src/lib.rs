@@ -10,4 +10,5 @@ compile_error!(
     "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"
 );
 
+pub mod ring;
 pub mod udp;

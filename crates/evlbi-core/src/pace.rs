@@ -84,7 +84,7 @@ impl ByTime {
     /// When a frame is due, counted from the first frame.
     pub fn due(&mut self, key: StreamKey, time: FrameTime) -> Nanos {
         let index = time.index(self.rate);
-        let step = Nanos(self.span(1).0 / self.threads);
+        let step = self.frame_span();
         let follows = match self.first.is_empty() {
             true => Nanos(0),
             false => self.last_due.plus(step),
@@ -119,6 +119,19 @@ impl ByTime {
         });
         self.last_due = self.last_due.max(due);
         due
+    }
+
+    /// When a frame is due whose header does not tell its time: after the one before it.
+    pub fn follow(&mut self) -> Nanos {
+        if !self.first.is_empty() {
+            self.last_due = self.last_due.plus(self.frame_span());
+        }
+        self.last_due
+    }
+
+    /// The time between two frames of the whole stream.
+    pub fn frame_span(&self) -> Nanos {
+        Nanos(self.span(1).0 / self.threads)
     }
 
     /// Frames whose time could not be followed.

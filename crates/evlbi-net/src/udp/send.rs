@@ -102,6 +102,20 @@ pub struct SendCounts {
 }
 
 impl SendCounts {
+    /// Adds what became of another sender's datagrams.
+    pub fn add(&mut self, other: &SendCounts) {
+        self.sent += other.sent;
+        self.bytes += other.bytes;
+        self.messages += other.messages;
+        self.calls += other.calls;
+        self.buffer_full += other.buffer_full;
+        self.unreachable += other.unreachable;
+        self.too_long += other.too_long;
+        self.forbidden += other.forbidden;
+        self.refused += other.refused;
+        self.back_datagrams += other.back_datagrams;
+    }
+
     /// Datagrams that were handed over but did not leave: numbers that no receiver can have seen.
     pub fn not_sent(&self) -> u64 {
         self.buffer_full + self.unreachable + self.too_long + self.forbidden

@@ -128,9 +128,7 @@ impl Cadence {
         }
         let streams = self.streams.len() as i64;
         let cycle = self.rate.cycle().unwrap_or(streams).max(1);
-        let mut suffice = !first.is_empty();
         for stream in &mut self.streams {
-            suffice &= stream.trusted;
             // As if the stream had always run: where and when its last frame before `start` was.
             let cycles = (stream.first.at - start) / cycle + 1;
             stream.at = stream.first.at - cycles * cycle;
@@ -142,7 +140,23 @@ impl Cadence {
         }
         self.reach = self.reach.max(cycle).min(MOST_AHEAD);
         self.latest = NONE;
-        suffice
+        self.all_twice(first)
+    }
+
+    /// Whether every stream is seen twice among the last sightings between which no frame is missing.
+    fn all_twice(&self, sightings: &[Sighting]) -> bool {
+        let mut seen = vec![0; self.streams.len()];
+        let mut next = None;
+        for sighting in sightings.iter().rev() {
+            if next.is_some_and(|next| next != sighting.at + 1) {
+                break;
+            }
+            next = Some(sighting.at);
+            if let Some(index) = self.by_key.get(&sighting.head.key()) {
+                seen[*index] += 1;
+            }
+        }
+        !seen.is_empty() && seen.iter().all(|times| *times >= 2)
     }
 
     /// The frame at place `at` has this header.
@@ -261,7 +275,6 @@ impl Cadence {
     }
 
     fn next_missing(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
-        self.learn_rate(ahead);
         self.last_unseen = at;
         for trusted in [true, false] {
             while let Some(index) = self.least_recent(at, trusted) {
@@ -286,11 +299,8 @@ impl Cadence {
         self.new_stream(at, ahead)
     }
 
-    /// The second may end among the lost frames: those that follow may tell the rate.
-    fn learn_rate(&mut self, ahead: &[Sighting]) {
-        if self.rate.get().is_some() {
-            return;
-        }
+    /// The second may end among lost frames: `ahead`, those that follow, may tell the rate.
+    pub fn learn_rate(&mut self, ahead: &[Sighting]) {
         for sighting in ahead {
             if let Some(index) = self.by_key.get(&sighting.head.key()) {
                 let stream = &self.streams[*index];

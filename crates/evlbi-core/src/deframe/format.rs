@@ -143,8 +143,7 @@ impl Head {
                 Some(Head::Vdif(filled))
             }
             Head::Mark5b(header, _) => {
-                let mut filled = *header;
-                filled.set_time_without_fraction(time, rate).ok()?;
+                let filled = header.fill_at(time, rate).ok()?;
                 Some(Head::Mark5b(filled, time))
             }
         }

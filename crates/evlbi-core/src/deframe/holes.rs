@@ -64,6 +64,22 @@ impl Holes {
         self.gaps += to - from;
     }
 
+    /// The same, with a gap of `bytes` bytes before all.
+    pub(super) fn behind_gap(&self, bytes: u64) -> Holes {
+        let mut holes = Holes::new();
+        holes.gap(0, bytes);
+        for hole in &self.list {
+            let place = (hole.from - hole.gaps) as usize;
+            let length = hole.to - hole.from;
+            if hole.is_gap {
+                holes.gap(place, length);
+            } else {
+                holes.missing(place..place + length as usize);
+            }
+        }
+        holes
+    }
+
     fn end(&self) -> u64 {
         self.list.last().map_or(0, |hole| hole.to)
     }
@@ -143,6 +159,18 @@ impl<'a> View<'a> {
         end.min(self.len().max(offset))
     }
 
+    /// Bytes of gaps that lie at `offset`.
+    pub fn gap_at(&self, offset: u64) -> u64 {
+        let mut end = offset;
+        for hole in &self.holes.list[self.holes.first_behind(offset)..] {
+            if !hole.is_gap || hole.from > end {
+                break;
+            }
+            end = hole.to;
+        }
+        end - offset
+    }
+
     /// The `length` bytes at `offset`; `None` where one of them is missing.
     pub fn present(&self, offset: u64, length: usize) -> Option<&'a [u8]> {
         let end = offset.checked_add(length as u64)?;
@@ -218,6 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn a_gap_that_is_left_comes_before_all() {
+        let bytes = [0; 12];
+        let holes = holes().behind_gap(50);
+        let view = View {
+            bytes: &bytes,
+            holes: &holes,
+        };
+        assert!(view.missing(0, 162).eq([0..50, 52..55, 58..158, 158..159]));
+        assert_eq!(view.gap_at(20), 30);
+        assert_eq!(view.gap_at(50), 0);
+        assert_eq!(view.gap_at(53), 0);
+        assert_eq!(view.gap_at(58), 100);
+    }
+
+    #[test]
     fn the_missing_parts_of_a_piece_are_told_from_its_beginning() {
         let bytes = [0; 12];
         let holes = holes();
@@ -225,7 +268,7 @@ mod tests {
             bytes: &bytes,
             holes: &holes,
         };
-        assert!(view.missing(0, 8).eq([2..5]));
+        assert!(view.missing(0, 8).eq(std::iter::once(2..5)));
         assert!(view.missing(4, 10).eq([0..1, 4..10]));
         assert!(view.missing(106, 6).eq([0..2, 2..3]));
         assert!(!view.touches_gap(0, 8));
@@ -245,7 +288,7 @@ mod tests {
             bytes: &[0; 20],
             holes: &holes,
         };
-        assert!(view.missing(0, 12).eq([5..12]));
+        assert!(view.missing(0, 12).eq(std::iter::once(5..12)));
         assert_eq!(view.len(), u64::MAX);
         assert_eq!(view.place(u64::MAX - 1), 12);
     }

@@ -42,9 +42,11 @@ impl Search<'_> {
     /// The earliest header that others confirm.
     pub fn run(&self) -> Found {
         let mut undecided = !self.decide;
+        let end = self.base.saturating_add(self.settings.hold as u64);
+        let end = end.min(self.view.len());
         let mut at = self.view.missing_until(self.base);
-        while at < self.view.len() {
-            let until = self.view.whole_until(at);
+        while at < end {
+            let until = self.view.whole_until(at).min(end);
             let found = self.in_run(at, until, &mut undecided);
             if let Some((offset, layout)) = found {
                 let into_frame = (offset - self.base) % layout.frame_length as u64;

@@ -2,9 +2,10 @@
 //! without either: the time is an argument, random numbers are seeded, and nothing here opens a
 //! socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`].
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`deframe`].
 #![forbid(unsafe_code)]
 
+pub mod deframe;
 pub mod pace;
 pub mod packetise;
 pub mod path;

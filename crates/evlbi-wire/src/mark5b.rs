@@ -5,6 +5,7 @@
 //! CRC-16 protects. Mark 5B system user's manual, section 5.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use crc::{CRC_16_UMTS, Crc};
 
@@ -204,6 +205,19 @@ impl Header {
         Ok(())
     }
 
+    /// The header of the frame that stands in the place of the lost one of `time`. Where `rate` is not
+    /// known, the fraction of the second is zero, as some recorders leave it.
+    pub fn fill_at(&self, time: FrameTime, rate: Option<FrameRate>) -> Result<Header, TimeError> {
+        const FASTEST: FrameRate = FrameRate(NonZeroU32::new(MAX_FRAME_NUMBER + 1).unwrap());
+        let mut header = *self;
+        header.set_time(time, rate.unwrap_or(FASTEST))?;
+        if rate.is_none() {
+            header.words[3] = 0;
+            header.words[3] = u32::from(header.computed_crc());
+        }
+        Ok(header)
+    }
+
     /// The CRC in the header.
     pub fn crc(&self) -> u16 {
         self.words[3] as u16
@@ -327,6 +341,21 @@ mod tests {
             let second = SAMPLE_SECOND;
             header.set_time(FrameTime { second, frame }, rate).unwrap();
             assert_eq!(header.words(), words);
+        }
+    }
+
+    #[test]
+    fn a_lost_frame_has_the_header_that_was_recorded() {
+        let first = Header::from_words(SAMPLE[0]).unwrap();
+        for (frame, words) in (0u32..).zip(SAMPLE) {
+            let second = SAMPLE_SECOND;
+            let time = FrameTime { second, frame };
+            let filled = first.fill_at(time, FrameRate::new(6400)).unwrap();
+            assert_eq!(filled.words(), words);
+            let unknown_rate = first.fill_at(time, None).unwrap();
+            assert_eq!(unknown_rate.time(SAMPLE_SECOND), Ok(time));
+            assert_eq!(unknown_rate.fraction(), Ok(0));
+            assert_eq!(unknown_rate.crc(), unknown_rate.computed_crc());
         }
     }
 

@@ -214,8 +214,7 @@ impl Header {
         header.set(LOG2_CHANNELS, u32::from(shape.log2_channels));
         header.set(BITS_MINUS_1, u32::from(shape.bits.wrapping_sub(1)));
         header.set(COMPLEX, u32::from(shape.complex));
-        header.set(STATION, u32::from(key.station.0));
-        header.set(THREAD, u32::from(key.thread));
+        header.set_key(key);
         header
     }
 
@@ -377,6 +376,12 @@ impl Header {
         }
     }
 
+    /// Puts the header into another station's or thread's stream. The thread has 10 bits.
+    pub fn set_key(&mut self, key: StreamKey) {
+        self.set(STATION, u32::from(key.station.0));
+        self.set(THREAD, u32::from(key.thread));
+    }
+
     /// Extended data version of words 4 to 7; `None` in a legacy header.
     pub fn edv(&self) -> Option<u8> {
         (!self.is_legacy()).then(|| self.get(EDV) as u8)
@@ -401,6 +406,35 @@ impl Header {
             return None;
         }
         FrameRate::new(u32::try_from(rate / samples).ok()?)
+    }
+
+    /// The header of the invalid frame that stands in the place of a lost one: that of `time`, which lies
+    /// `frames_on` frames (negative: back) from this one in the same station's same thread.
+    ///
+    /// The extended words that move from frame to frame move too: the packet serial number of version 2;
+    /// the validity mask of version 4, in which nothing is good; the Mark 5B frame number and time code of
+    /// version 0xAB, whose fraction of a second stays zero where `rate` is not known. All else is kept.
+    pub fn fill_after(
+        &self,
+        time: FrameTime,
+        frames_on: i64,
+        rate: Option<FrameRate>,
+    ) -> Result<Header, TimeError> {
+        let mut header = *self;
+        header.set_time(time)?;
+        header.set_invalid(true);
+        match header.extended() {
+            Some(Extended::Alma { serial, .. }) => {
+                header.set_words_6_and_7(serial.wrapping_add_signed(frames_on));
+            }
+            Some(Extended::Merged { .. }) => header.set_words_6_and_7(0),
+            Some(Extended::Mark5b(inner)) => {
+                let inner = inner.fill_at(time, rate).map_err(|_| TimeError(time))?;
+                header.words[4..].copy_from_slice(&inner.words());
+            }
+            _ => {}
+        }
+        Ok(header)
     }
 
     fn get(&self, Field(word, low, width): Field) -> u32 {

@@ -262,7 +262,7 @@ impl Header {
         Ok(())
     }
 
-    fn set_words_6_and_7(&mut self, value: u64) {
+    pub(super) fn set_words_6_and_7(&mut self, value: u64) {
         self.set(WORD_6, value as u32);
         self.set(WORD_7, (value >> 32) as u32);
     }

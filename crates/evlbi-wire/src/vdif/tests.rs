@@ -399,6 +399,65 @@ fn extendeds() -> impl Strategy<Value = Extended> {
 }
 
 /// Times that VDIF can tell, most of them near the borders of its epochs.
+/// `SAMPLE` with other extended words.
+fn with_extended(extended: Extended) -> Header {
+    let mut header = parse(SAMPLE);
+    header.set_extended(&extended).unwrap();
+    header
+}
+
+#[test]
+fn a_lost_frame_differs_in_its_time_and_its_mark_only() {
+    let header = parse(SAMPLE);
+    let time = FrameTime {
+        second: header.time().second + 1,
+        frame: 3,
+    };
+    let filled = header.fill_after(time, 1603, None).unwrap();
+    let mut expected = SAMPLE;
+    expected[0] = 0x80db_2c78;
+    expected[1] = 0x1c00_0003;
+    assert_eq!(filled.words(), expected);
+    let frame = 1 << 24;
+    let none = FrameTime { frame, ..time };
+    assert_eq!(header.fill_after(none, 0, None), Err(TimeError(none)));
+}
+
+#[test]
+fn what_moves_from_frame_to_frame_moves_on_in_a_lost_one() {
+    let alma = |serial| Extended::Alma {
+        polarisation: 1,
+        quadrant: 2,
+        correlator: 0,
+        sync: ALMA_SYNC,
+        status: 7,
+        serial,
+    };
+    let time = parse(SAMPLE).time();
+    let after = |extended, frames_on| {
+        let filled = with_extended(extended).fill_after(time, frames_on, FrameRate::new(1600));
+        filled.unwrap().extended().unwrap()
+    };
+    assert_eq!(after(alma(0xffff_ffff), 2), alma(0x1_0000_0001));
+    assert_eq!(after(alma(0), -1), alma(u64::MAX));
+    let merged = |mask| Extended::Merged {
+        mask_length: 8,
+        sync: SYNC,
+        mask,
+    };
+    assert_eq!(after(merged(0xff), 1), merged(0));
+    let user = |time: Option<FrameTime>| {
+        let mut inner = mark5b::Header::new();
+        inner.set_user(0xbead);
+        if let Some(time) = time {
+            let rate = FrameRate::new(1600).unwrap();
+            inner.set_time(time, rate).unwrap();
+        }
+        Extended::Mark5b(inner)
+    };
+    assert_eq!(after(user(None), 1), user(Some(time)));
+}
+
 fn times() -> impl Strategy<Value = FrameTime> {
     let (first, end) = (
         second("2000-01-01T00:00:00Z"),

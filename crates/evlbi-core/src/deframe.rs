@@ -1,0 +1,614 @@
+//! Deframing: the byte stream that the receive ring holds becomes whole frames, and what is missing in it
+//! becomes invalid frames with their true time, station and thread.
+//!
+//! How the stream was cut into datagrams does not matter here: offsets are those of its bytes. The length
+//! of the frames and where they begin are learnt from the headers; the order and the times in which the
+//! frames of several threads and stations follow one another are learnt as they arrive.
+//!
+//! Once frames are found they are taken at their length one after another, whatever their headers say: a
+//! recording with a damaged frame comes out as it went in.
+
+mod cadence;
+mod format;
+mod gaps;
+mod holes;
+mod learn;
+mod mend;
+mod rate;
+
+use std::ops::Range;
+
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::validity::{Cause, TimeGap};
+use evlbi_wire::vdif::StreamKey;
+use serde::{Deserialize, Serialize};
+
+pub use self::format::{Format, Layout};
+pub use self::holes::Holes;
+
+use self::cadence::{Cadence, MOST_AHEAD, Sighting};
+use self::gaps::{GapLog, Missing};
+use self::holes::View;
+use self::learn::{Found, Search};
+
+/// What becomes of a frame that arrived in part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Partial {
+    /// It becomes an invalid frame.
+    #[default]
+    Whole,
+    /// What came of its payload is kept, with the fill pattern in the rest. The frame stays valid, and the
+    /// missing bytes are in the list of gaps. A header that did not come is made.
+    Keep,
+}
+
+/// What is known of a stream beforehand, and what is wanted of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What the bytes are; else it is learnt.
+    pub format: Option<Format>,
+    /// Length of a frame in bytes, header included; else it is learnt.
+    pub frame_length: Option<usize>,
+    /// Frames per second of each thread; else it is taken from headers that tell it, or learnt.
+    pub frame_rate: Option<FrameRate>,
+    /// What becomes of frames that arrived in part.
+    pub partial: Partial,
+    /// Most bytes that are left in a span in order to see more of the stream first; the ring must be larger
+    /// than this. Frames are found if three of them fit. Raised to four frames where `frame_length` is
+    /// given.
+    pub hold: usize,
+    /// A time within 500 days of the stream's, UTC seconds since 1970-01-01: Mark 5B headers repeat every
+    /// 1000 days.
+    pub reference: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            format: None,
+            frame_length: None,
+            frame_rate: None,
+            partial: Partial::Whole,
+            hold: 16 << 20,
+            reference: 0,
+        }
+    }
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrameState {
+    /// It is as its source made it.
+    Whole,
+    /// It is as its source made it: marked invalid.
+    SourceInvalid,
+    /// It did not arrive, or not as a whole: an invalid frame is in its place.
+    Lost,
+    /// It arrived in part, and what came was kept.
+    Partial,
+    /// It is there, but its header is not one of this stream.
+    Odd,
+}
+
+/// A frame among those that are handed over together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Where it lies in [`Chunk::bytes`].
+    pub bytes: Range<usize>,
+    /// Station and thread; `None` where that could not be told.
+    pub key: Option<StreamKey>,
+    /// Time; `None` where that could not be told.
+    pub time: Option<FrameTime>,
+    /// What it is.
+    pub state: FrameState,
+}
+
+/// A piece of the stream, to be written as one.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// The piece.
+    pub bytes: &'a [u8],
+    /// The frames that it consists of; none where the stream has no frames.
+    pub frames: &'a [Frame],
+}
+
+/// What was counted. `frames` = `whole` + `source_invalid` + `lost_frames` + `partial` + `odd_headers`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Frames handed over.
+    pub frames: u64,
+    /// Frames that arrived whole and valid.
+    pub whole: u64,
+    /// Frames that arrived whole and marked invalid by their source.
+    pub source_invalid: u64,
+    /// Frames that did not arrive whole, and were handed over as invalid ones.
+    pub lost_frames: u64,
+    /// Frames that arrived in part and were kept ([`Partial::Keep`]).
+    pub partial: u64,
+    /// Frames that were handed over unchanged although their header is not one of this stream.
+    pub odd_headers: u64,
+    /// Lost frames whose time or thread was a guess, or that later arrivals contradicted.
+    pub ambiguous: u64,
+    /// Bytes handed over.
+    pub bytes: u64,
+    /// Bytes handed over that belong to no frame: of a raw stream, or between frames that lie anew.
+    pub unframed_bytes: u64,
+    /// Those of `unframed_bytes` that did not arrive and are fill pattern.
+    pub filled_bytes: u64,
+    /// Bytes left out: a part of a frame at the beginning or the end of the stream.
+    pub trimmed_bytes: u64,
+    /// Runs of missing frames that the list of gaps had no room for.
+    pub gaps_not_listed: u64,
+}
+
+/// So many odd headers in a row make a search for frames that lie anew.
+const ODD_RUN: u32 = 16;
+/// The search waits for so many bytes.
+const SEARCH_BYTES: usize = 256 << 10;
+/// Frames that have no place in the span are made in memory of about this many bytes.
+const SCRATCH_BYTES: usize = 1 << 20;
+
+/// Turns the byte stream into frames.
+#[derive(Clone, Debug)]
+pub struct Deframer {
+    settings: Settings,
+    state: State,
+    /// The layout before a restart.
+    before: Option<Layout>,
+    /// Frames since the beginning.
+    place: i64,
+    /// Bytes of a gap before the next span.
+    gap_left: u64,
+    cadence: Cadence,
+    odd_run: u32,
+    /// Length of the run of odd headers at which frames are searched for.
+    search_at: u32,
+    counts: Counts,
+    gaps: GapLog,
+    /// What the next chunk consists of.
+    frames: Vec<Frame>,
+    /// Made frames, which have no place in the span.
+    scratch: Vec<u8>,
+    ahead: Vec<Sighting>,
+    cuts: Vec<Range<usize>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not again before so much of the stream is there.
+    Learning {
+        not_before: u64,
+    },
+    /// The frames are found, their order is to be learnt.
+    Priming(Layout),
+    Framed(Layout),
+    Raw,
+}
+
+/// What a step of the work ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    On,
+    /// More of the stream is needed.
+    Wait,
+}
+
+/// The span that is being worked on.
+struct Span<'a> {
+    bytes: Bytes<'a>,
+    holes: &'a Holes,
+    /// Offset in the stream of what comes next.
+    at: u64,
+    /// Place in the span of what was not handed over yet.
+    from: usize,
+    ended: bool,
+}
+
+enum Bytes<'a> {
+    Ring(&'a mut [u8]),
+    File(&'a [u8]),
+}
+
+impl Span<'_> {
+    fn view(&self) -> View<'_> {
+        let bytes = match &self.bytes {
+            Bytes::Ring(bytes) => bytes,
+            Bytes::File(bytes) => *bytes,
+        };
+        View {
+            bytes,
+            holes: self.holes,
+        }
+    }
+
+    /// Bytes of the stream that are left.
+    fn left(&self) -> u64 {
+        self.view().len().saturating_sub(self.at)
+    }
+
+    fn place(&self) -> usize {
+        self.view().place(self.at)
+    }
+
+    /// The rest of the span is all that will be waited for.
+    fn must_go_on(&self, hold: usize) -> bool {
+        self.ended || self.view().bytes.len() - self.place() >= hold
+    }
+}
+
+impl Deframer {
+    /// A deframer for a stream that begins.
+    pub fn new(mut settings: Settings) -> Deframer {
+        let four_frames = settings.frame_length.unwrap_or(0).saturating_mul(4);
+        settings.hold = settings.hold.max(four_frames);
+        let mut deframer = Deframer {
+            state: State::Raw,
+            before: None,
+            place: 0,
+            gap_left: 0,
+            cadence: Cadence::new(settings.frame_rate),
+            odd_run: 0,
+            search_at: ODD_RUN,
+            counts: Counts::default(),
+            gaps: GapLog::default(),
+            frames: Vec::new(),
+            scratch: Vec::new(),
+            ahead: Vec::new(),
+            cuts: Vec::new(),
+            settings,
+        };
+        deframer.learn_anew();
+        deframer
+    }
+
+    fn learn_anew(&mut self) {
+        self.state = match self.settings.format {
+            Some(Format::Raw) => State::Raw,
+            _ => State::Learning { not_before: 0 },
+        };
+    }
+
+    /// Takes what can be taken from the front of `span`, in which `holes` are missing, and hands it to
+    /// `sink`: lost frames are made in their place in the span. The rest is to be given again, at the front
+    /// of a longer span, without the gaps before and at its front: those are remembered.
+    ///
+    /// `ended`: the stream goes no further than this span; all is taken, and a part of a frame at the end is
+    /// trimmed. Without it, never more than [`Settings::hold`] bytes, or a frame if that is longer, are left.
+    ///
+    /// Returns how many bytes of the span were taken.
+    pub fn push(
+        &mut self,
+        span: &mut [u8],
+        holes: &Holes,
+        ended: bool,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> usize {
+        self.run(Bytes::Ring(span), holes, ended, sink)
+    }
+
+    /// [`Deframer::push`] for bytes of which nothing is missing, such as a file's.
+    pub fn walk(&mut self, span: &[u8], ended: bool, sink: &mut impl FnMut(Chunk<'_>)) -> usize {
+        self.run(Bytes::File(span), &Holes::new(), ended, sink)
+    }
+
+    /// The sender has begun again: the frames may lie otherwise in what follows. What came before must have
+    /// been pushed as ended. The frame rate is kept until other frames contradict it.
+    pub fn restart(&mut self) {
+        if let State::Framed(layout) | State::Priming(layout) = self.state {
+            self.before = Some(layout);
+        }
+        self.cadence.restart();
+        self.learn_anew();
+    }
+
+    /// What the bytes are, once that is known.
+    pub fn format(&self) -> Option<Format> {
+        match self.state {
+            State::Learning { .. } => self.before.map(|layout| layout.format),
+            State::Priming(layout) | State::Framed(layout) => Some(layout.format),
+            State::Raw => Some(Format::Raw),
+        }
+    }
+
+    /// What the frames have in common, once that is known; `None` in a raw stream.
+    pub fn layout(&self) -> Option<Layout> {
+        match self.state {
+            State::Learning { .. } => self.before,
+            State::Priming(layout) | State::Framed(layout) => Some(layout),
+            State::Raw => None,
+        }
+    }
+
+    /// Frames per second of each thread, once that is known.
+    pub fn frame_rate(&self) -> Option<FrameRate> {
+        self.cadence.frame_rate()
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            ambiguous: self.cadence.ambiguous(),
+            gaps_not_listed: self.gaps.overflow(),
+            ..self.counts.clone()
+        }
+    }
+
+    /// The missing frames so far, as runs of consecutive frames of a thread, in the order in which they
+    /// begin. Offsets are those of everything that was handed over.
+    pub fn gaps(&self) -> &[TimeGap] {
+        self.gaps.gaps()
+    }
+
+    fn run(
+        &mut self,
+        bytes: Bytes<'_>,
+        holes: &Holes,
+        ended: bool,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> usize {
+        let with_gap;
+        let holes = if self.gap_left == 0 {
+            holes
+        } else {
+            with_gap = holes.behind_gap(self.gap_left);
+            &with_gap
+        };
+        let mut span = Span {
+            bytes,
+            holes,
+            at: 0,
+            from: 0,
+            ended,
+        };
+        while self.step(&mut span, sink) == Step::On {}
+        self.hand_over(&mut span, sink);
+        if ended {
+            self.counts.trimmed_bytes += span.left();
+            span.at = span.view().len();
+            span.from = span.place();
+        }
+        self.gap_left = span.view().gap_at(span.at);
+        span.from
+    }
+
+    fn step(&mut self, span: &mut Span<'_>, sink: &mut impl FnMut(Chunk<'_>)) -> Step {
+        match self.state {
+            State::Learning { not_before } => self.learn(span, not_before),
+            State::Priming(layout) => self.prime(span, layout),
+            State::Framed(layout) => self.take_frames(span, layout, sink),
+            State::Raw => {
+                let end = span.view().len();
+                self.take_unframed(span, end, sink);
+                Step::Wait
+            }
+        }
+    }
+
+    fn learn(&mut self, span: &mut Span<'_>, not_before: u64) -> Step {
+        let decide = span.must_go_on(self.settings.hold);
+        if span.left() < not_before && !decide || span.left() == 0 {
+            return Step::Wait;
+        }
+        let search = Search {
+            view: span.view(),
+            base: span.at,
+            settings: &self.settings,
+            before: self.before,
+            decide,
+        };
+        match search.run() {
+            Found::Frames(first, layout) => {
+                self.counts.trimmed_bytes += first - span.at;
+                span.at = first;
+                span.from = span.place();
+                self.state = State::Priming(layout);
+                Step::On
+            }
+            Found::Undecided if !decide => {
+                let not_before = span.left().saturating_mul(2);
+                self.state = State::Learning { not_before };
+                Step::Wait
+            }
+            Found::Undecided | Found::Nothing => {
+                self.state = State::Raw;
+                Step::On
+            }
+        }
+    }
+
+    /// Learns the order of the frames before the first of them is taken, so that one lost at the very
+    /// beginning finds its thread and time as well.
+    fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
+        self.look_ahead(span, layout, 0, MOST_AHEAD);
+        let window = MOST_AHEAD as u64 * layout.frame_length as u64;
+        let suffices = self.cadence.prime(self.place, &self.ahead);
+        if !suffices && span.left() < window && !span.must_go_on(self.settings.hold) {
+            return Step::Wait;
+        }
+        self.odd_run = 0;
+        self.search_at = ODD_RUN;
+        self.state = State::Framed(layout);
+        Step::On
+    }
+
+    /// Collects the headers that are there in the `frames` frames after the next `skip` ones.
+    fn look_ahead(&mut self, span: &Span<'_>, layout: Layout, skip: u64, frames: i64) {
+        let length = layout.frame_length as u64;
+        let view = span.view();
+        self.ahead.clear();
+        let mut frame = skip;
+        let end = skip.saturating_add_signed(frames);
+        while frame < end {
+            let at = span.at.saturating_add(frame.saturating_mul(length));
+            if at >= view.len() {
+                break;
+            }
+            let there = view.missing_until(at);
+            if there > at {
+                frame = (there - span.at).div_ceil(length).max(frame + 1);
+                continue;
+            }
+            let bytes = view.present(at, layout.header_length);
+            if let Some(head) = bytes.and_then(|b| layout.read(b, self.settings.reference)) {
+                let at = self.place.saturating_add_unsigned(frame);
+                self.ahead.push(Sighting { at, head });
+            }
+            frame += 1;
+        }
+    }
+
+    fn take_frames(
+        &mut self,
+        span: &mut Span<'_>,
+        layout: Layout,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> Step {
+        let length = layout.frame_length as u64;
+        while span.left() >= length {
+            if self.odd_run >= self.search_at {
+                return self.search_again(span, layout, sink);
+            }
+            let whole_until = span.view().whole_until(span.at);
+            if whole_until - span.at >= length {
+                self.take_whole(span, layout, whole_until, sink);
+            } else if self.take_broken(span, layout, sink) == Step::Wait {
+                return Step::Wait;
+            }
+        }
+        Step::Wait
+    }
+
+    /// Takes whole frames up to `until`, or a run of odd ones.
+    fn take_whole(
+        &mut self,
+        span: &mut Span<'_>,
+        layout: Layout,
+        until: u64,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) {
+        if !self.scratch.is_empty() {
+            self.hand_over(span, sink);
+        }
+        let length = layout.frame_length;
+        let begin = span.place();
+        let mut taken = begin;
+        let end = begin + (until - span.at) as usize;
+        let mut odd = false;
+        for bytes in span.view().bytes[begin..end].chunks_exact(length) {
+            let head = layout.read(bytes, self.settings.reference);
+            let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
+                odd = true;
+                break;
+            };
+            self.cadence.see(self.place, &head);
+            let state = if head.is_invalid() {
+                self.note_invalid(&head, taken - span.from);
+                FrameState::SourceInvalid
+            } else {
+                FrameState::Whole
+            };
+            (self.odd_run, self.search_at) = (0, ODD_RUN);
+            self.place += 1;
+            let range = taken - span.from..taken - span.from + length;
+            self.frames.push(Frame {
+                bytes: range,
+                key: Some(head.key()),
+                time: Some(head.time()),
+                state,
+            });
+            taken += length;
+        }
+        span.at += (taken - begin) as u64;
+        if odd {
+            self.take_odd(span, layout);
+        }
+    }
+
+    fn note_invalid(&mut self, head: &format::Head, offset: usize) {
+        let time = head.time();
+        let missing = Missing {
+            key: head.key(),
+            time,
+            first_byte: self.counts.bytes + offset as u64,
+            bytes: None,
+            cause: Cause::Source,
+        };
+        self.gaps.add(missing, self.cadence.after(time));
+    }
+
+    /// A whole frame whose header cannot be followed: damaged, or marked invalid with a wrong time.
+    fn take_odd(&mut self, span: &mut Span<'_>, layout: Layout) {
+        let place = span.place();
+        let bytes = &span.view().bytes[place..];
+        let head = layout.read(bytes, self.settings.reference);
+        self.look_ahead(span, layout, 1, self.cadence.reach());
+        self.cadence.pass(self.place, &self.ahead);
+        if let Some(head) = &head {
+            self.note_invalid(head, place - span.from);
+        } else {
+            self.odd_run += 1;
+        }
+        self.frames.push(Frame {
+            bytes: place - span.from..place - span.from + layout.frame_length,
+            key: head.map(|head| head.key()),
+            time: head.map(|head| head.time()),
+            state: head.map_or(FrameState::Odd, |_| FrameState::SourceInvalid),
+        });
+        self.place += 1;
+        span.at += layout.frame_length as u64;
+    }
+
+    /// Many odd headers in a row: the frames may lie anew. If they do, what lies before them is passed on
+    /// as it is.
+    fn search_again(
+        &mut self,
+        span: &mut Span<'_>,
+        layout: Layout,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> Step {
+        let wanted = SEARCH_BYTES.max(layout.frame_length.saturating_mul(8));
+        if span.left() < wanted as u64 && !span.must_go_on(self.settings.hold) {
+            return Step::Wait;
+        }
+        let search = Search {
+            view: span.view(),
+            base: span.at,
+            settings: &self.settings,
+            before: Some(layout),
+            decide: false,
+        };
+        match search.run() {
+            Found::Frames(first, found) if found != layout || first != span.at => {
+                self.take_unframed(span, first, sink);
+                self.cadence.restart();
+                self.state = State::Priming(found);
+            }
+            _ => self.search_at = self.search_at.saturating_mul(2),
+        }
+        Step::On
+    }
+
+    /// Hands over what was taken.
+    fn hand_over(&mut self, span: &mut Span<'_>, sink: &mut impl FnMut(Chunk<'_>)) {
+        let place = span.place();
+        let view = span.view();
+        let bytes = if self.scratch.is_empty() {
+            &view.bytes[span.from..place]
+        } else {
+            &self.scratch
+        };
+        let length = bytes.len();
+        if length > 0 {
+            sink(Chunk {
+                bytes,
+                frames: &self.frames,
+            });
+            self.count(length);
+        }
+        self.frames.clear();
+        self.scratch.clear();
+        span.from = place;
+    }
+}

@@ -1,0 +1,151 @@
+//! What the frames of a stream have in common, and what the header of one of them says.
+
+use evlbi_wire::mark5b;
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::{self, StreamKey};
+use serde::{Deserialize, Serialize};
+
+/// What the bytes of a stream are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// VDIF frames.
+    Vdif,
+    /// Mark 5B disk frames.
+    Mark5b,
+    /// Anything else: bytes without frames.
+    Raw,
+}
+
+/// What the frames of a stream have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// VDIF or Mark 5B.
+    pub format: Format,
+    /// Length of a frame in bytes, header included.
+    pub frame_length: usize,
+    /// Length of a header in bytes.
+    pub header_length: usize,
+    /// VDIF version number; 0 in Mark 5B.
+    pub version: u8,
+}
+
+impl Layout {
+    /// Mark 5B frames are all alike.
+    pub(super) const MARK5B: Layout = Layout {
+        format: Format::Mark5b,
+        frame_length: mark5b::FRAME_LEN,
+        header_length: mark5b::HEADER_LEN,
+        version: 0,
+    };
+
+    pub(super) fn of_vdif(header: &vdif::Header) -> Layout {
+        Layout {
+            format: Format::Vdif,
+            frame_length: header.frame_length(),
+            header_length: header.len(),
+            version: header.version(),
+        }
+    }
+
+    /// The header at the beginning of `bytes`, where it is one of this layout. `reference` is a time
+    /// within 500 days, UTC seconds since 1970-01-01.
+    pub(super) fn read(&self, bytes: &[u8], reference: i64) -> Option<Head> {
+        match self.format {
+            Format::Vdif => {
+                let header = vdif::Header::parse(bytes).ok()?;
+                let like_us = header.frame_length() == self.frame_length
+                    && header.len() == self.header_length
+                    && header.version() == self.version;
+                like_us.then_some(Head::Vdif(header))
+            }
+            Format::Mark5b => {
+                let header = mark5b::Header::parse(bytes).ok()?;
+                let time = header.time(reference).ok()?;
+                Some(Head::Mark5b(header, time))
+            }
+            Format::Raw => None,
+        }
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    Vdif(vdif::Header),
+    Mark5b(mark5b::Header, FrameTime),
+}
+
+impl Head {
+    pub fn key(&self) -> StreamKey {
+        match self {
+            Head::Vdif(header) => header.key(),
+            Head::Mark5b(..) => StreamKey::default(),
+        }
+    }
+
+    pub fn time(&self) -> FrameTime {
+        match self {
+            Head::Vdif(header) => header.time(),
+            Head::Mark5b(_, time) => *time,
+        }
+    }
+
+    /// Mark 5B has no mark for it.
+    pub fn is_invalid(&self) -> bool {
+        match self {
+            Head::Vdif(header) => header.is_invalid(),
+            Head::Mark5b(..) => false,
+        }
+    }
+
+    pub fn set_invalid(&mut self, invalid: bool) {
+        if let Head::Vdif(header) = self {
+            header.set_invalid(invalid);
+        }
+    }
+
+    pub fn set_thread(&mut self, thread: u16) {
+        if let Head::Vdif(header) = self {
+            let mut key = header.key();
+            key.thread = thread;
+            header.set_key(key);
+        }
+    }
+
+    /// Frames per second that the header itself tells.
+    pub fn frame_rate(&self) -> Option<FrameRate> {
+        match self {
+            Head::Vdif(header) => header.frame_rate(),
+            Head::Mark5b(..) => None,
+        }
+    }
+
+    /// Overwrites the beginning of `frame`.
+    pub fn emit(&self, frame: &mut [u8]) {
+        match self {
+            Head::Vdif(header) => header.emit(frame),
+            Head::Mark5b(header, _) => header.emit(frame),
+        }
+    }
+
+    /// The header of the lost frame `frames_on` frames after this one in the same thread; `None` where
+    /// no header can tell its time.
+    pub fn fill_after(
+        &self,
+        time: FrameTime,
+        frames_on: i64,
+        rate: Option<FrameRate>,
+    ) -> Option<Head> {
+        match self {
+            Head::Vdif(header) => {
+                let filled = header.fill_after(time, frames_on, rate).ok()?;
+                Some(Head::Vdif(filled))
+            }
+            Head::Mark5b(header, _) => {
+                let filled = header.fill_at(time, rate).ok()?;
+                Some(Head::Mark5b(filled, time))
+            }
+        }
+    }
+}

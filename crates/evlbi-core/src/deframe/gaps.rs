@@ -1,0 +1,73 @@
+//! The list of missing frames, as runs of consecutive ones of a thread.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use evlbi_wire::time::FrameTime;
+use evlbi_wire::validity::{Cause, TimeGap};
+use evlbi_wire::vdif::StreamKey;
+
+use super::rate::Tick;
+
+/// So many runs are kept; those that begin later are counted only.
+const MOST_GAPS: usize = 1 << 16;
+
+/// A frame that is missing, whole or in part.
+#[derive(Clone, Debug)]
+pub(super) struct Missing {
+    pub key: StreamKey,
+    pub time: FrameTime,
+    /// Offset of the frame in what was written.
+    pub first_byte: u64,
+    /// The missing part of the payload, where the rest is good.
+    pub bytes: Option<Range<usize>>,
+    pub cause: Cause,
+}
+
+/// The missing frames so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GapLog {
+    gaps: Vec<TimeGap>,
+    /// The last run of each thread: its index, and the time of the frame that would go on with it.
+    last: HashMap<StreamKey, (usize, Tick)>,
+    overflow: u64,
+}
+
+impl GapLog {
+    /// Adds a frame. `next` is the time of the frame after it in the same thread.
+    pub fn add(&mut self, missing: Missing, next: Tick) {
+        if let Some((index, expected)) = self.last.get_mut(&missing.key)
+            && *expected == Tick::from(missing.time)
+            && let Some(run) = self.gaps.get_mut(*index)
+            && run.cause == missing.cause
+            && run.bytes == missing.bytes
+        {
+            run.frames += 1;
+            *expected = next;
+            return;
+        }
+        if self.gaps.len() >= MOST_GAPS {
+            self.overflow += 1;
+            return;
+        }
+        self.last.insert(missing.key, (self.gaps.len(), next));
+        self.gaps.push(TimeGap {
+            key: missing.key,
+            start: missing.time,
+            frames: 1,
+            first_byte: Some(missing.first_byte),
+            bytes: missing.bytes,
+            cause: missing.cause,
+        });
+    }
+
+    /// The runs in the order of their first frames.
+    pub fn gaps(&self) -> &[TimeGap] {
+        &self.gaps
+    }
+
+    /// Runs that were not kept.
+    pub fn overflow(&self) -> u64 {
+        self.overflow
+    }
+}

@@ -1,0 +1,295 @@
+//! What is missing in a span of the stream, and the span seen with it.
+
+use std::ops::Range;
+
+/// The missing parts of a span of the byte stream, in the order in which they lie there.
+///
+/// A missing part either has its place in the span (slots of the ring that nothing was written to), or
+/// it is a gap: a jump of the sequence that was too large for the ring, so that the bytes before and
+/// behind it lie side by side in the span.
+///
+/// Offsets are those of the span; parts that are told out of order are cut to what lies behind the ones
+/// before.
+#[derive(Clone, Debug, Default)]
+pub struct Holes {
+    list: Vec<Hole>,
+    gaps: u64,
+}
+
+/// One missing part. Its offsets count the bytes of all gaps before it.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    from: u64,
+    to: u64,
+    /// Bytes of the gaps before this part.
+    gaps: u64,
+    is_gap: bool,
+}
+
+impl Hole {
+    /// Bytes of the gaps before and in this part.
+    fn gaps_behind(&self) -> u64 {
+        if self.is_gap {
+            self.gaps + (self.to - self.from)
+        } else {
+            self.gaps
+        }
+    }
+}
+
+impl Holes {
+    /// Nothing is missing.
+    pub fn new() -> Holes {
+        Holes::default()
+    }
+
+    /// Forgets all, to be told about another span.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.gaps = 0;
+    }
+
+    /// The bytes `range` of the span were never written.
+    pub fn missing(&mut self, range: Range<usize>) {
+        let to = (range.end as u64).saturating_add(self.gaps);
+        let from = (range.start as u64).saturating_add(self.gaps);
+        self.add(from, to, false);
+    }
+
+    /// `bytes` bytes of the stream are missing before offset `at` of the span, and have no place in it.
+    pub fn gap(&mut self, at: usize, bytes: u64) {
+        let from = (at as u64).saturating_add(self.gaps).max(self.end());
+        let to = from.saturating_add(bytes);
+        self.add(from, to, true);
+        self.gaps += to - from;
+    }
+
+    /// The same, with a gap of `bytes` bytes before all.
+    pub(super) fn behind_gap(&self, bytes: u64) -> Holes {
+        let mut holes = Holes::new();
+        holes.gap(0, bytes);
+        for hole in &self.list {
+            let place = (hole.from - hole.gaps) as usize;
+            let length = hole.to - hole.from;
+            if hole.is_gap {
+                holes.gap(place, length);
+            } else {
+                holes.missing(place..place + length as usize);
+            }
+        }
+        holes
+    }
+
+    fn end(&self) -> u64 {
+        self.list.last().map_or(0, |hole| hole.to)
+    }
+
+    fn add(&mut self, from: u64, to: u64, is_gap: bool) {
+        let from = from.max(self.end());
+        if from >= to {
+            return;
+        }
+        match self.list.last_mut() {
+            Some(last) if last.to == from && !last.is_gap && !is_gap => last.to = to,
+            _ => self.list.push(Hole {
+                from,
+                to,
+                gaps: self.gaps,
+                is_gap,
+            }),
+        }
+    }
+
+    /// Index of the first hole that ends behind `offset`.
+    fn first_behind(&self, offset: u64) -> usize {
+        self.list.partition_point(|hole| hole.to <= offset)
+    }
+
+    /// Where `offset` of the stream lies in a span; inside of a gap: where the gap is.
+    fn place(&self, offset: u64) -> u64 {
+        let behind = self.first_behind(offset);
+        let gaps = match behind.checked_sub(1) {
+            Some(before) => self.list[before].gaps_behind(),
+            None => 0,
+        };
+        match self.list.get(behind) {
+            Some(hole) if hole.is_gap => offset.min(hole.from) - gaps,
+            _ => offset - gaps,
+        }
+    }
+}
+
+/// A span of the stream with what is missing in it. Offsets are those of the stream: they count the
+/// bytes of gaps.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub bytes: &'a [u8],
+    pub holes: &'a Holes,
+}
+
+impl<'a> View<'a> {
+    /// Bytes of the stream up to the end of the span.
+    pub fn len(&self) -> u64 {
+        (self.bytes.len() as u64).saturating_add(self.holes.gaps)
+    }
+
+    /// Where `offset` lies in the span.
+    pub fn place(&self, offset: u64) -> usize {
+        (self.holes.place(offset) as usize).min(self.bytes.len())
+    }
+
+    /// Offset of the first byte from `offset` on that is missing, or the end.
+    pub fn whole_until(&self, offset: u64) -> u64 {
+        match self.holes.list.get(self.holes.first_behind(offset)) {
+            Some(hole) => hole.from.clamp(offset, self.len().max(offset)),
+            None => self.len(),
+        }
+    }
+
+    /// Offset of the first byte from `offset` on that is there, or the end.
+    pub fn missing_until(&self, offset: u64) -> u64 {
+        let holes = &self.holes.list[self.holes.first_behind(offset)..];
+        let mut end = offset;
+        for hole in holes {
+            if hole.from > end {
+                break;
+            }
+            end = hole.to;
+        }
+        end.min(self.len().max(offset))
+    }
+
+    /// Bytes of gaps that lie at `offset`.
+    pub fn gap_at(&self, offset: u64) -> u64 {
+        let mut end = offset;
+        for hole in &self.holes.list[self.holes.first_behind(offset)..] {
+            if !hole.is_gap || hole.from > end {
+                break;
+            }
+            end = hole.to;
+        }
+        end - offset
+    }
+
+    /// The `length` bytes at `offset`; `None` where one of them is missing.
+    pub fn present(&self, offset: u64, length: usize) -> Option<&'a [u8]> {
+        let end = offset.checked_add(length as u64)?;
+        if self.whole_until(offset) < end {
+            return None;
+        }
+        let place = self.place(offset);
+        self.bytes.get(place..place.checked_add(length)?)
+    }
+
+    /// The missing parts of the `length` bytes at `offset`, counted from `offset` on.
+    pub fn missing(&self, offset: u64, length: u64) -> impl Iterator<Item = Range<usize>> + 'a {
+        let end = offset.saturating_add(length);
+        let holes = &self.holes.list[self.holes.first_behind(offset)..];
+        holes
+            .iter()
+            .take_while(move |hole| hole.from < end)
+            .map(move |hole| {
+                let from = hole.from.saturating_sub(offset);
+                from as usize..(hole.to.min(end) - offset) as usize
+            })
+    }
+
+    /// Whether any of the `length` bytes at `offset` has no place in the span.
+    pub fn touches_gap(&self, offset: u64, length: u64) -> bool {
+        let end = offset.saturating_add(length);
+        let holes = &self.holes.list[self.holes.first_behind(offset)..];
+        holes
+            .iter()
+            .take_while(|hole| hole.from < end)
+            .any(|hole| hole.is_gap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holes() -> Holes {
+        let mut holes = Holes::new();
+        holes.missing(2..4);
+        holes.missing(4..5);
+        holes.gap(8, 100);
+        holes.missing(8..9);
+        holes
+    }
+
+    #[test]
+    fn gaps_move_what_lies_behind_them() {
+        let bytes: Vec<u8> = (0..12).collect();
+        let holes = holes();
+        let view = View {
+            bytes: &bytes,
+            holes: &holes,
+        };
+        assert_eq!(view.len(), 112);
+        assert_eq!(view.present(0, 2), Some(&bytes[0..2]));
+        assert_eq!(view.present(0, 3), None);
+        assert_eq!(view.present(5, 3), Some(&bytes[5..8]));
+        assert_eq!(view.present(7, 2), None);
+        assert_eq!(view.present(109, 3), Some(&bytes[9..12]));
+        assert_eq!(view.present(109, 4), None);
+        assert_eq!(view.place(8), 8);
+        assert_eq!(view.place(60), 8);
+        assert_eq!(view.place(108), 8);
+        assert_eq!(view.place(110), 10);
+        assert_eq!(view.whole_until(0), 2);
+        assert_eq!(view.whole_until(3), 3);
+        assert_eq!(view.whole_until(109), 112);
+        assert_eq!(view.missing_until(3), 5);
+        assert_eq!(view.missing_until(8), 109);
+        assert_eq!(view.missing_until(6), 6);
+    }
+
+    #[test]
+    fn a_gap_that_is_left_comes_before_all() {
+        let bytes = [0; 12];
+        let holes = holes().behind_gap(50);
+        let view = View {
+            bytes: &bytes,
+            holes: &holes,
+        };
+        assert!(view.missing(0, 162).eq([0..50, 52..55, 58..158, 158..159]));
+        assert_eq!(view.gap_at(20), 30);
+        assert_eq!(view.gap_at(50), 0);
+        assert_eq!(view.gap_at(53), 0);
+        assert_eq!(view.gap_at(58), 100);
+    }
+
+    #[test]
+    fn the_missing_parts_of_a_piece_are_told_from_its_beginning() {
+        let bytes = [0; 12];
+        let holes = holes();
+        let view = View {
+            bytes: &bytes,
+            holes: &holes,
+        };
+        assert!(view.missing(0, 8).eq(std::iter::once(2..5)));
+        assert!(view.missing(4, 10).eq([0..1, 4..10]));
+        assert!(view.missing(106, 6).eq([0..2, 2..3]));
+        assert!(!view.touches_gap(0, 8));
+        assert!(view.touches_gap(0, 9));
+        assert!(!view.touches_gap(108, 4));
+    }
+
+    #[test]
+    fn parts_out_of_order_are_cut() {
+        let mut holes = Holes::new();
+        holes.missing(5..9);
+        holes.missing(1..6);
+        holes.missing(2..12);
+        holes.gap(3, u64::MAX);
+        holes.gap(3, u64::MAX);
+        let view = View {
+            bytes: &[0; 20],
+            holes: &holes,
+        };
+        assert!(view.missing(0, 12).eq(std::iter::once(5..12)));
+        assert_eq!(view.len(), u64::MAX);
+        assert_eq!(view.place(u64::MAX - 1), 12);
+    }
+}

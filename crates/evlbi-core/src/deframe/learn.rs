@@ -1,0 +1,150 @@
+//! Finding the frames in a stream: the first header whose successors lie where its length says.
+
+use evlbi_wire::mark5b;
+use evlbi_wire::vdif;
+
+use super::Settings;
+use super::format::{Format, Head, Layout};
+use super::holes::View;
+
+/// So many frames from a header on are looked at to believe it.
+const CHAIN: u64 = 16;
+/// So many headers must agree.
+const AGREE: usize = 3;
+/// Frames longer than this are only believed when the user gives their length.
+const LONGEST: usize = 16 << 20;
+/// VDIF is at version 0 or 1.
+const MOST_VERSION: u8 = 1;
+
+/// What a search for frames ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Frames lie from this offset on, the first of them perhaps damaged.
+    Frames(u64, Layout),
+    /// More of the stream may show them.
+    Undecided,
+    /// There are none.
+    Nothing,
+}
+
+/// A search in `view` from `base` on.
+pub(super) struct Search<'a> {
+    pub view: View<'a>,
+    pub base: u64,
+    pub settings: &'a Settings,
+    /// The layout that the frames had before.
+    pub before: Option<Layout>,
+    /// No more of the stream can be waited for.
+    pub decide: bool,
+}
+
+impl Search<'_> {
+    /// The earliest header that others confirm.
+    pub fn run(&self) -> Found {
+        let mut undecided = !self.decide;
+        let end = self.base.saturating_add(self.settings.hold as u64);
+        let end = end.min(self.view.len());
+        let mut at = self.view.missing_until(self.base);
+        while at < end {
+            let until = self.view.whole_until(at).min(end);
+            let found = self.in_run(at, until, &mut undecided);
+            if let Some((offset, layout)) = found {
+                let into_frame = (offset - self.base) % layout.frame_length as u64;
+                return Found::Frames(self.base + into_frame, layout);
+            }
+            at = self.view.missing_until(until);
+        }
+        if undecided {
+            Found::Undecided
+        } else {
+            Found::Nothing
+        }
+    }
+
+    /// Looks at every byte of a part in which nothing is missing.
+    fn in_run(&self, from: u64, until: u64, undecided: &mut bool) -> Option<(u64, Layout)> {
+        let bytes = self.view.present(from, (until - from) as usize)?;
+        for place in 0..bytes.len() {
+            let Some(layout) = self.candidate(&bytes[place..]) else {
+                continue;
+            };
+            let offset = from + place as u64;
+            match self.confirm(offset, &layout) {
+                Found::Frames(..) => return Some((offset, layout)),
+                Found::Undecided => *undecided = true,
+                Found::Nothing => {}
+            }
+        }
+        None
+    }
+
+    /// The layout of the header that `bytes` may begin with.
+    fn candidate(&self, bytes: &[u8]) -> Option<Layout> {
+        let wanted = self.settings.format;
+        if wanted != Some(Format::Vdif) && mark5b::Header::parse(bytes).is_ok() {
+            return self.fits(Layout::MARK5B);
+        }
+        // The length's highest byte and the version, looked at first: most bytes are no header.
+        let plausible = bytes.get(11).is_some_and(|byte| byte >> 5 <= MOST_VERSION);
+        if !plausible || wanted == Some(Format::Mark5b) {
+            return None;
+        }
+        let layout = Layout::of_vdif(&vdif::Header::parse(bytes).ok()?);
+        self.fits(layout)
+    }
+
+    fn fits(&self, layout: Layout) -> Option<Layout> {
+        let fits = match self.settings.frame_length {
+            Some(length) => layout.frame_length == length,
+            None => layout.frame_length <= (self.settings.hold / AGREE).min(LONGEST),
+        };
+        fits.then_some(layout)
+    }
+
+    /// Whether the headers that ought to follow the one at `offset` do. A damaged frame among them is
+    /// no matter: those behind it will be found.
+    fn confirm(&self, offset: u64, layout: &Layout) -> Found {
+        let mut chain: [Option<Head>; AGREE] = [None; AGREE];
+        let mut good = 0;
+        for frame in 0..CHAIN {
+            let at = offset.saturating_add(frame * layout.frame_length as u64);
+            if at.saturating_add(layout.header_length as u64) > self.view.len() {
+                return self.confirm_few(offset, layout, good);
+            }
+            let Some(bytes) = self.view.present(at, layout.header_length) else {
+                continue;
+            };
+            let head = layout.read(bytes, self.settings.reference);
+            match head.filter(|head| self.advances(&chain[..good], head)) {
+                Some(head) => chain[good] = Some(head),
+                None => return Found::Nothing,
+            }
+            good += 1;
+            if good == AGREE {
+                return Found::Frames(offset, *layout);
+            }
+        }
+        self.confirm_few(offset, layout, good)
+    }
+
+    /// The stream ends before enough headers have agreed.
+    fn confirm_few(&self, offset: u64, layout: &Layout, good: usize) -> Found {
+        if !self.decide {
+            return Found::Undecided;
+        }
+        let length = layout.frame_length as u64;
+        let alone = offset == self.base && self.view.len() - offset == length;
+        let told = self.settings.frame_length.is_some() || self.before == Some(*layout);
+        if good > 1 || alone || told {
+            Found::Frames(offset, *layout)
+        } else {
+            Found::Nothing
+        }
+    }
+
+    /// A thread's time advances. In periodic data, which can look like headers, it does not.
+    fn advances(&self, chain: &[Option<Head>], head: &Head) -> bool {
+        let mut of_thread = chain.iter().flatten().filter(|h| h.key() == head.key());
+        self.settings.frame_length.is_some() || of_thread.all(|before| before.time() < head.time())
+    }
+}

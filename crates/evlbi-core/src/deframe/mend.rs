@@ -1,0 +1,298 @@
+//! What is made where something is missing: invalid frames, frames kept in part, and the fill pattern.
+
+use std::ops::Range;
+
+use evlbi_wire::fill;
+use evlbi_wire::validity::Cause;
+
+use super::cadence::Guess;
+use super::format::Layout;
+use super::gaps::Missing;
+use super::{Bytes, Chunk, Deframer, Frame, FrameState, Partial, SCRATCH_BYTES, Span, Step};
+
+/// A frame of which something is missing.
+struct Broken<'a> {
+    layout: Layout,
+    /// The missing parts, counted from the beginning of the frame.
+    cuts: &'a [Range<usize>],
+    guess: Guess,
+    /// The header came.
+    has_header: bool,
+}
+
+impl Broken<'_> {
+    fn payload(&self) -> Range<usize> {
+        self.layout.header_length..self.layout.frame_length
+    }
+
+    /// The missing parts of the payload, counted from the beginning of the frame.
+    fn payload_cuts(&self) -> impl Iterator<Item = Range<usize>> {
+        let payload = self.payload();
+        let cuts = self.cuts.iter();
+        cuts.map(move |cut| cut.start.max(payload.start)..cut.end.min(payload.end))
+            .filter(|cut| !cut.is_empty())
+    }
+
+    /// Whether there is anything in the frame to be kept.
+    fn can_be_kept(&self) -> bool {
+        let missing: usize = self.payload_cuts().map(|cut| cut.len()).sum();
+        self.guess.known && missing < self.payload().len()
+    }
+
+    /// Keeps what came, and puts the fill pattern into the rest.
+    fn keep(&self, frame: &mut [u8]) {
+        if let (Some(mut head), false) = (self.guess.head, self.has_header) {
+            head.set_invalid(false);
+            head.emit(frame);
+        }
+        for cut in self.payload_cuts() {
+            let offset = cut.start;
+            fill::make_from(&mut frame[cut], offset);
+        }
+    }
+
+    /// Makes an invalid frame. Mark 5B cannot mark it: there, the fill pattern is the mark.
+    fn void(&self, frame: &mut [u8]) {
+        fill::make(frame);
+        if let Some(mut head) = self.guess.head {
+            head.set_invalid(true);
+            head.emit(frame);
+        }
+    }
+}
+
+impl Span<'_> {
+    /// The bytes of the span, to be written to. Nothing is missing in a file.
+    fn ring(&mut self) -> &mut [u8] {
+        match &mut self.bytes {
+            Bytes::Ring(bytes) => bytes,
+            Bytes::File(_) => &mut [],
+        }
+    }
+}
+
+impl Deframer {
+    /// Takes a frame of which something is missing.
+    pub(super) fn take_broken(
+        &mut self,
+        span: &mut Span<'_>,
+        layout: Layout,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> Step {
+        let view = span.view();
+        let bytes = view.present(span.at, layout.header_length);
+        let head = bytes.and_then(|bytes| layout.read(bytes, self.settings.reference));
+        let head = head.filter(|head| self.cadence.believes(head));
+        let guess = if let Some(head) = head {
+            self.cadence.see(self.place, &head);
+            Guess {
+                head: Some(head),
+                known: true,
+            }
+        } else {
+            if !self.sees_enough(span, layout) {
+                return Step::Wait;
+            }
+            self.predict(span, layout)
+        };
+        let mut cuts = std::mem::take(&mut self.cuts);
+        cuts.clear();
+        cuts.extend(span.view().missing(span.at, layout.frame_length as u64));
+        let broken = Broken {
+            layout,
+            cuts: &cuts,
+            guess,
+            has_header: head.is_some(),
+        };
+        self.take_mended(span, &broken, sink);
+        self.cuts = cuts;
+        Step::On
+    }
+
+    /// Whether as much of the stream is there as helps to tell what a frame was whose header is missing.
+    fn sees_enough(&self, span: &Span<'_>, layout: Layout) -> bool {
+        let mut frames = 1 + self.cadence.reach().unsigned_abs();
+        if self.cadence.frame_rate().is_none() {
+            frames += missing_frames(span, layout);
+        }
+        let wanted = frames.saturating_mul(layout.frame_length as u64);
+        span.left() >= wanted || span.must_go_on(self.settings.hold)
+    }
+
+    fn predict(&mut self, span: &Span<'_>, layout: Layout) -> Guess {
+        let reach = self.cadence.reach();
+        if self.cadence.frame_rate().is_none() {
+            self.look_ahead(span, layout, missing_frames(span, layout), reach);
+            self.cadence.learn_rate(&self.ahead);
+        }
+        self.look_ahead(span, layout, 1, reach);
+        self.cadence.predict(self.place, &self.ahead)
+    }
+
+    fn take_mended(
+        &mut self,
+        span: &mut Span<'_>,
+        broken: &Broken<'_>,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) {
+        let length = broken.layout.frame_length;
+        let keep = self.settings.partial == Partial::Keep && broken.can_be_kept();
+        let mend = |frame: &mut [u8]| {
+            if keep {
+                broken.keep(frame);
+            } else {
+                broken.void(frame);
+            }
+        };
+        let start = if span.view().touches_gap(span.at, length as u64) {
+            let start = self.gather_in_scratch(span, broken, sink);
+            mend(&mut self.scratch[start..]);
+            start
+        } else {
+            if !self.scratch.is_empty() {
+                self.hand_over(span, sink);
+            }
+            let place = span.place();
+            if let Some(frame) = span.ring().get_mut(place..place + length) {
+                mend(frame);
+            }
+            place - span.from
+        };
+        self.note_missing(broken, keep, start);
+        self.place += 1;
+        span.at += length as u64;
+    }
+
+    /// Puts what came of a frame that a gap cuts together in the scratch memory; returns where.
+    fn gather_in_scratch(
+        &mut self,
+        span: &mut Span<'_>,
+        broken: &Broken<'_>,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> usize {
+        let length = broken.layout.frame_length;
+        let full = self.scratch.len() + length > SCRATCH_BYTES;
+        if self.scratch.is_empty() || full {
+            self.hand_over(span, sink);
+        }
+        let start = self.scratch.len();
+        self.scratch.resize(start + length, 0);
+        let view = span.view();
+        let mut at = 0;
+        let end = length..length;
+        for cut in broken.cuts.iter().chain(std::iter::once(&end)) {
+            let offset = span.at + at as u64;
+            if let Some(came) = view.present(offset, cut.start - at) {
+                self.scratch[start + at..start + cut.start].copy_from_slice(came);
+            }
+            at = cut.end;
+        }
+        start
+    }
+
+    fn note_missing(&mut self, broken: &Broken<'_>, keep: bool, start: usize) {
+        let head = broken.guess.head.filter(|_| broken.guess.known);
+        self.frames.push(Frame {
+            bytes: start..start + broken.layout.frame_length,
+            key: head.map(|head| head.key()),
+            time: head.map(|head| head.time()),
+            state: if keep {
+                FrameState::Partial
+            } else {
+                FrameState::Lost
+            },
+        });
+        let Some(head) = head else {
+            return;
+        };
+        let missing = Missing {
+            key: head.key(),
+            time: head.time(),
+            first_byte: self.counts.bytes + start as u64,
+            bytes: None,
+            cause: Cause::Lost,
+        };
+        let next = self.cadence.after(head.time());
+        if !keep {
+            self.gaps.add(missing, next);
+            return;
+        }
+        let header = broken.layout.header_length;
+        for cut in broken.payload_cuts() {
+            let bytes = Some(cut.start - header..cut.end - header);
+            let missing = Missing {
+                bytes,
+                ..missing.clone()
+            };
+            self.gaps.add(missing, next);
+        }
+    }
+
+    /// Hands over everything up to `end`, with the fill pattern in what is missing.
+    pub(super) fn take_unframed(
+        &mut self,
+        span: &mut Span<'_>,
+        end: u64,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) {
+        self.hand_over(span, sink);
+        while span.at < end {
+            span.at = span.view().whole_until(span.at).min(end);
+            let left = end - span.at;
+            let Some(missing) = span.view().missing(span.at, left).next() else {
+                continue;
+            };
+            if span.view().touches_gap(span.at, 1) {
+                self.hand_over(span, sink);
+                let length = missing.len().min(SCRATCH_BYTES);
+                self.scratch.resize(length, 0);
+                fill::make_from(&mut self.scratch, pattern_offset(self.counts.bytes));
+                span.at += length as u64;
+                self.counts.filled_bytes += length as u64;
+                self.hand_over(span, sink);
+            } else {
+                let place = span.place();
+                let offset = self.counts.bytes + (place - span.from) as u64;
+                if let Some(bytes) = span.ring().get_mut(place..place + missing.len()) {
+                    fill::make_from(bytes, pattern_offset(offset));
+                }
+                span.at += missing.len() as u64;
+                self.counts.filled_bytes += missing.len() as u64;
+            }
+        }
+        self.hand_over(span, sink);
+    }
+
+    /// Counts what is handed over.
+    pub(super) fn count(&mut self, bytes: usize) {
+        let counts = &mut self.counts;
+        counts.bytes += bytes as u64;
+        if self.frames.is_empty() {
+            counts.unframed_bytes += bytes as u64;
+        }
+        counts.frames += self.frames.len() as u64;
+        for frame in &self.frames {
+            let counter = match frame.state {
+                FrameState::Whole => &mut counts.whole,
+                FrameState::SourceInvalid => &mut counts.source_invalid,
+                FrameState::Lost => &mut counts.lost_frames,
+                FrameState::Partial => &mut counts.partial,
+                FrameState::Odd => &mut counts.odd_headers,
+            };
+            *counter += 1;
+        }
+    }
+}
+
+/// How many frames, from the next one on, miss something before the next byte that is there.
+fn missing_frames(span: &Span<'_>, layout: Layout) -> u64 {
+    let view = span.view();
+    let first = view.whole_until(span.at);
+    let bytes = view.missing_until(first) - span.at;
+    bytes.div_ceil(layout.frame_length as u64)
+}
+
+/// The pattern's phase at an offset in what was handed over.
+fn pattern_offset(offset: u64) -> usize {
+    (offset % 4) as usize
+}

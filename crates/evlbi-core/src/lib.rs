@@ -2,13 +2,16 @@
 //! without either: the time is an argument, random numbers are seeded, and nothing here opens a
 //! socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`deframe`].
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`reorder`] with [`account`],
+//! [`deframe`].
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod deframe;
 pub mod pace;
 pub mod packetise;
 pub mod path;
 pub mod rate;
+pub mod reorder;
 pub mod shed;
 pub mod time;

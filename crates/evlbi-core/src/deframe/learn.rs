@@ -8,7 +8,7 @@ use super::format::{Format, Head, Layout};
 use super::holes::View;
 
 /// So many frames from a header on are looked at to believe it.
-const CHAIN: u64 = 16;
+const CHAIN: usize = 32;
 /// So many headers must agree.
 const AGREE: usize = 3;
 /// Frames longer than this are only believed when the user gives their length.
@@ -104,47 +104,96 @@ impl Search<'_> {
     /// Whether the headers that ought to follow the one at `offset` do. A damaged frame among them is
     /// no matter: those behind it will be found.
     fn confirm(&self, offset: u64, layout: &Layout) -> Found {
-        let mut chain: [Option<Head>; AGREE] = [None; AGREE];
-        let mut good = 0;
+        let told = self.settings.frame_length.is_some();
+        let mut chain = Chain::default();
         for frame in 0..CHAIN {
-            let at = offset.saturating_add(frame * layout.frame_length as u64);
+            let at = offset.saturating_add(frame as u64 * layout.frame_length as u64);
             if at.saturating_add(layout.header_length as u64) > self.view.len() {
-                return self.confirm_few(offset, layout, good);
+                break;
             }
             let Some(bytes) = self.view.present(at, layout.header_length) else {
                 continue;
             };
             let head = layout.read(bytes, self.settings.reference);
-            match head.filter(|head| self.advances(&chain[..good], head)) {
-                Some(head) => chain[good] = Some(head),
+            match head.filter(|head| told || chain.goes_on_with(head)) {
+                Some(head) => chain.add(head),
                 None => return Found::Nothing,
             }
-            good += 1;
-            if good == AGREE {
+            if chain.agreeing(told) >= AGREE && (told || chain.moves()) {
                 return Found::Frames(offset, *layout);
             }
         }
-        self.confirm_few(offset, layout, good)
-    }
-
-    /// The stream ends before enough headers have agreed.
-    fn confirm_few(&self, offset: u64, layout: &Layout, good: usize) -> Found {
+        if chain.length == CHAIN && chain.agreeing(told) >= AGREE {
+            return Found::Frames(offset, *layout);
+        }
         if !self.decide {
             return Found::Undecided;
         }
+        // The stream ends before enough headers have agreed.
         let length = layout.frame_length as u64;
         let alone = offset == self.base && self.view.len() - offset == length;
-        let told = self.settings.frame_length.is_some() || self.before == Some(*layout);
-        if good > 1 || alone || told {
+        let known = told || self.before == Some(*layout);
+        if chain.agreeing(told) > 1 || alone || known {
             Found::Frames(offset, *layout)
         } else {
             Found::Nothing
         }
     }
+}
+
+/// Headers that lie a frame length apart.
+struct Chain {
+    heads: [Option<Head>; CHAIN],
+    length: usize,
+}
+
+impl Default for Chain {
+    fn default() -> Chain {
+        Chain {
+            heads: [None; CHAIN],
+            length: 0,
+        }
+    }
+}
+
+impl Chain {
+    fn add(&mut self, head: Head) {
+        self.heads[self.length % CHAIN] = Some(head);
+        self.length += 1;
+    }
 
     /// A thread's time advances. In periodic data, which can look like headers, it does not.
-    fn advances(&self, chain: &[Option<Head>], head: &Head) -> bool {
-        let mut of_thread = chain.iter().flatten().filter(|h| h.key() == head.key());
-        self.settings.frame_length.is_some() || of_thread.all(|before| before.time() < head.time())
+    fn goes_on_with(&self, head: &Head) -> bool {
+        let mut of_thread = self.heads().filter(|other| other.key() == head.key());
+        of_thread.all(|before| before.time() < head.time())
+    }
+
+    /// How many headers have another one of their station at their time. The clocks of threads may differ,
+    /// but not of all.
+    fn agreeing(&self, told: bool) -> usize {
+        if told {
+            return self.length;
+        }
+        let is_near = |head: &Head, other: &&Head| {
+            let apart = head.time().second.abs_diff(other.time().second);
+            head.key().station == other.key().station && apart <= 1
+        };
+        let has_company = |head: &&Head| {
+            let near = self.heads().filter(|other| is_near(head, other));
+            near.count() > 1
+        };
+        self.heads().filter(has_company).count()
+    }
+
+    /// Whether time goes on. Words that are the same in every header can look like a header, whose time
+    /// does not.
+    fn moves(&self) -> bool {
+        let mut times = self.heads().map(Head::time);
+        let first = times.next();
+        times.any(|time| Some(time) != first)
+    }
+
+    fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.heads.iter().flatten()
     }
 }

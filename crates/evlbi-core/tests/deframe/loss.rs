@@ -72,7 +72,7 @@ fn settings(rate: Option<evlbi_wire::time::FrameRate>, partial: Partial) -> Sett
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     /// The rate is given, and two cycles arrive before anything is lost.
     #[test]
@@ -140,7 +140,10 @@ proptest! {
         let plan = Plan { shuffled: true, ..plan };
         let stream = plan.make();
         let length = plan.frame_length;
-        let path = Path { most_new, ..Path::new(length, lost(&bursts, 2 * plan.keys.len(), length, length)) };
+        let mut lost = lost(&bursts, 2 * plan.keys.len(), length, length);
+        // In the last cycle, what was lost cannot be told from what was never sent.
+        lost.retain(|slot| *slot < (plan.cycles - 1) * plan.keys.len());
+        let path = Path { most_new, ..Path::new(length, lost) };
         let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
         let seen = path.seen(&stream);
         let truth: BTreeSet<_> = (0..seen.end / length)

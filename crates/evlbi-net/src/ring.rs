@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cursors::{ReadEnd, WriteEnd};
 use events::{EventReader, EventWriter};
-use memory::Mirror;
+use memory::{Mirror, Pages};
 
 /// How a ring is made.
 #[derive(Clone, Copy, Debug)]
@@ -82,9 +82,61 @@ pub enum Refused {
 pub fn ring<T: Copy + Send>(options: RingOptions) -> Result<(Producer<T>, Consumer<T>), RingError> {
     let RingOptions { slot, slots, .. } = options;
     let size_error = RingError::Size { slots, slot };
-    let (capacity, bytes) = whole_pages(slots, slot).ok_or(size_error)?;
+    let (_, bytes) = whole_pages(slots, slot).ok_or(size_error)?;
+    make(&Reserve::new(bytes)?.0, options)
+}
+
+/// Memory for a ring whose slots are not known yet. It is touched beforehand, which is slow, so that
+/// the ring can be made in an instant when the stream has begun.
+pub struct Reserve(Pages);
+
+impl Reserve {
+    /// Takes `bytes` of memory.
+    ///
+    /// # Errors
+    /// [`RingError::Memory`] when they cannot be had.
+    pub fn new(bytes: usize) -> Result<Reserve, RingError> {
+        let memory_error = |source| RingError::Memory { bytes, source };
+        Pages::new(bytes).map(Reserve).map_err(memory_error)
+    }
+
+    /// Makes a ring of slots of `slot` bytes, as many as the memory holds.
+    ///
+    /// # Errors
+    /// [`RingError::Size`] when not even the least possible ring fits.
+    pub fn ring_of<T: Copy + Send>(
+        self,
+        slot: usize,
+        events: usize,
+    ) -> Result<(Producer<T>, Consumer<T>), RingError> {
+        let bytes = self.0.length();
+        let error = RingError::Size {
+            slots: bytes / slot.max(1),
+            slot,
+        };
+        // The least ring that fills whole pages; as many of those as there is room for.
+        let Some((least, least_bytes)) = whole_pages(1, slot).filter(|(_, least)| *least <= bytes)
+        else {
+            return Err(error);
+        };
+        let options = RingOptions {
+            slot,
+            slots: bytes / least_bytes * least,
+            events,
+            lock: false,
+        };
+        make(&self.0, options)
+    }
+}
+
+fn make<T: Copy + Send>(
+    pages: &Pages,
+    options: RingOptions,
+) -> Result<(Producer<T>, Consumer<T>), RingError> {
+    let RingOptions { slot, slots, .. } = options;
+    let (capacity, bytes) = whole_pages(slots, slot).ok_or(RingError::Size { slots, slot })?;
     let memory_error = |source| RingError::Memory { bytes, source };
-    let memory = Mirror::new(bytes).map_err(memory_error)?;
+    let memory = Mirror::new(pages, bytes).map_err(memory_error)?;
     if options.lock
         && let Err(error) = memory.lock()
     {

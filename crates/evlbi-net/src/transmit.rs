@@ -5,11 +5,11 @@
 //! the kernel from where the source holds it.
 
 mod flow;
+mod source;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use evlbi_core::pace::Slips;
 use evlbi_core::shed::ShedReport;
@@ -17,8 +17,9 @@ use evlbi_core::time::Nanos;
 use serde::Serialize;
 
 pub use flow::{Clock, Flow, FlowOptions};
+pub use source::{FileSource, LoopSource};
 
-use crate::cpu;
+use crate::cpu::{self, Waiting};
 use crate::udp::SendCounts;
 
 /// Longest sleep between two looks at whether to stop.
@@ -111,7 +112,9 @@ pub struct Lateness {
 /// What a source says when it cannot be read, or a socket when it is of no more use. The reports of the
 /// flows up to then are lost with it.
 pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> io::Result<Vec<SendReport>> {
-    cpu::precise_sleep();
+    if let Err(error) = cpu::sharpen_timers() {
+        tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
+    }
     loop {
         let next = flows
             .iter()
@@ -124,13 +127,14 @@ pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> io::Result<Vec<SendReport
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let now = cpu::now();
-        if departure > now.plus(NAP) {
-            std::thread::sleep(Duration::from_nanos(NAP.0));
+        let flow = &mut flows[number];
+        let soon = cpu::now().plus(NAP);
+        if departure > soon {
+            cpu::wait_until(soon, Waiting::Sleep);
             continue;
         }
-        flows[number].wait(departure);
-        flows[number].send_train()?;
+        cpu::wait_until(departure, flow.waiting());
+        flow.send_train()?;
     }
     Ok(flows.into_iter().map(Flow::finish).collect())
 }

@@ -11,7 +11,7 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, StreamKey};
 use evlbi_wire::vtp;
 
-use crate::cpu;
+use crate::cpu::{self, Waiting};
 use crate::udp::{MAX_HEAD, SendCounts, Sender};
 
 use super::{Frames, Lateness, SendReport, Sent, Source};
@@ -97,7 +97,10 @@ struct Current {
     /// Its nominal time, where frames are timed by themselves.
     due: Nanos,
     unit: Unit,
+    /// The datagram that comes next is shed.
     shed: bool,
+    /// The frame is shed as a whole.
+    shed_whole: bool,
     /// Its header, re-timed; `None` where it is no VDIF.
     header: Option<Header>,
     /// The source's own header is not what goes out.
@@ -142,12 +145,12 @@ impl Flow {
         Some(departure).filter(|departure| self.options.end.is_none_or(|end| *departure < end))
     }
 
-    /// Waits for `departure`: on the clock where single packets are to be spaced exactly, else asleep.
-    pub(super) fn wait(&self, departure: Nanos) {
+    /// How to wait for a departure: to the point where single packets are to be spaced exactly.
+    pub(super) fn waiting(&self) -> Waiting {
         if self.options.burst == 1 {
-            cpu::sleep_then_spin(departure);
+            Waiting::SleepThenSpin
         } else {
-            cpu::sleep_until(departure);
+            Waiting::Sleep
         }
     }
 
@@ -345,10 +348,12 @@ fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current
         (Clock::Time(times), None) => times.follow(),
         _ => Nanos(0),
     };
+    let shed_whole = !options.shed_packets && options.shed.decide(&unit);
     Current {
         due,
         unit,
-        shed: !options.shed_packets && options.shed.decide(&unit),
+        shed: shed_whole,
+        shed_whole,
         header,
         retimed,
     }
@@ -378,10 +383,10 @@ impl Head {
         if let Some(first) = first_sequence {
             head.append(&vtp::header(first.wrapping_add(number)));
         }
-        // A replaced frame keeps its header, so that the stream stays in step.
+        // A frame that is replaced as a whole keeps its header, so that the stream stays in step.
         if let Some(header) = current.header
             && fragment == 0
-            && (current.retimed || current.shed)
+            && (current.retimed || current.shed_whole)
             && header.len() <= data
         {
             head.append(&header.to_bytes()[..header.len()]);

@@ -10,5 +10,6 @@ compile_error!(
     "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"
 );
 
+pub mod netns;
 pub mod ring;
 pub mod udp;

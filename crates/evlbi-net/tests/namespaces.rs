@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use evlbi_net::host::Counters;
 use evlbi_net::netns::{End, Pair, Wire, pair_for_test};
 use evlbi_net::udp::{
     Batch, Fragmentation, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
@@ -313,4 +314,56 @@ fn link_local_addresses_work_with_an_interface() {
     let sent = payloads(900, 10);
     assert_eq!(send(&mut sender, &sent), 10);
     assert_eq!(collect(&mut receiver, 10), sent);
+}
+
+#[test]
+fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
+    let wire = Wire {
+        segmentation: false,
+        ..Wire::default()
+    };
+    let test = "what_a_stalled_reader_loses_is_what_the_kernel_counts";
+    let Some(pair) = pair_for_test(&wire, test) else {
+        return;
+    };
+    let read = || {
+        pair.far
+            .namespace
+            .run(|| Counters::read().unwrap())
+            .unwrap()
+    };
+    for to in addresses(&pair) {
+        let options = ReceiverOptions {
+            buffer: 100 << 10,
+            join: false,
+            ..ReceiverOptions::default()
+        };
+        let mut receiver = receiver(&pair.far, to, &options);
+        let mut sender = sender(&pair.near, to, &SenderOptions::default());
+        let before = read();
+        assert_eq!(send(&mut sender, &payloads(1200, 2000)), 2000);
+        // The wire delivers in a soft interrupt, perhaps after the call that sent.
+        while receiver.drops().unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        let mut batch = Batch::new();
+        let mut received = 0;
+        while received + receiver.drops().unwrap() < 2000 {
+            receiver.receive(&mut batch).unwrap();
+            received += batch.datagrams().count() as u64;
+        }
+        let drops = receiver.drops().unwrap();
+        assert_eq!(received + drops, 2000);
+        let counted = read().since(&before);
+        let counted = if to.is_ipv4() {
+            counted.udp
+        } else {
+            counted.udp6
+        };
+        assert_eq!(counted.receive_buffer_errors, drops);
+        assert_eq!(counted.in_datagrams, received);
+        send(&mut sender, &payloads(1200, 1));
+        collect(&mut receiver, 1);
+        assert_eq!(receiver.overflow(), drops);
+    }
 }

@@ -10,5 +10,9 @@ compile_error!(
     "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"
 );
 
+pub mod cpu;
+pub mod file;
+pub mod host;
+pub mod netns;
 pub mod ring;
 pub mod udp;

@@ -150,7 +150,7 @@ impl Account {
             ..
         } = self;
         history.insert(offset, |first, count| {
-            note_loss(report, current, first, count)
+            note_loss(report, current, first, count);
         });
     }
 
@@ -173,7 +173,7 @@ impl Account {
             ..
         } = self;
         history.reach(offset, |first, count| {
-            note_loss(report, current, first, count)
+            note_loss(report, current, first, count);
         });
     }
 

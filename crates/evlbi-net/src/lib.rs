@@ -2,8 +2,8 @@
 //!
 //! Linux only. All `unsafe` code of the data plane is in this crate.
 //!
-//! On the way of the data: [`file::Reader`] → [`udp::Sender`] ~~~ [`udp::Receiver`] → [`ring`] →
-//! [`file::Writer`].
+//! On the way of the data: [`file::Reader`] → [`transmit`] → [`udp::Sender`] ~~~ [`udp::Receiver`] →
+//! [`receive`] → [`ring`] → [`file::Writer`].
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -14,5 +14,7 @@ pub mod cpu;
 pub mod file;
 pub mod host;
 pub mod netns;
+pub mod receive;
 pub mod ring;
+pub mod transmit;
 pub mod udp;

@@ -209,9 +209,9 @@ impl<T: Copy> Producer<T> {
         self.write.capacity()
     }
 
-    /// Bytes of a slot.
-    pub fn slot(&self) -> usize {
-        self.shared.slot
+    /// Positions below this were freed by the consumer.
+    pub fn freed(&mut self) -> u64 {
+        self.write.freed()
     }
 
     /// Copies the data of a datagram to its position.

@@ -77,6 +77,11 @@ impl WriteEnd {
         self.written
     }
 
+    /// What the reader has freed by now.
+    pub(super) fn freed(&mut self) -> u64 {
+        self.look() - self.shared.capacity
+    }
+
     pub(super) fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }

@@ -66,6 +66,8 @@ pub struct Flow {
     source: Box<dyn Source>,
     senders: Vec<Sender>,
     options: FlowOptions,
+    /// What goes out in the place of shed data.
+    replacement: Vec<u8>,
     pacer: Pacer,
     sent: Arc<Sent>,
     /// The frame that comes next; `None` at the end.
@@ -115,13 +117,14 @@ impl Flow {
     pub fn new(
         source: Box<dyn Source>,
         senders: Vec<Sender>,
-        options: FlowOptions,
+        mut options: FlowOptions,
         sent: Arc<Sent>,
     ) -> io::Result<Flow> {
         let mut flow = Flow {
             pacer: Pacer::new(options.start),
             source,
             senders,
+            replacement: std::mem::take(&mut options.replacement),
             options,
             sent,
             current: None,
@@ -172,7 +175,9 @@ impl Flow {
         if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
             self.senders.iter_mut().for_each(Sender::drain_back_traffic);
         }
-        self.sent.datagrams.fetch_add(datagrams as u64, Ordering::Relaxed);
+        self.sent
+            .datagrams
+            .fetch_add(datagrams as u64, Ordering::Relaxed);
         self.sent.offset.store(self.offset, Ordering::Relaxed);
         Ok(())
     }
@@ -184,6 +189,7 @@ impl Flow {
             source,
             senders,
             options,
+            replacement,
             counts,
             ..
         } = self;
@@ -203,10 +209,16 @@ impl Flow {
             if current.shed && options.replace == Replace::Nothing {
                 counts.shed += 1;
             } else {
-                let head = Head::new(options.sequence, counts.offered, &current, self.fragment, data.len());
+                let head = Head::new(
+                    options.sequence,
+                    counts.offered,
+                    &current,
+                    self.fragment,
+                    data.len(),
+                );
                 let body = if current.shed {
                     counts.replaced += 1;
-                    &options.replacement[..data.len()]
+                    &replacement[..data.len()]
                 } else {
                     data
                 };
@@ -306,7 +318,11 @@ impl Flow {
             frames: counts.frames,
             bytes,
             seconds,
-            rate_bps: if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 },
+            rate_bps: if seconds > 0.0 {
+                bytes as f64 * 8.0 / seconds
+            } else {
+                0.0
+            },
             datagram_data: self.options.datagram_data,
             burst: self.options.burst,
             lateness_us: Lateness {

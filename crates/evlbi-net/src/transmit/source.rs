@@ -29,18 +29,31 @@ impl FileSource {
 
 impl Source for FileSource {
     fn frames(&mut self) -> io::Result<Frames<'_>> {
-        if self.block.as_ref().is_none_or(|block| self.at >= block.len()) {
+        if self
+            .block
+            .as_ref()
+            .is_none_or(|block| self.at >= block.len())
+        {
             // Its memory goes back before the next block is waited for.
             self.block = None;
             self.at = 0;
-            self.block = self.reader.next_block().transpose().map_err(io::Error::other)?;
+            self.block = self
+                .reader
+                .next_block()
+                .transpose()
+                .map_err(io::Error::other)?;
         }
         Ok(match &self.block {
             Some(block) => Frames {
                 bytes: &block[self.at..],
-                shift: self.pass_frames.saturating_mul(i64::try_from(block.pass).unwrap_or(i64::MAX)),
+                shift: self
+                    .pass_frames
+                    .saturating_mul(i64::try_from(block.pass).unwrap_or(i64::MAX)),
             },
-            None => Frames { bytes: &[], shift: 0 },
+            None => Frames {
+                bytes: &[],
+                shift: 0,
+            },
         })
     }
 
@@ -75,7 +88,9 @@ impl LoopSource {
 impl Source for LoopSource {
     fn frames(&mut self) -> io::Result<Frames<'_>> {
         let rest = &self.frames[self.at..];
-        let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(rest.len());
+        let length = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(rest.len());
         Ok(Frames {
             bytes: &rest[..length],
             shift: self.pass_frames.saturating_mul(self.pass),

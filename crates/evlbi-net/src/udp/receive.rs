@@ -355,6 +355,15 @@ impl Batch {
         })
     }
 
+    /// Most datagrams that came as one message.
+    pub fn most_joined(&self) -> u64 {
+        let joined = self.messages.iter().map(|message| match message.segment {
+            0 => 1,
+            segment => message.length.div_ceil(segment) as u64,
+        });
+        joined.max().unwrap_or(0)
+    }
+
     /// Whether the last [`Receiver::receive`] used all room, so that more may be waiting.
     pub fn is_full(&self) -> bool {
         self.messages.len() == MESSAGES

@@ -1,0 +1,227 @@
+//! The receiving thread: datagrams from the sockets to their places in the ring, counted on the way.
+//!
+//! It never waits for whoever empties the ring, and nothing that arrives can stop it. The sequence of its
+//! work: take a batch from the kernel, admit what belongs to the stream ([`admission`]), ask the window
+//! where it goes, copy it there, hand on what is complete.
+
+mod admission;
+mod thread;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use evlbi_core::account::{self, Attribution};
+use evlbi_core::reorder::Event;
+use serde::Serialize;
+
+use crate::cpu;
+use crate::ring::{Consumer, Reserve, RingError};
+use crate::udp::{GrantedBuffer, Listen, OpenError, Receiver, ReceiverOptions};
+
+pub use admission::{Numbering, Numbers};
+
+/// How a stream is received.
+pub struct ReceiveOptions {
+    /// Where to listen; several addresses carry one stream.
+    pub listen: Vec<Listen>,
+    /// The sockets.
+    pub socket: ReceiverOptions,
+    /// Where a datagram's number comes from.
+    pub numbering: Box<dyn Numbering>,
+    /// How far behind the newest datagram a late one may be and still be placed, in bytes of data.
+    pub window: u64,
+    /// How long a missing datagram is waited for.
+    pub hold: Duration,
+    /// Memory of the ring in bytes.
+    pub ring: usize,
+    /// End after this time without a datagram, counted from the first.
+    pub idle: Option<Duration>,
+    /// End this long after the start.
+    pub duration: Option<Duration>,
+    /// Hear this host only.
+    pub source: Option<std::net::IpAddr>,
+    /// Processor to run on.
+    pub cpu: Option<usize>,
+    /// Real-time priority.
+    pub priority: Option<u8>,
+}
+
+/// Why a stream cannot be received.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// A socket cannot be made ready.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no memory for the ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// No thread can be started.
+    #[error("cannot start the receiving thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A stream that is being received.
+pub struct Receiving {
+    handle: JoinHandle<ReceiveReport>,
+    consumer: mpsc::Receiver<Consumer<Event>>,
+    stop: Arc<AtomicBool>,
+    live: Arc<Mutex<Live>>,
+    addresses: Vec<SocketAddr>,
+    buffer: Option<GrantedBuffer>,
+}
+
+/// What whoever watches a receiver sees.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// The counters.
+    pub counters: account::Counters,
+    /// Datagrams of the wrong size or from the wrong source.
+    pub foreign: u64,
+    /// Bytes of data that arrived for the first time.
+    pub bytes: u64,
+    /// Share of the ring that waits for its consumer.
+    pub ring_fill: f64,
+    /// Messages that the sockets dropped.
+    pub socket_drops: u64,
+    /// Whether a stream is there.
+    pub streaming: bool,
+}
+
+/// Why a receiver ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    /// Nothing came for the idle time.
+    Idle,
+    /// The time was over.
+    Duration,
+    /// It was told to.
+    Stopped,
+    /// The socket failed.
+    Failed,
+}
+
+/// What became of a received stream.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReceiveReport {
+    /// Arrivals and losses.
+    pub account: account::Report,
+    /// Where the lost were lost.
+    pub attribution: Attribution,
+    /// Datagrams of another length than the stream's.
+    pub foreign_size: u64,
+    /// Datagrams from other senders.
+    pub foreign_source: u64,
+    /// Who sent the stream.
+    pub sender: Option<SocketAddr>,
+    /// Length of the data in each datagram in bytes.
+    pub datagram_data: Option<usize>,
+    /// Bytes of data that arrived for the first time.
+    pub bytes: u64,
+    /// From the first to the last datagram of the stream.
+    pub seconds: f64,
+    /// When the kernel received the first datagram of the stream, seconds since 1970.
+    pub first_arrival: Option<f64>,
+    /// When it received the last.
+    pub last_arrival: Option<f64>,
+    /// Messages that the sockets dropped, as the kernel counts.
+    pub socket_drops: u64,
+    /// Those of them between the first and the last datagram that was received.
+    pub socket_drops_within: u64,
+    /// Most datagrams that came as one message.
+    pub most_joined: u64,
+    /// The receive buffer.
+    pub buffer: Option<GrantedBuffer>,
+    /// Slots of the ring.
+    pub ring_slots: u64,
+    /// Processor time of the receiving thread in seconds.
+    pub cpu_seconds: f64,
+    /// Why it ended.
+    pub ended: Ended,
+    /// What the socket said if it failed.
+    pub error: Option<String>,
+}
+
+/// Opens the sockets and starts the receiving thread.
+///
+/// # Errors
+/// [`ReceiveError`] when a socket or the ring's memory cannot be had.
+pub fn start(options: ReceiveOptions) -> Result<Receiving, ReceiveError> {
+    let receiver = Receiver::bind(&options.listen, &options.socket)?;
+    let addresses = receiver.local_addresses().collect();
+    let buffer = receiver.buffer().cloned();
+    let reserve = Reserve::new(options.ring)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let live = Arc::new(Mutex::new(Live::default()));
+    let (to_consumer, consumer) = mpsc::channel();
+    let work = thread::Work {
+        options,
+        receiver,
+        reserve,
+        to_consumer,
+        stop: Arc::clone(&stop),
+        live: Arc::clone(&live),
+        started: cpu::now(),
+    };
+    let handle = std::thread::Builder::new()
+        .name("receive".into())
+        .spawn(move || thread::run(work))
+        .map_err(ReceiveError::Thread)?;
+    Ok(Receiving {
+        handle,
+        consumer,
+        stop,
+        live,
+        addresses,
+        buffer,
+    })
+}
+
+impl Receiving {
+    /// The addresses listened on, port numbers chosen by the kernel included.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The receive buffer asked for and granted.
+    pub fn buffer(&self) -> Option<&GrantedBuffer> {
+        self.buffer.as_ref()
+    }
+
+    /// The ring's other end, once a stream has begun and the size of its datagrams is known; waits for
+    /// that. `None` when the receiver ended without one.
+    pub fn consumer(&self) -> Option<Consumer<Event>> {
+        self.consumer.recv().ok()
+    }
+
+    /// What is seen now.
+    pub fn live(&self) -> Arc<Mutex<Live>> {
+        Arc::clone(&self.live)
+    }
+
+    /// A switch that ends the receiver.
+    pub fn stop_switch(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Ends the receiver.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the receiver has ended.
+    pub fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+
+    /// Waits for the receiver's end.
+    pub fn join(self) -> ReceiveReport {
+        match self.handle.join() {
+            Ok(report) => report,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}

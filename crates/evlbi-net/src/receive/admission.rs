@@ -1,0 +1,375 @@
+//! Which datagrams belong to the stream: those of one sender and one size.
+//!
+//! Before the stream begins anything may arrive: a port scan, the rest of an older stream. So datagrams are
+//! kept until one sender has sent [`ENOUGH`] of one size that number on from each other, or, if fewer come,
+//! for a short time. The stream's datagrams among the kept ones are then its first. Afterwards all others
+//! are foreign, unless the stream's sender falls silent and another one takes its place in the same way: a
+//! sender that was restarted.
+
+use std::net::{IpAddr, SocketAddr};
+
+use evlbi_core::time::Nanos;
+use evlbi_wire::vtp;
+
+/// Datagrams of one sender and size that make a stream.
+const ENOUGH: usize = 8;
+/// Datagrams that are kept at the same time; beyond that the oldest is given up.
+const MOST_KEPT: usize = 64;
+/// How long a stream's sender must be silent before another may take its place.
+const SILENCE: Nanos = Nanos(300_000_000);
+
+/// Where a datagram's number and data come from.
+pub trait Numbering: Send {
+    /// The number and the data of a datagram; `None` when it has none.
+    fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])>;
+
+    /// Whether what was kept is enough to number the stream.
+    fn learn(&mut self, datagrams: &[&[u8]]) -> bool {
+        !datagrams.is_empty()
+    }
+}
+
+/// VTP: the number stands before the data.
+pub struct Numbers;
+
+impl Numbering for Numbers {
+    fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        vtp::split(datagram)
+    }
+}
+
+/// A datagram that was kept until the stream is known.
+pub struct Kept {
+    pub source: Option<SocketAddr>,
+    pub port: usize,
+    pub bytes: Vec<u8>,
+}
+
+/// What becomes of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// It belongs to the stream.
+    Yes,
+    /// It is kept for now.
+    Kept,
+    /// It has another size than the stream's.
+    ForeignSize,
+    /// It comes from another sender.
+    ForeignSource,
+}
+
+/// The stream as it is known.
+#[derive(Clone, Debug)]
+struct Stream {
+    /// The sender at each of the receiver's ports, once heard.
+    senders: Vec<Option<SocketAddr>>,
+    host: Option<IpAddr>,
+    size: usize,
+    last: Nanos,
+}
+
+/// Decides which datagrams belong to the stream.
+pub struct Admission {
+    only: Option<IpAddr>,
+    ports: usize,
+    stream: Option<Stream>,
+    kept: Vec<Kept>,
+    kept_since: Nanos,
+    pub foreign_size: u64,
+    pub foreign_source: u64,
+}
+
+impl Admission {
+    /// Hears the host `only`, where given, at so many ports.
+    pub fn new(only: Option<IpAddr>, ports: usize) -> Admission {
+        Admission {
+            only,
+            ports,
+            stream: None,
+            kept: Vec::new(),
+            kept_since: Nanos(0),
+            foreign_size: 0,
+            foreign_source: 0,
+        }
+    }
+
+    /// Who sends the stream.
+    pub fn sender(&self) -> Option<SocketAddr> {
+        let stream = self.stream.as_ref()?;
+        stream.senders.iter().flatten().next().copied()
+    }
+
+    /// What to do with a datagram.
+    #[inline]
+    pub fn admit(
+        &mut self,
+        source: Option<SocketAddr>,
+        port: usize,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Admitted {
+        if let Some(stream) = &mut self.stream {
+            if bytes.len() == stream.size
+                && stream
+                    .senders
+                    .get(port)
+                    .is_some_and(|sender| *sender == source)
+            {
+                stream.last = now;
+                return Admitted::Yes;
+            }
+            return self.stranger(source, port, bytes, now);
+        }
+        if self
+            .only
+            .is_some_and(|only| source.map(|source| source.ip()) != Some(only))
+        {
+            self.foreign_source += 1;
+            return Admitted::ForeignSource;
+        }
+        self.keep(source, port, bytes, now)
+    }
+
+    /// A datagram that is not simply the stream's next.
+    #[cold]
+    fn stranger(
+        &mut self,
+        source: Option<SocketAddr>,
+        port: usize,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Admitted {
+        let Some(stream) = &mut self.stream else {
+            return Admitted::Kept;
+        };
+        let same_host = source.map(|source| source.ip()) == stream.host;
+        if bytes.len() != stream.size {
+            self.foreign_size += 1;
+            return Admitted::ForeignSize;
+        }
+        // One stream over several ports: at each the first sender from the same host.
+        if same_host && stream.senders.get(port) == Some(&None) {
+            stream.senders[port] = source;
+            stream.last = now;
+            return Admitted::Yes;
+        }
+        let silent = now.since(stream.last) >= SILENCE;
+        let wrong_host = self.only.is_some() && !same_host;
+        if !silent || wrong_host {
+            self.foreign_source += 1;
+            return Admitted::ForeignSource;
+        }
+        self.keep(source, port, bytes, now)
+    }
+
+    fn keep(
+        &mut self,
+        source: Option<SocketAddr>,
+        port: usize,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Admitted {
+        if self.kept.is_empty() {
+            self.kept_since = now;
+        }
+        if self.kept.len() == MOST_KEPT {
+            self.kept.remove(0);
+            self.foreign_source += 1;
+        }
+        self.kept.push(Kept {
+            source,
+            port,
+            bytes: bytes.to_vec(),
+        });
+        Admitted::Kept
+    }
+
+    /// Whether something is kept that has waited for `patience`.
+    pub fn has_waited(&self, now: Nanos, patience: Nanos) -> bool {
+        !self.kept.is_empty() && now.since(self.kept_since) >= patience
+    }
+
+    /// Tells the stream from what is kept: the sender and size with enough datagrams, or, when `decide`,
+    /// with the most. Returns its datagrams in the order of their arrival.
+    pub fn settle(
+        &mut self,
+        numbering: &mut dyn Numbering,
+        decide: bool,
+        now: Nanos,
+    ) -> Option<Vec<Kept>> {
+        let newest = self.kept.last()?;
+        let candidate = match decide {
+            false => (newest.source, newest.bytes.len()),
+            true => self
+                .kept
+                .iter()
+                .map(|kept| (kept.source, kept.bytes.len()))
+                .max_by_key(|candidate| self.of(*candidate).count())?,
+        };
+        let datagrams: Vec<&[u8]> = self
+            .of(candidate)
+            .map(|kept| kept.bytes.as_slice())
+            .collect();
+        let enough = decide || datagrams.len() >= ENOUGH && number_on(numbering, &datagrams);
+        let known = numbering.learn(&datagrams);
+        if !enough || !known && !decide || numbering.split(datagrams.first()?).is_none() {
+            return None;
+        }
+        let (ours, others) = std::mem::take(&mut self.kept)
+            .into_iter()
+            .partition::<Vec<Kept>, _>(|kept| (kept.source, kept.bytes.len()) == candidate);
+        for other in others {
+            if other.bytes.len() == candidate.1 {
+                self.foreign_source += 1;
+            } else {
+                self.foreign_size += 1;
+            }
+        }
+        let mut senders = vec![None; self.ports];
+        if let Some(first) = ours.first() {
+            senders[first.port] = candidate.0;
+        }
+        self.stream = Some(Stream {
+            senders,
+            host: candidate.0.map(|source| source.ip()),
+            size: candidate.1,
+            last: now,
+        });
+        Some(ours)
+    }
+
+    /// The stream's sender spoke again, or nothing came of it: what is kept is foreign.
+    pub fn drop_kept(&mut self) {
+        self.foreign_source += self.kept.len() as u64;
+        self.kept.clear();
+    }
+
+    fn of(&self, candidate: (Option<SocketAddr>, usize)) -> impl Iterator<Item = &Kept> {
+        self.kept
+            .iter()
+            .filter(move |kept| (kept.source, kept.bytes.len()) == candidate)
+    }
+}
+
+/// Whether the numbers lie close together and are mostly different ones.
+fn number_on(numbering: &mut dyn Numbering, datagrams: &[&[u8]]) -> bool {
+    let mut numbers = Vec::with_capacity(datagrams.len());
+    for datagram in datagrams {
+        match numbering.split(datagram) {
+            Some((number, data)) if !data.is_empty() => numbers.push(number),
+            _ => return false,
+        }
+    }
+    let close = numbers
+        .windows(2)
+        .filter(|pair| {
+            let step = pair[1].wrapping_sub(pair[0]);
+            step != 0 && step.min(step.wrapping_neg()) < 100_000
+        })
+        .count();
+    2 * close >= numbers.len() - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sender(port: u16) -> Option<SocketAddr> {
+        Some(SocketAddr::from(([10, 0, 0, 1], port)))
+    }
+
+    fn datagram(number: u64, data: usize) -> Vec<u8> {
+        let mut bytes = vtp::header(number).to_vec();
+        bytes.resize(8 + data, 7);
+        bytes
+    }
+
+    #[test]
+    fn a_scan_before_the_stream_does_not_become_the_stream() {
+        let mut admission = Admission::new(None, 1);
+        let scan = b"\x00\x01nmap probe";
+        assert_eq!(
+            admission.admit(sender(9), 0, scan, Nanos(0)),
+            Admitted::Kept
+        );
+        assert_eq!(admission.admit(sender(9), 0, &[], Nanos(0)), Admitted::Kept);
+        for number in 0..8 {
+            assert!(admission.settle(&mut Numbers, false, Nanos(1)).is_none());
+            let admitted = admission.admit(sender(1), 0, &datagram(number, 100), Nanos(1));
+            assert_eq!(admitted, Admitted::Kept);
+        }
+        let first = admission.settle(&mut Numbers, false, Nanos(1)).unwrap();
+        assert_eq!(first.len(), 8);
+        assert_eq!((admission.foreign_size, admission.foreign_source), (2, 0));
+        assert_eq!(admission.sender(), sender(1));
+        let next = datagram(8, 100);
+        assert_eq!(
+            admission.admit(sender(1), 0, &next, Nanos(2)),
+            Admitted::Yes
+        );
+        assert_eq!(
+            admission.admit(sender(2), 0, &next, Nanos(2)),
+            Admitted::ForeignSource
+        );
+        assert_eq!(
+            admission.admit(sender(1), 0, &next[1..], Nanos(2)),
+            Admitted::ForeignSize
+        );
+        assert_eq!(
+            admission.admit(sender(1), 0, &[], Nanos(2)),
+            Admitted::ForeignSize
+        );
+    }
+
+    #[test]
+    fn datagrams_of_one_size_that_do_not_number_on_are_no_stream() {
+        let mut admission = Admission::new(None, 1);
+        for n in 0..40u64 {
+            let noise = datagram(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), 100);
+            admission.admit(sender(3), 0, &noise, Nanos(0));
+            assert!(admission.settle(&mut Numbers, false, Nanos(0)).is_none());
+        }
+    }
+
+    #[test]
+    fn a_few_datagrams_are_a_stream_when_no_more_come() {
+        let mut admission = Admission::new(None, 1);
+        admission.admit(sender(9), 0, b"stray", Nanos(0));
+        admission.admit(sender(1), 0, &datagram(5, 64), Nanos(0));
+        admission.admit(sender(1), 0, &datagram(6, 64), Nanos(0));
+        assert_eq!(
+            admission
+                .settle(&mut Numbers, true, Nanos(0))
+                .unwrap()
+                .len(),
+            2
+        );
+        assert_eq!(admission.foreign_size, 1);
+    }
+
+    #[test]
+    fn another_sender_takes_over_only_after_silence() {
+        let mut admission = Admission::new(None, 1);
+        for number in 0..8 {
+            admission.admit(sender(1), 0, &datagram(number, 100), Nanos(0));
+        }
+        admission.settle(&mut Numbers, false, Nanos(0)).unwrap();
+        let rival = |n: u64| datagram(1000 + n, 100);
+        let early = admission.admit(sender(2), 0, &rival(0), Nanos(SILENCE.0 - 1));
+        assert_eq!(early, Admitted::ForeignSource);
+        for n in 0..8 {
+            assert_eq!(
+                admission.admit(sender(2), 0, &rival(n), SILENCE),
+                Admitted::Kept
+            );
+        }
+        assert_eq!(
+            admission
+                .settle(&mut Numbers, false, SILENCE)
+                .unwrap()
+                .len(),
+            8
+        );
+        assert_eq!(admission.sender(), sender(2));
+    }
+}

@@ -1,0 +1,448 @@
+//! The loop of the receiving thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use evlbi_core::account::{self, attribute};
+use evlbi_core::reorder::{Event, Reorder, Settings, Verdict};
+use evlbi_core::time::Nanos;
+
+use crate::cpu::{self, Waiting};
+use crate::ring::{Consumer, Producer, Reserve};
+use crate::udp::{Batch, Receiver};
+
+use super::admission::{Admission, Admitted, Kept, Numbering};
+use super::{Ended, Live, ReceiveOptions, ReceiveReport};
+
+/// Longest jump of the numbers that is filled as a gap, in datagrams.
+const MOST_GAP: u64 = 1 << 24;
+/// Events that may wait for the consumer.
+const EVENTS: usize = 1024;
+/// How far the first datagrams of a stream may be out of order.
+const MOST_BACK: u64 = 1000;
+/// Errors of the socket in a row that end the receiver.
+const MOST_FAILURES: u32 = 1000;
+/// How long a few datagrams that are no stream are remembered.
+const FEW: Duration = Duration::from_secs(2);
+/// How often whoever watches sees something new.
+const SHOW: Nanos = Nanos(100_000_000);
+/// Longest wait in the kernel while no stream flows.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// A stream that was silent for so long is waited for in the kernel.
+const QUIET: Nanos = Nanos(10_000_000);
+
+/// What the thread is given.
+pub struct Work {
+    pub options: ReceiveOptions,
+    pub receiver: Receiver,
+    pub reserve: Reserve,
+    pub to_consumer: mpsc::Sender<Consumer<Event>>,
+    pub stop: Arc<AtomicBool>,
+    pub live: Arc<Mutex<Live>>,
+    pub started: Nanos,
+}
+
+/// Receives until the end.
+pub fn run(work: Work) -> ReceiveReport {
+    if let Err(error) = cpu::sharpen_timers() {
+        tracing::warn!("cannot set the timer slack: {error}; the receiver may nap too long");
+    }
+    if let Some(core) = work.options.cpu
+        && let Err(error) = cpu::pin(core)
+    {
+        tracing::warn!("cannot pin the receiver to processor {core}: {error}");
+    }
+    if let Some(priority) = work.options.priority
+        && let Err(error) = cpu::set_real_time(priority, Waiting::Sleep)
+    {
+        tracing::warn!("cannot set real-time priority {priority}: {error}");
+    }
+    Loop::new(work).run()
+}
+
+struct Loop {
+    options: ReceiveOptions,
+    receiver: Receiver,
+    reserve: Option<Reserve>,
+    to_consumer: mpsc::Sender<Consumer<Event>>,
+    stop: Arc<AtomicBool>,
+    live: Arc<Mutex<Live>>,
+    started: Nanos,
+    admission: Admission,
+    stream: Option<Stream>,
+    failure: Option<String>,
+    shown: Nanos,
+    most_joined: u64,
+    first_heard: Option<Nanos>,
+    last_heard: Nanos,
+    /// Drops of the sockets when the batch before the stream's first was queued.
+    overflow_before: u64,
+}
+
+/// The stream, once its datagrams' size is known.
+struct Stream {
+    producer: Producer<Event>,
+    reorder: Reorder,
+    /// Bytes of data in a datagram.
+    data: usize,
+    /// Positions that the consumer has freed, as of this batch.
+    freed: u64,
+    /// The datagram that the window wants to see again.
+    kept: Vec<u8>,
+    /// The event that the consumer had no room for.
+    untold: Option<(u64, Event)>,
+    first: Nanos,
+    last: Nanos,
+    first_stamp: Option<Duration>,
+    last_stamp: Option<Duration>,
+    /// Drops of the sockets when the last datagram was queued.
+    overflow: u64,
+}
+
+impl Loop {
+    fn new(work: Work) -> Loop {
+        let ports = work.options.listen.len();
+        Loop {
+            admission: Admission::new(work.options.source, ports),
+            options: work.options,
+            receiver: work.receiver,
+            reserve: Some(work.reserve),
+            to_consumer: work.to_consumer,
+            stop: work.stop,
+            live: work.live,
+            started: work.started,
+            stream: None,
+            failure: None,
+            shown: Nanos(0),
+            most_joined: 0,
+            first_heard: None,
+            last_heard: work.started,
+            overflow_before: 0,
+        }
+    }
+
+    fn run(mut self) -> ReceiveReport {
+        let mut batch = Batch::new();
+        let mut failures = 0;
+        let ended = loop {
+            let count = match self.receiver.receive(&mut batch) {
+                Ok(count) => {
+                    failures = 0;
+                    count
+                }
+                Err(failure) => {
+                    // A moment without memory passes; a broken socket does not.
+                    failures += 1;
+                    if failures > MOST_FAILURES {
+                        self.failure = Some(failure.to_string());
+                    }
+                    0
+                }
+            };
+            let now = cpu::now();
+            if count > 0 {
+                self.take(&batch, now);
+            }
+            self.settle_the_few(now, false);
+            if let Some(stream) = &mut self.stream {
+                stream.hand_on(now);
+            }
+            self.show(now);
+            if let Some(ended) = self.is_over(now) {
+                break ended;
+            }
+            if count == 0 {
+                self.rest(now);
+            }
+        };
+        self.finish(ended)
+    }
+
+    /// Nothing is there: naps while the stream flows, else waits in the kernel.
+    fn rest(&self, now: Nanos) {
+        let flows = self.stream.is_some() && now.since(self.last_heard) < QUIET;
+        if flows || self.receiver.wait(PATIENCE).is_err() {
+            std::thread::sleep(cpu::NAP);
+        }
+    }
+
+    fn is_over(&self, now: Nanos) -> Option<Ended> {
+        if self.failure.is_some() {
+            return Some(Ended::Failed);
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Some(Ended::Stopped);
+        }
+        let over = |limit: Option<Duration>, since: Nanos| {
+            limit.is_some_and(|limit| now.since(since) >= Nanos::from(limit))
+        };
+        if over(self.options.duration, self.started) {
+            return Some(Ended::Duration);
+        }
+        (self.first_heard.is_some() && over(self.options.idle, self.last_heard))
+            .then_some(Ended::Idle)
+    }
+
+    fn take(&mut self, batch: &Batch, now: Nanos) {
+        if let Some(stream) = &mut self.stream {
+            stream.freed = stream.producer.freed();
+        }
+        self.most_joined = self.most_joined.max(batch.most_joined());
+        let heard_before = self.first_heard.is_some();
+        let mut heard = false;
+        for datagram in batch.datagrams() {
+            let admitted =
+                self.admission
+                    .admit(datagram.source, datagram.port, datagram.bytes, now);
+            match (admitted, &mut self.stream) {
+                (Admitted::Yes, Some(stream)) => {
+                    heard = true;
+                    stream.last_stamp = datagram.stamp.or(stream.last_stamp);
+                    stream.take(&mut *self.options.numbering, datagram.bytes);
+                }
+                (Admitted::Kept, stream) => {
+                    heard |= stream.is_none();
+                    // The rest of the batch may already be the stream's.
+                    self.settle(now, false);
+                }
+                _ => {}
+            }
+        }
+        let overflow = self.receiver.overflow();
+        if heard {
+            self.first_heard.get_or_insert(now);
+            self.last_heard = now;
+            if let Some(stream) = &mut self.stream {
+                stream.last = now;
+                stream.overflow = overflow;
+            }
+        } else if !heard_before {
+            self.overflow_before = overflow;
+        }
+    }
+
+    /// What is kept and has not become a stream: the few datagrams that came are one when no more do.
+    fn settle_the_few(&mut self, now: Nanos, at_the_end: bool) {
+        let patience = self.options.idle.unwrap_or(FEW).min(FEW);
+        if at_the_end || self.admission.has_waited(now, patience.into()) {
+            if self.stream.is_none() && at_the_end {
+                self.settle(now, true);
+            }
+            if self.stream.is_some() {
+                self.admission.drop_kept();
+            }
+        }
+    }
+
+    fn settle(&mut self, now: Nanos, decide: bool) {
+        let numbering = &mut *self.options.numbering;
+        let Some(first) = self.admission.settle(numbering, decide, now) else {
+            return;
+        };
+        let Some(base) = earliest(numbering, &first) else {
+            return;
+        };
+        let data = numbering
+            .split(&first[0].bytes)
+            .map_or(0, |(_, data)| data.len());
+        match &mut self.stream {
+            Some(stream) => stream.reorder.begin(base),
+            None => {
+                let Some(stream) = self.open(data, base, now) else {
+                    return;
+                };
+                self.stream = Some(stream);
+            }
+        }
+        if let Some(stream) = &mut self.stream {
+            for kept in &first {
+                stream.take(&mut *self.options.numbering, &kept.bytes);
+            }
+        }
+    }
+
+    /// Makes the ring for datagrams with so much data and gives its other end to the consumer.
+    fn open(&mut self, data: usize, base: u64, now: Nanos) -> Option<Stream> {
+        let made = self.reserve.take()?.ring_of(data, EVENTS);
+        let (producer, consumer) = match made {
+            Ok(ends) => ends,
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                return None;
+            }
+        };
+        // The consumer gone means that the program is ending.
+        let _ = self.to_consumer.send(consumer);
+        let capacity = producer.capacity();
+        let mut reorder = Reorder::new(Settings {
+            window: (self.options.window / data as u64).clamp(1, capacity * 3 / 4 + 1),
+            hold: self.options.hold.into(),
+            capacity,
+            max_gap: MOST_GAP,
+        });
+        reorder.begin(base);
+        Some(Stream {
+            producer,
+            reorder,
+            data,
+            freed: 0,
+            kept: Vec::new(),
+            untold: None,
+            first: self.first_heard.unwrap_or(now),
+            last: now,
+            first_stamp: None,
+            last_stamp: None,
+            overflow: self.overflow_before,
+        })
+    }
+
+    fn show(&mut self, now: Nanos) {
+        if now.since(self.shown) < SHOW {
+            return;
+        }
+        // Whoever looks at it at this moment sees it a moment later.
+        let Ok(mut live) = self.live.try_lock() else {
+            return;
+        };
+        self.shown = now;
+        live.foreign = self.admission.foreign_size + self.admission.foreign_source;
+        live.socket_drops = self.receiver.overflow();
+        live.streaming = now.since(self.last_heard) < Nanos::SECOND;
+        if let Some(stream) = &self.stream {
+            live.counters = stream.reorder.counters();
+            live.bytes = live.counters.unique * stream.data as u64;
+            live.ring_fill = stream.producer.gauge().fill();
+        }
+    }
+
+    fn finish(mut self, ended: Ended) -> ReceiveReport {
+        let now = cpu::now();
+        self.settle_the_few(now, true);
+        self.admission.drop_kept();
+        self.shown = Nanos(0);
+        self.show(now);
+        let overflow_before = self.overflow_before;
+        let socket_drops = self.receiver.drops().unwrap_or(self.receiver.overflow());
+        let mut report = ReceiveReport {
+            account: account::Report::default(),
+            attribution: attribute(0, 0, 0, 1),
+            foreign_size: self.admission.foreign_size,
+            foreign_source: self.admission.foreign_source,
+            sender: self.admission.sender(),
+            datagram_data: None,
+            bytes: 0,
+            seconds: 0.0,
+            first_arrival: None,
+            last_arrival: None,
+            socket_drops,
+            socket_drops_within: 0,
+            most_joined: self.most_joined,
+            buffer: self.receiver.buffer().cloned(),
+            ring_slots: 0,
+            cpu_seconds: cpu::thread_time().as_secs_f64(),
+            ended,
+            error: self.failure.take(),
+        };
+        if let Some(stream) = self.stream.take() {
+            stream.finish(&mut report, overflow_before);
+        }
+        report
+    }
+}
+
+impl Stream {
+    #[inline]
+    fn take(&mut self, numbering: &mut dyn Numbering, datagram: &[u8]) {
+        let Some((number, data)) = numbering.split(datagram) else {
+            return;
+        };
+        match self.reorder.offer(number, self.freed) {
+            // Refused only if the window and the ring disagreed about what is handed on or free.
+            Verdict::Place(position) => {
+                let placed = self.producer.place(position, data);
+                debug_assert_eq!(placed, Ok(()));
+            }
+            Verdict::Keep => {
+                self.kept.clear();
+                self.kept.extend_from_slice(datagram);
+            }
+            Verdict::Replay => {
+                let kept = std::mem::take(&mut self.kept);
+                self.take_kept(numbering, &kept);
+                self.take(numbering, datagram);
+            }
+            Verdict::Duplicate | Verdict::Late | Verdict::RingFull => {}
+        }
+    }
+
+    /// The kept datagram again. The window has just made room for it, so it is not kept once more.
+    fn take_kept(&mut self, numbering: &mut dyn Numbering, datagram: &[u8]) {
+        if let Some((number, data)) = numbering.split(datagram)
+            && let Verdict::Place(position) = self.reorder.offer(number, self.freed)
+        {
+            let placed = self.producer.place(position, data);
+            debug_assert_eq!(placed, Ok(()));
+        }
+    }
+
+    fn hand_on(&mut self, now: Nanos) {
+        let handed = self.reorder.advance(now);
+        self.publish(handed);
+    }
+
+    /// Events first, so that the consumer knows them when it comes to their place.
+    fn publish(&mut self, handed: u64) {
+        loop {
+            if self.untold.is_none() {
+                self.untold = self.reorder.next_event();
+            }
+            let Some((position, event)) = self.untold else {
+                break;
+            };
+            if self.producer.tell(position, event).is_err() {
+                self.producer.publish(position);
+                return;
+            }
+            self.untold = None;
+        }
+        self.producer.publish(handed);
+    }
+
+    fn finish(mut self, report: &mut ReceiveReport, overflow_before: u64) {
+        let handed = self.reorder.flush();
+        self.publish(handed);
+        report.datagram_data = Some(self.data);
+        report.seconds = self.last.since(self.first).as_secs_f64();
+        report.first_arrival = self.first_stamp.map(|stamp| stamp.as_secs_f64());
+        report.last_arrival = self.last_stamp.map(|stamp| stamp.as_secs_f64());
+        report.ring_slots = self.producer.capacity();
+        report.socket_drops_within = self.overflow.saturating_sub(overflow_before);
+        report.account = self.reorder.finish();
+        let counters = &report.account.counters;
+        report.bytes = counters.unique * self.data as u64;
+        let per_drop = match report.most_joined {
+            0 | 1 => 1,
+            _ => 65_535 / self.data as u64,
+        };
+        report.attribution = attribute(
+            counters.lost,
+            counters.ring_full,
+            report.socket_drops_within,
+            per_drop,
+        );
+    }
+}
+
+/// The lowest number of the first datagrams of a stream.
+fn earliest(numbering: &mut dyn Numbering, datagrams: &[Kept]) -> Option<u64> {
+    let mut numbers = datagrams
+        .iter()
+        .filter_map(|kept| Some(numbering.split(&kept.bytes)?.0));
+    let first = numbers.next()?;
+    let back = numbers
+        .map(|number| first.wrapping_sub(number))
+        .filter(|back| *back < MOST_BACK)
+        .max();
+    Some(first.wrapping_sub(back.unwrap_or(0)))
+}

@@ -70,7 +70,7 @@ impl Default for Settings {
             frame_length: None,
             frame_rate: None,
             partial: Partial::Whole,
-            hold: 16 << 20,
+            hold: 4 << 20,
             reference: 0,
         }
     }

@@ -14,7 +14,7 @@ const AGREE: usize = 3;
 /// Frames longer than this are only believed when the user gives their length.
 const LONGEST: usize = 16 << 20;
 /// VDIF is at version 0 or 1.
-const MOST_VERSION: u8 = 1;
+const MOST_VERSION: u32 = 1;
 
 /// What a search for frames ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,9 @@ impl Search<'_> {
     /// Looks at every byte of a part in which nothing is missing.
     fn in_run(&self, from: u64, until: u64, undecided: &mut bool) -> Option<(u64, Layout)> {
         let bytes = self.view.present(from, (until - from) as usize)?;
+        let longest = self.longest();
         for place in 0..bytes.len() {
-            let Some(layout) = self.candidate(&bytes[place..]) else {
+            let Some(layout) = self.candidate(&bytes[place..], longest) else {
                 continue;
             };
             let offset = from + place as u64;
@@ -79,31 +80,42 @@ impl Search<'_> {
     }
 
     /// The layout of the header that `bytes` may begin with.
-    fn candidate(&self, bytes: &[u8]) -> Option<Layout> {
+    #[inline]
+    fn candidate(&self, bytes: &[u8], longest: usize) -> Option<Layout> {
         let wanted = self.settings.format;
-        if wanted != Some(Format::Vdif) && mark5b::Header::parse(bytes).is_ok() {
-            return self.fits(Layout::MARK5B);
+        let sync = bytes.first_chunk()?;
+        if *sync == mark5b::SYNC.to_le_bytes() && wanted != Some(Format::Vdif) {
+            return self.fits(Layout::MARK5B, longest).then_some(Layout::MARK5B);
         }
-        // The length's highest byte and the version, looked at first: most bytes are no header.
-        let plausible = bytes.get(11).is_some_and(|byte| byte >> 5 <= MOST_VERSION);
-        if !plausible || wanted == Some(Format::Mark5b) {
+        // Most bytes are no header: the word with the version and the length tells that soonest.
+        let third = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
+        let too_long = (third & 0xff_ffff) as usize > longest / 8;
+        if third >> 29 > MOST_VERSION || too_long || wanted == Some(Format::Mark5b) {
             return None;
         }
         let layout = Layout::of_vdif(&vdif::Header::parse(bytes).ok()?);
-        self.fits(layout)
+        self.fits(layout, longest).then_some(layout)
     }
 
-    fn fits(&self, layout: Layout) -> Option<Layout> {
-        let fits = match self.settings.frame_length {
-            Some(length) => layout.frame_length == length,
-            None => layout.frame_length <= (self.settings.hold / AGREE).min(LONGEST),
-        };
-        fits.then_some(layout)
+    fn longest(&self) -> usize {
+        let learnt = (self.settings.hold / AGREE).min(LONGEST);
+        self.settings.frame_length.unwrap_or(learnt)
+    }
+
+    fn fits(&self, layout: Layout, longest: usize) -> bool {
+        let exact = self.settings.frame_length.is_some();
+        layout.frame_length == longest || !exact && layout.frame_length < longest
     }
 
     /// Whether the headers that ought to follow the one at `offset` do. A damaged frame among them is
     /// no matter: those behind it will be found.
     fn confirm(&self, offset: u64, layout: &Layout) -> Found {
+        // Nearly always this is the end of it.
+        let second = offset.saturating_add(layout.frame_length as u64);
+        let second = self.view.present(second, layout.header_length);
+        if second.is_some_and(|bytes| layout.read(bytes, self.settings.reference).is_none()) {
+            return Found::Nothing;
+        }
         let told = self.settings.frame_length.is_some();
         let mut chain = Chain::default();
         for frame in 0..CHAIN {

@@ -1,2 +1,29 @@
-//! .
-fn main() {}
+//! Tasks of the workspace: `cargo xtask ci`, `cargo xtask deps`, `cargo xtask bench net`.
+
+mod ci;
+mod deps;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "xtask", about = "Tasks of the evlbi workspace")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that the gate checks: format, lints, tests, docs, dependency rules, short fuzz runs
+    Ci,
+    /// The dependency rules of the architecture
+    Deps,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().task {
+        Task::Ci => ci::run(),
+        Task::Deps => deps::check(),
+    }
+}

@@ -1,4 +1,17 @@
-//! The rules of transport, apart from any kernel: which bytes go where and when, and what became of them.
+//! What happens to VLBI data between a source and the network, and between the network and a sink,
+//! without either: the time is an argument, random numbers are seeded, and nothing here opens a
+//! socket, a file or a thread.
+//!
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`reorder`] with [`account`],
+//! [`deframe`].
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod deframe;
+pub mod pace;
+pub mod packetise;
+pub mod path;
+pub mod rate;
+pub mod reorder;
+pub mod shed;
+pub mod time;

@@ -1,1 +1,18 @@
-//! .
+//! The kernel side: sockets, the ring's memory, files, clocks and counters of the host.
+//!
+//! Linux only. All `unsafe` code of the data plane is in this crate.
+//!
+//! On the way of the data: [`file::Reader`] → [`udp::Sender`] ~~~ [`udp::Receiver`] → [`ring`] →
+//! [`file::Writer`].
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"
+);
+
+pub mod cpu;
+pub mod file;
+pub mod host;
+pub mod netns;
+pub mod ring;
+pub mod udp;

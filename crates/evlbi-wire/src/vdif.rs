@@ -18,6 +18,9 @@ pub const LEGACY_HEADER_LEN: usize = 16;
 /// Longest frame that the 24-bit length field can tell, in bytes.
 pub const MAX_FRAME_LEN: usize = 0x00ff_ffff * 8;
 
+/// The longest time between two reference epochs, in seconds.
+const HALF_YEAR: u64 = 184 * 86_400;
+
 /// Why bytes are no VDIF header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
@@ -322,15 +325,18 @@ impl Header {
         }
     }
 
-    /// Puts the header at `time`. The reference epoch is kept where its 30 bits of seconds reach, as
-    /// recorders do that run over the end of a half-year; else it becomes the epoch of `time`.
+    /// Puts the header at `time`. A step of at most half a year keeps the reference epoch where its 30
+    /// bits of seconds reach, as recorders do that run over the end of one; a longer step, as from a new
+    /// header, goes to the epoch that holds `time`.
     pub fn set_time(&mut self, time: FrameTime) -> Result<(), TimeError> {
         let since = |epoch: Epoch| {
             u32::try_from(time.second.checked_sub(epoch.start())?)
                 .ok()
                 .filter(|seconds| *seconds < 1 << 30)
         };
-        let kept = since(self.epoch()).map(|seconds| (self.epoch(), seconds));
+        let kept = since(self.epoch())
+            .filter(|_| time.second.abs_diff(self.time().second) <= HALF_YEAR)
+            .map(|seconds| (self.epoch(), seconds));
         let (epoch, seconds) = kept
             .or_else(|| {
                 let epoch = Epoch::containing(time.second)?;

@@ -1,0 +1,188 @@
+//! How frames are cut into the data of datagrams.
+
+/// IP version, which decides the size of the headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4: a header of 20 bytes.
+    V4,
+    /// IPv6: a header of 40 bytes.
+    V6,
+}
+
+impl Family {
+    /// Length of the IP header without options, in bytes.
+    pub fn ip_header(self) -> usize {
+        match self {
+            Family::V4 => 20,
+            Family::V6 => 40,
+        }
+    }
+
+    /// Longest UDP payload that the 16-bit length fields allow, in bytes. (RFC 768; RFC 8200: the
+    /// IPv6 payload length does not count the fixed header.)
+    fn longest_payload(self) -> usize {
+        match self {
+            Family::V4 => 65_535 - 20 - UDP_HEADER,
+            Family::V6 => 65_535 - UDP_HEADER,
+        }
+    }
+}
+
+/// Length of a UDP header in bytes.
+pub const UDP_HEADER: usize = 8;
+
+/// Least data that a datagram should carry when frames are cut by a divisor. Below it headers take a
+/// quarter of the link and the packet rate becomes the limit.
+const LEAST_FRAGMENT: usize = 200;
+
+/// Which of jive5ab's two rules cuts the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Its VDIF modes: whole frames, or their largest exact divisor that fits.
+    Frames,
+    /// Its `mode=none`: as many bytes as fit, a multiple of 8, regardless of frames.
+    Plain,
+}
+
+/// Why a stream cannot be cut.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketiseError {
+    /// Nothing is left for data.
+    #[error(
+        "an MTU of {mtu} bytes leaves no room for data beside {headers} bytes of headers; raise --mtu"
+    )]
+    MtuTooSmall {
+        /// The MTU in bytes.
+        mtu: usize,
+        /// IP, UDP and sequence headers in bytes.
+        headers: usize,
+    },
+    /// The frame's divisors that fit are tiny.
+    #[error(
+        "frames of {frame_length} bytes cut into equal parts that fit an MTU of {mtu} would be only {best} bytes each; raise --mtu to {enough} or cut them as bytes with --cut plain"
+    )]
+    NoDivisor {
+        /// Length of the frame in bytes.
+        frame_length: usize,
+        /// The MTU in bytes.
+        mtu: usize,
+        /// The largest divisor that fits.
+        best: usize,
+        /// An MTU that carries whole frames.
+        enough: usize,
+    },
+    /// A frame of no length.
+    #[error("frames of no length cannot be sent")]
+    EmptyFrame,
+}
+
+/// Bytes of data in each datagram (without its `transport_header`: 8 bytes of sequence number for
+/// VTP, none for plain UDP) for frames of `frame_length` bytes over an IP path with the given MTU.
+///
+/// Under [`Rule::Frames`] the data is the largest exact divisor of the frame for which headers and data
+/// together are *less* than the MTU, as jive5ab does it; under [`Rule::Plain`] it fills the MTU.
+pub fn payload_length(
+    frame_length: usize,
+    mtu: usize,
+    family: Family,
+    transport_header: usize,
+    rule: Rule,
+) -> Result<usize, PacketiseError> {
+    if frame_length == 0 {
+        return Err(PacketiseError::EmptyFrame);
+    }
+    let headers = family.ip_header() + UDP_HEADER + transport_header;
+    let longest = family.longest_payload() - transport_header;
+    let room = mtu.saturating_sub(headers);
+    let too_small = PacketiseError::MtuTooSmall { mtu, headers };
+    match rule {
+        Rule::Plain => match room.min(longest) & !7 {
+            0 => Err(too_small),
+            length => Ok(length),
+        },
+        Rule::Frames => {
+            let most = room.saturating_sub(1).min(longest);
+            if most == 0 {
+                return Err(too_small);
+            }
+            let best = largest_divisor(frame_length, most);
+            if best < LEAST_FRAGMENT.min(frame_length) {
+                return Err(PacketiseError::NoDivisor {
+                    frame_length,
+                    mtu,
+                    best,
+                    enough: frame_length + headers + 1,
+                });
+            }
+            Ok(best)
+        }
+    }
+}
+
+/// Largest divisor of `number` that is at most `most`.
+fn largest_divisor(number: usize, most: usize) -> usize {
+    (number.div_ceil(most)..=number)
+        .find(|parts| number.is_multiple_of(*parts))
+        .map_or(1, |parts| number / parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const VTP: usize = 8;
+
+    #[test]
+    fn as_jive5ab_cuts_vdif() {
+        let cut = |frame, mtu| payload_length(frame, mtu, Family::V4, VTP, Rule::Frames);
+        assert_eq!(cut(8032, 1500), Ok(1004));
+        assert_eq!(cut(8032, 8069), Ok(8032));
+        assert_eq!(cut(8032, 8068), Ok(4016));
+        assert_eq!(cut(8032, 9000), Ok(8032));
+        assert_eq!(cut(5032, 1500), Ok(1258));
+        assert_eq!(cut(10_016, 1500), Ok(1252));
+        assert_eq!(cut(1032, 65_536), Ok(1032));
+        assert_eq!(
+            payload_length(8032, 1500, Family::V6, VTP, Rule::Frames),
+            Ok(1004)
+        );
+    }
+
+    #[test]
+    fn as_jive5ab_cuts_bytes() {
+        let cut = |mtu| payload_length(8032, mtu, Family::V4, VTP, Rule::Plain);
+        assert_eq!(cut(1500), Ok(1464));
+        assert_eq!(cut(9000), Ok(8960));
+        assert_eq!(cut(65_536), Ok(65_496));
+        assert_eq!(cut(1_000_000), Ok(65_496));
+    }
+
+    #[test]
+    fn what_cannot_be_cut_says_what_to_do() {
+        let cut = |frame, mtu| payload_length(frame, mtu, Family::V4, VTP, Rule::Frames);
+        assert!(matches!(
+            cut(8032, 36),
+            Err(PacketiseError::MtuTooSmall { .. })
+        ));
+        assert_eq!(cut(0, 1500), Err(PacketiseError::EmptyFrame));
+        // 8 * 1009 (a prime): the divisors that fit 1500 are 1009 and smaller.
+        assert_eq!(cut(8 * 1009, 1500), Ok(1009));
+        let error = cut(8 * 1511, 1500).unwrap_err();
+        assert!(error.to_string().contains("--mtu to 12125"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn data_divides_the_frame_and_fits(words in 8usize..20_000, mtu in 576usize..10_000) {
+            let frame = words * 8;
+            if let Ok(length) = payload_length(frame, mtu, Family::V4, VTP, Rule::Frames) {
+                prop_assert_eq!(frame % length, 0);
+                prop_assert!(36 + length < mtu);
+                // No larger divisor fits.
+                let larger = (length + 1..frame + 1).find(|d| frame.is_multiple_of(*d)).unwrap_or(usize::MAX);
+                prop_assert!(length == frame || 36 + larger >= mtu || larger > 65_499);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Bit rates.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Bits per second, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BitRate(u64);
+
+/// A text is no bit rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no bit rate; write bits per second, or as 512M, 1.024G, 800k")]
+pub struct BitRateError(String);
+
+impl BitRate {
+    /// `None` for zero.
+    pub fn new(bits_per_second: u64) -> Option<BitRate> {
+        (bits_per_second > 0).then_some(BitRate(bits_per_second))
+    }
+
+    /// Bits per second.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for BitRate {
+    type Err = BitRateError;
+
+    fn from_str(text: &str) -> Result<BitRate, BitRateError> {
+        let error = || BitRateError(text.to_string());
+        let number = text
+            .trim()
+            .trim_end_matches("bit/s")
+            .trim_end_matches("bps");
+        let (number, factor) = match number.chars().last().ok_or_else(error)? {
+            'k' | 'K' => (&number[..number.len() - 1], 1e3),
+            'M' => (&number[..number.len() - 1], 1e6),
+            'G' => (&number[..number.len() - 1], 1e9),
+            'T' => (&number[..number.len() - 1], 1e12),
+            _ => (number, 1.0),
+        };
+        let number = number.trim_end();
+        if !number.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(error());
+        }
+        let bits = number.parse::<f64>().map_err(|_| error())? * factor;
+        if !(1.0..1e15).contains(&bits) {
+            return Err(error());
+        }
+        Ok(BitRate(bits.round() as u64))
+    }
+}
+
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (factor, unit) = match self.0 {
+            1_000_000_000.. => (1_000_000_000, "G"),
+            1_000_000.. => (1_000_000, "M"),
+            1_000.. => (1_000, "k"),
+            _ => (1, ""),
+        };
+        if self.0.is_multiple_of(factor) {
+            return write!(f, "{}{unit}", self.0 / factor);
+        }
+        let width = factor.ilog10() as usize;
+        let decimals = format!("{:0width$}", self.0 % factor);
+        write!(
+            f,
+            "{}.{}{unit}",
+            self.0 / factor,
+            decimals.trim_end_matches('0')
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_as_people_write_them() {
+        for (text, bits) in [
+            ("512M", 512_000_000),
+            ("1.024G", 1_024_000_000),
+            ("9600", 9_600),
+            ("100 Gbit/s", 100_000_000_000),
+            ("2.5kbps", 2_500),
+        ] {
+            assert_eq!(text.parse(), Ok(BitRate(bits)), "{text}");
+        }
+        for bad in ["", "fast", "0", "-1M", "1Q", "1e300", "NaN", "G", "inf"] {
+            assert!(bad.parse::<BitRate>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shown_rates_read_back(bits in 1u64..1_000_000_000_000) {
+            let rate = BitRate(bits);
+            prop_assert_eq!(rate.to_string().parse(), Ok(rate));
+        }
+    }
+}

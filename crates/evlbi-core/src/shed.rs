@@ -1,0 +1,330 @@
+//! Selective dropping: what a sender leaves out on purpose, so that the rest fits the link or so that
+//! the effect of loss can be studied (VLBI_UDP, EXPReS report sections 3.3.4 and 3.6).
+//!
+//! A decision is about one *unit*: a whole frame, or a packet. Fractions are exact in integers: what is
+//! left over from one decision is carried to the next.
+
+mod policy;
+
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::StreamKey;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use crate::packetise::{Family, UDP_HEADER};
+use crate::rate::BitRate;
+pub use policy::{Fraction, Policy, PolicyError, Replace};
+
+/// Longest bunch of `bunch:`, in units (report, section 3.3.4).
+const LONGEST_BUNCH: u64 = 10;
+
+/// What a policy has to know of the stream that it sheds from.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Bit rate of the data before anything is shed; `None` when sent as fast as the host can.
+    pub rate: Option<BitRate>,
+    /// Length of a unit in bytes.
+    pub unit_bytes: u64,
+    /// What a unit takes on the wire in bytes, all headers and gaps counted ([`wire_bytes`]).
+    pub wire_bytes: u64,
+    /// Threads of the stream, in any order.
+    pub threads: Vec<u16>,
+    /// Frames per second of a thread, where known.
+    pub frame_rate: Option<FrameRate>,
+}
+
+/// Bytes that a datagram with `data` bytes (transport header included) takes of an Ethernet: IP and UDP
+/// headers, padding to the least frame of 64 bytes, Ethernet header and check sequence (18), preamble
+/// (8) and gap (12).
+pub fn wire_bytes(data: usize, family: Family) -> u64 {
+    let frame = (data + UDP_HEADER + family.ip_header() + 18).max(64);
+    frame as u64 + 8 + 12
+}
+
+/// One thing to decide about.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    /// Station and thread.
+    pub key: StreamKey,
+    /// Time of the frame; `None` in raw data.
+    pub time: Option<FrameTime>,
+}
+
+/// Why a policy cannot be followed on a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShedError {
+    /// `fit:` without a rate.
+    #[error("fit: needs to know the rate of the stream; give --rate or --realtime with it")]
+    NoRate,
+    /// `common:` by blocks of time without times.
+    #[error("common: needs the frame rate to tell the time of each frame; give --frame-rate")]
+    NoFrameRate,
+}
+
+/// A policy at work.
+#[derive(Clone, Debug)]
+pub struct Shed {
+    policy: Policy,
+    seed: u64,
+    state: State,
+    offered: u64,
+    shed: u64,
+}
+
+/// What a policy remembers from unit to unit.
+#[derive(Clone, Debug)]
+enum State {
+    None,
+    Every {
+        n: u64,
+        count: u64,
+    },
+    Bunch {
+        fraction: Fraction,
+        random: ChaCha8Rng,
+        to_shed: u64,
+        to_keep: u64,
+        carried: u64,
+    },
+    Random {
+        fraction: Fraction,
+        random: ChaCha8Rng,
+    },
+    Burst {
+        random: ChaCha8Rng,
+        bad: bool,
+        to_bad: f64,
+        to_good: f64,
+    },
+    Threads(Vec<u16>),
+    CommonThreads {
+        fraction: Fraction,
+        threads: Vec<u16>,
+    },
+    CommonBlocks {
+        fraction: Fraction,
+        block: u64,
+        rate: FrameRate,
+    },
+    Fit(Spread),
+}
+
+impl Shed {
+    /// Prepares `policy` for `stream`; all random choices follow from `seed`.
+    pub fn new(policy: Policy, seed: u64, stream: &Stream) -> Result<Shed, ShedError> {
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        let state = match &policy {
+            Policy::None => State::None,
+            Policy::Every(n) => State::Every { n: *n, count: 0 },
+            Policy::Bunch(fraction) => State::Bunch {
+                fraction: *fraction,
+                random,
+                to_shed: 0,
+                to_keep: 0,
+                carried: 0,
+            },
+            Policy::Random(fraction) => State::Random {
+                fraction: *fraction,
+                random,
+            },
+            Policy::Burst { fraction, length } => State::Burst {
+                random,
+                bad: false,
+                // In the long run the share of the bad state is to_bad / (to_bad + to_good) = f.
+                to_bad: fraction.get() / (1.0 - fraction.get()) / length,
+                to_good: 1.0 / length,
+            },
+            Policy::Threads(threads) => State::Threads(threads.clone()),
+            Policy::Common { fraction, block } => common(*fraction, block.as_nanos(), stream)?,
+            Policy::Fit(link) => State::Fit(fit(*link, stream)?),
+        };
+        Ok(Shed {
+            policy,
+            seed,
+            state,
+            offered: 0,
+            shed: 0,
+        })
+    }
+
+    /// Whether the next unit is to be left out.
+    pub fn decide(&mut self, unit: &Unit) -> bool {
+        let shed = self.state.decide(self.seed, unit);
+        self.offered += 1;
+        self.shed += u64::from(shed);
+        shed
+    }
+
+    /// The fraction that the policy leaves out in the long run, where it is a number of its own.
+    pub fn fraction(&self) -> Option<f64> {
+        match &self.state {
+            State::None => Some(0.0),
+            State::Every { n, .. } => Some(1.0 / *n as f64),
+            State::Bunch { fraction, .. }
+            | State::Random { fraction, .. }
+            | State::CommonThreads { fraction, .. }
+            | State::CommonBlocks { fraction, .. } => Some(fraction.get()),
+            State::Burst {
+                to_bad, to_good, ..
+            } => Some(to_bad / (to_bad + to_good)),
+            State::Threads(_) => None,
+            State::Fit(spread) => Some(spread.part as f64 / spread.whole as f64),
+        }
+    }
+
+    /// What was asked and what was done.
+    pub fn report(&self) -> ShedReport {
+        ShedReport {
+            policy: self.policy.to_string(),
+            seed: self.seed,
+            fraction_planned: self.fraction(),
+            offered: self.offered,
+            shed: self.shed,
+            fraction: if self.offered == 0 {
+                0.0
+            } else {
+                self.shed as f64 / self.offered as f64
+            },
+        }
+    }
+}
+
+/// What a policy did, in units.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShedReport {
+    /// The policy as text.
+    pub policy: String,
+    /// Seed of its random choices.
+    pub seed: u64,
+    /// Fraction that it leaves out in the long run; none for a choice of threads.
+    pub fraction_planned: Option<f64>,
+    /// Units decided about.
+    pub offered: u64,
+    /// Units left out.
+    pub shed: u64,
+    /// Fraction that was left out.
+    pub fraction: f64,
+}
+
+impl State {
+    fn decide(&mut self, seed: u64, unit: &Unit) -> bool {
+        match self {
+            State::None => false,
+            State::Every { n, count } => {
+                *count = (*count + 1) % *n;
+                *count == 0
+            }
+            State::Bunch {
+                fraction,
+                random,
+                to_shed,
+                to_keep,
+                carried,
+            } => {
+                if *to_shed == 0 && *to_keep == 0 {
+                    *to_shed = random.random_range(1..=LONGEST_BUNCH);
+                    (*to_keep, *carried) = fraction.kept_after(*to_shed, *carried);
+                }
+                let shed = *to_shed > 0;
+                *(if shed { to_shed } else { to_keep }) -= 1;
+                shed
+            }
+            State::Random { fraction, random } => {
+                random.random_range(0..Fraction::ONE) < fraction.parts()
+            }
+            State::Burst {
+                random,
+                bad,
+                to_bad,
+                to_good,
+            } => {
+                let leave: f64 = if *bad { *to_good } else { *to_bad };
+                *bad ^= random.random_bool(leave.min(1.0));
+                *bad
+            }
+            State::Threads(threads) => threads.contains(&unit.key.thread),
+            State::CommonThreads { fraction, threads } => {
+                unit.time.is_some_and(|time| {
+                    let rank = threads
+                        .iter()
+                        .position(|thread| *thread == unit.key.thread)
+                        .unwrap_or(usize::from(unit.key.thread));
+                    let count = threads.len() as u64;
+                    // The threads take turns: where they begin changes from second to second.
+                    let turn = (rank as u64 + mixed(seed, time.second as u64) % count) % count;
+                    fraction.falls_on(
+                        seed,
+                        i128::from(time.second) * i128::from(count) + i128::from(turn),
+                    )
+                })
+            }
+            State::CommonBlocks {
+                fraction,
+                block,
+                rate,
+            } => unit.time.is_some_and(|time| {
+                fraction.falls_on(seed, time.nanos(*rate).div_euclid(i128::from(*block)))
+            }),
+            State::Fit(spread) => spread.next(),
+        }
+    }
+}
+
+/// The same choice at every station: from the seed and the time of the data alone. One wavefront comes to
+/// two stations up to tens of milliseconds apart, so the cells are much longer: a thread for a second
+/// where there are several threads, else blocks of time.
+fn common(fraction: Fraction, block_nanos: u128, stream: &Stream) -> Result<State, ShedError> {
+    if stream.threads.len() > 1 {
+        let mut threads = stream.threads.clone();
+        threads.sort_unstable();
+        return Ok(State::CommonThreads { fraction, threads });
+    }
+    Ok(State::CommonBlocks {
+        fraction,
+        block: u64::try_from(block_nanos).unwrap_or(u64::MAX),
+        rate: stream.frame_rate.ok_or(ShedError::NoFrameRate)?,
+    })
+}
+
+/// Shed just as much as does not fit `link`.
+fn fit(link: BitRate, stream: &Stream) -> Result<Spread, ShedError> {
+    let rate = stream.rate.ok_or(ShedError::NoRate)?;
+    let needed = u128::from(rate.get()) * u128::from(stream.wire_bytes);
+    let there = u128::from(link.get()) * u128::from(stream.unit_bytes);
+    Ok(Spread {
+        part: needed.saturating_sub(there),
+        whole: needed.max(1),
+        carried: 0,
+    })
+}
+
+/// `part` of every `whole`, spread as evenly as whole units can be.
+#[derive(Clone, Debug)]
+struct Spread {
+    part: u128,
+    whole: u128,
+    carried: u128,
+}
+
+impl Spread {
+    fn next(&mut self) -> bool {
+        self.carried += self.part;
+        let due = self.carried >= self.whole;
+        if due {
+            self.carried -= self.whole;
+        }
+        due
+    }
+}
+
+/// A number that looks random and follows from its arguments (the finaliser of SplitMix64).
+fn mixed(seed: u64, number: u64) -> u64 {
+    let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! The policies as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::rate::BitRate;
+
+use super::mixed;
+
+/// Least block of time of `common:`. It must be much longer than the tens of milliseconds by which a
+/// wavefront is late at one station against another.
+const LEAST_BLOCK: Duration = Duration::from_millis(100);
+
+/// Mean length of the bursts of `burst:` when none is given, in units.
+const BURST_LENGTH: f64 = 10.0;
+
+/// A fraction between 0 and 1 in whole parts of 10^12, so that nothing drifts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fraction(u64);
+
+impl Fraction {
+    /// Parts in the whole.
+    pub const ONE: u64 = 1_000_000_000_000;
+
+    /// The fraction as a number.
+    pub fn get(self) -> f64 {
+        self.0 as f64 / Fraction::ONE as f64
+    }
+
+    pub(super) fn parts(self) -> u64 {
+        self.0
+    }
+
+    /// After `shed` units left out: how many to keep, n(1/f - 1), and what is left over of that.
+    pub(super) fn kept_after(self, shed: u64, carried: u64) -> (u64, u64) {
+        let exact = shed * (Fraction::ONE - self.0) + carried;
+        (exact / self.0, exact % self.0)
+    }
+
+    /// Whether the cell with this number is one of those that make the fraction, evenly spread.
+    pub(super) fn falls_on(self, seed: u64, cell: i128) -> bool {
+        let parts = i128::from(self.0);
+        let one = i128::from(Fraction::ONE);
+        let phase = i128::from(mixed(seed, u64::MAX) % Fraction::ONE);
+        (cell * parts + phase).rem_euclid(one) < parts
+    }
+}
+
+impl FromStr for Fraction {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Fraction, ()> {
+        let (number, scale) = match text.strip_suffix('%') {
+            Some(number) => (number, 0.01),
+            None => (text, 1.0),
+        };
+        if !number.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+            return Err(());
+        }
+        let parts = (number.parse::<f64>().map_err(|_| ())? * scale * Fraction::ONE as f64).round();
+        // Neither nothing nor all: `none` and not sending are clearer.
+        if !(1.0..Fraction::ONE as f64).contains(&parts) {
+            return Err(());
+        }
+        Ok(Fraction(parts as u64))
+    }
+}
+
+impl fmt::Display for Fraction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:012}", self.0);
+        write!(f, "0.{}", digits.trim_end_matches('0'))
+    }
+}
+
+/// What to leave out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Policy {
+    /// Nothing.
+    None,
+    /// One unit in so many, steadily.
+    Every(u64),
+    /// Bunches of 1 to 10 units, then n(1/f - 1) kept.
+    Bunch(Fraction),
+    /// Each unit by chance.
+    Random(Fraction),
+    /// By chance in bursts (Gilbert and Elliott's channel with two states).
+    Burst {
+        /// Share that is left out.
+        fraction: Fraction,
+        /// Mean length of a burst in units.
+        length: f64,
+    },
+    /// Whole threads.
+    Threads(Vec<u16>),
+    /// The same cells of time at every station.
+    Common {
+        /// Share that is left out.
+        fraction: Fraction,
+        /// Length of a cell where the stream has one thread.
+        block: Duration,
+    },
+    /// Just enough to fit an Ethernet of this rate.
+    Fit(BitRate),
+}
+
+/// A text is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no policy: {why}")]
+pub struct PolicyError {
+    text: String,
+    why: &'static str,
+}
+
+const CHOICES: &str = "choose none, every:N, bunch:F, random:F, burst:F[,LENGTH], threads:A,B-C, common:F[,TIME] or fit:RATE";
+const NO_FRACTION: &str = "the fraction must lie between 0 and 1, as 0.05 or 5%";
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Policy, PolicyError> {
+        let error = |why| PolicyError {
+            text: text.to_string(),
+            why,
+        };
+        let (name, argument) = text.split_once(':').unwrap_or((text, ""));
+        let fraction = |text: &str| text.parse::<Fraction>().map_err(|()| error(NO_FRACTION));
+        let (first, second) = match argument.split_once(',') {
+            Some((first, second)) => (first, Some(second)),
+            None => (argument, None),
+        };
+        match (name, second) {
+            ("none", None) if argument.is_empty() => Ok(Policy::None),
+            ("every", None) => argument
+                .parse()
+                .ok()
+                .filter(|n| *n >= 2)
+                .map(Policy::Every)
+                .ok_or_else(|| error("every:N needs a whole number of at least 2")),
+            ("bunch", None) => Ok(Policy::Bunch(fraction(first)?)),
+            ("random", None) => Ok(Policy::Random(fraction(first)?)),
+            ("burst", length) => burst(fraction(first)?, length).map_err(error),
+            ("threads", _) => threads(argument)
+                .map(Policy::Threads)
+                .ok_or_else(|| error("threads: needs numbers from 0 to 1023, as 0,2,4-7")),
+            ("common", block) => Ok(Policy::Common {
+                fraction: fraction(first)?,
+                block: block.map_or(Ok(LEAST_BLOCK), |text| {
+                    block_length(text)
+                        .ok_or_else(|| error("the block of common: is a time of 100ms or more"))
+                })?,
+            }),
+            ("fit", None) => argument
+                .parse()
+                .map(Policy::Fit)
+                .map_err(|_| error("fit: needs the rate of a link, as 1G")),
+            _ => Err(error(CHOICES)),
+        }
+    }
+}
+
+fn burst(fraction: Fraction, length: Option<&str>) -> Result<Policy, &'static str> {
+    let length = match length {
+        None => BURST_LENGTH,
+        Some(text) => text
+            .parse::<f64>()
+            .ok()
+            .filter(|length| (1.0..1e9).contains(length))
+            .ok_or("the mean length of a burst is a number of at least 1")?,
+    };
+    if fraction.get() / (1.0 - fraction.get()) > length {
+        return Err("so large a fraction needs longer bursts: LENGTH must be at least F / (1 - F)");
+    }
+    Ok(Policy::Burst { fraction, length })
+}
+
+fn threads(text: &str) -> Option<Vec<u16>> {
+    let mut threads = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last > 1023 {
+            return None;
+        }
+        threads.extend(first..=last);
+    }
+    threads.sort_unstable();
+    threads.dedup();
+    Some(threads)
+}
+
+fn block_length(text: &str) -> Option<Duration> {
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1e-3),
+        None => (text.strip_suffix('s')?, 1.0),
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit)
+        .ok()
+        .filter(|block| (LEAST_BLOCK..Duration::from_secs(86_400)).contains(block))
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::None => f.write_str("none"),
+            Policy::Every(n) => write!(f, "every:{n}"),
+            Policy::Bunch(fraction) => write!(f, "bunch:{fraction}"),
+            Policy::Random(fraction) => write!(f, "random:{fraction}"),
+            Policy::Burst { fraction, length } => write!(f, "burst:{fraction},{length}"),
+            Policy::Threads(threads) => {
+                let names: Vec<String> = threads.iter().map(u16::to_string).collect();
+                write!(f, "threads:{}", names.join(","))
+            }
+            Policy::Common { fraction, block } => {
+                write!(f, "common:{fraction},{}s", block.as_secs_f64())
+            }
+            Policy::Fit(link) => write!(f, "fit:{link}"),
+        }
+    }
+}
+
+/// What stands in the place of shed data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    /// Nothing: it is not sent, or cut out of the file.
+    Nothing,
+    /// The fill pattern.
+    Fill,
+    /// Random bytes.
+    Random,
+    /// A frame with its true time and the invalid bit set.
+    Invalid,
+}

@@ -1,0 +1,35 @@
+//! Points on a monotonic clock.
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds of a monotonic clock, or a span of it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// One second.
+    pub const SECOND: Nanos = Nanos(1_000_000_000);
+
+    /// The later point `span` from here, at most the end of the clock.
+    pub fn plus(self, span: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(span.0))
+    }
+
+    /// The span since `earlier`; zero when that lies ahead.
+    pub fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// In seconds.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 * 1e-9
+    }
+}
+
+impl From<std::time::Duration> for Nanos {
+    fn from(span: std::time::Duration) -> Nanos {
+        Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+    }
+}

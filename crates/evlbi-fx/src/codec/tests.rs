@@ -1,0 +1,142 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn codecs() -> Vec<Codec> {
+    let vdif = [1, 2, 4, 8].map(|bits| Codec::vdif(bits).unwrap());
+    let mark5b = [1, 2].map(|bits| Codec::mark5b(bits).unwrap());
+    vdif.into_iter().chain(mark5b).collect()
+}
+
+fn decoded(codec: Codec, payload: &[u8]) -> Vec<f32> {
+    let mut values = vec![f32::NAN; codec.components(payload.len())];
+    assert_eq!(codec.decode(payload, &mut values), values.len());
+    values
+}
+
+/// The plain way: one code after the other out of one long number.
+fn scalar(codec: Codec, payload: &[u8]) -> Vec<f32> {
+    let bits = usize::from(codec.bits());
+    let bit = |at: usize| usize::from(payload[at / 8] >> (at % 8) & 1);
+    (0..payload.len() * 8 / bits)
+        .map(|component| {
+            let code: usize = (0..bits)
+                .map(|place| bit(component * bits + place) << place)
+                .sum();
+            codec.levels()[code]
+        })
+        .collect()
+}
+
+#[test]
+fn levels_are_the_standard_ones() {
+    let vdif = |bits| Codec::vdif(bits).unwrap();
+    assert_eq!(decoded(vdif(2), &[0b1110_0100]), [-HIGH, -1.0, 1.0, HIGH]);
+    assert_eq!(
+        decoded(vdif(1), &[0b1010_0110]),
+        [-1.0, 1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0]
+    );
+    assert_eq!(decoded(vdif(4), &[0x80, 0xf9])[0], -8.0 / 2.95);
+    assert_eq!(
+        decoded(vdif(4), &[0x80, 0xf9])[1..],
+        [0.0, 1.0 / 2.95, 7.0 / 2.95]
+    );
+    assert_eq!(
+        decoded(vdif(8), &[0, 128, 255]),
+        [-127.5 / 35.5, 0.5 / 35.5, 127.5 / 35.5]
+    );
+    let mark5b = |bits| Codec::mark5b(bits).unwrap();
+    assert_eq!(decoded(mark5b(2), &[0b1110_0100]), [-HIGH, 1.0, -1.0, HIGH]);
+    assert_eq!(decoded(mark5b(1), &[0b0000_0001])[..2], [-1.0, 1.0]);
+}
+
+#[test]
+fn bits_without_levels_are_refused() {
+    assert_eq!(
+        Codec::vdif(16).unwrap_err().to_string(),
+        "VDIF samples of 16 bits are not decoded, only those of 1, 2, 4 or 8 bits"
+    );
+    assert!(Codec::vdif(0).is_err());
+    assert!(Codec::mark5b(4).is_err());
+}
+
+#[test]
+fn the_header_tells_the_codec() {
+    let shape = vdif::Shape {
+        frame_length: 10_032,
+        log2_channels: 3,
+        bits: 2,
+        complex: false,
+        legacy: false,
+    };
+    let mut header = vdif::Header::new(shape, vdif::StreamKey::default());
+    assert_eq!(Codec::of(&header), Codec::vdif(2));
+    header.set_extended_word(4, 0xabad_deed);
+    assert_eq!(Codec::of(&header), Codec::mark5b(2));
+}
+
+#[test]
+fn thresholds_lie_where_they_should() {
+    let states = |bits: u8, values: &[f32], sigma| {
+        let codec = Codec::vdif(bits).unwrap();
+        let mut payload = vec![0; values.len() * usize::from(bits) / 8];
+        codec.encode(values, sigma, &mut payload);
+        codec.codes(&payload).collect::<Vec<_>>()
+    };
+    let edge = 2.0 * THRESHOLD;
+    assert_eq!(
+        states(2, &[-edge - 0.01, -edge + 0.01, -1e-9, 0.0], 2.0),
+        [0, 1, 1, 2]
+    );
+    assert_eq!(
+        states(2, &[edge - 0.01, edge, f32::INFINITY, f32::NAN], 2.0),
+        [2, 3, 3, 0]
+    );
+    assert_eq!(
+        states(4, &[-9.0, -2.5, -0.04, 0.04, 2.37, 9.0], 1.0),
+        [0, 1, 8, 8, 15, 15]
+    );
+    assert_eq!(
+        states(8, &[-9.0, -0.001, 0.001, 9.0], 1.0),
+        [0, 127, 128, 255]
+    );
+}
+
+#[test]
+fn short_slices_are_filled_as_far_as_they_go() {
+    let codec = Codec::vdif(2).unwrap();
+    let mut values = [f32::NAN; 7];
+    assert_eq!(codec.decode(&[0b1110_0100; 9], &mut values), 7);
+    assert_eq!(values[4..], [-HIGH, -1.0, 1.0]);
+    let mut values = [9.0; 6];
+    assert_eq!(codec.decode(&[0xff], &mut values), 4);
+    assert_eq!(values[4..], [9.0, 9.0]);
+    let mut payload = [0x55; 3];
+    assert_eq!(codec.encode(&[9.0; 7], 1.0, &mut payload), 1);
+    assert_eq!(payload, [0xff, 0x55, 0x55]);
+    assert_eq!(codec.decode(&[], &mut []), 0);
+}
+
+proptest! {
+    #[test]
+    fn tables_agree_with_the_plain_way(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+        for codec in codecs() {
+            prop_assert_eq!(decoded(codec, &payload), scalar(codec, &payload));
+            let by_code: Vec<f32> = codec
+                .codes(&payload)
+                .map(|code| codec.levels()[usize::from(code)])
+                .collect();
+            prop_assert_eq!(by_code, scalar(codec, &payload));
+        }
+    }
+
+    #[test]
+    fn decoded_values_go_back_to_their_codes(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+        for codec in codecs() {
+            let mut again = vec![0; payload.len()];
+            let bytes = codec.encode(&decoded(codec, &payload), codec.sigma(), &mut again);
+            prop_assert_eq!(bytes, payload.len());
+            prop_assert_eq!(&again, &payload);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The frames of a simulated station, in the order in which it would record them.
+
+use evlbi_wire::time::FrameTime;
+use evlbi_wire::vdif::Header;
+
+use super::Station;
+use super::signal::Channel;
+
+/// Writes the frames of a station, one after the other.
+pub struct Generator {
+    station: Station,
+    threads: Vec<Thread>,
+    /// Number of the next frame, all threads counted.
+    next: u64,
+}
+
+/// One thread: the header of its next frame, and samples that are still to be put into frames.
+struct Thread {
+    header: Header,
+    channels: Vec<Channel>,
+    block: u64,
+    /// One channel's components of a block.
+    components: Vec<f32>,
+    /// All channels' components of a block, interleaved.
+    interleaved: Vec<f32>,
+    packed: Vec<u8>,
+    /// How much of `packed` lies in frames already.
+    taken: usize,
+}
+
+impl Generator {
+    pub(super) fn new(station: Station) -> Generator {
+        let per_thread = station.channels.len() / station.headers.len();
+        let threads = station
+            .headers
+            .iter()
+            .zip(station.channels.chunks(per_thread))
+            .map(|(header, plans)| Thread {
+                header: *header,
+                channels: plans.iter().cloned().map(Channel::new).collect(),
+                block: 0,
+                components: vec![0.0; Channel::COMPONENTS],
+                interleaved: vec![0.0; Channel::COMPONENTS * per_thread],
+                packed: Vec::new(),
+                taken: 0,
+            })
+            .collect();
+        Generator {
+            station,
+            threads,
+            next: 0,
+        }
+    }
+
+    /// Frames that are still to come.
+    pub fn remaining(&self) -> u64 {
+        self.station.total_frames() - self.next
+    }
+
+    /// Writes the next frames to the beginning of `frames`, as many whole ones as fit and there are.
+    /// Returns their length in bytes: zero at the end, or when not one frame fits.
+    pub fn fill(&mut self, frames: &mut [u8]) -> usize {
+        let length = self.station.frame_length();
+        let count = self.remaining().min((frames.len() / length) as u64) as usize;
+        for frame in frames.chunks_exact_mut(length).take(count) {
+            self.write(frame);
+        }
+        count * length
+    }
+
+    fn write(&mut self, frame: &mut [u8]) {
+        let threads = self.threads.len() as u64;
+        let station = &self.station;
+        let thread = &mut self.threads[(self.next % threads) as usize];
+        let first = station.start().index(station.frame_rate);
+        let index = first + (self.next / threads) as i64;
+        thread
+            .header
+            .set_time(FrameTime::from_index(index, station.frame_rate))
+            .unwrap_or_else(|error| unreachable!("the plan has checked the times: {error}"));
+        thread.header.emit(frame);
+        let mut payload = &mut frame[thread.header.len()..];
+        while !payload.is_empty() {
+            if thread.taken == thread.packed.len() {
+                thread.sample_block(station);
+            }
+            let fresh = &thread.packed[thread.taken..];
+            let count = fresh.len().min(payload.len());
+            payload[..count].copy_from_slice(&fresh[..count]);
+            thread.taken += count;
+            payload = &mut payload[count..];
+        }
+        self.next += 1;
+    }
+}
+
+impl Thread {
+    fn sample_block(&mut self, station: &Station) {
+        let group = if station.shape.complex { 2 } else { 1 };
+        let stride = group * self.channels.len();
+        for (at, channel) in self.channels.iter_mut().enumerate() {
+            channel.fill(self.block, &mut self.components);
+            let complete = self.interleaved.chunks_exact_mut(stride);
+            for (complete, own) in complete.zip(self.components.chunks_exact(group)) {
+                complete[at * group..][..group].copy_from_slice(own);
+            }
+        }
+        let bits = self.interleaved.len() * usize::from(station.shape.bits);
+        self.packed.resize(bits / 8, 0);
+        station
+            .codec
+            .encode(&self.interleaved, 1.0, &mut self.packed);
+        self.block += 1;
+        self.taken = 0;
+    }
+}

@@ -1,0 +1,581 @@
+//! What a plan of simulated stations says, and what it must not say.
+
+use std::collections::HashSet;
+
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::{Extended, Header, SYNC, Shape, ShapeError, StationId, StreamKey};
+use serde::{Deserialize, Serialize};
+
+use super::Station;
+use super::signal::ChannelPlan;
+use crate::codec::{Codec, CodecError};
+
+/// Simulated stations that look at one source. Every key of the file has a default but `station`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SkyPlan {
+    /// Time of the first frame: UTC seconds since 1970; in a file a date and time of RFC 3339 in quotes.
+    #[serde(with = "rfc3339")]
+    pub start: i64,
+    /// How long the stations record, seconds: a whole number of frames.
+    pub duration: f64,
+    /// What all random numbers come from.
+    pub seed: u64,
+    /// Samples per second of each channel, real or complex: a whole number.
+    pub sample_rate: f64,
+    /// Bits per sample, or per component of a complex one: 1, 2, 4 or 8.
+    pub bits: u8,
+    /// Channels, threads together.
+    pub channels: u32,
+    /// Threads that the channels are split over: the first channels are those of thread 0.
+    pub threads: u16,
+    /// Samples have a real and an imaginary component.
+    pub complex: bool,
+    /// Length of the payload of a frame, bytes.
+    pub payload: usize,
+    /// Extended data version of the headers: 0, or 1 or 3, which tell the sample rate.
+    pub edv: u8,
+    /// Headers have four words only, without extended data.
+    pub legacy: bool,
+    /// Correlation coefficient of two stations with `noise = 1`, before sampling, 0 to 1.
+    pub correlation: f64,
+    /// Sky frequency of the zero frequency of the first channel, Hz. Each channel begins where the one
+    /// before it ends.
+    pub sky_frequency: f64,
+    /// The stations: `[[station]]` in a file.
+    #[serde(rename = "station")]
+    pub stations: Vec<StationPlan>,
+}
+
+impl Default for SkyPlan {
+    /// One second of 64 Ms/s in 2 bits, one channel at 4.9 GHz, correlation 0.1, no stations yet.
+    fn default() -> SkyPlan {
+        SkyPlan {
+            start: 1_704_067_200,
+            duration: 1.0,
+            seed: 1,
+            sample_rate: 64e6,
+            bits: 2,
+            channels: 1,
+            threads: 1,
+            complex: false,
+            payload: 8000,
+            edv: 0,
+            legacy: false,
+            correlation: 0.1,
+            sky_frequency: 4.9e9,
+            stations: Vec::new(),
+        }
+    }
+}
+
+/// One station of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StationPlan {
+    /// Two-letter code.
+    pub name: String,
+    /// Power of the station's own noise, in units of what `correlation` says.
+    #[serde(default = "one")]
+    pub noise: f64,
+    /// Delay in s, s/s, s/s^2 and so on: coefficients of a polynomial in the seconds since the start.
+    #[serde(default)]
+    pub delay: Vec<f64>,
+    /// How far the station's clock is ahead, as a polynomial like `delay`, to which it adds.
+    #[serde(default)]
+    pub clock: Vec<f64>,
+    /// Phase-calibration tones; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase_cal: Option<PhaseCal>,
+}
+
+impl StationPlan {
+    /// A station without delay, and with the noise that the plan's correlation implies.
+    pub fn new(name: &str) -> StationPlan {
+        StationPlan {
+            name: name.to_owned(),
+            noise: one(),
+            delay: Vec::new(),
+            clock: Vec::new(),
+            phase_cal: None,
+        }
+    }
+}
+
+/// Tones that a station adds to its signal, in phase with its clock: phase zero at the start of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseCal {
+    /// The tones lie at the multiples of this sky frequency, Hz.
+    pub spacing: f64,
+    /// Power of the tones of a channel together, in units of the power of its noise.
+    pub power: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// Why stations cannot be made as a plan says.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// There are no stations.
+    #[error("the plan has no station: add `[[station]]` with `name = \"Ef\"`")]
+    NoStation,
+    /// The station is not in the plan.
+    #[error("the plan has no station {asked:?}; it has {known}")]
+    UnknownStation {
+        /// Name that was asked for.
+        asked: String,
+        /// Names that there are.
+        known: String,
+    },
+    /// A name is not two letters or digits.
+    #[error(
+        "station name {0:?}: give the two letters or digits of the station's code, such as \"Ef\""
+    )]
+    Name(String),
+    /// Two stations have the same name.
+    #[error("two stations are named {0:?}: give each its own code")]
+    SameName(String),
+    /// A number lies out of its range.
+    #[error("{key} = {value} is out of range: give {expected}")]
+    Range {
+        /// Key in the plan.
+        key: &'static str,
+        /// Value in the plan.
+        value: f64,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// The channels cannot be split over the threads.
+    #[error(
+        "{channels} channels over {threads} threads: each thread of VDIF has 1, 2, 4, 8 ... channels"
+    )]
+    Channels {
+        /// Channels in the plan.
+        channels: u32,
+        /// Threads in the plan.
+        threads: u16,
+    },
+    /// The samples have bits that are not known.
+    #[error("bits: {0}")]
+    Bits(#[from] CodecError),
+    /// A frame of VDIF cannot be like this.
+    #[error("payload: {0}")]
+    Shape(#[from] ShapeError),
+    /// A second does not hold a whole number of frames.
+    #[error(
+        "payload = {payload}: its {samples} samples do not divide a second of {sample_rate}; \
+         a payload of {nearest} bytes does"
+    )]
+    FramesPerSecond {
+        /// Payload in the plan.
+        payload: usize,
+        /// Samples of each channel that the payload holds.
+        samples: u64,
+        /// Samples per second.
+        sample_rate: u64,
+        /// Nearest length that would do.
+        nearest: String,
+    },
+    /// The recording ends in the middle of a frame.
+    #[error(
+        "duration = {duration} is no whole number of frames: {frame_rate} of them are a second"
+    )]
+    Duration {
+        /// Duration in the plan.
+        duration: f64,
+        /// Frames per second.
+        frame_rate: u32,
+    },
+    /// The headers have no place for the time.
+    #[error(
+        "start: the recording must lie between 2000 and 2031, and a second have at most 16777216 frames"
+    )]
+    Time,
+    /// The extended data version does not go with the rest.
+    #[error("edv = {edv}: {why}")]
+    Edv {
+        /// Version in the plan.
+        edv: u8,
+        /// What would do.
+        why: &'static str,
+    },
+}
+
+impl SkyPlan {
+    /// Whether stations can be made of the plan, and what to change when not.
+    pub fn validate(&self) -> Result<(), PlanError> {
+        self.stations().map(drop)
+    }
+
+    /// All stations, in the order of the plan.
+    pub fn stations(&self) -> Result<Vec<Station>, PlanError> {
+        if self.stations.is_empty() {
+            return Err(PlanError::NoStation);
+        }
+        let mut names = HashSet::new();
+        for station in &self.stations {
+            if !names.insert(&station.name) {
+                return Err(PlanError::SameName(station.name.clone()));
+            }
+        }
+        self.stations
+            .iter()
+            .map(|station| self.make(station))
+            .collect()
+    }
+
+    /// The station of this name.
+    pub fn station(&self, name: &str) -> Result<Station, PlanError> {
+        let stations = self.stations()?;
+        let names: Vec<&str> = stations.iter().map(Station::name).collect();
+        let unknown = PlanError::UnknownStation {
+            asked: name.to_owned(),
+            known: names.join(", "),
+        };
+        stations
+            .into_iter()
+            .find(|station| station.name == name)
+            .ok_or(unknown)
+    }
+
+    fn make(&self, station: &StationPlan) -> Result<Station, PlanError> {
+        self.check_numbers()?;
+        station.check_numbers()?;
+        let sample_rate = self.sample_rate as u64;
+        let shape = self.shape()?;
+        let frame_rate = self.frame_rate(shape)?;
+        let frames = self.duration * f64::from(frame_rate.get());
+        if (frames - frames.round()).abs() > 1e-6 || frames.round() < 1.0 {
+            return Err(PlanError::Duration {
+                duration: self.duration,
+                frame_rate: frame_rate.get(),
+            });
+        }
+        let frames_per_thread = frames.round() as u64;
+        let headers = self.headers(shape, station.id()?, sample_rate)?;
+        let last = i64::try_from(frames_per_thread).map_err(|_| PlanError::Time)? - 1;
+        let first = FrameTime {
+            second: self.start,
+            frame: 0,
+        };
+        let last = FrameTime::from_index(first.index(frame_rate).saturating_add(last), frame_rate);
+        for time in [first, last] {
+            headers[0]
+                .clone()
+                .set_time(time)
+                .map_err(|_| PlanError::Time)?;
+        }
+        let channels = (0..self.channels)
+            .map(|channel| self.channel(station, channel))
+            .collect::<Result<_, _>>()?;
+        Ok(Station {
+            name: station.name.clone(),
+            headers,
+            shape,
+            codec: Codec::vdif(self.bits)?,
+            frame_rate,
+            start: self.start,
+            frames_per_thread,
+            channels,
+        })
+    }
+
+    fn check_numbers(&self) -> Result<(), PlanError> {
+        let whole = (1.0..=1e12).contains(&self.sample_rate) && self.sample_rate.fract() == 0.0;
+        check(
+            "sample_rate",
+            self.sample_rate,
+            whole,
+            "a whole number of samples per second",
+        )?;
+        let finite = self.duration > 0.0 && self.duration < 1e9;
+        check(
+            "duration",
+            self.duration,
+            finite,
+            "a positive number of seconds",
+        )?;
+        let share = (0.0..=1.0).contains(&self.correlation);
+        check(
+            "correlation",
+            self.correlation,
+            share,
+            "a coefficient from 0 to 1",
+        )?;
+        let sky = (0.0..1e15).contains(&self.sky_frequency);
+        check(
+            "sky_frequency",
+            self.sky_frequency,
+            sky,
+            "a frequency in Hz",
+        )
+    }
+
+    fn shape(&self) -> Result<Shape, PlanError> {
+        let per_thread = self.channels.checked_div(u32::from(self.threads));
+        let per_thread = per_thread
+            .filter(|channels| {
+                channels.is_power_of_two() && self.channels.is_multiple_of(u32::from(self.threads))
+            })
+            .filter(|_| self.threads <= 1024)
+            .ok_or(PlanError::Channels {
+                channels: self.channels,
+                threads: self.threads,
+            })?;
+        Codec::vdif(self.bits)?;
+        let header_length = if self.legacy { 16 } else { 32 };
+        let shape = Shape {
+            frame_length: self.payload.saturating_add(header_length),
+            log2_channels: per_thread.ilog2() as u8,
+            bits: self.bits,
+            complex: self.complex,
+            legacy: self.legacy,
+        };
+        shape.check()?;
+        Ok(shape)
+    }
+
+    fn frame_rate(&self, shape: Shape) -> Result<FrameRate, PlanError> {
+        let sample_rate = self.sample_rate as u64;
+        let bits_per_second = sample_rate.saturating_mul(shape.bits_per_complete_sample());
+        let fits = |payload: usize| bits_per_second.is_multiple_of(payload as u64 * 8);
+        let bad = || PlanError::FramesPerSecond {
+            payload: self.payload,
+            samples: shape.samples_per_frame(),
+            sample_rate,
+            nearest: nearest(self.payload, fits)
+                .map_or_else(|| "no".to_owned(), |payload| payload.to_string()),
+        };
+        if !fits(self.payload) {
+            return Err(bad());
+        }
+        let frames = bits_per_second / (self.payload as u64 * 8);
+        u32::try_from(frames)
+            .ok()
+            .filter(|frames| *frames <= 1 << 24)
+            .and_then(FrameRate::new)
+            .ok_or(PlanError::Time)
+    }
+
+    fn headers(
+        &self,
+        shape: Shape,
+        station: StationId,
+        sample_rate: u64,
+    ) -> Result<Vec<Header>, PlanError> {
+        (0..self.threads)
+            .map(|thread| {
+                let mut header = Header::new(shape, StreamKey { station, thread });
+                if let Some(extended) = self.extended(shape, sample_rate)? {
+                    header
+                        .set_extended(&extended)
+                        .map_err(|_| self.edv_error("its rate field takes whole kHz only"))?;
+                }
+                Ok(header)
+            })
+            .collect()
+    }
+
+    fn extended(&self, shape: Shape, sample_rate: u64) -> Result<Option<Extended>, PlanError> {
+        if self.legacy && self.edv != 0 {
+            return Err(
+                self.edv_error("legacy headers have no extended data: leave out one of both")
+            );
+        }
+        let samples = if self.complex { 1 } else { 2 };
+        if self.edv != 0 && !sample_rate.is_multiple_of(samples) {
+            return Err(self.edv_error("its rate field takes whole kHz only"));
+        }
+        let complex_rate = sample_rate / samples;
+        match self.edv {
+            0 => Ok(None),
+            1 => Ok(Some(Extended::Nict {
+                complex_rate,
+                sync: SYNC,
+                das: u64::from_le_bytes(*b"evlbi\0\0\0"),
+            })),
+            3 if ![1000, 5000].contains(&self.payload) => {
+                Err(self.edv_error("its frames have a payload of 1000 or 5000 bytes"))
+            }
+            3 if shape.log2_channels != 0 => {
+                Err(self
+                    .edv_error("its threads have one channel: give as many threads as channels"))
+            }
+            3 => Ok(Some(Extended::Nrao {
+                complex_rate,
+                sync: SYNC,
+                tuning: 0,
+                unit: 0,
+                input: 0,
+                sub_band: 0,
+                upper: true,
+                revision: (0, 0),
+                personality: 0,
+            })),
+            _ => Err(self.edv_error("give 0, 1 or 3")),
+        }
+    }
+
+    fn edv_error(&self, why: &'static str) -> PlanError {
+        PlanError::Edv { edv: self.edv, why }
+    }
+
+    fn channel(&self, station: &StationPlan, channel: u32) -> Result<ChannelPlan, PlanError> {
+        let width = if self.complex {
+            self.sample_rate
+        } else {
+            self.sample_rate / 2.0
+        };
+        let sky_frequency = self.sky_frequency + f64::from(channel) * width;
+        let lowest = if self.complex { -width / 2.0 } else { 0.0 };
+        let tones = match station.phase_cal {
+            Some(tones) => tones.within(sky_frequency + lowest, width)?,
+            None => Vec::new(),
+        };
+        let tone_power = match station.phase_cal {
+            Some(phase_cal) if !tones.is_empty() => phase_cal.power / tones.len() as f64,
+            _ => 0.0,
+        };
+        let common = self.correlation;
+        let own = (1.0 - common) * station.noise;
+        Ok(ChannelPlan {
+            seed: self.seed,
+            common: u64::from(channel),
+            own: 1 << 63 | u64::from(station.id()?.0) << 32 | u64::from(channel),
+            sample_rate: self.sample_rate,
+            complex: self.complex,
+            sky_frequency,
+            delay: sum(&station.delay, &station.clock),
+            share: if common > 0.0 {
+                common / (common + own)
+            } else {
+                0.0
+            },
+            tones: tones.iter().map(|tone| tone - sky_frequency).collect(),
+            tone_power,
+        })
+    }
+}
+
+impl StationPlan {
+    fn id(&self) -> Result<StationId, PlanError> {
+        match *self.name.as_bytes() {
+            [a, b] if a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric() => {
+                Ok(StationId::from_code([a, b]))
+            }
+            _ => Err(PlanError::Name(self.name.clone())),
+        }
+    }
+
+    fn check_numbers(&self) -> Result<(), PlanError> {
+        let noise = (0.0..1e12).contains(&self.noise);
+        check(
+            "noise",
+            self.noise,
+            noise,
+            "a power, 1 for what `correlation` says",
+        )?;
+        let polynomials = [("delay", &self.delay), ("clock", &self.clock)];
+        for (key, coefficients) in polynomials {
+            for value in coefficients {
+                let small = value.abs() <= 1.0;
+                check(
+                    key,
+                    *value,
+                    small,
+                    "coefficients in s, s/s ..., each at most 1",
+                )?;
+            }
+        }
+        let rate = self.delay.get(1).copied().unwrap_or_default();
+        check(
+            "delay",
+            rate,
+            rate.abs() <= 1e-3,
+            "a rate of at most 1e-3 s/s",
+        )
+    }
+}
+
+impl PhaseCal {
+    /// Sky frequencies of the tones inside a channel.
+    fn within(self, lowest: f64, width: f64) -> Result<Vec<f64>, PlanError> {
+        let fits = self.spacing.is_finite() && self.spacing > width / 10_000.0;
+        check(
+            "spacing",
+            self.spacing,
+            fits,
+            "a frequency in Hz, at most 10000 tones to a channel",
+        )?;
+        let power = (0.0..1e12).contains(&self.power);
+        check(
+            "power",
+            self.power,
+            power,
+            "a power, 1 for that of the noise",
+        )?;
+        let first = (lowest / self.spacing).floor() as i64 + 1;
+        Ok((first..)
+            .map(|tone| tone as f64 * self.spacing)
+            .take_while(|tone| *tone < lowest + width)
+            .collect())
+    }
+}
+
+fn check(
+    key: &'static str,
+    value: f64,
+    good: bool,
+    expected: &'static str,
+) -> Result<(), PlanError> {
+    if good {
+        Ok(())
+    } else {
+        Err(PlanError::Range {
+            key,
+            value,
+            expected,
+        })
+    }
+}
+
+/// The length nearest to `payload` that `fits`, in steps of 8 bytes.
+fn nearest(payload: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    let payload = payload.next_multiple_of(8);
+    (0..=payload / 8)
+        .flat_map(|steps| [payload - 8 * steps, payload + 8 * steps])
+        .find(|payload| *payload > 0 && fits(*payload))
+}
+
+/// The sum of two polynomials.
+fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
+    let coefficient = |of: &[f64], n: usize| of.get(n).copied().unwrap_or_default();
+    (0..a.len().max(b.len()))
+        .map(|n| coefficient(a, n) + coefficient(b, n))
+        .collect()
+}
+
+/// Whole UTC seconds as date and time in a file.
+mod rfc3339 {
+    use serde::{Deserialize, Deserializer, Serializer, de, ser};
+
+    pub(super) fn serialize<S: Serializer>(second: &i64, to: S) -> Result<S::Ok, S::Error> {
+        let time = jiff::Timestamp::from_second(*second).map_err(ser::Error::custom)?;
+        to.collect_str(&time)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+        let text = String::deserialize(from)?;
+        let advice = "give a date and time such as \"2024-05-01T12:00:00Z\", in quotes";
+        let time: jiff::Timestamp = text
+            .parse()
+            .map_err(|error| de::Error::custom(format_args!("{error}; {advice}")))?;
+        if time.subsec_nanosecond() != 0 {
+            return Err(de::Error::custom("a recording starts with a whole second"));
+        }
+        Ok(time.as_second())
+    }
+}

@@ -1,0 +1,286 @@
+//! The signal that one station records of one channel.
+//!
+//! The common signal `w(t)` is white complex noise that fills the channel, the same for every station. What
+//! arrives is `s(t) = w(t - tau(t)) exp(-2 pi i nu tau(t))`, `nu` the sky frequency of the samples' zero
+//! frequency; a channel of real samples is its real part. It is made in overlapping blocks: rotated with
+//! the phase of each sample, cut out at the whole sample nearest to the delay, and moved by the rest in
+//! the frequency domain.
+
+use std::f64::consts::PI;
+use std::sync::Arc;
+
+use realfft::{ComplexToReal, RealFftPlanner};
+use rustfft::Fft;
+use rustfft::num_complex::{Complex32, Complex64};
+
+use super::noise::Noise;
+
+/// Complex samples in a transform.
+const LENGTH: usize = 4096;
+/// Samples at both ends of a block that its neighbours make: there the filter lacks the samples beyond.
+/// With [`EDGE`] what it lacks is 70 dB below the signal.
+const GUARD: usize = 128;
+/// Complex samples that a block yields.
+const HOP: usize = LENGTH - 2 * GUARD;
+/// Bins over which the common signal rises and falls at the edges of the channel (2 % of it each), as
+/// filters have it. A filter without slopes would never settle.
+const EDGE: usize = LENGTH / 50;
+
+/// What one channel of one station needs to know.
+#[derive(Clone, Debug)]
+pub(super) struct ChannelPlan {
+    pub(super) seed: u64,
+    /// Stream of the common noise.
+    pub(super) common: u64,
+    /// Stream of the station's own noise.
+    pub(super) own: u64,
+    /// Samples per second, real or complex.
+    pub(super) sample_rate: f64,
+    pub(super) complex: bool,
+    /// Sky frequency of the samples' zero frequency, Hz.
+    pub(super) sky_frequency: f64,
+    /// Delay of the station in seconds, coefficients of a polynomial in the seconds since the start.
+    pub(super) delay: Vec<f64>,
+    /// Share of the common signal in the power of the noise.
+    pub(super) share: f64,
+    /// Phase-cal tones: frequencies in the channel, Hz.
+    pub(super) tones: Vec<f64>,
+    /// Power of each tone in units of that of the noise.
+    pub(super) tone_power: f64,
+}
+
+impl ChannelPlan {
+    /// Power of the noise, common and own, where that of all together is 1.
+    fn noise_power(&self) -> f64 {
+        1.0 / (1.0 + self.tone_power * self.tones.len() as f64)
+    }
+
+    /// Amplitude of the station's own noise, per component.
+    fn own_amplitude(&self) -> f64 {
+        (self.noise_power() * (1.0 - self.share)).sqrt()
+    }
+
+    /// Amplitude of a tone: its mean square is half of the square of it, per component.
+    fn tone_amplitude(&self) -> f64 {
+        (self.noise_power() * self.tone_power * 2.0).sqrt()
+    }
+}
+
+/// Makes the components of a channel block by block; their rms is 1.
+pub(super) struct Channel {
+    plan: ChannelPlan,
+    common: Noise,
+    own: Noise,
+    forward: Arc<dyn Fft<f32>>,
+    back: Back,
+    /// Gain of each bin.
+    gain: Vec<f32>,
+    block: Vec<Complex32>,
+    noise: Vec<Complex32>,
+    scratch: Vec<Complex32>,
+}
+
+/// The way back from the spectrum.
+enum Back {
+    Complex(Arc<dyn Fft<f32>>),
+    Real {
+        transform: Arc<dyn ComplexToReal<f32>>,
+        output: Vec<f32>,
+    },
+}
+
+impl Channel {
+    pub(super) fn new(plan: ChannelPlan) -> Channel {
+        let mut planner = RealFftPlanner::<f32>::new();
+        let mut complex_planner = rustfft::FftPlanner::<f32>::new();
+        let forward = complex_planner.plan_fft_forward(LENGTH);
+        let back = if plan.complex {
+            Back::Complex(complex_planner.plan_fft_inverse(LENGTH))
+        } else {
+            Back::Real {
+                transform: planner.plan_fft_inverse(2 * LENGTH),
+                output: vec![0.0; 2 * LENGTH],
+            }
+        };
+        let scratch = match &back {
+            Back::Complex(transform) => transform.get_inplace_scratch_len(),
+            Back::Real { transform, .. } => transform.get_scratch_len(),
+        };
+        let scratch = scratch.max(forward.get_inplace_scratch_len());
+        Channel {
+            common: Noise::new(plan.seed, plan.common),
+            own: Noise::new(plan.seed, plan.own),
+            forward,
+            back,
+            gain: gain(plan.complex, plan.share * plan.noise_power()),
+            // A real transform has one bin more.
+            block: vec![Complex32::default(); LENGTH + 1],
+            noise: vec![Complex32::default(); HOP],
+            scratch: vec![Complex32::default(); scratch],
+            plan,
+        }
+    }
+
+    /// Components in a block: two real samples or one complex one for each complex number.
+    pub(super) const COMPONENTS: usize = 2 * HOP;
+
+    /// Writes block `number` of the channel: component `i` to `values[i]`.
+    pub(super) fn fill(&mut self, number: u64, values: &mut [f32]) {
+        let first = number as i64 * HOP as i64;
+        self.common_signal(first);
+        self.own.fill(first, &mut self.noise);
+        let own = self.plan.own_amplitude() as f32;
+        let (values, _) = values.as_chunks_mut::<2>();
+        match &self.back {
+            Back::Real { output, .. } => {
+                let (signal, _) = output[2 * GUARD..].as_chunks::<2>();
+                for ((value, signal), noise) in values.iter_mut().zip(signal).zip(&self.noise) {
+                    *value = [signal[0] + own * noise.re, signal[1] + own * noise.im];
+                }
+            }
+            Back::Complex(_) => {
+                let signal = &self.block[GUARD..];
+                for ((value, signal), noise) in values.iter_mut().zip(signal).zip(&self.noise) {
+                    *value = [signal.re + own * noise.re, signal.im + own * noise.im];
+                }
+            }
+        }
+        self.add_tones(first, values.as_flattened_mut());
+    }
+
+    /// Leaves the common signal of a block as it arrives at the station in the output of the transform back,
+    /// `GUARD` complex samples late.
+    fn common_signal(&mut self, first: i64) {
+        // The complex signal of a real channel has one sample for two real ones.
+        let rate = self.complex_rate();
+        let middle = (first as f64 + HOP as f64 / 2.0) / rate;
+        let (delay, delay_rate) = polynomial(&self.plan.delay, middle);
+        let whole = (delay * rate).round();
+        let rest = delay * rate - whole;
+        let input = first - GUARD as i64;
+        self.common
+            .fill(input - whole as i64, &mut self.block[..LENGTH]);
+
+        // The sample that the filter moves on to t has the phase of t already.
+        let turns = |t: f64| -self.plan.sky_frequency * (delay + delay_rate * (t - middle));
+        let begin = turns((input as f64 + rest) / rate);
+        let step = -self.plan.sky_frequency * delay_rate / rate;
+        rotate(&mut self.block[..LENGTH], begin, step);
+
+        self.forward
+            .process_with_scratch(&mut self.block[..LENGTH], &mut self.scratch);
+        for (bin, gain) in self.block.iter_mut().zip(&self.gain) {
+            *bin *= gain;
+        }
+        let step = -rest / LENGTH as f64;
+        match &mut self.back {
+            Back::Complex(transform) => {
+                let (upper, lower) = self.block[..LENGTH].split_at_mut(LENGTH / 2);
+                rotate(upper, 0.0, step);
+                rotate(lower, -(LENGTH as f64) / 2.0 * step, step);
+                transform.process_with_scratch(&mut self.block[..LENGTH], &mut self.scratch);
+            }
+            Back::Real { transform, output } => {
+                rotate(&mut self.block[..LENGTH], 0.0, step);
+                // The gain is zero at both edges.
+                self.block[0] = Complex32::default();
+                self.block[LENGTH] = Complex32::default();
+                let scratch = &mut self.scratch[..];
+                transform
+                    .process_with_scratch(&mut self.block, output, scratch)
+                    .unwrap_or_else(|error| unreachable!("the lengths are the plan's: {error}"));
+            }
+        }
+    }
+
+    fn add_tones(&mut self, first: i64, values: &mut [f32]) {
+        let per_block = if self.plan.complex { HOP } else { 2 * HOP };
+        let start = if self.plan.complex { first } else { 2 * first };
+        let amplitude = Complex32::new(self.plan.tone_amplitude() as f32, 0.0);
+        let mut tone = [Complex32::default(); 256];
+        for frequency in &self.plan.tones {
+            let step = frequency / self.plan.sample_rate;
+            for at in (0..per_block).step_by(tone.len()) {
+                tone.fill(amplitude);
+                rotate(&mut tone, (start + at as i64) as f64 * step, step);
+                if self.plan.complex {
+                    let (values, _) = values[2 * at..].as_chunks_mut::<2>();
+                    for (value, tone) in values.iter_mut().zip(tone) {
+                        value[0] += tone.re;
+                        value[1] += tone.im;
+                    }
+                } else {
+                    for (value, tone) in values[at..].iter_mut().zip(tone) {
+                        *value += tone.re;
+                    }
+                }
+            }
+        }
+    }
+
+    fn complex_rate(&self) -> f64 {
+        if self.plan.complex {
+            self.plan.sample_rate
+        } else {
+            self.plan.sample_rate / 2.0
+        }
+    }
+}
+
+/// Gain of each bin: flat with slopes at the edges of the channel, so that the common signal has the
+/// power `power` in each component.
+fn gain(complex: bool, power: f64) -> Vec<f32> {
+    let slope = |bins_from_edge: usize| match bins_from_edge {
+        bins if bins < EDGE => (1.0 - (PI * bins as f64 / EDGE as f64).cos()) / 2.0,
+        _ => 1.0,
+    };
+    let shape: Vec<f64> = (0..LENGTH)
+        .map(|bin| {
+            // The edges lie at zero and the end; around the middle where frequencies go negative.
+            let edge = if complex {
+                bin.abs_diff(LENGTH / 2)
+            } else {
+                bin.min(LENGTH - bin)
+            };
+            slope(edge)
+        })
+        .collect();
+    let sum: f64 = shape.iter().map(|gain| gain * gain).sum();
+    // A bin of unnormalised white noise has the power 2 LENGTH. Back in time a component of complex
+    // samples takes half of it, a real sample twice of it, from both signs of the frequency.
+    let per_bin = LENGTH as f64 * if complex { 1.0 } else { 4.0 };
+    let scale = (power / (per_bin * sum)).sqrt();
+    shape.iter().map(|gain| (gain * scale) as f32).collect()
+}
+
+/// Value and slope of a polynomial.
+fn polynomial(coefficients: &[f64], t: f64) -> (f64, f64) {
+    coefficients
+        .iter()
+        .rev()
+        .fold((0.0, 0.0), |(value, slope), coefficient| {
+            (value * t + coefficient, slope * t + value)
+        })
+}
+
+/// Multiplies sample `i` by exp(2 pi i (begin + i step)), turns.
+fn rotate(samples: &mut [Complex32], begin: f64, step: f64) {
+    /// Samples that share a coarse phase.
+    const RUN: usize = 64;
+    let phasor = |turns: f64| {
+        let (sin, cos) = (turns.fract() * 2.0 * PI).sin_cos();
+        Complex64::new(cos, sin)
+    };
+    let mut fine = [Complex32::default(); RUN];
+    for (i, fine) in fine.iter_mut().enumerate() {
+        let phasor = phasor(step * i as f64);
+        *fine = Complex32::new(phasor.re as f32, phasor.im as f32);
+    }
+    for (run, samples) in samples.chunks_mut(RUN).enumerate() {
+        let coarse = phasor(begin + step * (run * RUN) as f64);
+        let coarse = Complex32::new(coarse.re as f32, coarse.im as f32);
+        for (sample, fine) in samples.iter_mut().zip(&fine) {
+            *sample *= coarse * fine;
+        }
+    }
+}

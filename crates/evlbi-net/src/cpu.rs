@@ -1,0 +1,244 @@
+//! Threads and time: which core a thread runs on and before whom, what it has used, what time it is,
+//! and how to wait for a moment exactly.
+
+use std::ffi::{c_int, c_long};
+use std::io;
+use std::mem;
+use std::time::Duration;
+
+use evlbi_core::time::Nanos;
+
+/// A sleeping thread is woken this much before the moment and spins the rest: waking up takes tens of
+/// microseconds and now and then more.
+const SPIN: Nanos = Nanos(60_000);
+
+/// The time of the monotonic clock.
+#[inline]
+pub fn now() -> Nanos {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Processor time that the current thread has used.
+pub fn thread_time() -> Nanos {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+#[inline]
+fn clock(id: libc::clockid_t) -> Nanos {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec, exclusively borrowed. Both clocks always exist.
+    unsafe { libc::clock_gettime(id, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// How a thread waits for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Looks at the clock all the time: exact, and takes a whole core.
+    Spin,
+    /// Sleeps while the moment is more than 60 us away, and spins the rest. Exact as long as the
+    /// scheduler wakes the thread in time; set the timer slack first ([`sharpen_timers`]).
+    SleepThenSpin,
+    /// Sleeps: late by what waking up takes, but the cheapest.
+    Sleep,
+}
+
+/// Waits until the monotonic clock shows `moment`; returns what it shows then. Returns at once when
+/// the moment has passed.
+#[inline]
+pub fn wait_until(moment: Nanos, waiting: Waiting) -> Nanos {
+    let mut time = now();
+    let wake = match waiting {
+        Waiting::Spin => time,
+        Waiting::SleepThenSpin => Nanos(moment.0.saturating_sub(SPIN.0)),
+        Waiting::Sleep => moment,
+    };
+    if wake > time {
+        sleep_until(wake);
+    }
+    // No pause instruction: under a hypervisor it can cost more than the accuracy wanted.
+    while time < moment {
+        time = now();
+    }
+    time
+}
+
+fn sleep_until(moment: Nanos) {
+    let time = libc::timespec {
+        tv_sec: (moment.0 / 1_000_000_000) as libc::time_t,
+        tv_nsec: (moment.0 % 1_000_000_000) as c_long,
+    };
+    // SAFETY: the pointer is to a timespec that lives through the call; a null remainder is allowed
+    // with an absolute time. A signal may end the sleep early: the caller looks at the clock.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const time,
+            std::ptr::null_mut(),
+        )
+    };
+}
+
+/// How long a receiver naps when nothing is waiting: with [`sharpen_timers`] it is woken about 50 us
+/// later than that at most, and at 30 Gbit/s a socket buffer of 16 MiB lasts for 4 ms.
+pub const NAP: Duration = Duration::from_micros(50);
+
+/// Lets the current thread's sleeps end when they should (timer slack of 1 ns instead of 50 us).
+///
+/// # Errors
+/// What the kernel says.
+pub fn sharpen_timers() -> io::Result<()> {
+    // SAFETY: only numbers are passed.
+    succeed(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) })
+}
+
+/// The cores that the current thread may run on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn allowed_cores() -> io::Result<Vec<usize>> {
+    // SAFETY: a CPU set is plain data for which all zeroes are valid (the empty set).
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: the pointer and the size describe `set`, exclusively borrowed.
+    succeed(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) })?;
+    let cores = 0..8 * size_of_val(&set);
+    // SAFETY: the numbers lie within the set.
+    Ok(cores
+        .filter(|&core| unsafe { libc::CPU_ISSET(core, &set) })
+        .collect())
+}
+
+/// Makes the current thread run on `core` alone.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] when this process may not use that core.
+pub fn pin(core: usize) -> io::Result<()> {
+    let cores = allowed_cores()?;
+    if !cores.contains(&core) {
+        let message = format!("core {core} is not among those allowed here: {cores:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    // SAFETY: a CPU set is plain data for which all zeroes are valid.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: the core was found in a set of this size.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the pointer and the size describe `set`, which lives through the call.
+    succeed(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
+}
+
+/// Makes the current thread run before all others that are not real-time (SCHED_FIFO, `priority` 1
+/// to 99). Warns when it would spin into the kernel's limit on real-time threads.
+///
+/// # Errors
+/// [`io::ErrorKind::PermissionDenied`] without CAP_SYS_NICE or a limit (`ulimit -r`) that allows it.
+pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: c_int::from(priority),
+    };
+    // SAFETY: the pointer is to the parameters, which live through the call.
+    succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })?;
+    if waiting == Waiting::Spin
+        && let Some(share) = real_time_share()
+        && share < 1.0
+    {
+        tracing::warn!(
+            "a real-time thread that spins is stopped for {:.0} % of the time, in one piece: \
+             sysctl -w kernel.sched_rt_runtime_us=-1 allows it everything",
+            100.0 * (1.0 - share)
+        );
+    }
+    Ok(())
+}
+
+/// Share of the time that the kernel leaves to real-time threads (`kernel.sched_rt_runtime_us`).
+pub fn real_time_share() -> Option<f64> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<i64>().ok()
+    };
+    let runtime = read("sched_rt_runtime_us")?;
+    let period = read("sched_rt_period_us").filter(|&period| period > 0)?;
+    Some(if runtime < 0 {
+        1.0
+    } else {
+        runtime as f64 / period as f64
+    })
+}
+
+fn succeed(result: c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_wait_ends_before_its_moment() {
+        for waiting in [Waiting::Spin, Waiting::SleepThenSpin, Waiting::Sleep] {
+            for wait in [0, 1_000, 50_000, 300_000] {
+                let moment = now().plus(Nanos(wait));
+                let woken = wait_until(moment, waiting);
+                assert!(woken >= moment);
+                assert!(now() >= woken);
+            }
+            let begun = now();
+            assert!(wait_until(Nanos(1), waiting) >= begun);
+        }
+    }
+
+    #[test]
+    fn a_thread_runs_where_it_is_pinned() {
+        let cores = allowed_cores().unwrap();
+        let last = *cores.last().unwrap();
+        std::thread::spawn(move || {
+            pin(last).unwrap();
+            assert_eq!(allowed_cores().unwrap(), [last]);
+            // SAFETY: sched_getcpu only returns a number.
+            assert_eq!(unsafe { libc::sched_getcpu() }, last as c_int);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(allowed_cores().unwrap(), cores);
+        let error = pin(1_000_000).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn processor_time_is_the_threads_own() {
+        std::thread::spawn(|| {
+            let before = thread_time();
+            wait_until(now().plus(Nanos(2_000_000)), Waiting::Spin);
+            assert!(thread_time() > before);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn real_time_is_granted_or_refused_with_a_reason() {
+        std::thread::spawn(|| {
+            sharpen_timers().unwrap();
+            match set_real_time(1, Waiting::SleepThenSpin) {
+                Ok(()) => {
+                    // SAFETY: only a number is passed and returned.
+                    assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_FIFO);
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                    eprintln!("skipped in part: no real-time priority: {error}");
+                }
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,245 @@
+//! Reads a recording in large blocks, some of them ahead, so that the sender does not wait for the disk.
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+
+/// How a [`Reader`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct ReaderOptions {
+    /// Bytes of a block, about: rounded down to whole units, one at least.
+    pub block: usize,
+    /// Blocks in memory, those that the user holds included; two at least.
+    pub blocks: usize,
+    /// What is not to be cut in two, in bytes: a frame.
+    pub unit: usize,
+    /// Where to begin in the file.
+    pub start: u64,
+    /// How many bytes to read; else to the end of the file, less what does not fill a unit.
+    pub length: Option<u64>,
+    /// How often to read it; `None` for ever.
+    pub repeats: Option<u64>,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> ReaderOptions {
+        ReaderOptions {
+            block: 8 << 20,
+            blocks: 8,
+            unit: 1,
+            start: 0,
+            length: None,
+            repeats: Some(1),
+        }
+    }
+}
+
+/// A file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {path} at byte {offset}: {source}")]
+pub struct ReadError {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// A file that is being read ahead by a thread of its own.
+#[derive(Debug)]
+pub struct Reader {
+    blocks: Receiver<Result<Block, ReadError>>,
+    length: u64,
+    left_over: u64,
+    waits: u64,
+}
+
+impl Reader {
+    /// Opens the file and begins to read.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it cannot be opened or is no regular file.
+    pub fn open(path: &Path, options: ReaderOptions) -> Result<Reader, ReadError> {
+        let error = |source| ReadError {
+            path: path.to_owned(),
+            offset: options.start,
+            source,
+        };
+        let file = File::open(path).map_err(error)?;
+        let about = file.metadata().map_err(error)?;
+        if !about.is_file() {
+            let message = "not a regular file";
+            return Err(error(io::Error::new(io::ErrorKind::InvalidInput, message)));
+        }
+        let there = about.len().saturating_sub(options.start);
+        let wanted = options.length.unwrap_or(there).min(there);
+        let unit = options.unit.max(1);
+        let length = wanted - wanted % unit as u64;
+        advise_sequential(&file);
+
+        let block = (options.block / unit).max(1).saturating_mul(unit);
+        let block = block.min(usize::try_from(length).unwrap_or(usize::MAX));
+        let blocks = options.blocks.max(2);
+        let (to_user, from_thread) = mpsc::sync_channel(blocks);
+        let (home, returned) = mpsc::sync_channel(blocks);
+        let ahead = Ahead {
+            file,
+            path: path.to_owned(),
+            start: options.start,
+            length,
+            block,
+            repeats: if length == 0 {
+                Some(0)
+            } else {
+                options.repeats
+            },
+            spare: blocks,
+            home,
+            returned,
+        };
+        thread::Builder::new()
+            .name("read".into())
+            .spawn(move || ahead.run(&to_user))
+            .map_err(error)?;
+        Ok(Reader {
+            blocks: from_thread,
+            length,
+            left_over: wanted - length,
+            waits: 0,
+        })
+    }
+
+    /// The next block; `None` after the last one or an error. Waits for the disk when it must.
+    pub fn next_block(&mut self) -> Option<Result<Block, ReadError>> {
+        if let Ok(block) = self.blocks.try_recv() {
+            return Some(block);
+        }
+        self.waits += 1;
+        self.blocks.recv().ok()
+    }
+
+    /// Bytes of one pass: whole units.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Bytes at the end that do not fill a unit and are not read.
+    pub fn left_over(&self) -> u64 {
+        self.left_over
+    }
+
+    /// How often a block was not there yet: the first time always, later when the disk is too slow.
+    pub fn waits(&self) -> u64 {
+        self.waits
+    }
+}
+
+fn advise_sequential(file: &File) {
+    // SAFETY: only numbers are passed. Advice that is not taken does no harm.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
+}
+
+/// A piece of the file: whole units. Its memory is used again when it is dropped.
+#[derive(Debug)]
+pub struct Block {
+    bytes: Vec<u8>,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Which pass it belongs to, counted from 0.
+    pub pass: u64,
+    home: SyncSender<Vec<u8>>,
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // There is room for every block; if the thread has ended nobody wants it back.
+        let _ = self.home.try_send(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// The reading thread. It ends when all is read, on an error, or when the reader is dropped.
+struct Ahead {
+    file: File,
+    path: PathBuf,
+    start: u64,
+    length: u64,
+    block: usize,
+    repeats: Option<u64>,
+    /// Blocks not made yet.
+    spare: usize,
+    home: SyncSender<Vec<u8>>,
+    returned: Receiver<Vec<u8>>,
+}
+
+impl Ahead {
+    fn run(mut self, to_user: &SyncSender<Result<Block, ReadError>>) {
+        let mut pass = 0;
+        while self.repeats.is_none_or(|repeats| pass < repeats) {
+            let mut done = 0;
+            while done < self.length {
+                let Some(buffer) = self.buffer() else { return };
+                let left = self.length - done;
+                let block = self.read(buffer, self.start + done, left, pass);
+                let failed = block.is_err();
+                if to_user.send(block).is_err() || failed {
+                    return;
+                }
+                done += left.min(self.block as u64);
+            }
+            pass += 1;
+        }
+    }
+
+    /// An empty buffer: a new one as long as there may be more, else one that the user gave back.
+    fn buffer(&mut self) -> Option<Vec<u8>> {
+        if let Ok(buffer) = self.returned.try_recv() {
+            return Some(buffer);
+        }
+        if self.spare > 0 {
+            self.spare -= 1;
+            return Some(vec![0; self.block]);
+        }
+        self.returned.recv().ok()
+    }
+
+    fn read(
+        &self,
+        mut bytes: Vec<u8>,
+        offset: u64,
+        left: u64,
+        pass: u64,
+    ) -> Result<Block, ReadError> {
+        // Only the last block is shorter, and the next pass makes it long again.
+        bytes.resize(
+            usize::try_from(left).unwrap_or(usize::MAX).min(self.block),
+            0,
+        );
+        match self.file.read_exact_at(&mut bytes, offset) {
+            Ok(()) => Ok(Block {
+                bytes,
+                offset,
+                pass,
+                home: self.home.clone(),
+            }),
+            Err(source) => Err(ReadError {
+                path: self.path.clone(),
+                offset,
+                source,
+            }),
+        }
+    }
+}

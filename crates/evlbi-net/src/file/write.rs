@@ -1,0 +1,399 @@
+//! Writes a recording in large pieces.
+//!
+//! A recording is written once and not read soon, so that the page cache only costs: copying it in
+//! takes several times the processor time of handing the ring's own memory to the disk (O_DIRECT).
+//! Direct writes begin and end at block boundaries of file and memory. Spans of a ring do so, but for
+//! their ends, as long as the file is a copy of the ring; what does not fit is copied through a buffer
+//! that does. File systems that know no direct writes are written through the cache, and told early to
+//! write it out.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What direct writes are aligned to: the page size, and no less than a sector of any disk.
+const BLOCK: usize = 4096;
+
+/// Bytes collected before a direct write when they come in small or badly aligned pieces.
+const HOLD: usize = 1 << 20;
+
+/// Pieces shorter than this are collected even when they are aligned.
+const WORTHWHILE: usize = 256 << 10;
+
+/// Disk space is reserved in steps of this many bytes: so it lies together, and there is room.
+const RESERVE: u64 = 256 << 20;
+
+/// Cached bytes after which the kernel is told to write them out.
+const WRITE_OUT: u64 = 8 << 20;
+
+/// When written data is forced onto the disk, so that it outlives a failure of power.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Whenever the kernel likes.
+    #[default]
+    Kernel,
+    /// At the end of the recording.
+    End,
+    /// After every so many bytes, and at the end.
+    Every(u64),
+}
+
+/// How a [`Writer`] writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriterOptions {
+    /// When data is forced onto the disk.
+    pub durability: Durability,
+    /// Whether to go through the page cache even where direct writes are possible. A cache absorbs
+    /// what a slow disk cannot, for as long as there is memory.
+    pub cached: bool,
+}
+
+/// A recording that cannot be written (any further).
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot write {path} beyond {written} bytes: {source}{}",
+    remedy(source)
+)]
+pub struct WriteError {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes that are in it.
+    pub written: u64,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => "; free some space or record to another disk",
+        Some(libc::EFBIG) => "; raise `ulimit -f`, or record to a file system for large files",
+        Some(libc::EIO) => "; the disk or its connection fails: see dmesg",
+        _ => "",
+    }
+}
+
+/// A recording that is being written from beginning to end.
+#[derive(Debug)]
+pub struct Writer {
+    sink: Sink,
+    /// Collects what cannot be written directly; none when writing through the cache.
+    held: Option<Held>,
+}
+
+impl Writer {
+    /// Makes the file, or empties it. Pipes and devices are written to as well.
+    ///
+    /// # Errors
+    /// [`WriteError`] when it cannot be opened.
+    pub fn create(path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
+        let opened = File::create(path).and_then(|file| {
+            let regular = file.metadata()?.is_file();
+            Ok((file, regular))
+        });
+        let (file, regular) = opened.map_err(|source| WriteError {
+            path: path.to_owned(),
+            written: 0,
+            source,
+        })?;
+        let held = (regular && !options.cached)
+            .then(Held::new)
+            .filter(|held| begin_direct(&file, held));
+        let sink = Sink {
+            file,
+            path: path.to_owned(),
+            durability: options.durability,
+            written: 0,
+            reserving: regular,
+            reserved: 0,
+            // Direct writes need not be told to flow.
+            flowing: (regular && held.is_none()).then_some(0),
+            durable: 0,
+        };
+        Ok(Writer { sink, held })
+    }
+
+    /// Writes `data` after what was written before. Up to a mebibyte may be held back for the next
+    /// write. Returns when the kernel has taken the rest.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the file then ends after [`WriteError::written`] bytes, and what was held back
+    /// is lost.
+    pub fn write(&mut self, data: &[u8]) -> Result<(), WriteError> {
+        let Some(held) = &mut self.held else {
+            return self.sink.put([data, &[]]);
+        };
+        let result = write_direct(&mut self.sink, held, data);
+        if result.is_err() {
+            self.leave_direct();
+        }
+        result
+    }
+
+    /// Bytes in the file so far.
+    pub fn written(&self) -> u64 {
+        self.sink.written
+    }
+
+    /// Whether the data goes from memory to the disk without passing the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Writes what is held back, gives back disk space that was reserved and not used, forces the
+    /// data onto the disk if that was wanted, and returns the length of the file.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub fn finish(mut self) -> Result<u64, WriteError> {
+        self.end()?;
+        if self.sink.durability != Durability::Kernel {
+            self.sink.force()?;
+        }
+        Ok(self.sink.written)
+    }
+
+    fn end(&mut self) -> Result<(), WriteError> {
+        let result = match self.leave_direct() {
+            Some(held) => self.sink.put([held.bytes(), &[]]),
+            None => Ok(()),
+        };
+        let trimmed = self.sink.give_back();
+        result.and(trimmed)
+    }
+
+    /// Goes on through the cache, where writes may end anywhere.
+    fn leave_direct(&mut self) -> Option<Held> {
+        let held = self.held.take()?;
+        // It was possible to set the flag, so it is possible to clear it.
+        let _ = set_direct(&self.sink.file, false);
+        Some(held)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+/// Hands over what lies at block boundaries from where it lies, with what was held before it, and
+/// collects the rest.
+fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> Result<(), WriteError> {
+    while !data.is_empty() {
+        let (head, body) = data.split_at(data.len().min(held.missing()));
+        if body.len() >= WORTHWHILE && body.as_ptr().addr().is_multiple_of(BLOCK) {
+            held.push(head);
+            let (blocks, tail) = body.split_at(body.len() - body.len() % BLOCK);
+            sink.put([held.bytes(), blocks])?;
+            held.clear();
+            data = tail;
+        } else {
+            let (fitting, rest) = data.split_at(data.len().min(held.room()));
+            held.push(fitting);
+            if held.room() == 0 {
+                sink.put([held.bytes(), &[]])?;
+                held.clear();
+            }
+            data = rest;
+        }
+    }
+    Ok(())
+}
+
+/// The file and how far it is.
+#[derive(Debug)]
+struct Sink {
+    file: File,
+    path: PathBuf,
+    durability: Durability,
+    /// Bytes in the file.
+    written: u64,
+    /// Whether disk space is reserved ahead: not when the file system cannot, or is nearly full.
+    reserving: bool,
+    /// Disk space was reserved up to here.
+    reserved: u64,
+    /// When writing through the cache: bytes below this are on their way to the disk.
+    flowing: Option<u64>,
+    /// Bytes below this were forced onto the disk.
+    durable: u64,
+}
+
+impl Sink {
+    fn put(&mut self, pieces: [&[u8]; 2]) -> Result<(), WriteError> {
+        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.reserve(self.written + length as u64);
+        let mut pieces = pieces.map(IoSlice::new);
+        let mut rest = pieces.as_mut_slice();
+        let mut left = length;
+        while left > 0 {
+            let count = match self.file.write_vectored(rest) {
+                Ok(0) => return Err(self.failed(io::ErrorKind::WriteZero.into())),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.failed(error)),
+            };
+            self.written += count as u64;
+            left -= count;
+            IoSlice::advance_slices(&mut rest, count);
+        }
+        self.keep_flowing();
+        if let Durability::Every(bytes) = self.durability
+            && self.written - self.durable >= bytes
+        {
+            self.force()?;
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, end: u64) {
+        while self.reserving && self.reserved < end {
+            // SAFETY: only numbers are passed.
+            let result = unsafe {
+                libc::fallocate(
+                    self.file.as_raw_fd(),
+                    libc::FALLOC_FL_KEEP_SIZE,
+                    self.reserved as libc::off_t,
+                    RESERVE as libc::off_t,
+                )
+            };
+            self.reserving = result == 0;
+            // Even a failure may have reserved a part.
+            self.reserved += RESERVE;
+        }
+    }
+
+    /// Frees what was reserved beyond the end of the file.
+    fn give_back(&mut self) -> Result<(), WriteError> {
+        if self.reserved > self.written {
+            self.reserving = false;
+            self.reserved = self.written;
+            self.file
+                .set_len(self.written)
+                .map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// Begins to write cached data out, so that it does not pile up until the kernel stops the writer.
+    fn keep_flowing(&mut self) {
+        let Some(flowing) = self.flowing else { return };
+        let length = self.written - flowing;
+        if length >= WRITE_OUT {
+            // SAFETY: only numbers are passed. A failure shows when the data is forced out.
+            unsafe {
+                libc::sync_file_range(
+                    self.file.as_raw_fd(),
+                    flowing as libc::off64_t,
+                    length as libc::off64_t,
+                    libc::SYNC_FILE_RANGE_WRITE,
+                )
+            };
+            self.flowing = Some(self.written);
+        }
+    }
+
+    fn force(&mut self) -> Result<(), WriteError> {
+        match self.file.sync_data() {
+            Ok(()) => {
+                self.durable = self.written;
+                Ok(())
+            }
+            // Pipes and some devices have nothing to force.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> WriteError {
+        WriteError {
+            path: self.path.clone(),
+            written: self.written,
+            source,
+        }
+    }
+}
+
+/// Bytes on their way, beginning at a block boundary of file and memory.
+#[derive(Debug)]
+struct Held {
+    memory: Vec<u8>,
+    /// Where the first block boundary in `memory` is.
+    start: usize,
+    length: usize,
+}
+
+impl Held {
+    fn new() -> Held {
+        let memory = vec![0; HOLD + BLOCK];
+        // Within the first block by definition.
+        let start = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
+        Held {
+            memory,
+            start,
+            length: 0,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length]
+    }
+
+    fn room(&self) -> usize {
+        HOLD - self.length
+    }
+
+    /// Bytes that make the last block whole.
+    fn missing(&self) -> usize {
+        self.length.next_multiple_of(BLOCK) - self.length
+    }
+
+    /// `data` must not be longer than the room.
+    fn push(&mut self, data: &[u8]) {
+        let end = self.start + self.length;
+        self.memory[end..end + data.len()].copy_from_slice(data);
+        self.length += data.len();
+    }
+
+    fn clear(&mut self) {
+        self.length = 0;
+    }
+}
+
+/// Turns to direct writes if the file system does them, as a first block shows.
+fn begin_direct(file: &File, held: &Held) -> bool {
+    let block = &held.memory[held.start..held.start + BLOCK];
+    let works = set_direct(file, true).is_ok()
+        && file.write_all_at(block, 0).is_ok()
+        && file.set_len(0).is_ok();
+    if !works {
+        let _ = set_direct(file, false);
+        let _ = file.set_len(0);
+    }
+    works
+}
+
+fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    // SAFETY: only numbers are passed.
+    let flags = succeed(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    let flags = if direct {
+        flags | libc::O_DIRECT
+    } else {
+        flags & !libc::O_DIRECT
+    };
+    // SAFETY: only numbers are passed.
+    succeed(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }).map(|_| ())
+}
+
+fn succeed(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

@@ -1,0 +1,147 @@
+//! The sending threads' work: frames of many flows leave at their times, cut into datagrams, some of
+//! them shed on purpose.
+//!
+//! One thread paces all flows of a host ([`run`]). Nothing is copied but headers: the payload goes to
+//! the kernel from where the source holds it.
+
+mod flow;
+mod source;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use evlbi_core::pace::Slips;
+use evlbi_core::shed::ShedReport;
+use evlbi_core::time::Nanos;
+use serde::Serialize;
+
+pub use flow::{Clock, Flow, FlowOptions};
+pub use source::{FileSource, LoopSource};
+
+use crate::cpu::{self, Waiting};
+use crate::udp::SendCounts;
+
+/// Longest sleep between two looks at whether to stop.
+const NAP: Nanos = Nanos(50_000_000);
+
+/// Where frames come from.
+pub trait Source: Send {
+    /// The frames that come next, as many as lie in memory; none at the end.
+    ///
+    /// # Errors
+    /// What the file or generator behind it says.
+    fn frames(&mut self) -> io::Result<Frames<'_>>;
+
+    /// So many bytes of what [`Source::frames`] showed have left: whole frames.
+    fn consume(&mut self, bytes: usize);
+}
+
+/// Whole frames, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames<'a> {
+    /// Their bytes.
+    pub bytes: &'a [u8],
+    /// By how many frames the time in each of their headers is to be moved on, as a source does that is
+    /// repeated.
+    pub shift: i64,
+}
+
+/// What a flow has sent so far, for whoever watches it.
+#[derive(Debug, Default)]
+pub struct Sent {
+    /// Datagrams that left.
+    pub datagrams: AtomicU64,
+    /// Bytes of data that left or were shed: how far the source is through.
+    pub offset: AtomicU64,
+}
+
+/// What became of a flow. Counts are datagrams unless said.
+#[derive(Clone, Debug, Serialize)]
+pub struct SendReport {
+    /// Sequence numbers used: sent, shed and not sent.
+    pub offered: u64,
+    /// Accepted by the kernel.
+    pub sent: u64,
+    /// Left out on purpose; their sequence numbers are used up.
+    pub shed: u64,
+    /// Sent with other content in the place of shed data.
+    pub replaced: u64,
+    /// Meant to be sent, and dropped in this host.
+    pub not_sent: u64,
+    /// First sequence number used; none where the transport has none.
+    pub first_seq: Option<u64>,
+    /// Last sequence number used.
+    pub last_seq: Option<u64>,
+    /// Frames that the source gave.
+    pub frames: u64,
+    /// Bytes of data sent, without the headers of the transport.
+    pub bytes: u64,
+    /// From the first departure to the end of the last train's time.
+    pub seconds: f64,
+    /// Bits of data per second over that time.
+    pub rate_bps: f64,
+    /// Length of the data in each datagram in bytes.
+    pub datagram_data: usize,
+    /// Datagrams that left back to back, as planned.
+    pub burst: u32,
+    /// How much later than planned trains left, in microseconds.
+    pub lateness_us: Lateness,
+    /// Time given up because the sender could not keep up.
+    pub slips: Slips,
+    /// Frames whose time could not be followed.
+    pub time_jumps: u64,
+    /// What shedding did, in its own units.
+    pub shedding: ShedReport,
+    /// What the sockets say.
+    pub socket: SendCounts,
+}
+
+/// How much later than planned trains left.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Lateness {
+    /// On average.
+    pub mean: f64,
+    /// At most.
+    pub max: f64,
+}
+
+/// Sends all flows until their sources end or `stop` is set; returns their reports in order.
+///
+/// # Errors
+/// What a source says when it cannot be read, or a socket when it is of no more use. The reports of the
+/// flows up to then are lost with it.
+pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> io::Result<Vec<SendReport>> {
+    if let Err(error) = cpu::sharpen_timers() {
+        tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
+    }
+    loop {
+        let next = flows
+            .iter()
+            .enumerate()
+            .filter_map(|(number, flow)| Some((flow.departure()?, number)))
+            .min();
+        let Some((departure, number)) = next else {
+            break;
+        };
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let flow = &mut flows[number];
+        let soon = cpu::now().plus(NAP);
+        if departure > soon {
+            cpu::wait_until(soon, Waiting::Sleep);
+            continue;
+        }
+        cpu::wait_until(departure, flow.waiting());
+        flow.send_train()?;
+    }
+    Ok(flows.into_iter().map(Flow::finish).collect())
+}
+
+impl Sent {
+    /// Shared counters at zero.
+    pub fn new() -> Arc<Sent> {
+        Arc::new(Sent::default())
+    }
+}

@@ -1,0 +1,406 @@
+//! One flow: a source, its clock, its shedding and the sockets that it leaves by.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use evlbi_core::pace::{ByRate, ByTime, Pacer};
+use evlbi_core::shed::{Replace, Shed, Unit};
+use evlbi_core::time::Nanos;
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::{Header, StreamKey};
+use evlbi_wire::vtp;
+
+use crate::cpu::{self, Waiting};
+use crate::udp::{MAX_HEAD, SendCounts, Sender};
+
+use super::{Frames, Lateness, SendReport, Sent, Source};
+
+/// A frame due so much later than the train it would go with starts a train of its own.
+const PAUSE: Nanos = Nanos(1_000_000);
+/// Trains between two looks at what readers send back.
+const DRAIN_EVERY: u64 = 16;
+
+/// What sets the nominal times of a flow.
+pub enum Clock {
+    /// A bit rate of the data.
+    Rate(ByRate),
+    /// The times in the frames.
+    Time(ByTime),
+    /// As fast as the host can.
+    None,
+}
+
+/// How a flow is sent.
+pub struct FlowOptions {
+    /// Length of a frame in bytes.
+    pub frame_length: usize,
+    /// Data of a datagram in bytes: an exact divisor of the frame.
+    pub datagram_data: usize,
+    /// Whether frames begin with VDIF headers: to be timed, re-timed and shed by thread and time.
+    pub vdif: bool,
+    /// Frames per second of a thread, where known; needed to re-time.
+    pub frame_rate: Option<FrameRate>,
+    /// First sequence number; `None` sends plain UDP without.
+    pub sequence: Option<u64>,
+    /// Nominal times.
+    pub clock: Clock,
+    /// When the first frame leaves.
+    pub start: Nanos,
+    /// When to end at the latest.
+    pub end: Option<Nanos>,
+    /// Most datagrams back to back.
+    pub burst: u32,
+    /// What is left out.
+    pub shed: Shed,
+    /// Whether shedding decides about single datagrams instead of frames.
+    pub shed_packets: bool,
+    /// What goes out in the place of shed data: nothing, the fill pattern, or random bytes.
+    pub replace: Replace,
+    /// Random bytes or fill pattern, at least as long as a datagram's data.
+    pub replacement: Vec<u8>,
+}
+
+/// A flow on its way. Driven by [`super::run`].
+pub struct Flow {
+    source: Box<dyn Source>,
+    senders: Vec<Sender>,
+    options: FlowOptions,
+    pacer: Pacer,
+    sent: Arc<Sent>,
+    /// The frame that comes next; `None` at the end.
+    current: Option<Current>,
+    /// Its datagram that comes next.
+    fragment: usize,
+    /// Data offered so far in bytes.
+    offset: u64,
+    counts: Counts,
+    first_departure: Option<Nanos>,
+    last_departure: Nanos,
+}
+
+/// What a flow counts as it goes.
+#[derive(Default)]
+struct Counts {
+    trains: u64,
+    frames: u64,
+    offered: u64,
+    shed: u64,
+    replaced: u64,
+    lateness_sum: u128,
+    lateness_max: Nanos,
+}
+
+/// The frame at the front of the source.
+#[derive(Clone, Copy)]
+struct Current {
+    /// Its nominal time, where frames are timed by themselves.
+    due: Nanos,
+    unit: Unit,
+    /// The datagram that comes next is shed.
+    shed: bool,
+    /// The frame is shed as a whole.
+    shed_whole: bool,
+    /// Its header, re-timed; `None` where it is no VDIF.
+    header: Option<Header>,
+    /// The source's own header is not what goes out.
+    retimed: bool,
+}
+
+impl Flow {
+    /// Readies `source` to leave by `senders`, train by train in turn.
+    ///
+    /// # Errors
+    /// What the source says when its first frames cannot be read.
+    pub fn new(
+        source: Box<dyn Source>,
+        senders: Vec<Sender>,
+        options: FlowOptions,
+        sent: Arc<Sent>,
+    ) -> io::Result<Flow> {
+        let mut flow = Flow {
+            pacer: Pacer::new(options.start),
+            source,
+            senders,
+            options,
+            sent,
+            current: None,
+            fragment: 0,
+            offset: 0,
+            counts: Counts::default(),
+            first_departure: None,
+            last_departure: Nanos(0),
+        };
+        flow.take_up_next_frame()?;
+        Ok(flow)
+    }
+
+    /// When the next train may leave; `None` when nothing is left to send.
+    pub(super) fn departure(&self) -> Option<Nanos> {
+        let current = self.current.as_ref()?;
+        let departure = match self.options.clock {
+            Clock::None => self.options.start,
+            _ => self.pacer.departure(self.due(current)),
+        };
+        Some(departure).filter(|departure| self.options.end.is_none_or(|end| *departure < end))
+    }
+
+    /// How to wait for a departure: to the point where single packets are to be spaced exactly.
+    pub(super) fn waiting(&self) -> Waiting {
+        if self.options.burst == 1 {
+            Waiting::SleepThenSpin
+        } else {
+            Waiting::Sleep
+        }
+    }
+
+    /// Sends the datagrams that are due together.
+    pub(super) fn send_train(&mut self) -> io::Result<()> {
+        let (Some(current), Some(planned)) = (self.current, self.departure()) else {
+            return Ok(());
+        };
+        let now = cpu::now();
+        if self.options.end.is_some_and(|end| now >= end) {
+            self.current = None;
+            return Ok(());
+        }
+        let due = self.due(&current);
+        let offset = self.offset;
+        let datagrams = self.send_from(current, due)?;
+        self.pacer.left(now, due, self.span(self.offset - offset));
+        self.note_departure(now, planned);
+        if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
+            self.senders.iter_mut().for_each(Sender::drain_back_traffic);
+        }
+        self.sent.datagrams.fetch_add(datagrams as u64, Ordering::Relaxed);
+        self.sent.offset.store(self.offset, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sends up to a burst of datagrams, beginning with the next one of `current`, which is due at
+    /// `due`; returns how many the kernel was given.
+    fn send_from(&mut self, mut current: Current, due: Nanos) -> io::Result<usize> {
+        let Flow {
+            source,
+            senders,
+            options,
+            counts,
+            ..
+        } = self;
+        let ports = senders.len() as u64;
+        let sender = &mut senders[(counts.trains % ports) as usize];
+        let window = source.frames()?;
+        let mut consumed = 0;
+        let mut more_in_window = true;
+        let mut train = sender.batch();
+        for _ in 0..options.burst {
+            let frame = &window.bytes[consumed..consumed + options.frame_length];
+            let from = self.fragment * options.datagram_data;
+            let data = &frame[from..from + options.datagram_data];
+            if options.shed_packets {
+                current.shed = options.shed.decide(&current.unit);
+            }
+            if current.shed && options.replace == Replace::Nothing {
+                counts.shed += 1;
+            } else {
+                let head = Head::new(options.sequence, counts.offered, &current, self.fragment, data.len());
+                let body = if current.shed {
+                    counts.replaced += 1;
+                    &options.replacement[..data.len()]
+                } else {
+                    data
+                };
+                train.push(head.bytes(), &body[head.covers..]);
+            }
+            counts.offered += 1;
+            self.offset += options.datagram_data as u64;
+            self.fragment += 1;
+            if from + options.datagram_data < options.frame_length {
+                continue;
+            }
+            self.fragment = 0;
+            counts.frames += 1;
+            consumed += options.frame_length;
+            more_in_window = consumed < window.bytes.len();
+            if !more_in_window {
+                break;
+            }
+            current = look_at(options, &window, consumed);
+            self.current = Some(current);
+            if current.due > due.plus(PAUSE) {
+                break;
+            }
+        }
+        let datagrams = train.len();
+        if datagrams > 0 {
+            train.send()?;
+        }
+        source.consume(consumed);
+        if !more_in_window {
+            self.take_up_next_frame()?;
+        }
+        Ok(datagrams)
+    }
+
+    fn take_up_next_frame(&mut self) -> io::Result<()> {
+        let window = self.source.frames()?;
+        self.current = (window.bytes.len() >= self.options.frame_length)
+            .then(|| look_at(&mut self.options, &window, 0));
+        Ok(())
+    }
+
+    /// Nominal time of the next datagram.
+    fn due(&self, current: &Current) -> Nanos {
+        match &self.options.clock {
+            Clock::Rate(rate) => rate.due(self.offset),
+            Clock::Time(_) => current
+                .due
+                .plus(self.span((self.fragment * self.options.datagram_data) as u64)),
+            Clock::None => Nanos(0),
+        }
+    }
+
+    /// How long so many bytes of data last at the nominal rate.
+    fn span(&self, bytes: u64) -> Nanos {
+        match &self.options.clock {
+            Clock::Rate(rate) => rate.due(bytes),
+            Clock::Time(times) => Nanos(
+                (times.frame_span().0).saturating_mul(bytes) / self.options.frame_length as u64,
+            ),
+            Clock::None => Nanos(0),
+        }
+    }
+
+    fn note_departure(&mut self, now: Nanos, planned: Nanos) {
+        let late = match self.options.clock {
+            Clock::None => Nanos(0),
+            _ => now.since(planned),
+        };
+        self.counts.trains += 1;
+        self.counts.lateness_sum += u128::from(late.0);
+        self.counts.lateness_max = self.counts.lateness_max.max(late);
+        self.first_departure.get_or_insert(now);
+        self.last_departure = cpu::now();
+    }
+
+    /// The flow has ended: what became of it.
+    pub(super) fn finish(mut self) -> SendReport {
+        self.senders.iter_mut().for_each(Sender::drain_back_traffic);
+        let counts = &self.counts;
+        let mut socket = SendCounts::default();
+        for sender in &self.senders {
+            socket.add(sender.counts());
+        }
+        let first = self.options.sequence.filter(|_| counts.offered > 0);
+        let first_departure = self.first_departure.unwrap_or_default();
+        let seconds = self.last_departure.since(first_departure).as_secs_f64();
+        let bytes = socket.sent * self.options.datagram_data as u64;
+        SendReport {
+            offered: counts.offered,
+            sent: socket.sent,
+            shed: counts.shed,
+            replaced: counts.replaced,
+            not_sent: socket.not_sent(),
+            first_seq: first,
+            last_seq: first.map(|first| first.wrapping_add(counts.offered - 1)),
+            frames: counts.frames,
+            bytes,
+            seconds,
+            rate_bps: if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 },
+            datagram_data: self.options.datagram_data,
+            burst: self.options.burst,
+            lateness_us: Lateness {
+                mean: counts.lateness_sum as f64 / counts.trains.max(1) as f64 * 1e-3,
+                max: counts.lateness_max.0 as f64 * 1e-3,
+            },
+            slips: self.pacer.slips(),
+            time_jumps: match &self.options.clock {
+                Clock::Time(times) => times.jumps(),
+                _ => 0,
+            },
+            shedding: self.options.shed.report(),
+            socket,
+        }
+    }
+}
+
+/// Prepares the frame at `at` of `window`: its header, its time, and whether it is shed.
+fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current {
+    let frame = &window.bytes[at..at + options.frame_length];
+    let mut header = options
+        .vdif
+        .then(|| Header::parse(frame).ok())
+        .flatten()
+        .filter(|header| header.frame_length() == options.frame_length);
+    let mut retimed = false;
+    if let (Some(header), Some(rate)) = (&mut header, options.frame_rate)
+        && window.shift != 0
+    {
+        let index = header.time().index(rate).saturating_add(window.shift);
+        retimed = header.set_time(FrameTime::from_index(index, rate)).is_ok();
+    }
+    let unit = Unit {
+        key: header.map_or(StreamKey::default(), |header| header.key()),
+        time: header.map(|header| header.time()),
+    };
+    let due = match (&mut options.clock, unit.time) {
+        (Clock::Time(times), Some(time)) => times.due(unit.key, time),
+        (Clock::Time(times), None) => times.follow(),
+        _ => Nanos(0),
+    };
+    let shed_whole = !options.shed_packets && options.shed.decide(&unit);
+    Current {
+        due,
+        unit,
+        shed: shed_whole,
+        shed_whole,
+        header,
+        retimed,
+    }
+}
+
+/// What goes before the untouched bytes of a datagram: the sequence number, and a header that was made anew.
+struct Head {
+    bytes: [u8; MAX_HEAD],
+    length: usize,
+    /// Bytes of the data that the head stands for.
+    covers: usize,
+}
+
+impl Head {
+    fn new(
+        first_sequence: Option<u64>,
+        number: u64,
+        current: &Current,
+        fragment: usize,
+        data: usize,
+    ) -> Head {
+        let mut head = Head {
+            bytes: [0; MAX_HEAD],
+            length: 0,
+            covers: 0,
+        };
+        if let Some(first) = first_sequence {
+            head.append(&vtp::header(first.wrapping_add(number)));
+        }
+        // A frame that is replaced as a whole keeps its header, so that the stream stays in step.
+        if let Some(header) = current.header
+            && fragment == 0
+            && (current.retimed || current.shed_whole)
+            && header.len() <= data
+        {
+            head.append(&header.to_bytes()[..header.len()]);
+            head.covers = header.len();
+        }
+        head
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}

@@ -1,0 +1,78 @@
+//! Batched UDP: many datagrams per system call, and many datagrams per trip through the kernel.
+//!
+//! Packets per second, not bytes, are what a host runs out of. So the sender hands the kernel
+//! super-packets that it cuts up as late as it can (generic segmentation offload, `UDP_SEGMENT`), the
+//! receiver takes them up again joined (`UDP_GRO`), and both do several per system call. Where the
+//! kernel or a device lacks an offload, the same calls carry single datagrams.
+
+mod ancillary;
+mod multicast;
+mod option;
+mod receive;
+mod send;
+mod train;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+pub use multicast::Interface;
+pub use receive::{Batch, Datagram, Listen, MESSAGE_SPACE, MESSAGES, Receiver, ReceiverOptions};
+pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions, Train};
+pub use train::MAX_HEAD;
+
+/// Why a socket could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The local address is taken, not of this host, or not permitted.
+    #[error("cannot bind to {address}: {source}")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There is no route to the destination, or it is of another address family than the source.
+    #[error("cannot send to {destination}: {source}")]
+    Connect {
+        /// The address asked for.
+        destination: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The multicast group cannot be joined.
+    #[error("cannot join multicast group {group}: {source}")]
+    Join {
+        /// The group asked for.
+        group: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No network interface has this name or address.
+    #[error("no network interface is called or has the address {0}")]
+    NoInterface(String),
+    /// A source was named for a group or destination of the other address family.
+    #[error("{0} and {1} are of different address families")]
+    Families(IpAddr, IpAddr),
+    /// The kernel refused a socket or one of its options.
+    #[error("cannot set up a UDP socket ({what}): {source}")]
+    Socket {
+        /// The option or call.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// A socket buffer: what was asked for and what the kernel gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedBuffer {
+    /// Bytes asked for.
+    pub asked: usize,
+    /// Bytes granted, in the same measure: half of what `getsockopt` says, because the kernel doubles
+    /// the figure to make room for its own bookkeeping (socket(7)).
+    pub granted: usize,
+    /// What to do when less was granted than asked.
+    pub remedy: Option<String>,
+}

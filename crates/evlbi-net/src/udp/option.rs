@@ -1,0 +1,101 @@
+//! Socket options that socket2 does not wrap.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::size_of_val;
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::GrantedBuffer;
+
+/// Sets an option whose value is the C structure or number `value`.
+pub(super) fn set<T: Copy>(
+    socket: &impl AsFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which lives through the call; the kernel
+    // only reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of_val(value) as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Reads an option made of 32-bit words into `words`; what the kernel does not write stays as it is.
+pub(super) fn get_words(
+    socket: &impl AsFd,
+    level: c_int,
+    name: c_int,
+    words: &mut [u32],
+) -> io::Result<()> {
+    let mut length = size_of_val(words) as libc::socklen_t;
+    // SAFETY: the pointer and the length describe `words`, exclusively borrowed; any bits are a u32.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            words.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Reads an option that is one C int.
+pub(super) fn get_int(socket: &impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut word = [0u32];
+    get_words(socket, level, name, &mut word)?;
+    Ok(word[0] as c_int)
+}
+
+/// Asks for a socket buffer of `asked` bytes: beyond the system's limit where this process may
+/// (`CAP_NET_ADMIN`), else up to it.
+fn ask_buffer(
+    socket: &impl AsFd,
+    asked: usize,
+    (force, plain): (c_int, c_int),
+    sysctl: &str,
+) -> io::Result<GrantedBuffer> {
+    // The kernel doubles the figure in an int.
+    let value = c_int::try_from(asked)
+        .unwrap_or(c_int::MAX)
+        .min(c_int::MAX / 2);
+    if set(socket, libc::SOL_SOCKET, force, &value).is_err() {
+        set(socket, libc::SOL_SOCKET, plain, &value)?;
+    }
+    let granted = usize::try_from(get_int(socket, libc::SOL_SOCKET, plain)?).unwrap_or(0) / 2;
+    let remedy = (granted < asked).then(|| {
+        format!("as root: sysctl -w {sysctl}={value} (or give this program CAP_NET_ADMIN)")
+    });
+    Ok(GrantedBuffer {
+        asked,
+        granted,
+        remedy,
+    })
+}
+
+pub(super) fn ask_receive_buffer(socket: &impl AsFd, asked: usize) -> io::Result<GrantedBuffer> {
+    let options = (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+    ask_buffer(socket, asked, options, "net.core.rmem_max")
+}
+
+pub(super) fn ask_send_buffer(socket: &impl AsFd, asked: usize) -> io::Result<GrantedBuffer> {
+    let options = (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+    ask_buffer(socket, asked, options, "net.core.wmem_max")
+}

@@ -1,0 +1,407 @@
+//! Receives batches of datagrams, joined by the kernel where it can (`UDP_GRO`), and knows what the
+//! sockets dropped.
+
+use std::ffi::{c_int, c_uint};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
+use super::{GrantedBuffer, Interface, OpenError, multicast, option};
+
+/// Messages that one system call takes up.
+pub const MESSAGES: usize = 16;
+
+/// Room for one message: the longest that the kernel makes. Sixteen of them stay in an L2 cache.
+pub const MESSAGE_SPACE: usize = 64 << 10;
+
+/// An address to receive on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Local address, or a multicast group, and port. `[::]` hears IPv4 too.
+    pub address: SocketAddr,
+    /// For a group: the only sender to hear (source-specific multicast, RFC 4607).
+    pub source: Option<IpAddr>,
+    /// For a group: the interface to join it on; else the one that the routes point to.
+    pub interface: Option<Interface>,
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Listen {
+        Listen {
+            address,
+            source: None,
+            interface: None,
+        }
+    }
+}
+
+/// How a [`Receiver`] is set up.
+#[derive(Clone, Debug)]
+pub struct ReceiverOptions {
+    /// Socket buffer to ask for, in bytes, for each address.
+    pub buffer: usize,
+    /// Whether the kernel may join datagrams on their way up (`UDP_GRO`).
+    pub join: bool,
+    /// Whether the kernel stamps messages with the time of their arrival (`SO_TIMESTAMPNS`).
+    pub stamps: bool,
+}
+
+impl Default for ReceiverOptions {
+    fn default() -> ReceiverOptions {
+        ReceiverOptions {
+            buffer: 64 << 20,
+            join: true,
+            stamps: false,
+        }
+    }
+}
+
+/// UDP sockets on one or several addresses, read in batches and never waited for.
+#[derive(Debug)]
+pub struct Receiver {
+    ports: Vec<Port>,
+    /// The port that the next batch begins with, so that a busy one does not shut out the others.
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct Port {
+    socket: Socket,
+    address: SocketAddr,
+    granted: GrantedBuffer,
+    joins: bool,
+    overflow: Wrapping,
+    drops: Wrapping,
+}
+
+impl Receiver {
+    /// Opens a socket for each of `listen`.
+    ///
+    /// # Errors
+    /// [`OpenError`] when an address, group, interface or option is refused.
+    pub fn bind(listen: &[Listen], options: &ReceiverOptions) -> Result<Receiver, OpenError> {
+        let ports = listen
+            .iter()
+            .map(|listen| Port::bind(listen, options))
+            .collect::<Result<_, _>>()?;
+        Ok(Receiver { ports, turn: 0 })
+    }
+
+    /// The addresses as bound, port numbers chosen by the kernel included.
+    pub fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.ports.iter().map(|port| port.address)
+    }
+
+    /// The receive buffer asked for and granted: the smallest of all ports.
+    pub fn buffer(&self) -> Option<&GrantedBuffer> {
+        let buffers = self.ports.iter().map(|port| &port.granted);
+        buffers.min_by_key(|buffer| buffer.granted)
+    }
+
+    /// Whether the kernel joins datagrams on their way up.
+    pub fn joins(&self) -> bool {
+        self.ports.iter().all(|port| port.joins)
+    }
+
+    /// Replaces the content of `batch` by the messages that are waiting, as many as fit, and returns
+    /// their number: 0 when none is. Returns at once.
+    ///
+    /// # Errors
+    /// What the kernel says of a socket, other than that nothing is there.
+    pub fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        batch.messages.clear();
+        for step in 0..self.ports.len() {
+            let number = (self.turn + step) % self.ports.len();
+            self.ports[number].receive(number, batch)?;
+            if batch.is_full() {
+                self.turn = number + 1;
+                break;
+            }
+        }
+        Ok(batch.messages.len())
+    }
+
+    /// Waits until a datagram is there, at most for `timeout`; says whether one is. For the time
+    /// before a stream begins: while it flows, draining and napping costs less than waiting.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let mut polls: Vec<libc::pollfd> = self
+            .ports
+            .iter()
+            .map(|port| libc::pollfd {
+                fd: port.socket.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            })
+            .collect();
+        let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+        // SAFETY: the pointer and the count describe `polls`, exclusively borrowed.
+        let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) };
+        if ready >= 0 {
+            return Ok(ready > 0);
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            error => Err(error),
+        }
+    }
+
+    /// Messages that the sockets dropped since they were opened, for want of buffer or for a wrong
+    /// checksum, as the kernel counts now (`SO_MEMINFO`). Datagrams that arrived joined count as one
+    /// message.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn drops(&mut self) -> io::Result<u64> {
+        self.ports.iter_mut().map(Port::drops).sum()
+    }
+
+    /// The same as told by the datagrams themselves (`SO_RXQ_OVFL`): the count when the last one
+    /// received was queued, so it lags behind [`Receiver::drops`].
+    pub fn overflow(&self) -> u64 {
+        self.ports.iter().map(|port| port.overflow.total).sum()
+    }
+}
+
+impl Port {
+    fn bind(listen: &Listen, options: &ReceiverOptions) -> Result<Port, OpenError> {
+        let Listen {
+            address,
+            source,
+            interface,
+        } = listen;
+        let address = multicast::scoped(*address, interface.as_ref())?;
+        let failed = |what| move |source| OpenError::Socket { what, source };
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )
+        .map_err(failed("socket"))?;
+        let granted = option::ask_receive_buffer(&socket, options.buffer)
+            .map_err(failed("receive buffer"))?;
+        let group = address.ip().is_multicast();
+        if group {
+            // Several programs of one host may listen to one group; a unicast port stays exclusive.
+            socket
+                .set_reuse_address(true)
+                .map_err(failed("SO_REUSEADDR"))?;
+        }
+        option::set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1i32)
+            .map_err(failed("SO_RXQ_OVFL"))?;
+        if options.stamps {
+            option::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
+                .map_err(failed("SO_TIMESTAMPNS"))?;
+        }
+        let joins =
+            options.join && option::set(&socket, libc::SOL_UDP, libc::UDP_GRO, &1i32).is_ok();
+        if options.join && !joins {
+            tracing::info!("this kernel has no UDP_GRO: datagrams are received singly");
+        }
+        // Bound to the group itself, the socket hears nothing but the group.
+        let bind_error = |source| OpenError::Bind { address, source };
+        socket.bind(&address.into()).map_err(bind_error)?;
+        if group {
+            multicast::join(&socket, address.ip(), *source, interface.as_ref())?;
+        }
+        let bound = socket.local_addr().map_err(bind_error)?;
+        Ok(Port {
+            address: bound.as_socket().unwrap_or(address),
+            socket,
+            granted,
+            joins,
+            overflow: Wrapping::default(),
+            drops: Wrapping::default(),
+        })
+    }
+
+    /// Adds the messages that wait here to `batch`.
+    fn receive(&mut self, number: usize, batch: &mut Batch) -> io::Result<()> {
+        let first = batch.messages.len();
+        let mut names = [[0u8; ADDRESS_SPACE]; MESSAGES];
+        let mut controls = [Control([0u8; RECEIVE_SPACE]); MESSAGES];
+        let mut vectors = [libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        }; MESSAGES];
+        // SAFETY: a message header is plain data for which all zeroes are valid.
+        let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
+        let places = batch.memory[first * MESSAGE_SPACE..].chunks_exact_mut(MESSAGE_SPACE);
+        let mut room = 0;
+        for (i, place) in places.enumerate() {
+            vectors[i] = libc::iovec {
+                iov_base: place.as_mut_ptr().cast(),
+                iov_len: place.len(),
+            };
+            headers[i].msg_hdr = libc::msghdr {
+                msg_name: names[i].as_mut_ptr().cast(),
+                msg_namelen: ADDRESS_SPACE as libc::socklen_t,
+                msg_iov: &raw mut vectors[i],
+                msg_iovlen: 1,
+                msg_control: controls[i].0.as_mut_ptr().cast(),
+                msg_controllen: RECEIVE_SPACE as _,
+                ..headers[i].msg_hdr
+            };
+            room += 1;
+        }
+        // SAFETY: the first `room` headers point to names, vectors and controls that live in this
+        // frame, and the vectors to distinct places of the exclusively borrowed batch.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                room as c_uint,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return nothing_there(io::Error::last_os_error());
+        };
+        for i in 0..count.min(room) {
+            let header = &headers[i].msg_hdr;
+            let control = controls[i].0.get(..header.msg_controllen as _);
+            let received = ancillary::parse(control.unwrap_or(&[]));
+            if let Some(overflow) = received.overflow {
+                self.overflow.observe(overflow);
+            }
+            batch.messages.push(Message {
+                source: ancillary::socket_address(&names[i]),
+                port: number,
+                length: (headers[i].msg_len as usize).min(MESSAGE_SPACE),
+                segment: received.segment.unwrap_or(0),
+                truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+                stamp: received.stamp,
+            });
+        }
+        Ok(())
+    }
+
+    fn drops(&mut self) -> io::Result<u64> {
+        const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
+        let mut words = [0u32; DROPS + 1];
+        option::get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
+        self.drops.observe(words[DROPS]);
+        Ok(self.drops.total)
+    }
+}
+
+fn nothing_there(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// A 64-bit count made of readings of a 32-bit counter that wraps.
+#[derive(Debug, Default)]
+struct Wrapping {
+    last: u32,
+    total: u64,
+}
+
+impl Wrapping {
+    fn observe(&mut self, reading: u32) {
+        self.total += u64::from(reading.wrapping_sub(self.last));
+        self.last = reading;
+    }
+}
+
+/// Memory for one batch of messages, used again and again.
+pub struct Batch {
+    memory: Box<[u8]>,
+    messages: Vec<Message>,
+}
+
+struct Message {
+    source: Option<SocketAddr>,
+    port: usize,
+    length: usize,
+    /// Length of the datagrams in it; 0 when it is one datagram.
+    segment: usize,
+    truncated: bool,
+    stamp: Option<Duration>,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch::new()
+    }
+}
+
+impl Batch {
+    /// Room for [`MESSAGES`] messages of [`MESSAGE_SPACE`] bytes.
+    pub fn new() -> Batch {
+        Batch {
+            memory: vec![0; MESSAGES * MESSAGE_SPACE].into_boxed_slice(),
+            messages: Vec::with_capacity(MESSAGES),
+        }
+    }
+
+    /// The datagrams of the batch in the order of their arrival at each port.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        let places = self.memory.chunks_exact(MESSAGE_SPACE);
+        let messages = self.messages.iter().zip(places);
+        messages.flat_map(|(message, place)| Datagrams {
+            message,
+            rest: Some(&place[..message.length]),
+        })
+    }
+
+    /// Whether the last [`Receiver::receive`] used all room, so that more may be waiting.
+    pub fn is_full(&self) -> bool {
+        self.messages.len() == MESSAGES
+    }
+}
+
+/// One datagram of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Its payload.
+    pub bytes: &'a [u8],
+    /// Who sent it.
+    pub source: Option<SocketAddr>,
+    /// Which of the receiver's addresses it came to, counted from 0.
+    pub port: usize,
+    /// Whether its end is missing.
+    pub truncated: bool,
+    /// When the kernel received its message, since 1970-01-01 UTC, if stamps were asked for.
+    pub stamp: Option<Duration>,
+}
+
+/// Takes a message apart into the datagrams that the kernel joined: all of one length, the last may
+/// be shorter.
+struct Datagrams<'a> {
+    message: &'a Message,
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for Datagrams<'a> {
+    type Item = Datagram<'a>;
+
+    fn next(&mut self) -> Option<Datagram<'a>> {
+        let rest = self.rest?;
+        let segment = self.message.segment;
+        let (bytes, rest) = if segment == 0 || rest.len() <= segment {
+            (rest, None)
+        } else {
+            let (bytes, rest) = rest.split_at(segment);
+            (bytes, Some(rest))
+        };
+        self.rest = rest;
+        Some(Datagram {
+            bytes,
+            source: self.message.source,
+            port: self.message.port,
+            truncated: self.message.truncated && rest.is_none(),
+            stamp: self.message.stamp,
+        })
+    }
+}

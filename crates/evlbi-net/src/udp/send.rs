@@ -1,0 +1,473 @@
+//! Sends trains of datagrams, each gathered from a short head and a body that is not copied.
+
+use std::io;
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::train::{Layout, Scratch, datagrams_of};
+use super::{GrantedBuffer, Interface, OpenError, multicast, option};
+
+/// Most datagrams that the kernel takes in one message (`UDP_MAX_SEGMENTS` of older kernels).
+pub const MAX_SEGMENTS: usize = 64;
+
+/// Longest UDP payload over IPv4: 65535 less the headers of IP and UDP.
+const MAX_PAYLOAD_V4: usize = 65_535 - 20 - 8;
+/// Longest UDP payload over IPv6, whose length field does not count the IP header.
+const MAX_PAYLOAD_V6: usize = 65_535 - 8;
+
+/// How long a full socket buffer may hold up a train before its datagrams are given up.
+const BUFFER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Times that one message is offered again when the kernel reports an earlier datagram's ICMP error.
+const ICMP_PATIENCE: u32 = 8;
+
+/// Back-traffic datagrams read in one go, so that a flood of them cannot hold up the sender.
+const DRAIN: usize = 64;
+
+/// What may happen to a datagram that is longer than the path's MTU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fragmentation {
+    /// The system's setting (`net.ipv4.ip_no_pmtu_disc`): normally fragmented by this host only.
+    #[default]
+    System,
+    /// Never fragmented: refused here, and dropped by a router with a smaller MTU.
+    Forbid,
+    /// Fragmented wherever it is needed.
+    Allow,
+}
+
+/// How a [`Sender`] is set up.
+#[derive(Clone, Debug)]
+pub struct SenderOptions {
+    /// Local address and port; a port of 0 lets the kernel choose.
+    pub source: Option<SocketAddr>,
+    /// Interface that multicast leaves by; else the one that the routes point to.
+    pub interface: Option<Interface>,
+    /// Time to live (IPv4) or hop limit (IPv6); else the system's: 64, and 1 for multicast.
+    pub hops: Option<u8>,
+    /// Whether receivers on this host get this sender's multicast.
+    pub loopback: bool,
+    /// Socket buffer to ask for, in bytes.
+    pub buffer: usize,
+    /// Most datagrams in one message to the kernel, 1 to [`MAX_SEGMENTS`]; 1 sends single packets,
+    /// each with its own trip through the kernel and its own moment on the wire.
+    pub max_segments: usize,
+    /// What may happen to datagrams longer than the MTU.
+    pub fragmentation: Fragmentation,
+}
+
+impl Default for SenderOptions {
+    fn default() -> SenderOptions {
+        SenderOptions {
+            source: None,
+            interface: None,
+            hops: None,
+            loopback: true,
+            buffer: 4 << 20,
+            max_segments: MAX_SEGMENTS,
+            fragmentation: Fragmentation::System,
+        }
+    }
+}
+
+/// What became of the datagrams handed to a [`Sender`], in datagrams unless said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendCounts {
+    /// Accepted by the kernel.
+    pub sent: u64,
+    /// UDP payload bytes of those.
+    pub bytes: u64,
+    /// Messages that carried them: fewer than datagrams when the kernel segments.
+    pub messages: u64,
+    /// System calls made for them.
+    pub calls: u64,
+    /// Given up because the socket's or the device's buffer stayed full (ENOBUFS, EAGAIN, ENOMEM).
+    pub buffer_full: u64,
+    /// Given up because there is no route, neighbour or link (ENETUNREACH, EHOSTUNREACH, ENETDOWN...).
+    pub unreachable: u64,
+    /// Given up because longer than the MTU allows (EMSGSIZE).
+    pub too_long: u64,
+    /// Given up because this host's packet filter forbids them (EPERM, EACCES).
+    pub forbidden: u64,
+    /// Answers "port unreachable" to earlier datagrams (ECONNREFUSED): nobody listens there (yet).
+    /// The datagrams themselves were sent.
+    pub refused: u64,
+    /// Datagrams that readers sent back.
+    pub back_datagrams: u64,
+}
+
+impl SendCounts {
+    /// Adds what became of another sender's datagrams.
+    pub fn add(&mut self, other: &SendCounts) {
+        self.sent += other.sent;
+        self.bytes += other.bytes;
+        self.messages += other.messages;
+        self.calls += other.calls;
+        self.buffer_full += other.buffer_full;
+        self.unreachable += other.unreachable;
+        self.too_long += other.too_long;
+        self.forbidden += other.forbidden;
+        self.refused += other.refused;
+        self.back_datagrams += other.back_datagrams;
+    }
+
+    /// Datagrams that were handed over but did not leave: numbers that no receiver can have seen.
+    pub fn not_sent(&self) -> u64 {
+        self.buffer_full + self.unreachable + self.too_long + self.forbidden
+    }
+}
+
+/// A UDP socket connected to one destination, which sends many datagrams per system call.
+#[derive(Debug)]
+pub struct Sender {
+    socket: Socket,
+    destination: SocketAddr,
+    granted: GrantedBuffer,
+    max_segments: usize,
+    /// Datagrams shorter than this go several to a message. The kernel refuses longer ones.
+    joined_below: usize,
+    counts: SendCounts,
+    scratch: Scratch,
+}
+
+impl Sender {
+    /// Opens a socket to `destination`, unicast or multicast, IPv4 or IPv6.
+    ///
+    /// # Errors
+    /// [`OpenError`] when an address, interface or option is refused, or there is no route.
+    pub fn connect(destination: SocketAddr, options: &SenderOptions) -> Result<Sender, OpenError> {
+        let destination = multicast::scoped(destination, options.interface.as_ref())?;
+        let socket = Socket::new(
+            Domain::for_address(destination),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )
+        .map_err(failed("socket"))?;
+        let granted =
+            option::ask_send_buffer(&socket, options.buffer).map_err(failed("send buffer"))?;
+        socket
+            .set_write_timeout(Some(BUFFER_PATIENCE))
+            .map_err(failed("send timeout"))?;
+        set_fragmentation(&socket, destination, options.fragmentation)
+            .map_err(failed("path MTU discovery"))?;
+        set_hops(&socket, destination, options).map_err(failed("hop limit"))?;
+        if let Some(interface) = &options.interface {
+            multicast::leave_by(&socket, destination.ip(), interface)?;
+        }
+        if let Some(address) = options.source {
+            if address.is_ipv4() != destination.is_ipv4() {
+                return Err(OpenError::Families(address.ip(), destination.ip()));
+            }
+            socket
+                .bind(&address.into())
+                .map_err(|source| OpenError::Bind { address, source })?;
+        }
+        socket
+            .connect(&destination.into())
+            .map_err(|source| OpenError::Connect {
+                destination,
+                source,
+            })?;
+        let segmentation = option::get_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        Ok(Sender {
+            socket,
+            destination,
+            granted,
+            max_segments: options.max_segments.clamp(1, MAX_SEGMENTS),
+            joined_below: if segmentation { usize::MAX } else { 0 },
+            counts: SendCounts::default(),
+            scratch: Scratch::default(),
+        })
+    }
+
+    /// Where the datagrams go.
+    pub fn destination(&self) -> SocketAddr {
+        self.destination
+    }
+
+    /// Where they come from.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        let address = self.socket.local_addr()?;
+        address.as_socket().ok_or(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The send buffer asked for and granted.
+    pub fn buffer(&self) -> &GrantedBuffer {
+        &self.granted
+    }
+
+    /// The MTU of the route to the destination in bytes, IP header included.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn path_mtu(&self) -> io::Result<usize> {
+        let mtu = match self.destination {
+            SocketAddr::V4(_) => option::get_int(&self.socket, libc::IPPROTO_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => option::get_int(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        }?;
+        Ok(usize::try_from(mtu).unwrap_or(0))
+    }
+
+    /// Longest datagram in bytes that the address family can carry at all.
+    pub fn max_payload(&self) -> usize {
+        match self.destination {
+            SocketAddr::V4(_) => MAX_PAYLOAD_V4,
+            SocketAddr::V6(_) => MAX_PAYLOAD_V6,
+        }
+    }
+
+    /// Whether datagrams of `length` bytes go to the kernel several to a message, as far as is known.
+    pub fn joins(&self, length: usize) -> bool {
+        self.max_segments > 1 && length < self.joined_below && 2 * length <= self.max_payload()
+    }
+
+    /// What became of everything sent so far.
+    pub fn counts(&self) -> &SendCounts {
+        &self.counts
+    }
+
+    /// Begins a train of datagrams. Nothing leaves before [`Train::send`].
+    pub fn batch<'a>(&mut self) -> Train<'_, 'a> {
+        self.scratch.pieces.clear();
+        Train {
+            sender: self,
+            bodies: PhantomData,
+        }
+    }
+
+    /// Reads and counts what readers have sent back (jive5ab's do, so that switches remember them).
+    /// Returns at once; reads a bounded number, so call it now and then.
+    pub fn drain_back_traffic(&mut self) {
+        let mut byte = [0u8; 1];
+        for _ in 0..DRAIN {
+            // SAFETY: the pointer and length describe `byte`, exclusively borrowed.
+            let result = unsafe {
+                libc::recv(
+                    self.socket.as_raw_fd(),
+                    byte.as_mut_ptr().cast(),
+                    byte.len(),
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if result >= 0 {
+                self.counts.back_datagrams += 1;
+            } else if io::Error::last_os_error().raw_os_error() == Some(libc::ECONNREFUSED) {
+                self.counts.refused += 1;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Sends every piece of the train; returns how many datagrams the kernel accepted.
+    fn transmit(&mut self) -> io::Result<usize> {
+        self.scratch.gather();
+        let before = self.counts.sent;
+        let mut next = 0;
+        let mut icmp_errors = 0;
+        while next < self.scratch.pieces.len() {
+            let layout = Layout {
+                max_segments: self.max_segments,
+                joined_below: self.joined_below,
+                max_payload: self.max_payload(),
+            };
+            self.scratch.assemble(next, &layout);
+            self.counts.calls += 1;
+            match self.scratch.hand_over(self.socket.as_raw_fd()) {
+                Ok(messages) => {
+                    next += self.count_sent(messages);
+                    icmp_errors = 0;
+                }
+                Err(error) => match self.judge(&error, next) {
+                    Verdict::Again => {}
+                    Verdict::AfterIcmp if icmp_errors < ICMP_PATIENCE => icmp_errors += 1,
+                    Verdict::AfterIcmp => {
+                        next += self.give_up(|counts| &mut counts.unreachable, &error);
+                    }
+                    Verdict::GiveUp(counter) => next += self.give_up(counter, &error),
+                    Verdict::Fatal => return Err(error),
+                },
+            }
+        }
+        Ok((self.counts.sent - before) as usize)
+    }
+
+    fn count_sent(&mut self, messages: usize) -> usize {
+        let sent = &self.scratch.messages[..messages];
+        let datagrams = sent.iter().map(datagrams_of).sum::<usize>();
+        let bytes = sent.iter().map(|m| u64::from(m.msg_len)).sum::<u64>();
+        self.counts.sent += datagrams as u64;
+        self.counts.bytes += bytes;
+        self.counts.messages += messages as u64;
+        datagrams
+    }
+
+    /// What to do about `error`, which the first of the assembled messages met; it begins with piece
+    /// number `next`.
+    fn judge(&mut self, error: &io::Error, next: usize) -> Verdict {
+        let joined = self
+            .scratch
+            .messages
+            .first()
+            .is_some_and(|m| datagrams_of(m) > 1);
+        match error.raw_os_error().unwrap_or(0) {
+            libc::EINTR => Verdict::Again,
+            libc::ECONNREFUSED => {
+                self.counts.refused += 1;
+                Verdict::AfterIcmp
+            }
+            libc::EIO | libc::ENOPROTOOPT | libc::EOPNOTSUPP if joined => {
+                self.stop_joining(0, error);
+                Verdict::Again
+            }
+            // A segment longer than the MTU: EINVAL before Linux 6.14, EMSGSIZE since.
+            libc::EINVAL | libc::EMSGSIZE if joined => {
+                self.stop_joining(self.scratch.pieces[next].length(), error);
+                Verdict::Again
+            }
+            libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM => {
+                Verdict::GiveUp(|counts| &mut counts.buffer_full)
+            }
+            libc::EMSGSIZE => Verdict::GiveUp(|counts| &mut counts.too_long),
+            libc::EPERM | libc::EACCES => Verdict::GiveUp(|counts| &mut counts.forbidden),
+            libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN
+            | libc::ENODEV
+            | libc::EADDRNOTAVAIL => Verdict::GiveUp(|counts| &mut counts.unreachable),
+            _ => Verdict::Fatal,
+        }
+    }
+
+    fn stop_joining(&mut self, length: usize, error: &io::Error) {
+        self.joined_below = length;
+        tracing::info!(
+            destination = %self.destination,
+            %error,
+            "the kernel does not segment datagrams of {length} bytes and more: sending them singly"
+        );
+    }
+
+    /// Counts the datagrams of the first message as not sent, says so the first time, and passes
+    /// over them.
+    fn give_up(&mut self, counter: Counter, error: &io::Error) -> usize {
+        let datagrams = self.scratch.messages.first().map_or(1, datagrams_of);
+        let count = counter(&mut self.counts);
+        if *count == 0 {
+            tracing::warn!(
+                destination = %self.destination,
+                "datagrams are not sent: {error} (said once, counted always)"
+            );
+        }
+        *count += datagrams as u64;
+        datagrams
+    }
+}
+
+type Counter = fn(&mut SendCounts) -> &mut u64;
+
+enum Verdict {
+    /// Offer it again, in the way that is now chosen.
+    Again,
+    /// The error was an earlier datagram's and is now taken off the socket: offer it again.
+    AfterIcmp,
+    /// Count it here and pass over it.
+    GiveUp(Counter),
+    Fatal,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Socket { what, source }
+}
+
+fn set_fragmentation(
+    socket: &Socket,
+    destination: SocketAddr,
+    fragmentation: Fragmentation,
+) -> io::Result<()> {
+    // The values of IPv6 (IPV6_PMTUDISC_*) are the same.
+    let value = match fragmentation {
+        Fragmentation::System => return Ok(()),
+        Fragmentation::Forbid => libc::IP_PMTUDISC_DO,
+        Fragmentation::Allow => libc::IP_PMTUDISC_DONT,
+    };
+    match destination {
+        SocketAddr::V4(_) => option::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &value),
+        SocketAddr::V6(_) => {
+            option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &value)
+        }
+    }
+}
+
+fn set_hops(socket: &Socket, destination: SocketAddr, options: &SenderOptions) -> io::Result<()> {
+    match destination.ip() {
+        IpAddr::V4(_) => socket.set_multicast_loop_v4(options.loopback)?,
+        IpAddr::V6(_) => socket.set_multicast_loop_v6(options.loopback)?,
+    }
+    let Some(hops) = options.hops.map(u32::from) else {
+        return Ok(());
+    };
+    match destination.ip() {
+        IpAddr::V4(address) if Ipv4Addr::is_multicast(&address) => {
+            socket.set_multicast_ttl_v4(hops)
+        }
+        IpAddr::V4(_) => socket.set_ttl_v4(hops),
+        IpAddr::V6(address) if Ipv6Addr::is_multicast(&address) => {
+            socket.set_multicast_hops_v6(hops)
+        }
+        IpAddr::V6(_) => socket.set_unicast_hops_v6(hops),
+    }
+}
+
+impl std::os::fd::AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Datagrams that leave together, in order.
+pub struct Train<'s, 'a> {
+    sender: &'s mut Sender,
+    bodies: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Train<'_, 'a> {
+    /// Adds a datagram of `head` (copied) followed by `body` (sent from where it lies).
+    ///
+    /// # Panics
+    /// When `head` is longer than [`MAX_HEAD`](super::MAX_HEAD).
+    pub fn push(&mut self, head: &[u8], body: &'a [u8]) {
+        self.sender.scratch.push(head, body);
+    }
+
+    /// Datagrams in the train.
+    pub fn len(&self) -> usize {
+        self.sender.scratch.pieces.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hands the train to the kernel; returns how many of its datagrams the kernel accepted. The
+    /// others are in [`SendCounts::not_sent`]: no full buffer, missing route or absent receiver ends
+    /// a flow.
+    ///
+    /// # Errors
+    /// Only what would befall every later datagram too, such as a broken socket.
+    pub fn send(self) -> io::Result<usize> {
+        let result = self.sender.transmit();
+        self.sender.scratch.clear();
+        result
+    }
+}

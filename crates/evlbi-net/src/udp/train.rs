@@ -1,0 +1,163 @@
+//! Puts the datagrams of a train together into messages for the kernel.
+
+use std::ffi::{c_int, c_uint};
+use std::io;
+use std::ptr;
+
+use super::ancillary::{self, Control, SEGMENT_SPACE};
+
+/// Longest head of a datagram in bytes: a sequence number and a VDIF header.
+pub const MAX_HEAD: usize = 8 + 32;
+
+/// Messages handed over in one system call.
+const MESSAGES: usize = 64;
+
+pub(super) struct Piece {
+    head: [u8; MAX_HEAD],
+    head_length: usize,
+    body: *const u8,
+    body_length: usize,
+}
+
+impl Piece {
+    pub(super) fn length(&self) -> usize {
+        self.head_length + self.body_length
+    }
+}
+
+/// What decides how datagrams are put together into messages.
+pub(super) struct Layout {
+    pub(super) max_segments: usize,
+    pub(super) joined_below: usize,
+    pub(super) max_payload: usize,
+}
+
+impl Layout {
+    /// How many of `pieces` make the first message: datagrams of one size, of which the last may be
+    /// shorter, as the kernel cuts them apart again.
+    fn count(&self, pieces: &[Piece]) -> usize {
+        let Some(size) = pieces.first().map(Piece::length) else {
+            return 0;
+        };
+        if size == 0 || size >= self.joined_below {
+            return 1;
+        }
+        let most = self.max_segments.min(self.max_payload / size).max(1);
+        let most = &pieces[..most.min(pieces.len())];
+        let equal = most
+            .iter()
+            .take_while(|piece| piece.length() == size)
+            .count();
+        let shorter = most
+            .get(equal)
+            .is_some_and(|last| (1..size).contains(&last.length()));
+        equal + usize::from(shorter)
+    }
+}
+
+/// The kernel's view of a train. Kept between trains so that none allocates; holds pointers into the
+/// train's bodies only while that train lives.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub(super) pieces: Vec<Piece>,
+    /// Two for each piece: head, body.
+    vectors: Vec<libc::iovec>,
+    pub(super) messages: Vec<libc::mmsghdr>,
+    controls: Vec<Control<SEGMENT_SPACE>>,
+}
+
+// SAFETY: the pointers are followed only within `Train::send`, while the train that brought them
+// borrows both the sender and the bodies; `Train::send` clears them and `Sender::batch`
+// forgets those of a train that was dropped. Between trains a Scratch is only spare capacity.
+unsafe impl Send for Scratch {}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+impl Scratch {
+    /// Adds a datagram; its body must outlive the call to [`Scratch::hand_over`].
+    pub(super) fn push(&mut self, head: &[u8], body: &[u8]) {
+        assert!(head.len() <= MAX_HEAD, "a head of {} bytes", head.len());
+        let mut piece = Piece {
+            head: [0; MAX_HEAD],
+            head_length: head.len(),
+            body: body.as_ptr(),
+            body_length: body.len(),
+        };
+        piece.head[..head.len()].copy_from_slice(head);
+        self.pieces.push(piece);
+    }
+
+    /// Points at the heads and bodies of all pieces.
+    pub(super) fn gather(&mut self) {
+        self.vectors.clear();
+        self.vectors.extend(self.pieces.iter().flat_map(|piece| {
+            [
+                vector(piece.head.as_ptr(), piece.head_length),
+                vector(piece.body, piece.body_length),
+            ]
+        }));
+    }
+
+    /// Makes messages of the pieces from number `next` on, as many as one call takes.
+    pub(super) fn assemble(&mut self, mut next: usize, layout: &Layout) {
+        self.messages.clear();
+        self.controls.clear();
+        let vectors = self.vectors.as_mut_ptr();
+        while next < self.pieces.len() && self.messages.len() < MESSAGES {
+            let count = layout.count(&self.pieces[next..]);
+            // SAFETY: a message header is plain data for which all zeroes are valid.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = vectors.wrapping_add(2 * next);
+            message.msg_hdr.msg_iovlen = 2 * count;
+            self.messages.push(message);
+            if count > 1 {
+                // Several fit into one packet, so the length fits 16 bits.
+                let size = self.pieces[next].length() as u16;
+                self.controls.push(ancillary::segment_size(size));
+            }
+            next += count;
+        }
+        let joined = self.messages.iter_mut().filter(|m| datagrams_of(m) > 1);
+        for (message, control) in joined.zip(&mut self.controls) {
+            message.msg_hdr.msg_control = ptr::from_mut(control).cast();
+            message.msg_hdr.msg_controllen = SEGMENT_SPACE;
+        }
+    }
+
+    /// Offers the assembled messages to the kernel; returns how many of them it took.
+    pub(super) fn hand_over(&mut self, socket: c_int) -> io::Result<usize> {
+        // SAFETY: the messages point to vectors and controls of this scratch, which do not move
+        // during the call; the vectors point to heads in `pieces` and to bodies that the train
+        // borrows.
+        let taken = unsafe {
+            libc::sendmmsg(
+                socket,
+                self.messages.as_mut_ptr(),
+                self.messages.len() as c_uint,
+                0,
+            )
+        };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+        self.vectors.clear();
+        self.pieces.clear();
+    }
+}
+
+fn vector(base: *const u8, length: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: base.cast_mut().cast(),
+        iov_len: length,
+    }
+}
+
+pub(super) fn datagrams_of(message: &libc::mmsghdr) -> usize {
+    message.msg_hdr.msg_iovlen / 2
+}

@@ -1,0 +1,441 @@
+//! Datagrams through real sockets on the loopback interface.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use evlbi_net::udp::{
+    Batch, Fragmentation, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions,
+};
+
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const LOOPBACK_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
+
+/// Long enough that only a datagram that never comes takes it.
+const NEVER: Duration = Duration::from_secs(10);
+
+fn receiver(address: SocketAddr, options: &ReceiverOptions) -> (Receiver, SocketAddr) {
+    let receiver = Receiver::bind(&[address.into()], options).unwrap();
+    let bound = receiver.local_addresses().next().unwrap();
+    (receiver, bound)
+}
+
+/// Takes up `count` datagrams.
+fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
+    let mut batch = Batch::new();
+    let mut datagrams = Vec::new();
+    while datagrams.len() < count {
+        assert!(
+            receiver.wait(NEVER).unwrap(),
+            "{} of {count}",
+            datagrams.len()
+        );
+        receiver.receive(&mut batch).unwrap();
+        datagrams.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+    }
+    datagrams
+}
+
+/// Datagrams of `size` bytes, each different from every other and within itself.
+fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|n| {
+            (0..size)
+                .map(|i| (i * 7 + n * 13 + i / 251) as u8)
+                .collect()
+        })
+        .collect()
+}
+
+/// Sends each of `datagrams` with its first bytes as the head and the rest as the body.
+fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
+    let mut train = sender.batch();
+    for datagram in datagrams {
+        let (head, body) = datagram.split_at(datagram.len().min(8));
+        train.push(head, body);
+    }
+    train.send().unwrap()
+}
+
+fn round_trip(address: SocketAddr, max_segments: usize, join: bool, size: usize, count: usize) {
+    let options = ReceiverOptions {
+        join,
+        ..ReceiverOptions::default()
+    };
+    let (mut receiver, bound) = receiver(address, &options);
+    let options = SenderOptions {
+        max_segments,
+        ..SenderOptions::default()
+    };
+    let mut sender = Sender::connect(bound, &options).unwrap();
+    let sent = payloads(size, count);
+    assert_eq!(send(&mut sender, &sent), count);
+    assert_eq!(
+        collect(&mut receiver, count),
+        sent,
+        "{count} of {size} bytes"
+    );
+    let counts = sender.counts();
+    assert_eq!(counts.sent, count as u64);
+    assert_eq!(counts.bytes, (size * count) as u64);
+    assert_eq!(counts.not_sent(), 0);
+    assert_eq!(receiver.drops().unwrap(), 0);
+}
+
+#[test]
+fn all_sizes_and_counts_arrive_as_they_were_sent() {
+    for (max_segments, join) in [(64, true), (64, false), (1, true), (5, true)] {
+        for size in [
+            0, 1, 2, 7, 8, 9, 100, 511, 1000, 1472, 4096, 8032, 9000, 32_753, 65_507,
+        ] {
+            for count in [1, 2, 3, 44, 45, 64, 65, 200] {
+                if size * count <= 4 << 20 {
+                    round_trip(LOOPBACK, max_segments, join, size, count);
+                }
+            }
+        }
+    }
+}
+
+/// Whether this host has IPv6; says so if not.
+fn has_ipv6() -> bool {
+    let bound = UdpSocket::bind(LOOPBACK_V6);
+    if let Err(error) = &bound {
+        eprintln!("skipped: no IPv6 here: {error}");
+    }
+    bound.is_ok()
+}
+
+#[test]
+fn the_same_over_ipv6() {
+    if !has_ipv6() {
+        return;
+    }
+    for size in [0, 1, 8, 1452, 8224, 65_527] {
+        for count in [1, 45, 130] {
+            if size * count <= 4 << 20 {
+                round_trip(LOOPBACK_V6, 64, true, size, count);
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_mixed_in_a_train_keep_their_order_and_ends() {
+    let sizes = [
+        100, 100, 100, 60, 100, 0, 0, 100, 200, 200, 1, 1, 1, 9000, 8999, 9000, 9000, 65_507, 3,
+    ];
+    let sent: Vec<Vec<u8>> = sizes
+        .iter()
+        .enumerate()
+        .map(|(n, &size)| vec![n as u8; size])
+        .collect();
+    let (mut receiver, bound) = receiver(LOOPBACK, &ReceiverOptions::default());
+    let mut sender = Sender::connect(bound, &SenderOptions::default()).unwrap();
+    assert_eq!(send(&mut sender, &sent), sizes.len());
+    assert_eq!(collect(&mut receiver, sizes.len()), sent);
+}
+
+#[test]
+fn datagrams_travel_joined_and_single_packets_do_not() {
+    let (mut receiver, bound) = receiver(LOOPBACK, &ReceiverOptions::default());
+    let sent = payloads(1472, 400);
+    let mut sender = Sender::connect(bound, &SenderOptions::default()).unwrap();
+    assert!(sender.joins(1472));
+    send(&mut sender, &sent);
+    let counts = sender.counts();
+    // 44 of 1472 bytes are the most that one IPv4 packet holds.
+    assert_eq!((counts.messages, counts.calls), (10, 1));
+    collect(&mut receiver, 400);
+
+    let options = SenderOptions {
+        max_segments: 1,
+        ..SenderOptions::default()
+    };
+    let mut single = Sender::connect(bound, &options).unwrap();
+    assert!(!single.joins(1472));
+    send(&mut single, &sent);
+    assert_eq!(single.counts().messages, 400);
+    collect(&mut receiver, 400);
+}
+
+#[test]
+fn a_kernel_that_will_not_segment_gets_single_datagrams() {
+    let (mut receiver, bound) = receiver(LOOPBACK, &ReceiverOptions::default());
+    let mut sender = Sender::connect(bound, &SenderOptions::default()).unwrap();
+    // Without checksums the kernel refuses to segment.
+    let socket = socket2::SockRef::from(&sender);
+    let no_check: i32 = 1;
+    // SAFETY: the pointer and length describe an int that lives through the call.
+    let result = unsafe {
+        use std::os::fd::AsRawFd;
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            (&raw const no_check).cast(),
+            4,
+        )
+    };
+    assert_eq!(result, 0);
+    let sent = payloads(1000, 100);
+    assert_eq!(send(&mut sender, &sent), 100);
+    assert_eq!(collect(&mut receiver, 100), sent);
+    assert!(!sender.joins(1000));
+    assert_eq!(sender.counts().messages, 100);
+    assert_eq!(send(&mut sender, &sent), 100);
+    assert_eq!(collect(&mut receiver, 100), sent);
+}
+
+#[test]
+fn an_absent_receiver_does_not_stop_the_flow() {
+    // An address of its own, so that no other test is given the port meanwhile.
+    let port = UdpSocket::bind("127.0.0.9:0").unwrap();
+    let address = port.local_addr().unwrap();
+    drop(port);
+    for max_segments in [64, 1] {
+        let options = SenderOptions {
+            max_segments,
+            ..SenderOptions::default()
+        };
+        let mut sender = Sender::connect(address, &options).unwrap();
+        for _ in 0..5 {
+            assert_eq!(send(&mut sender, &payloads(500, 100)), 100);
+        }
+        let counts = *sender.counts();
+        assert_eq!((counts.sent, counts.not_sent()), (500, 0));
+        assert!(counts.refused > 0, "{counts:?}");
+
+        let (mut receiver, _) = receiver(address, &ReceiverOptions::default());
+        sender.drain_back_traffic();
+        let sent = payloads(500, 3);
+        assert_eq!(send(&mut sender, &sent), 3);
+        assert_eq!(collect(&mut receiver, 3), sent);
+    }
+}
+
+#[test]
+fn datagrams_that_cannot_leave_are_counted() {
+    let (mut receiver, bound) = receiver(LOOPBACK, &ReceiverOptions::default());
+    let mut sender = Sender::connect(bound, &SenderOptions::default()).unwrap();
+    let good = vec![1u8; 1000];
+    let long = vec![2u8; 65_508];
+    let sent = send(&mut sender, &[good.clone(), long, good.clone()]);
+    assert_eq!(sent, 2);
+    assert_eq!(sender.counts().too_long, 1);
+    assert_eq!(collect(&mut receiver, 2), [good.clone(), good]);
+}
+
+#[test]
+fn what_readers_send_back_is_counted_and_ignored() {
+    let reader = UdpSocket::bind(LOOPBACK).unwrap();
+    let mut sender =
+        Sender::connect(reader.local_addr().unwrap(), &SenderOptions::default()).unwrap();
+    for _ in 0..100 {
+        reader
+            .send_to(b"jive5ab", sender.local_address().unwrap())
+            .unwrap();
+    }
+    let stranger = UdpSocket::bind(LOOPBACK).unwrap();
+    stranger
+        .send_to(b"?", sender.local_address().unwrap())
+        .unwrap();
+    sender.drain_back_traffic();
+    sender.drain_back_traffic();
+    sender.drain_back_traffic();
+    assert_eq!(sender.counts().back_datagrams, 100);
+    assert_eq!(send(&mut sender, &payloads(100, 1)), 1);
+}
+
+#[test]
+fn the_route_tells_its_mtu() {
+    let sender = Sender::connect("127.0.0.1:9".parse().unwrap(), &SenderOptions::default());
+    assert_eq!(sender.unwrap().path_mtu().unwrap(), 65_535);
+    if !has_ipv6() {
+        return;
+    }
+    let sender = Sender::connect("[::1]:9".parse().unwrap(), &SenderOptions::default());
+    assert_eq!(sender.unwrap().path_mtu().unwrap(), 65_536);
+}
+
+#[test]
+fn datagrams_know_their_source_their_port_and_their_time() {
+    let options = ReceiverOptions {
+        stamps: true,
+        ..ReceiverOptions::default()
+    };
+    let mut receiver = Receiver::bind(&[LOOPBACK.into(), LOOPBACK.into()], &options).unwrap();
+    let ports: Vec<SocketAddr> = receiver.local_addresses().collect();
+    let before = std::time::SystemTime::now();
+    let mut senders: Vec<Sender> = ports
+        .iter()
+        .map(|&port| Sender::connect(port, &SenderOptions::default()).unwrap())
+        .collect();
+    for sender in &mut senders {
+        send(sender, &payloads(700, 50));
+    }
+    let mut batch = Batch::new();
+    let mut seen = [0; 2];
+    while seen != [50, 50] {
+        assert!(receiver.wait(NEVER).unwrap());
+        receiver.receive(&mut batch).unwrap();
+        for datagram in batch.datagrams() {
+            let source = senders[datagram.port].local_address().unwrap();
+            assert_eq!(datagram.source, Some(source));
+            assert!(!datagram.truncated);
+            let stamp = std::time::UNIX_EPOCH + datagram.stamp.unwrap();
+            assert!(stamp >= before && stamp <= std::time::SystemTime::now());
+            seen[datagram.port] += 1;
+        }
+    }
+    assert_eq!(receiver.receive(&mut batch).unwrap(), 0);
+    assert_eq!(batch.datagrams().count(), 0);
+}
+
+#[test]
+fn a_busy_port_does_not_shut_out_another() {
+    let options = ReceiverOptions {
+        join: false,
+        ..ReceiverOptions::default()
+    };
+    let mut receiver = Receiver::bind(&[LOOPBACK.into(), LOOPBACK.into()], &options).unwrap();
+    let ports: Vec<SocketAddr> = receiver.local_addresses().collect();
+    for &port in &ports {
+        let mut sender = Sender::connect(port, &SenderOptions::default()).unwrap();
+        send(&mut sender, &payloads(700, 50));
+    }
+    let mut batch = Batch::new();
+    let mut first = Vec::new();
+    for _ in 0..4 {
+        receiver.receive(&mut batch).unwrap();
+        first.push(batch.datagrams().next().unwrap().port);
+    }
+    assert_eq!(first, [0, 1, 0, 1]);
+}
+
+#[test]
+fn any_address_of_both_families_hears_ipv4_as_ipv4() {
+    if !has_ipv6() {
+        return;
+    }
+    let (mut receiver, bound) = receiver("[::]:0".parse().unwrap(), &ReceiverOptions::default());
+    let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), bound.port());
+    let mut sender = Sender::connect(to, &SenderOptions::default()).unwrap();
+    send(&mut sender, &payloads(10, 1));
+    assert!(receiver.wait(NEVER).unwrap());
+    let mut batch = Batch::new();
+    receiver.receive(&mut batch).unwrap();
+    let source = batch.datagrams().next().unwrap().source;
+    assert_eq!(source, Some(sender.local_address().unwrap()));
+}
+
+#[test]
+fn a_small_buffer_is_reported_with_its_remedy() {
+    let (receiver, _) = receiver(LOOPBACK, &ReceiverOptions::default());
+    let buffer = receiver.buffer().unwrap();
+    assert_eq!(buffer.asked, 64 << 20);
+    match &buffer.remedy {
+        None => assert!(buffer.granted >= buffer.asked),
+        Some(remedy) => {
+            assert!(buffer.granted < buffer.asked);
+            assert!(remedy.contains("sysctl -w net.core.rmem_max=67108864"));
+        }
+    }
+}
+
+#[test]
+fn what_a_stalled_reader_loses_is_known_at_once_and_with_the_next_datagram() {
+    for join in [true, false] {
+        let options = ReceiverOptions {
+            buffer: 64 << 10,
+            join,
+            ..ReceiverOptions::default()
+        };
+        let (mut receiver, bound) = receiver(LOOPBACK, &options);
+        let options = SenderOptions {
+            max_segments: 1,
+            ..SenderOptions::default()
+        };
+        let mut sender = Sender::connect(bound, &options).unwrap();
+        assert_eq!(send(&mut sender, &payloads(1000, 1000)), 1000);
+        let drops = receiver.drops().unwrap();
+        assert!(drops > 0);
+        assert_eq!(receiver.overflow(), 0);
+
+        let kept = 1000 - drops as usize;
+        let received = collect(&mut receiver, kept);
+        assert_eq!(received, payloads(1000, 1000)[..kept]);
+        send(&mut sender, &payloads(1000, 1));
+        collect(&mut receiver, 1);
+        assert_eq!(receiver.overflow(), drops);
+        assert_eq!(receiver.drops().unwrap(), drops);
+    }
+}
+
+/// A group and port that no other test uses.
+fn group(address: &str) -> Listen {
+    Listen {
+        interface: Some("lo".parse().unwrap()),
+        ..address.parse::<SocketAddr>().unwrap().into()
+    }
+}
+
+fn multicast_sender(group: &Listen) -> Sender {
+    let options = SenderOptions {
+        source: Some(LOOPBACK),
+        interface: group.interface.clone(),
+        hops: Some(3),
+        fragmentation: Fragmentation::Forbid,
+        ..SenderOptions::default()
+    };
+    Sender::connect(group.address, &options).unwrap()
+}
+
+#[test]
+fn multicast_reaches_every_receiver_that_joined() {
+    let group = group("239.255.77.1:47001");
+    let listen = std::slice::from_ref(&group);
+    let mut first = Receiver::bind(listen, &ReceiverOptions::default()).unwrap();
+    let mut second = Receiver::bind(listen, &ReceiverOptions::default()).unwrap();
+    let mut sender = multicast_sender(&group);
+    let sent = payloads(1200, 60);
+    assert_eq!(send(&mut sender, &sent), 60);
+    assert_eq!(collect(&mut first, 60), sent);
+    assert_eq!(collect(&mut second, 60), sent);
+}
+
+#[test]
+fn source_specific_multicast_hears_its_source_alone() {
+    let from = |source: &str| Listen {
+        source: Some(source.parse().unwrap()),
+        ..group("232.1.77.2:47002")
+    };
+    let mut theirs = Receiver::bind(&[from("127.0.0.1")], &ReceiverOptions::default()).unwrap();
+    let mut others = Receiver::bind(&[from("127.0.0.2")], &ReceiverOptions::default()).unwrap();
+    let mut sender = multicast_sender(&group("232.1.77.2:47002"));
+    let sent = payloads(100, 5);
+    assert_eq!(send(&mut sender, &sent), 5);
+    assert_eq!(collect(&mut theirs, 5), sent);
+    // Loopback delivers before send returns: what is not there now never comes.
+    assert_eq!(others.receive(&mut Batch::new()).unwrap(), 0);
+}
+
+#[test]
+fn errors_say_what_was_asked_for() {
+    let (_holder, bound) = receiver(LOOPBACK, &ReceiverOptions::default());
+    let taken = Receiver::bind(&[bound.into()], &ReceiverOptions::default());
+    assert!(matches!(taken, Err(OpenError::Bind { address, .. }) if address == bound));
+
+    let options = SenderOptions {
+        source: Some(LOOPBACK_V6),
+        ..SenderOptions::default()
+    };
+    let mixed = Sender::connect(bound, &options);
+    assert!(matches!(mixed, Err(OpenError::Families(..))));
+
+    let nowhere = Listen {
+        interface: Some("no-such-interface".parse().unwrap()),
+        ..group("239.255.77.3:47003")
+    };
+    let error = Receiver::bind(&[nowhere], &ReceiverOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("no-such-interface"), "{error}");
+}

@@ -1,0 +1,390 @@
+//! The command line: one grammar for all commands.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use evlbi_core::packetise::Rule;
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::{Policy, Replace};
+
+use crate::units;
+use crate::url::Url;
+
+/// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
+#[derive(Parser)]
+#[command(name = "evlbi", version, about, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say more (-v: decisions, -vv: details) on standard error
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Simulated stations stream in real time through a lossy relay into recordings; every number is checked
+    Demo(DemoArgs),
+    /// Send a recording, a test pattern or a simulated station
+    #[command(after_help = SEND_HELP)]
+    Send(SendArgs),
+    /// Receive a stream and record it, with what was lost marked in time
+    #[command(after_help = RECV_HELP)]
+    Recv(RecvArgs),
+    /// Lose frames or packets of a file under control
+    #[command(after_help = SHED_HELP)]
+    Drop(DropArgs),
+    /// Say what a recording holds: format, threads, times, gaps, state counts, spectrum
+    Inspect(InspectArgs),
+    /// Write recordings of simulated stations
+    Sky(SkyArgs),
+}
+
+const SHED_HELP: &str = "\
+Policies of --shed:
+  none             everything is kept
+  every:N          one in N, steadily
+  bunch:F          bunches of 1 to 10, the fraction F exact (F as 0.05 or 5%)
+  random:F         each by chance
+  burst:F[,LENGTH] by chance in bursts of mean LENGTH (Gilbert-Elliott)
+  threads:A,B,C-D  whole VDIF threads
+  common:F[,TIME]  alike at all stations with the same seed, in blocks of TIME (100 ms or more)
+  fit:RATE         just enough to fit an Ethernet of that rate (1G)";
+
+const SEND_HELP: &str = "\
+Sources:
+  FILE                     VDIF or Mark 5B; anything else is sent as raw data
+  pattern:8032             VDIF frames of 8032 bytes with a test pattern that `recv --to check` verifies
+  sky:PLAN.toml/STATION    a simulated station, looped with true times
+
+Examples:
+  evlbi send scan1.vdif --to udp://correlator:2630
+  evlbi send scan1.vdif --to udp://[2001:db8::5]:2630 --rate 1.024G --shed fit:1G
+  evlbi send pattern:8032 --to udp://correlator:2630 --rate 10G --duration 60s
+
+Policies of --shed: see `evlbi drop --help`.";
+
+const RECV_HELP: &str = "\
+Sinks:
+  OUT.vdif                          one file, in the order of the sequence numbers
+  'OUT-{station}-{thread}.vdif'     one file for each station or thread
+  null                              counted, not kept
+  check                             the test pattern of `send pattern:` verified
+
+Examples:
+  evlbi recv udp://0.0.0.0:2630 --to scan1.vdif --duration 10min
+  evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
+  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif      (one stream over four ports)";
+
+#[derive(Args)]
+pub struct SendArgs {
+    /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
+    pub source: String,
+    /// Where to: udp://HOST:PORT, pudp://HOST:PORT or tcp://HOST:PORT
+    #[arg(long)]
+    pub to: Url,
+    /// Bit rate of the VDIF data; the headers of the transport come on top
+    #[arg(long, group = "pace")]
+    pub rate: Option<BitRate>,
+    /// Frames leave when their time comes (the default where the frame rate is known)
+    #[arg(long, group = "pace")]
+    pub realtime: bool,
+    /// As fast as the host can
+    #[arg(long, group = "pace")]
+    pub max: bool,
+    /// Frames per second of a thread, where the file cannot tell (shorter than a second)
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<u32>,
+    /// Largest IP packet in bytes [default: the route's own]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<usize>,
+    /// How frames are cut: whole or by an exact divisor (frames), or as bytes regardless (plain: jive5ab's mode none)
+    #[arg(long, value_enum, default_value_t = CutRule::Frames)]
+    pub cut: CutRule,
+    /// What to leave out on purpose (see `evlbi drop --help`)
+    #[arg(long, value_name = "POLICY", default_value = "none")]
+    pub shed: Policy,
+    /// What a shed decision is about
+    #[arg(long, value_enum, default_value_t = UnitChoice::Frame)]
+    pub unit: UnitChoice,
+    /// What goes out in the place of shed data
+    #[arg(long, value_enum, default_value_t = SendReplace::Nothing)]
+    pub replace: SendReplace,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How often the source is sent, its frames re-timed each time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub repeat: u64,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+    /// First sequence number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub sequence: u64,
+    /// Datagrams sent back to back: a number, or chosen from the rate
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = burst)]
+    pub burst: Burst,
+    /// Send each datagram by itself, without segmentation offload
+    #[arg(long)]
+    pub no_gso: bool,
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How many datagrams leave back to back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Burst {
+    /// Chosen from the rate.
+    Auto,
+    /// So many.
+    Fixed(u32),
+}
+
+fn burst(text: &str) -> Result<Burst, String> {
+    if text == "auto" {
+        return Ok(Burst::Auto);
+    }
+    text.parse()
+        .ok()
+        .filter(|n| (1..=64).contains(n))
+        .map(Burst::Fixed)
+        .ok_or_else(|| format!("`{text}` is no burst; write auto or a number from 1 to 64"))
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum CutRule {
+    Frames,
+    Plain,
+}
+
+impl From<CutRule> for Rule {
+    fn from(rule: CutRule) -> Rule {
+        match rule {
+            CutRule::Frames => Rule::Frames,
+            CutRule::Plain => Rule::Plain,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UnitChoice {
+    Frame,
+    Packet,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum SendReplace {
+    Nothing,
+    Fill,
+    Random,
+}
+
+impl From<SendReplace> for Replace {
+    fn from(replace: SendReplace) -> Replace {
+        match replace {
+            SendReplace::Nothing => Replace::Nothing,
+            SendReplace::Fill => Replace::Fill,
+            SendReplace::Random => Replace::Random,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum DropReplace {
+    Nothing,
+    Fill,
+    Random,
+    Invalid,
+}
+
+impl From<DropReplace> for Replace {
+    fn from(replace: DropReplace) -> Replace {
+        match replace {
+            DropReplace::Nothing => Replace::Nothing,
+            DropReplace::Fill => Replace::Fill,
+            DropReplace::Random => Replace::Random,
+            DropReplace::Invalid => Replace::Invalid,
+        }
+    }
+}
+
+/// What a user may ask of this host for the thread that moves the data.
+#[derive(Args, Clone)]
+pub struct HostArgs {
+    /// Pin the network thread to this processor
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Real-time priority (SCHED_FIFO, 1 to 99) of the network thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub priority: Option<u8>,
+    /// Socket buffer to ask for
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub buffer: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct RecvArgs {
+    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT or tcp://ADDRESS:PORT
+    pub from: Url,
+    /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
+    #[arg(long)]
+    pub to: String,
+    /// How far, in data, a late datagram may lie behind the newest and still be placed
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
+    pub window: u64,
+    /// How long a missing datagram is waited for
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
+    pub hold: Duration,
+    /// Memory between the network and the sink [default: four windows, at least 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub ring: Option<u64>,
+    /// End after this time without a datagram, counted from the first one
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub idle: Option<Duration>,
+    /// End this long after the start
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+    /// Where to write what was lost [default: beside the recording, OUT.gaps.json]
+    #[arg(long, value_name = "FILE")]
+    pub gaps: Option<PathBuf>,
+    /// Length of a frame in bytes [default: learnt from the headers that arrive]
+    #[arg(long, value_name = "BYTES", value_parser = units::size)]
+    pub frame: Option<u64>,
+    /// Frames per second of a thread [default: learnt]
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<u32>,
+    /// What becomes of a frame that misses some of its datagrams
+    #[arg(long, value_enum, default_value_t = PartialChoice::Invalid)]
+    pub partial: PartialChoice,
+    /// Take datagrams from this address only
+    #[arg(long, value_name = "ADDRESS")]
+    pub source: Option<IpAddr>,
+    /// When what was written is forced to the disk
+    #[arg(long, value_enum, default_value_t = FsyncChoice::End)]
+    pub fsync: FsyncChoice,
+    /// Receive each datagram by itself, without the kernel's joining them (exact counters of this host's drops)
+    #[arg(long)]
+    pub no_gro: bool,
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PartialChoice {
+    /// The whole frame becomes invalid
+    Invalid,
+    /// What came is kept, the rest filled and listed in the gaps file
+    Keep,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum FsyncChoice {
+    /// Left to the system
+    None,
+    /// Once, at the end
+    End,
+    /// Every 256 MiB and at the end
+    Often,
+}
+
+#[derive(Args)]
+pub struct DropArgs {
+    /// Recording to read
+    pub input: PathBuf,
+    /// Recording to write
+    pub output: PathBuf,
+    /// Which frames or packets to lose
+    #[arg(long, value_name = "POLICY")]
+    pub shed: Policy,
+    /// What stands in their place
+    #[arg(long, value_enum, default_value_t = DropReplace::Invalid)]
+    pub replace: DropReplace,
+    /// What a shed decision is about
+    #[arg(long, value_enum, default_value_t = UnitChoice::Frame)]
+    pub unit: UnitChoice,
+    /// IP packet size that --unit packet and fit: reckon with, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: usize,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Frames per second of a thread, where the file cannot tell
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<u32>,
+    /// Where to write what was lost [default: beside the output, OUT.gaps.json]
+    #[arg(long, value_name = "FILE")]
+    pub gaps: Option<PathBuf>,
+    /// Overwrite an output that exists
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// Recording to look into
+    pub file: PathBuf,
+    /// Frames per second of a thread, where the file cannot tell
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<u32>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct SkyArgs {
+    /// Plan of the stations and of what they see
+    pub plan: PathBuf,
+    /// Directory for one recording a station
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Overwrite recordings that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Number of stations
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub stations: u32,
+    /// Bit rate of each station's VDIF data
+    #[arg(long, default_value = "256M")]
+    pub rate: BitRate,
+    /// How long the stations stream
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = units::duration)]
+    pub duration: Duration,
+    /// Fraction of the packets that the relay loses
+    #[arg(long, value_name = "F", default_value = "1%", value_parser = units::fraction)]
+    pub loss: f64,
+    /// Fraction of the packets that the relay sends twice
+    #[arg(long, value_name = "F", default_value = "0.1%", value_parser = units::fraction)]
+    pub duplicate: f64,
+    /// Fraction of the packets that the relay holds back behind later ones
+    #[arg(long, value_name = "F", default_value = "0.1%", value_parser = units::fraction)]
+    pub reorder: f64,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Keep the recordings in this directory
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}

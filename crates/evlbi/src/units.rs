@@ -1,0 +1,136 @@
+//! Numbers as people write them on the command line: `64KiB`, `100ms`, `1%`.
+
+use std::time::Duration;
+
+/// A size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
+pub fn size(text: &str) -> Result<u64, String> {
+    let error = || format!("`{text}` is no size; write bytes, or as 64KiB, 1MiB, 10MB, 2GiB");
+    let (number, unit) = split_number(text).ok_or_else(error)?;
+    let factor: f64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "tb" | "t" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(error()),
+    };
+    Some(number * factor)
+        .filter(|bytes| (0.0..9e18).contains(bytes))
+        .map(|bytes| bytes.round() as u64)
+        .ok_or_else(error)
+}
+
+/// A time: `250us`, `15ms`, `2s`, `10min`, `24h`. A bare number is seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let error = || format!("`{text}` is no time; write it as 250us, 15ms, 2s, 10min or 24h");
+    let (number, unit) = split_number(text).ok_or_else(error)?;
+    let seconds = match unit {
+        "ns" => number * 1e-9,
+        "us" => number * 1e-6,
+        "ms" => number * 1e-3,
+        "" | "s" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
+        "d" => number * 86_400.0,
+        _ => return Err(error()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| error())
+}
+
+/// A fraction from 0 to 1, written as `0.01` or `1%`.
+pub fn fraction(text: &str) -> Result<f64, String> {
+    let error = || format!("`{text}` is no fraction; write 0.01 or 1%, from 0 to 1 (100%)");
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    number
+        .trim()
+        .parse::<f64>()
+        .ok()
+        .map(|number| number * scale)
+        .filter(|fraction| (0.0..=1.0).contains(fraction))
+        .ok_or_else(error)
+}
+
+fn split_number(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+/// `1.024 Gbit/s`: a bit rate for people.
+pub fn show_rate(bits_per_second: f64) -> String {
+    let (value, unit) = match bits_per_second {
+        rate if rate >= 1e9 => (rate / 1e9, "Gbit/s"),
+        rate if rate >= 1e6 => (rate / 1e6, "Mbit/s"),
+        rate if rate >= 1e3 => (rate / 1e3, "kbit/s"),
+        rate => (rate, "bit/s"),
+    };
+    format!("{value:.3} {unit}")
+}
+
+/// `1,234,567`: a count for people.
+pub fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("8032"), Ok(8032));
+        assert_eq!(size("64KiB"), Ok(65_536));
+        assert_eq!(size("1.5GiB"), Ok(1_610_612_736));
+        assert_eq!(size("10MB"), Ok(10_000_000));
+        for bad in ["", "-1", "KiB", "12 parsecs", "1e400", "99999999999TiB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("15ms"), Ok(Duration::from_millis(15)));
+        assert_eq!(duration("0.5us"), Ok(Duration::from_nanos(500)));
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));
+        for bad in ["", "soon", "-2s", "2 fortnights"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fractions() {
+        assert_eq!(fraction("1%"), Ok(0.01));
+        assert_eq!(fraction("0.25"), Ok(0.25));
+        for bad in ["", "101%", "-0.1", "NaN", "lots"] {
+            assert!(fraction(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn shown_for_people() {
+        assert_eq!(show_rate(1.024e9), "1.024 Gbit/s");
+        assert_eq!(show_rate(12.0), "12.000 bit/s");
+        assert_eq!(show_count(0), "0");
+        assert_eq!(show_count(999), "999");
+        assert_eq!(show_count(1_234_567), "1,234,567");
+    }
+}

@@ -1,0 +1,49 @@
+//! Any bytes as a VDIF frame: what is read is written again as it was.
+
+use evlbi_wire::vdif::{Frame, Header};
+
+pub fn run(data: &[u8]) {
+    let Ok(header) = Header::parse(data) else {
+        assert!(Frame::new_checked(data).is_err());
+        return;
+    };
+    let len = header.len();
+    assert_eq!(header.to_bytes()[..len], data[..len]);
+    times(header);
+    extended(header);
+    let shape = header.shape();
+    let _ = (
+        shape.check(),
+        shape.samples_per_frame(),
+        header.key().station.to_string(),
+    );
+    let _ = format!("{header:?}");
+    if let Ok(frame) = Frame::new_checked(data) {
+        assert_eq!(frame.payload().len(), shape.payload_length());
+    }
+}
+
+fn times(header: Header) {
+    let mut again = header;
+    again
+        .set_time(header.time())
+        .expect("the time of a header fits a header");
+    assert_eq!(again, header);
+    if let Some(rate) = header.frame_rate() {
+        let _ = header.time().rfc3339(rate);
+    }
+}
+
+fn extended(header: Header) {
+    let Some(extended) = header.extended() else {
+        assert!(header.is_legacy());
+        return;
+    };
+    let _ = extended.to_string();
+    let mut again = header;
+    again
+        .set_extended(&extended)
+        .expect("what a header says fits a header");
+    assert_eq!(again.extended(), Some(extended));
+    assert_eq!(again.sample_rate(), header.sample_rate());
+}

@@ -1,0 +1,12 @@
+//! Any bytes as a VTP datagram: header and data make the datagram again.
+
+use evlbi_wire::vtp;
+
+pub fn run(datagram: &[u8]) {
+    match vtp::split(datagram) {
+        Some((sequence, data)) => {
+            assert_eq!(datagram, [&vtp::header(sequence), data].concat());
+        }
+        None => assert!(datagram.len() < vtp::HEADER_LEN),
+    }
+}

@@ -1,0 +1,21 @@
+//! The committed inputs of a fuzz target, for the tests that replay them with a stable toolchain.
+
+use std::path::Path;
+
+/// Every input of `target`, in the order of the file names, with its name.
+pub fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target);
+    let mut inputs: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| {
+            let path = entry.expect("the folder can be read").path();
+            let bytes = std::fs::read(&path).expect("an input can be read");
+            (path.display().to_string(), bytes)
+        })
+        .collect();
+    inputs.sort();
+    assert!(!inputs.is_empty(), "{} is empty", folder.display());
+    inputs
+}

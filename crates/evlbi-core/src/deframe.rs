@@ -26,10 +26,9 @@ use serde::{Deserialize, Serialize};
 pub use self::format::{Format, Layout};
 pub use self::holes::Holes;
 
-use self::cadence::{Cadence, MOST_AHEAD, Sighting};
+use self::cadence::{Cadence, Sighting};
 use self::gaps::{GapLog, Missing};
 use self::holes::View;
-use self::learn::{Found, Search};
 
 /// What becomes of a frame that arrived in part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,7 +69,7 @@ impl Default for Settings {
             frame_length: None,
             frame_rate: None,
             partial: Partial::Whole,
-            hold: 16 << 20,
+            hold: 4 << 20,
             reference: 0,
         }
     }
@@ -145,8 +144,6 @@ pub struct Counts {
 
 /// So many odd headers in a row make a search for frames that lie anew.
 const ODD_RUN: u32 = 16;
-/// The search waits for so many bytes.
-const SEARCH_BYTES: usize = 256 << 10;
 /// Frames that have no place in the span are made in memory of about this many bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
 
@@ -386,79 +383,6 @@ impl Deframer {
         }
     }
 
-    fn learn(&mut self, span: &mut Span<'_>, not_before: u64) -> Step {
-        let decide = span.must_go_on(self.settings.hold);
-        if span.left() < not_before && !decide || span.left() == 0 {
-            return Step::Wait;
-        }
-        let search = Search {
-            view: span.view(),
-            base: span.at,
-            settings: &self.settings,
-            before: self.before,
-            decide,
-        };
-        match search.run() {
-            Found::Frames(first, layout) => {
-                self.counts.trimmed_bytes += first - span.at;
-                span.at = first;
-                span.from = span.place();
-                self.state = State::Priming(layout);
-                Step::On
-            }
-            Found::Undecided if !decide => {
-                let not_before = span.left().saturating_mul(2);
-                self.state = State::Learning { not_before };
-                Step::Wait
-            }
-            Found::Undecided | Found::Nothing => {
-                self.state = State::Raw;
-                Step::On
-            }
-        }
-    }
-
-    /// Learns the order of the frames before the first of them is taken, so that one lost at the very
-    /// beginning finds its thread and time as well.
-    fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
-        self.look_ahead(span, layout, 0, MOST_AHEAD);
-        let window = MOST_AHEAD as u64 * layout.frame_length as u64;
-        let suffices = self.cadence.prime(self.place, &self.ahead);
-        if !suffices && span.left() < window && !span.must_go_on(self.settings.hold) {
-            return Step::Wait;
-        }
-        self.odd_run = 0;
-        self.search_at = ODD_RUN;
-        self.state = State::Framed(layout);
-        Step::On
-    }
-
-    /// Collects the headers that are there in the `frames` frames after the next `skip` ones.
-    fn look_ahead(&mut self, span: &Span<'_>, layout: Layout, skip: u64, frames: i64) {
-        let length = layout.frame_length as u64;
-        let view = span.view();
-        self.ahead.clear();
-        let mut frame = skip;
-        let end = skip.saturating_add_signed(frames);
-        while frame < end {
-            let at = span.at.saturating_add(frame.saturating_mul(length));
-            if at >= view.len() {
-                break;
-            }
-            let there = view.missing_until(at);
-            if there > at {
-                frame = (there - span.at).div_ceil(length).max(frame + 1);
-                continue;
-            }
-            let bytes = view.present(at, layout.header_length);
-            if let Some(head) = bytes.and_then(|b| layout.read(b, self.settings.reference)) {
-                let at = self.place.saturating_add_unsigned(frame);
-                self.ahead.push(Sighting { at, head });
-            }
-            frame += 1;
-        }
-    }
-
     fn take_frames(
         &mut self,
         span: &mut Span<'_>,
@@ -558,36 +482,6 @@ impl Deframer {
         });
         self.place += 1;
         span.at += layout.frame_length as u64;
-    }
-
-    /// Many odd headers in a row: the frames may lie anew. If they do, what lies before them is passed on
-    /// as it is.
-    fn search_again(
-        &mut self,
-        span: &mut Span<'_>,
-        layout: Layout,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> Step {
-        let wanted = SEARCH_BYTES.max(layout.frame_length.saturating_mul(8));
-        if span.left() < wanted as u64 && !span.must_go_on(self.settings.hold) {
-            return Step::Wait;
-        }
-        let search = Search {
-            view: span.view(),
-            base: span.at,
-            settings: &self.settings,
-            before: Some(layout),
-            decide: false,
-        };
-        match search.run() {
-            Found::Frames(first, found) if found != layout || first != span.at => {
-                self.take_unframed(span, first, sink);
-                self.cadence.restart();
-                self.state = State::Priming(found);
-            }
-            _ => self.search_at = self.search_at.saturating_mul(2),
-        }
-        Step::On
     }
 
     /// Hands over what was taken.

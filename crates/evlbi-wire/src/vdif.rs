@@ -219,6 +219,7 @@ impl Header {
     }
 
     /// Reads the header at the beginning of `bytes`. Words 4 to 7 of a legacy header read as zero.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
         let short = |needed| HeaderError::Short {
             needed,
@@ -241,6 +242,7 @@ impl Header {
         Ok(header)
     }
 
+    #[inline]
     fn read_words(&mut self, bytes: &[u8]) {
         for (word, four) in self.words.iter_mut().zip(bytes.chunks_exact(4)) {
             *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
@@ -315,6 +317,7 @@ impl Header {
     }
 
     /// Time of the frame, exact.
+    #[inline]
     pub fn time(&self) -> FrameTime {
         FrameTime {
             second: self.epoch().start() + i64::from(self.seconds()),

@@ -68,7 +68,7 @@ struct Stream {
     seen_at: i64,
     seen: FrameTime,
     first: Sighting,
-    /// Seen twice: not the work of a damaged header.
+    /// Seen twice: not the work of a damaged header. Seen once, it is to be trusted one cycle later.
     trusted: bool,
     /// Index of the stream that was seen next.
     next: usize,
@@ -246,7 +246,7 @@ impl Cadence {
     /// The header of the frame at place `at`, which is lost; `ahead` are the headers that are there in the
     /// next [`Cadence::reach`] frames.
     pub fn predict(&mut self, at: i64, ahead: &[Sighting]) -> Guess {
-        let head = self.next_missing(at, ahead);
+        let head = self.next_missing(at, ahead, true);
         self.ambiguous += u64::from(head.is_none());
         Guess {
             known: head.is_some(),
@@ -271,10 +271,11 @@ impl Cadence {
 
     /// The frame at place `at` is there, but its header says nothing that can be believed.
     pub fn pass(&mut self, at: i64, ahead: &[Sighting]) {
-        self.next_missing(at, ahead);
+        self.next_missing(at, ahead, false);
     }
 
-    fn next_missing(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
+    /// Takes the frame at place `at` for the next one of a stream; `lost`: it is one.
+    fn next_missing(&mut self, at: i64, ahead: &[Sighting], lost: bool) -> Option<Head> {
         self.last_unseen = at;
         for trusted in [true, false] {
             while let Some(index) = self.least_recent(at, trusted) {
@@ -291,6 +292,7 @@ impl Cadence {
                     stream.at = at;
                     stream.time = time;
                     stream.missing = frames_on;
+                    self.ambiguous += u64::from(!trusted && lost);
                     return head;
                 }
                 stream.passed_at = at;
@@ -313,8 +315,10 @@ impl Cadence {
 
     fn least_recent(&self, at: i64, trusted: bool) -> Option<usize> {
         let oldest = at - 2 * self.reach();
+        let due = self.rate.cycle().map(|cycle| at - cycle);
         let candidates = self.streams.iter().enumerate().filter(|(_, stream)| {
-            stream.trusted == trusted && stream.passed_at != at && stream.at >= oldest
+            let is_trusted = stream.trusted || Some(stream.at) == due;
+            is_trusted == trusted && stream.passed_at != at && stream.at >= oldest
         });
         let (index, _) = candidates.min_by_key(|(_, stream)| stream.at)?;
         Some(index)

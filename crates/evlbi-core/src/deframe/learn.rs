@@ -3,9 +3,10 @@
 use evlbi_wire::mark5b;
 use evlbi_wire::vdif;
 
-use super::Settings;
+use super::cadence::{MOST_AHEAD, Sighting};
 use super::format::{Format, Head, Layout};
 use super::holes::View;
+use super::{Chunk, Deframer, ODD_RUN, Settings, Span, State, Step};
 
 /// So many frames from a header on are looked at to believe it.
 const CHAIN: usize = 32;
@@ -14,11 +15,119 @@ const AGREE: usize = 3;
 /// Frames longer than this are only believed when the user gives their length.
 const LONGEST: usize = 16 << 20;
 /// VDIF is at version 0 or 1.
-const MOST_VERSION: u8 = 1;
+const MOST_VERSION: u32 = 1;
+
+/// The search for frames that lie anew waits for so many bytes.
+const SEARCH_BYTES: usize = 256 << 10;
+
+impl Deframer {
+    pub(super) fn learn(&mut self, span: &mut Span<'_>, not_before: u64) -> Step {
+        let decide = span.must_go_on(self.settings.hold);
+        if span.left() < not_before && !decide || span.left() == 0 {
+            return Step::Wait;
+        }
+        let search = Search {
+            view: span.view(),
+            base: span.at,
+            settings: &self.settings,
+            before: self.before,
+            decide,
+        };
+        match search.run() {
+            Found::Frames(first, layout) => {
+                self.counts.trimmed_bytes += first - span.at;
+                span.at = first;
+                span.from = span.place();
+                self.state = State::Priming(layout);
+                Step::On
+            }
+            Found::Undecided if !decide => {
+                let not_before = span.left().saturating_mul(2);
+                self.state = State::Learning { not_before };
+                Step::Wait
+            }
+            Found::Undecided | Found::Nothing => {
+                self.state = State::Raw;
+                Step::On
+            }
+        }
+    }
+
+    /// Learns the order of the frames before the first of them is taken, so that one lost at the very
+    /// beginning finds its thread and time as well.
+    pub(super) fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
+        self.look_ahead(span, layout, 0, MOST_AHEAD);
+        let window = MOST_AHEAD as u64 * layout.frame_length as u64;
+        let suffices = self.cadence.prime(self.place, &self.ahead);
+        if !suffices && span.left() < window && !span.must_go_on(self.settings.hold) {
+            return Step::Wait;
+        }
+        self.odd_run = 0;
+        self.search_at = ODD_RUN;
+        self.state = State::Framed(layout);
+        Step::On
+    }
+
+    /// Collects the headers that are there in the `frames` frames after the next `skip` ones.
+    pub(super) fn look_ahead(&mut self, span: &Span<'_>, layout: Layout, skip: u64, frames: i64) {
+        let length = layout.frame_length as u64;
+        let view = span.view();
+        self.ahead.clear();
+        let mut frame = skip;
+        let end = skip.saturating_add_signed(frames);
+        while frame < end {
+            let at = span.at.saturating_add(frame.saturating_mul(length));
+            if at >= view.len() {
+                break;
+            }
+            let there = view.missing_until(at);
+            if there > at {
+                frame = (there - span.at).div_ceil(length).max(frame + 1);
+                continue;
+            }
+            let bytes = view.present(at, layout.header_length);
+            if let Some(head) = bytes.and_then(|b| layout.read(b, self.settings.reference)) {
+                let at = self.place.saturating_add_unsigned(frame);
+                self.ahead.push(Sighting { at, head });
+            }
+            frame += 1;
+        }
+    }
+
+    /// Many odd headers in a row: the frames may lie anew. If they do, what lies before them is passed on
+    /// as it is.
+    pub(super) fn search_again(
+        &mut self,
+        span: &mut Span<'_>,
+        layout: Layout,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) -> Step {
+        let wanted = SEARCH_BYTES.max(layout.frame_length.saturating_mul(8));
+        if span.left() < wanted as u64 && !span.must_go_on(self.settings.hold) {
+            return Step::Wait;
+        }
+        let search = Search {
+            view: span.view(),
+            base: span.at,
+            settings: &self.settings,
+            before: Some(layout),
+            decide: false,
+        };
+        match search.run() {
+            Found::Frames(first, found) if found != layout || first != span.at => {
+                self.take_unframed(span, first, sink);
+                self.cadence.restart();
+                self.state = State::Priming(found);
+            }
+            _ => self.search_at = self.search_at.saturating_mul(2),
+        }
+        Step::On
+    }
+}
 
 /// What a search for frames ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+enum Found {
     /// Frames lie from this offset on, the first of them perhaps damaged.
     Frames(u64, Layout),
     /// More of the stream may show them.
@@ -28,7 +137,7 @@ pub(super) enum Found {
 }
 
 /// A search in `view` from `base` on.
-pub(super) struct Search<'a> {
+struct Search<'a> {
     pub view: View<'a>,
     pub base: u64,
     pub settings: &'a Settings,
@@ -64,8 +173,9 @@ impl Search<'_> {
     /// Looks at every byte of a part in which nothing is missing.
     fn in_run(&self, from: u64, until: u64, undecided: &mut bool) -> Option<(u64, Layout)> {
         let bytes = self.view.present(from, (until - from) as usize)?;
+        let longest = self.longest();
         for place in 0..bytes.len() {
-            let Some(layout) = self.candidate(&bytes[place..]) else {
+            let Some(layout) = self.candidate(&bytes[place..], longest) else {
                 continue;
             };
             let offset = from + place as u64;
@@ -79,31 +189,42 @@ impl Search<'_> {
     }
 
     /// The layout of the header that `bytes` may begin with.
-    fn candidate(&self, bytes: &[u8]) -> Option<Layout> {
+    #[inline]
+    fn candidate(&self, bytes: &[u8], longest: usize) -> Option<Layout> {
         let wanted = self.settings.format;
-        if wanted != Some(Format::Vdif) && mark5b::Header::parse(bytes).is_ok() {
-            return self.fits(Layout::MARK5B);
+        let sync = bytes.first_chunk()?;
+        if *sync == mark5b::SYNC.to_le_bytes() && wanted != Some(Format::Vdif) {
+            return self.fits(Layout::MARK5B, longest).then_some(Layout::MARK5B);
         }
-        // The length's highest byte and the version, looked at first: most bytes are no header.
-        let plausible = bytes.get(11).is_some_and(|byte| byte >> 5 <= MOST_VERSION);
-        if !plausible || wanted == Some(Format::Mark5b) {
+        // Most bytes are no header: the word with the version and the length tells that soonest.
+        let third = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
+        let too_long = (third & 0xff_ffff) as usize > longest / 8;
+        if third >> 29 > MOST_VERSION || too_long || wanted == Some(Format::Mark5b) {
             return None;
         }
         let layout = Layout::of_vdif(&vdif::Header::parse(bytes).ok()?);
-        self.fits(layout)
+        self.fits(layout, longest).then_some(layout)
     }
 
-    fn fits(&self, layout: Layout) -> Option<Layout> {
-        let fits = match self.settings.frame_length {
-            Some(length) => layout.frame_length == length,
-            None => layout.frame_length <= (self.settings.hold / AGREE).min(LONGEST),
-        };
-        fits.then_some(layout)
+    fn longest(&self) -> usize {
+        let learnt = (self.settings.hold / AGREE).min(LONGEST);
+        self.settings.frame_length.unwrap_or(learnt)
+    }
+
+    fn fits(&self, layout: Layout, longest: usize) -> bool {
+        let exact = self.settings.frame_length.is_some();
+        layout.frame_length == longest || !exact && layout.frame_length < longest
     }
 
     /// Whether the headers that ought to follow the one at `offset` do. A damaged frame among them is
     /// no matter: those behind it will be found.
     fn confirm(&self, offset: u64, layout: &Layout) -> Found {
+        // Nearly always this is the end of it.
+        let second = offset.saturating_add(layout.frame_length as u64);
+        let second = self.view.present(second, layout.header_length);
+        if second.is_some_and(|bytes| layout.read(bytes, self.settings.reference).is_none()) {
+            return Found::Nothing;
+        }
         let told = self.settings.frame_length.is_some();
         let mut chain = Chain::default();
         for frame in 0..CHAIN {

@@ -83,7 +83,7 @@ fn raw_bytes_are_passed_on_with_the_pattern_in_what_is_missing() {
     let plan = Plan::new(1);
     let mut stream = plan.make();
     for (place, byte) in stream.bytes.iter_mut().enumerate() {
-        *byte = (place * place >> 7) as u8;
+        *byte = ((place * place) >> 7) as u8;
     }
     let path = Path {
         gap_from: 4,

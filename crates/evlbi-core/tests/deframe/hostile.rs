@@ -101,7 +101,7 @@ fn streams() -> impl Strategy<Value = Vec<u8>> {
 /// Pushes `bytes` in pieces; what is given must come out or be counted.
 fn push_all(
     bytes: &[u8],
-    settings: Settings,
+    settings: &Settings,
     pieces: &[usize],
     missing: &[Range<usize>],
     gaps: &[(usize, u64)],
@@ -170,7 +170,7 @@ proptest! {
         settings in settings(),
         pieces in prop::collection::vec(1usize..3000, 1..8),
     ) {
-        let output = push_all(&bytes, settings, &pieces, &[], &[]);
+        let output = push_all(&bytes, &settings, &pieces, &[], &[]);
         let counts = &output.counts;
         check(counts, &output, bytes.len() as u64);
         prop_assert_eq!(counts.lost_frames + counts.partial + counts.filled_bytes, 0);
@@ -203,7 +203,7 @@ proptest! {
         gaps.retain(|(at, _)| *at < bytes.len() && *at > 0 && !inside(at));
         gaps.sort_unstable();
         gaps.dedup_by_key(|(at, _)| *at);
-        let output = push_all(&bytes, settings, &pieces, &missing, &gaps);
+        let output = push_all(&bytes, &settings, &pieces, &missing, &gaps);
         let lost: u64 = gaps.iter().map(|(_, length)| length).sum();
         check(&output.counts, &output, bytes.len() as u64 + lost);
     }

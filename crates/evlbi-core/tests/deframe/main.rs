@@ -4,4 +4,5 @@
 mod formats;
 mod hostile;
 mod loss;
+mod reference;
 mod stream;

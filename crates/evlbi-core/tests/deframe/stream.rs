@@ -264,7 +264,7 @@ impl Ring {
     }
 
     fn lose(&mut self, run: &[Range<usize>], path: &Path) {
-        let length: usize = run.iter().map(|range| range.len()).sum();
+        let length: usize = run.iter().map(Range::len).sum();
         let start = self.bytes.len();
         if run.len() >= path.gap_from {
             self.holes.push(Hole::Gap(start, length as u64));

@@ -5,6 +5,7 @@
 //! the kernel from where the source holds it.
 
 mod flow;
+mod outlet;
 mod source;
 
 use std::io;
@@ -17,6 +18,7 @@ use evlbi_core::time::Nanos;
 use serde::Serialize;
 
 pub use flow::{Clock, Flow, FlowOptions};
+pub use outlet::Outlet;
 pub use source::{FileSource, LoopSource};
 
 use crate::cpu::{self, Waiting};

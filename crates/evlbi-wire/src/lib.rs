@@ -5,6 +5,7 @@
 
 pub mod fill;
 pub mod mark5b;
+pub mod pattern;
 pub mod time;
 pub mod validity;
 pub mod vdif;

@@ -12,9 +12,9 @@ use evlbi_wire::vdif::{Header, StreamKey};
 use evlbi_wire::vtp;
 
 use crate::cpu::{self, Waiting};
-use crate::udp::{MAX_HEAD, SendCounts, Sender};
+use crate::udp::{MAX_HEAD, SendCounts};
 
-use super::{Frames, Lateness, SendReport, Sent, Source};
+use super::{Frames, Lateness, Outlet, SendReport, Sent, Source};
 
 /// A frame due so much later than the train it would go with starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
@@ -64,7 +64,7 @@ pub struct FlowOptions {
 /// A flow on its way. Driven by [`super::run`].
 pub struct Flow {
     source: Box<dyn Source>,
-    senders: Vec<Sender>,
+    outlets: Vec<Outlet>,
     options: FlowOptions,
     /// What goes out in the place of shed data.
     replacement: Vec<u8>,
@@ -110,20 +110,20 @@ struct Current {
 }
 
 impl Flow {
-    /// Readies `source` to leave by `senders`, train by train in turn.
+    /// Readies `source` to leave by `outlets`, train by train in turn.
     ///
     /// # Errors
     /// What the source says when its first frames cannot be read.
     pub fn new(
         source: Box<dyn Source>,
-        senders: Vec<Sender>,
+        outlets: Vec<Outlet>,
         mut options: FlowOptions,
         sent: Arc<Sent>,
     ) -> io::Result<Flow> {
         let mut flow = Flow {
             pacer: Pacer::new(options.start),
             source,
-            senders,
+            outlets,
             replacement: std::mem::take(&mut options.replacement),
             options,
             sent,
@@ -173,7 +173,7 @@ impl Flow {
         self.pacer.left(now, due, self.span(self.offset - offset));
         self.note_departure(now, planned);
         if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
-            self.senders.iter_mut().for_each(Sender::drain_back_traffic);
+            self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
         }
         self.sent
             .datagrams
@@ -187,18 +187,18 @@ impl Flow {
     fn send_from(&mut self, mut current: Current, due: Nanos) -> io::Result<usize> {
         let Flow {
             source,
-            senders,
+            outlets,
             options,
             replacement,
             counts,
             ..
         } = self;
-        let ports = senders.len() as u64;
-        let sender = &mut senders[(counts.trains % ports) as usize];
+        let ports = outlets.len() as u64;
+        let outlet = &mut outlets[(counts.trains % ports) as usize];
         let window = source.frames()?;
         let mut consumed = 0;
         let mut more_in_window = true;
-        let mut train = sender.batch();
+        let mut train = outlet.begin();
         for _ in 0..options.burst {
             let frame = &window.bytes[consumed..consumed + options.frame_length];
             let from = self.fragment * options.datagram_data;
@@ -297,11 +297,11 @@ impl Flow {
 
     /// The flow has ended: what became of it.
     pub(super) fn finish(mut self) -> SendReport {
-        self.senders.iter_mut().for_each(Sender::drain_back_traffic);
+        self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
         let counts = &self.counts;
         let mut socket = SendCounts::default();
-        for sender in &self.senders {
-            socket.add(sender.counts());
+        for outlet in &self.outlets {
+            socket.add(outlet.counts());
         }
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();

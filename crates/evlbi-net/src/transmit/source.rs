@@ -10,17 +10,24 @@ use super::{Frames, Source};
 pub struct FileSource {
     reader: Reader,
     block: Option<Block>,
+    /// There are no more blocks.
+    ended: bool,
+    /// What comes after the last block.
+    tail: Vec<u8>,
     at: usize,
     /// Frames of each thread that a pass lasts.
     pass_frames: i64,
 }
 
 impl FileSource {
-    /// Sends what `reader` reads, in whole frames; each further pass is moved on by `pass_frames`.
-    pub fn new(reader: Reader, pass_frames: i64) -> FileSource {
+    /// Sends what `reader` reads, in whole frames; each further pass is moved on by `pass_frames`. After
+    /// all of it, `tail` is sent, whole frames too.
+    pub fn new(reader: Reader, pass_frames: i64, tail: Vec<u8>) -> FileSource {
         FileSource {
             reader,
             block: None,
+            ended: false,
+            tail,
             at: 0,
             pass_frames,
         }
@@ -29,11 +36,8 @@ impl FileSource {
 
 impl Source for FileSource {
     fn frames(&mut self) -> io::Result<Frames<'_>> {
-        if self
-            .block
-            .as_ref()
-            .is_none_or(|block| self.at >= block.len())
-        {
+        let left = |block: &Block| self.at < block.len();
+        if !self.ended && !self.block.as_ref().is_some_and(left) {
             // Its memory goes back before the next block is waited for.
             self.block = None;
             self.at = 0;
@@ -42,6 +46,7 @@ impl Source for FileSource {
                 .next_block()
                 .transpose()
                 .map_err(io::Error::other)?;
+            self.ended = self.block.is_none();
         }
         Ok(match &self.block {
             Some(block) => Frames {
@@ -51,7 +56,7 @@ impl Source for FileSource {
                     .saturating_mul(i64::try_from(block.pass).unwrap_or(i64::MAX)),
             },
             None => Frames {
-                bytes: &[],
+                bytes: &self.tail[self.at..],
                 shift: 0,
             },
         })

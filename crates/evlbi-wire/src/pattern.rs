@@ -1,0 +1,121 @@
+//! The test pattern: VDIF frames whose payload anyone can verify from their headers alone.
+//!
+//! The payload follows from the frame number modulo [`PERIOD`]. The frame rate is a multiple of that, so
+//! that the pattern runs on over the seconds.
+
+use std::num::NonZeroU32;
+
+use crate::time::{FrameRate, FrameTime};
+use crate::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
+
+/// Frames after which the pattern repeats.
+pub const PERIOD: u32 = 64;
+/// Station identifier of pattern frames.
+pub const STATION: StationId = StationId(u16::from_be_bytes(*b"TP"));
+/// Highest frame rate of a pattern: the largest multiple of the period below 2^24.
+const HIGHEST_RATE: u32 = (1 << 24) - PERIOD;
+
+/// A length that pattern frames cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "pattern frames of {0} bytes are not possible: the length is a multiple of 8 from 40 to 134217720"
+)]
+pub struct LengthError(pub usize);
+
+/// The frame rate of a pattern that is nearest to so many frames per second.
+pub fn frame_rate(frames_per_second: u64) -> FrameRate {
+    let periods = (frames_per_second / u64::from(PERIOD)).max(1);
+    let rate = u32::try_from(periods * u64::from(PERIOD)).unwrap_or(HIGHEST_RATE);
+    FrameRate(NonZeroU32::new(rate.min(HIGHEST_RATE)).unwrap_or(NonZeroU32::MIN))
+}
+
+/// The frames of one period, beginning with the first of `second` (UTC since 1970).
+///
+/// # Errors
+/// [`LengthError`]
+pub fn period(frame_length: usize, second: i64) -> Result<Vec<u8>, LengthError> {
+    let shape = Shape {
+        frame_length,
+        log2_channels: 0,
+        bits: 2,
+        complex: false,
+        legacy: false,
+    };
+    if frame_length < HEADER_LEN + 8
+        || !frame_length.is_multiple_of(8)
+        || frame_length > crate::vdif::MAX_FRAME_LEN
+    {
+        return Err(LengthError(frame_length));
+    }
+    let key = StreamKey {
+        station: STATION,
+        thread: 0,
+    };
+    let mut header = Header::new(shape, key);
+    let mut frames = vec![0; frame_length * PERIOD as usize];
+    for (number, frame) in (0u32..).zip(frames.chunks_exact_mut(frame_length)) {
+        // The caller's clock may be anywhere; a pattern out of VDIF's epochs starts in the first.
+        let _ = header.set_time(FrameTime {
+            second,
+            frame: number,
+        });
+        header.emit(frame);
+        payload(number, &mut frame[HEADER_LEN..]);
+    }
+    Ok(frames)
+}
+
+/// Writes the payload of the frame with this number.
+pub fn payload(frame_number: u32, payload: &mut [u8]) {
+    let mut word = u64::from(frame_number % PERIOD)
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for eight in payload.chunks_mut(8) {
+        word = word.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+        eight.copy_from_slice(&(word ^ word >> 29).to_le_bytes()[..eight.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vdif::Frame;
+
+    #[test]
+    fn a_period_verifies_from_its_headers() {
+        let frames = period(1464, 1_700_000_000).unwrap();
+        let mut expected = vec![0; 1464 - HEADER_LEN];
+        for (number, bytes) in (0..).zip(frames.chunks(1464)) {
+            let frame = Frame::new_checked(bytes).unwrap();
+            assert_eq!(frame.header().time().second, 1_700_000_000);
+            assert_eq!(frame.header().frame_number(), number);
+            payload(number + PERIOD, &mut expected);
+            assert_eq!(frame.payload(), expected);
+        }
+        let different: std::collections::HashSet<&[u8]> = frames
+            .chunks(1464)
+            .map(|frame| &frame[HEADER_LEN..])
+            .collect();
+        assert_eq!(different.len(), PERIOD as usize);
+    }
+
+    #[test]
+    fn rates_are_whole_periods() {
+        for (asked, rate) in [
+            (0, 64),
+            (1000, 960),
+            (64_000, 64_000),
+            (u64::MAX, HIGHEST_RATE),
+        ] {
+            assert_eq!(frame_rate(asked).get(), rate);
+        }
+        assert!(HIGHEST_RATE.is_multiple_of(PERIOD));
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        for length in [0, 32, 39, 1001, usize::MAX] {
+            assert_eq!(period(length, 0), Err(LengthError(length)));
+        }
+    }
+}

@@ -1,2 +1,30 @@
-//! .
-fn main() {}
+//! `evlbi`: carries VLBI data in real time and says exactly what was lost.
+
+mod cli;
+mod output;
+mod progress;
+mod recording;
+mod units;
+mod url;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::log_to_stderr(cli.verbose);
+    let result = match cli.command {
+        Command::Demo(_) | Command::Send(_) | Command::Recv(_) => Ok(()),
+        Command::Drop(_) | Command::Inspect(_) | Command::Sky(_) => Ok(()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let error: anyhow::Error = error;
+            eprintln!("evlbi: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -62,7 +62,7 @@ impl Recording {
             format: deframer.format().unwrap_or(Format::Raw),
             size,
             leading: 0,
-            frame_length: layout.map(|layout| layout.length),
+            frame_length: layout.map(|layout| layout.frame_length),
             shape: None,
             keys: survey.keys,
             frame_rate: deframer.frame_rate(),
@@ -144,11 +144,9 @@ impl Recording {
 fn rate_between(first: &Header, last: &Header, distance: u64, threads: usize) -> Option<FrameRate> {
     let seconds = last.time().second.checked_sub(first.time().second)?;
     let cycles = i64::try_from(distance / threads.max(1) as u64).ok()?;
-    let frames =
-        cycles - i64::from(last.time().frame) + i64::from(first.time().frame);
-    let whole = seconds > 0
-        && distance.is_multiple_of(threads.max(1) as u64)
-        && frames % seconds == 0;
+    let frames = cycles - i64::from(last.time().frame) + i64::from(first.time().frame);
+    let whole =
+        seconds > 0 && distance.is_multiple_of(threads.max(1) as u64) && frames % seconds == 0;
     let rate = u32::try_from(frames.checked_div(seconds)?).ok()?;
     let highest = last.time().frame.max(first.time().frame);
     FrameRate::new(rate).filter(|_| whole && rate > highest)
@@ -214,11 +212,7 @@ impl Blocks {
     }
 
     /// Walks all frames; `sink` sees them in pieces.
-    pub fn walk(
-        &mut self,
-        deframer: &mut Deframer,
-        mut sink: impl FnMut(Chunk<'_>),
-    ) -> Result<()> {
+    pub fn walk(&mut self, deframer: &mut Deframer, mut sink: impl FnMut(Chunk<'_>)) -> Result<()> {
         while self.left > 0 {
             self.read()?;
             let taken = deframer.walk(&self.buffer[..self.filled], self.left == 0, &mut sink);
@@ -238,7 +232,11 @@ impl Blocks {
             .read(&mut self.buffer[self.filled..self.filled + wanted])
             .context("cannot read the recording")?;
         self.filled += read;
-        self.left = if read == 0 { 0 } else { self.left - read as u64 };
+        self.left = if read == 0 {
+            0
+        } else {
+            self.left - read as u64
+        };
         Ok(())
     }
 

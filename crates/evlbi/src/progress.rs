@@ -1,0 +1,96 @@
+//! What a long run shows while it runs: a bar or a line on a terminal, a line a second elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How often something new is shown.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A switch that Ctrl-C (or SIGTERM) sets: the run ends with everything written. A second one ends the
+/// program at once.
+pub fn interrupt() -> Arc<AtomicBool> {
+    static SWITCH: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let switch = SWITCH.get_or_init(|| {
+        let switch = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&switch);
+        let handler = ctrlc::set_handler(move || {
+            if set.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        });
+        if let Err(error) = handler {
+            tracing::warn!("Ctrl-C will end the program at once: {error}");
+        }
+        switch
+    });
+    Arc::clone(switch)
+}
+
+/// The progress of one run, on standard error.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    total: Option<u64>,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    /// `total` is the length of the run in units of its own, where that is known.
+    pub fn new(total: Option<u64>) -> Progress {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let (bar, template) = match total {
+                Some(total) => (
+                    ProgressBar::new(total),
+                    "{bar:30} {percent:>3} % {eta:>4} {wide_msg}",
+                ),
+                None => (
+                    ProgressBar::new_spinner(),
+                    "{spinner} {elapsed:>4} {wide_msg}",
+                ),
+            };
+            let style = ProgressStyle::with_template(template)
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            bar.with_style(style)
+        });
+        Progress {
+            bar,
+            total,
+            last: None,
+        }
+    }
+
+    /// Whether it is time to show something new.
+    pub fn is_due(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
+    }
+
+    /// Shows how far the run is and a line about it.
+    pub fn show(&mut self, done: u64, line: &str) {
+        self.last = Some(Instant::now());
+        match (&self.bar, self.total) {
+            (Some(bar), total) => {
+                if total.is_some() {
+                    bar.set_position(done);
+                } else {
+                    bar.tick();
+                }
+                bar.set_message(line.to_string());
+            }
+            (None, Some(total)) => {
+                let percent = done as f64 * 100.0 / total.max(1) as f64;
+                eprintln!("{percent:5.1} %  {line}");
+            }
+            (None, None) => eprintln!("{line}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,9 +1,15 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
 mod cli;
+mod drain;
+mod numbering;
 mod output;
 mod progress;
 mod recording;
+mod recv;
+mod send;
+mod sink;
+mod source;
 mod units;
 mod url;
 
@@ -16,7 +22,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::log_to_stderr(cli.verbose);
     let result = match cli.command {
-        Command::Demo(_) | Command::Send(_) | Command::Recv(_) => Ok(()),
+        Command::Demo(_) => Ok(()),
+        Command::Send(args) => send::run(&args),
+        Command::Recv(args) => recv::run(&args),
         Command::Drop(_) | Command::Inspect(_) | Command::Sky(_) => Ok(()),
     };
     match result {

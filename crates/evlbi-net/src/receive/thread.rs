@@ -192,9 +192,7 @@ impl Loop {
         let heard_before = self.first_heard.is_some();
         let mut heard = false;
         for datagram in batch.datagrams() {
-            let admitted =
-                self.admission
-                    .admit(datagram.source, datagram.port, datagram.bytes, now);
+            let admitted = self.admission.admit(&datagram, now);
             match (admitted, &mut self.stream) {
                 (Admitted::Yes, Some(stream)) => {
                     heard = true;
@@ -256,6 +254,7 @@ impl Loop {
             }
         }
         if let Some(stream) = &mut self.stream {
+            stream.first_stamp = stream.first_stamp.or(first[0].stamp);
             for kept in &first {
                 stream.take(&mut *self.options.numbering, &kept.bytes);
             }

@@ -1,6 +1,7 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
 mod cli;
+mod demo;
 mod drain;
 mod numbering;
 mod output;
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::log_to_stderr(cli.verbose);
     let result = match cli.command {
-        Command::Demo(_) => Ok(()),
+        Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
         Command::Drop(_) | Command::Inspect(_) | Command::Sky(_) => Ok(()),

@@ -243,6 +243,16 @@ pub fn simulate(station: &Station) -> Result<Looped> {
 }
 
 impl Looped {
+    /// Length of a frame in bytes.
+    pub fn frame_length(&self) -> usize {
+        self.frame_length
+    }
+
+    /// Frames per second of each thread.
+    pub fn frame_rate(&self) -> FrameRate {
+        self.frame_rate
+    }
+
     /// Goes on for `bytes` (whole frames) instead of the length of the plan.
     pub fn lasting(self, bytes: u64) -> Looped {
         Looped {

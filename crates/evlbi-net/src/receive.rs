@@ -1,7 +1,7 @@
 //! The receiving thread: datagrams from the sockets to their places in the ring, counted on the way.
 //!
 //! It never waits for whoever empties the ring, and nothing that arrives can stop it. The sequence of its
-//! work: take a batch from the kernel, admit what belongs to the stream ([`admission`]), ask the window
+//! work: take a batch from the kernel, admit what belongs to the stream, ask the window
 //! where it goes, copy it there, hand on what is complete.
 
 mod admission;

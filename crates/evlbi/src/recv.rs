@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::cli::{FsyncChoice, PartialChoice, RecvArgs};
 use crate::drain::{self, Drained, Straight};
+use crate::numbering::FrameNumbers;
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording;
@@ -183,7 +184,7 @@ fn receive_datagrams(
     sink: Sink,
 ) -> Result<RecvResult> {
     let before = host::Counters::read().ok();
-    let (receiving, opening) = receive::start(options(args)?)?;
+    let (receiving, opening) = receive::start(options(args, settings.frame_rate)?)?;
     for address in receiving.addresses() {
         tracing::info!("listening on {address}");
     }
@@ -202,9 +203,9 @@ fn receive_datagrams(
     finish(args, report, drained, host)
 }
 
-fn options(args: &RecvArgs) -> Result<ReceiveOptions> {
+fn options(args: &RecvArgs, frame_rate: Option<FrameRate>) -> Result<ReceiveOptions> {
     let numbering: Box<dyn Numbering> = match args.from.scheme {
-        Scheme::Pudp => Box::new(crate::numbering::FrameNumbers::new(args.frame_rate)),
+        Scheme::Pudp => Box::new(FrameNumbers::new(frame_rate)),
         _ => Box::new(Numbers),
     };
     let listen = args

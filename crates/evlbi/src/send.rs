@@ -71,7 +71,11 @@ pub fn run(args: &SendArgs) -> Result<()> {
         mtu,
         rate_asked_bps: rate.map(BitRate::get),
         truncated_bytes: truncated,
-        padded_bytes: padded,
+        padded_bytes: if args.to.scheme == Scheme::Tcp {
+            0
+        } else {
+            padded
+        },
         report,
     };
     output::print(args.json, &result, text)
@@ -99,7 +103,10 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
     let input = Input::open(&args.source, frame_rate, args.rate)?;
     let plain = matches!(args.cut, CutRule::Plain) || input.frame_length().is_none();
     let (clock, rate) = clock(args, &input, plain)?;
-    let mut outlets = connect(args)?;
+    let total = input
+        .length()
+        .map(|length| length.saturating_mul(args.repeat));
+    let mut outlets = connect(args, total)?;
     let (mtu, unit, datagram_data) = cut(args, &input, &outlets, plain)?;
     let truncated = input.truncated();
     let stream = Stream {
@@ -133,9 +140,6 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
     }
     let frame_rate = input.frame_rate();
-    let total = input
-        .length()
-        .map(|length| length.saturating_mul(args.repeat));
     let (source, padded) = input.into_source(unit, args.repeat)?;
     let start = cpu::now().plus(WAIT_FOR_START);
     let sent = Sent::new();
@@ -194,13 +198,13 @@ fn clock(args: &SendArgs, input: &Input, plain: bool) -> Result<(Clock, Option<B
     Ok((clock, Some(rate)))
 }
 
-fn connect(args: &SendArgs) -> Result<Vec<Outlet>> {
+fn connect(args: &SendArgs, total: Option<u64>) -> Result<Vec<Outlet>> {
     let addresses = args.to.addresses().map_err(|error| anyhow!(error))?;
     if args.to.scheme == Scheme::Tcp {
         let connection = TcpStream::connect(addresses[0])
             .with_context(|| format!("cannot connect to {}", args.to))?;
         connection.set_nodelay(true)?;
-        return Ok(vec![Outlet::tcp(connection)]);
+        return Ok(vec![Outlet::tcp(connection, total.unwrap_or(u64::MAX))]);
     }
     addresses
         .into_iter()

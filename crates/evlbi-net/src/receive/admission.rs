@@ -16,8 +16,9 @@ use crate::udp::Datagram;
 
 /// Datagrams of one sender and size that make a stream.
 const ENOUGH: usize = 8;
-/// Datagrams that are kept at the same time; beyond that the oldest is given up.
-const MOST_KEPT: usize = 64;
+/// Datagrams that are kept at the same time, and their bytes; beyond that the oldest are given up.
+const MOST_KEPT: usize = 512;
+const MOST_KEPT_BYTES: usize = 16 << 20;
 /// How long a stream's sender must be silent before another may take its place.
 const SILENCE: Nanos = Nanos(300_000_000);
 
@@ -26,7 +27,8 @@ pub trait Numbering: Send {
     /// The number and the data of a datagram; `None` when it has none.
     fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])>;
 
-    /// Whether what was kept is enough to number the stream.
+    /// Learns from the first datagrams of a stream how it is numbered; says whether they are enough. They
+    /// come again through [`Numbering::split`] afterwards.
     fn learn(&mut self, datagrams: &[&[u8]]) -> bool {
         !datagrams.is_empty()
     }
@@ -170,7 +172,8 @@ impl Admission {
         if self.kept.is_empty() {
             self.kept_since = now;
         }
-        if self.kept.len() == MOST_KEPT {
+        let bytes: usize = self.kept.iter().map(|kept| kept.bytes.len()).sum();
+        if self.kept.len() == MOST_KEPT || bytes > MOST_KEPT_BYTES {
             self.kept.remove(0);
             self.foreign_source += 1;
         }
@@ -209,11 +212,14 @@ impl Admission {
             .of(candidate)
             .map(|kept| kept.bytes.as_slice())
             .collect();
-        let enough = decide || datagrams.len() >= ENOUGH && number_on(numbering, &datagrams);
-        let known = numbering.learn(&datagrams);
-        if !enough || !known && !decide || numbering.split(datagrams.first()?).is_none() {
+        let enough = datagrams.len() >= ENOUGH
+            && numbering.learn(&datagrams)
+            && number_on(numbering, &datagrams);
+        if !enough && !decide {
             return None;
         }
+        numbering.learn(&datagrams);
+        numbering.split(datagrams.first()?)?;
         let (ours, others) = std::mem::take(&mut self.kept)
             .into_iter()
             .partition::<Vec<Kept>, _>(|kept| (kept.source, kept.bytes.len()) == candidate);

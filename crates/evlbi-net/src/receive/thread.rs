@@ -253,6 +253,8 @@ impl Loop {
                 self.stream = Some(stream);
             }
         }
+        let datagrams: Vec<&[u8]> = first.iter().map(|kept| kept.bytes.as_slice()).collect();
+        self.options.numbering.learn(&datagrams);
         if let Some(stream) = &mut self.stream {
             stream.first_stamp = stream.first_stamp.or(first[0].stamp);
             for kept in &first {

@@ -1,9 +1,12 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
 mod cli;
+mod drop;
+mod inspect;
 mod output;
 mod progress;
 mod recording;
+mod sky;
 mod units;
 mod url;
 
@@ -17,7 +20,9 @@ fn main() -> ExitCode {
     output::log_to_stderr(cli.verbose);
     let result = match cli.command {
         Command::Demo(_) | Command::Send(_) | Command::Recv(_) => Ok(()),
-        Command::Drop(_) | Command::Inspect(_) | Command::Sky(_) => Ok(()),
+        Command::Drop(args) => drop::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Sky(args) => sky::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

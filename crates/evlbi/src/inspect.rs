@@ -1,0 +1,4 @@
+use crate::cli::InspectArgs;
+pub fn run(_: &InspectArgs) -> anyhow::Result<()> {
+    Ok(())
+}

@@ -248,7 +248,7 @@ struct Walked {
 
 fn walk(args: &DropArgs, recording: &Recording, cut: &mut Cut) -> Result<Walked> {
     let stop = interrupt();
-    let mut deframer = recording::deframer(recording.frame_rate, recording::now());
+    let mut deframer = recording::deframer(recording.frame_rate);
     let mut blocks = Blocks::new(recording::open(&args.input)?, recording.size);
     let mut progress = Progress::new(Some(recording.size));
     let mut more = true;

@@ -131,7 +131,7 @@ struct Walked {
 
 fn walk(path: &Path, recording: &Recording, frame_rate: Option<FrameRate>) -> Result<Walked> {
     let stop = interrupt();
-    let mut deframer = recording::deframer(frame_rate, recording::now());
+    let mut deframer = recording::deframer(frame_rate);
     let mut blocks = Blocks::new(recording::open(path)?, recording.size);
     let mut look = Look::new(recording, frame_rate);
     let mut progress = Progress::new(Some(recording.size));

@@ -53,9 +53,9 @@ impl Recording {
         if size == 0 {
             bail!("{} is empty", path.display());
         }
-        let reference = now();
+        let reference = before_now();
         let mut survey = Survey::default();
-        let mut deframer = deframer(frame_rate, reference);
+        let mut deframer = deframer(frame_rate);
         let mut blocks = Blocks::new(file, SURVEYED.min(size));
         blocks.walk(&mut deframer, |chunk| survey.note(chunk))?;
         let layout = deframer.layout();
@@ -186,11 +186,11 @@ pub fn given_rate(frames_per_second: Option<u32>) -> Result<Option<FrameRate>> {
         .transpose()
 }
 
-/// A deframer for files. `reference` is a time near theirs: see [`Settings::reference`].
-pub fn deframer(frame_rate: Option<FrameRate>, reference: i64) -> Deframer {
+/// A deframer for files. Mark 5B headers repeat every 1000 days: theirs is the latest time that is past.
+pub fn deframer(frame_rate: Option<FrameRate>) -> Deframer {
     Deframer::new(Settings {
         frame_rate,
-        reference,
+        reference: before_now(),
         hold: HOLD,
         ..Settings::default()
     })
@@ -341,4 +341,48 @@ impl Blocks {
 /// UTC seconds since 1970, to tell which thousand days a Mark 5B header means.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_second()
+}
+
+/// [`now`] for what was recorded before: a day ahead at most, for clocks that differ.
+fn before_now() -> i64 {
+    now() - 498 * 86_400
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(first: (i64, u32), last: (i64, u32), distance: u64, threads: usize) -> Option<u32> {
+        let time = |(second, frame)| FrameTime { second, frame };
+        rate_between(time(first), time(last), distance, threads).map(FrameRate::get)
+    }
+
+    #[test]
+    fn two_frames_tell_the_rate() {
+        assert_eq!(rate((10, 3), (12, 5), 202, 1), Some(100));
+        assert_eq!(rate((10, 3), (12, 5), 404, 2), Some(100));
+        assert_eq!(rate((10, 99), (11, 0), 1, 1), Some(100));
+    }
+
+    #[test]
+    fn frames_that_do_not_fit_tell_none() {
+        // No second ends; one is missing; frames of different threads; back in time; at any distance.
+        assert_eq!(rate((10, 3), (10, 9), 6, 1), None);
+        assert_eq!(rate((10, 3), (12, 5), 201, 1), None);
+        assert_eq!(rate((10, 3), (12, 5), 403, 2), None);
+        assert_eq!(rate((12, 5), (10, 3), 202, 1), None);
+        assert_eq!(rate((10, 0), (11, 99), 100, 1), None);
+        assert_eq!(rate((i64::MIN, 0), (i64::MAX, 0), u64::MAX, 0), None);
+    }
+
+    #[test]
+    fn a_rate_beyond_all_bounds_is_none() {
+        let fast = FrameRate::new(u32::MAX).unwrap();
+        assert_eq!(stream_rate(fast, usize::MAX, usize::MAX), None);
+        let rate = FrameRate::new(25_600).unwrap();
+        assert_eq!(
+            stream_rate(rate, 2, 5032).unwrap().get(),
+            2 * 25_600 * 5032 * 8
+        );
+    }
 }

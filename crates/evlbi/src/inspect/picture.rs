@@ -103,7 +103,9 @@ fn format(report: &Report) -> String {
     };
     match report.format {
         Format::Vdif => format!("VDIF version {}, {frames}", report.version.unwrap_or(0)),
-        Format::Mark5b => format!("Mark 5B, {frames}; the date is the one nearest to today"),
+        Format::Mark5b => format!(
+            "Mark 5B, {frames}; of the days that its time code may mean, the latest past one"
+        ),
         Format::Raw => "raw: neither VDIF nor Mark 5B".to_string(),
     }
 }
@@ -194,7 +196,7 @@ fn shape(thread: &ThreadReport) -> String {
         "real"
     };
     let plural = if channels == 1 { "" } else { "s" };
-    let mut text = format!("{channels} channel{plural}, {bits} bits {complex}");
+    let mut text = format!("{channels} channel{plural}, {bits}-bit {complex}");
     if let (Some(rate), Some(bandwidth)) = (thread.sample_rate, thread.bandwidth) {
         text.push_str(&format!(
             ", {} MHz at {} Ms/s",
@@ -225,11 +227,11 @@ fn gaps(report: &Report) -> String {
     let mut lines = vec![format!("{} gaps", count(report.gaps_total))];
     lines.extend(report.gaps.iter().take(GAPS).map(|gap| {
         format!(
-            "  {} thread {}: {} frames from {}",
+            "  {} thread {}: from {} on {} missing",
             gap.station,
             gap.thread,
-            count(gap.frames),
-            moment(&gap.start)
+            moment(&gap.start),
+            count(gap.frames)
         )
     }));
     lines.extend(more(report.gaps_total as usize, GAPS, "gaps"));

@@ -3,6 +3,8 @@
 mod cli;
 mod demo;
 mod drain;
+mod drop;
+mod inspect;
 mod numbering;
 mod output;
 mod progress;
@@ -10,6 +12,7 @@ mod recording;
 mod recv;
 mod send;
 mod sink;
+mod sky;
 mod source;
 mod units;
 mod url;
@@ -26,12 +29,13 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
-        Command::Drop(_) | Command::Inspect(_) | Command::Sky(_) => Ok(()),
+        Command::Drop(args) => drop::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Sky(args) => sky::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let error: anyhow::Error = error;
             eprintln!("evlbi: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,7 +1,8 @@
 //! What a recording is, found out by reading as little of it as that takes.
 
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -11,11 +12,15 @@ use evlbi_core::pace::ByTime;
 use evlbi_core::rate::BitRate;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, Shape, StreamKey};
+use evlbi_wire::{mark5b, vdif};
 
 /// Bytes read at a time.
 pub const BLOCK: usize = 8 << 20;
 /// Bytes at the beginning of the file that are read to learn its threads and frame rate.
 const SURVEYED: u64 = 256 << 20;
+
+/// Bytes that are read at most before a file is taken for raw data: three frames of 16 MiB fit.
+const HOLD: usize = 50 << 20;
 
 /// What was found out about a recording.
 #[derive(Clone, Debug)]
@@ -48,12 +53,9 @@ impl Recording {
         if size == 0 {
             bail!("{} is empty", path.display());
         }
+        let reference = before_now();
         let mut survey = Survey::default();
-        let mut deframer = Deframer::new(Settings {
-            frame_rate,
-            reference: now(),
-            ..Settings::default()
-        });
+        let mut deframer = deframer(frame_rate);
         let mut blocks = Blocks::new(file, SURVEYED.min(size));
         blocks.walk(&mut deframer, |chunk| survey.note(chunk))?;
         let layout = deframer.layout();
@@ -61,21 +63,16 @@ impl Recording {
             path: path.to_path_buf(),
             format: deframer.format().unwrap_or(Format::Raw),
             size,
-            leading: 0,
+            leading: blocks.leading().unwrap_or(0),
             frame_length: layout.map(|layout| layout.frame_length),
-            shape: None,
+            shape: survey.shape,
             keys: survey.keys,
             frame_rate: deframer.frame_rate(),
-            first: survey.first,
+            first: survey.first.map(|first| first.time),
             last: None,
         };
-        if layout.is_some() {
-            let handed_over = deframer.counts().bytes;
-            recording.leading = match size <= SURVEYED {
-                true => deframer.counts().trimmed_bytes.min(size - handed_over),
-                false => 0,
-            };
-            recording.look_at_ends(blocks.file_mut())?;
+        if let Some(first) = survey.first {
+            recording.look_at_end(&blocks.file, first, reference)?;
         }
         Ok(recording)
     }
@@ -107,54 +104,96 @@ impl Recording {
         stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)
     }
 
-    fn look_at_ends(&mut self, file: &mut File) -> Result<()> {
-        if self.format != Format::Vdif {
-            return Ok(());
+    /// Length of a header in bytes; none where the data is raw.
+    pub fn header_length(&self) -> Option<usize> {
+        match self.format {
+            Format::Vdif => Some(match self.shape {
+                Some(shape) => shape.header_length(),
+                None => vdif::HEADER_LEN,
+            }),
+            Format::Mark5b => Some(mark5b::HEADER_LEN),
+            Format::Raw => None,
         }
+    }
+
+    /// Finds the last frame of the first one's thread: among as many as there are threads, unless damaged.
+    fn look_at_end(&mut self, file: &File, first: First, reference: i64) -> Result<()> {
         let length = self.frame_length.unwrap_or(1) as u64;
-        let header_at = |number: u64| -> Result<Option<Header>> {
-            let mut bytes = [0; 32];
-            file.read_exact_at(&mut bytes, self.leading + number * length)?;
-            Ok(Header::parse(&bytes).ok())
-        };
-        let frames = self.frames();
-        let Some(first) = header_at(0)? else {
-            return Ok(());
-        };
-        self.shape = Some(first.shape());
-        // The last frame of the first one's thread: among as many as there are threads, unless damaged.
-        for number in (0..frames).rev().take(4 * self.keys.len().max(1)) {
-            let Some(last) = header_at(number)? else {
+        let looked_at = 4 * self.keys.len().max(1);
+        for number in (first.number..self.frames()).rev().take(looked_at) {
+            let mut bytes = [0; vdif::HEADER_LEN];
+            let there = file.read_exact_at(&mut bytes, self.leading + number * length);
+            there.with_context(|| format!("cannot read {}", self.path.display()))?;
+            let Some((key, last)) = self.read_header(&bytes, reference) else {
                 continue;
             };
-            if last.key() == first.key() {
-                self.last = Some(last.time());
+            if key == first.key {
+                self.last = Some(last);
                 if self.frame_rate.is_none() {
-                    self.frame_rate = rate_between(&first, &last, number, self.keys.len());
+                    let distance = number - first.number;
+                    self.frame_rate = rate_between(first.time, last, distance, self.keys.len());
                 }
                 break;
             }
         }
         Ok(())
     }
+
+    fn read_header(&self, bytes: &[u8], reference: i64) -> Option<(StreamKey, FrameTime)> {
+        match self.format {
+            Format::Vdif => {
+                let header = Header::parse(bytes).ok()?;
+                let like_us = Some(header.frame_length()) == self.frame_length;
+                like_us.then(|| (header.key(), header.time()))
+            }
+            Format::Mark5b => {
+                let time = mark5b::Header::parse(bytes).ok()?.time(reference).ok()?;
+                Some((StreamKey::default(), time))
+            }
+            Format::Raw => None,
+        }
+    }
 }
 
 /// The frame rate that two frames of a thread tell, `distance` frames of the stream apart, if nothing is
 /// missing between them.
-fn rate_between(first: &Header, last: &Header, distance: u64, threads: usize) -> Option<FrameRate> {
-    let seconds = last.time().second.checked_sub(first.time().second)?;
+fn rate_between(
+    first: FrameTime,
+    last: FrameTime,
+    distance: u64,
+    threads: usize,
+) -> Option<FrameRate> {
+    let seconds = last.second.checked_sub(first.second)?;
     let cycles = i64::try_from(distance / threads.max(1) as u64).ok()?;
-    let frames = cycles - i64::from(last.time().frame) + i64::from(first.time().frame);
+    let frames = cycles - i64::from(last.frame) + i64::from(first.frame);
     let whole =
         seconds > 0 && distance.is_multiple_of(threads.max(1) as u64) && frames % seconds == 0;
     let rate = u32::try_from(frames.checked_div(seconds)?).ok()?;
-    let highest = last.time().frame.max(first.time().frame);
-    FrameRate::new(rate).filter(|_| whole && rate > highest)
+    FrameRate::new(rate).filter(|_| whole && rate > last.frame.max(first.frame))
 }
 
 /// Bit rate of `threads` threads of `frame_rate` frames of `frame_length` bytes per second.
 pub fn stream_rate(frame_rate: FrameRate, threads: usize, frame_length: usize) -> Option<BitRate> {
-    BitRate::new(u64::from(frame_rate.get()) * threads.max(1) as u64 * frame_length as u64 * 8)
+    let bits = (frame_length as u64).checked_mul(8)?;
+    let frames = u64::from(frame_rate.get()).checked_mul(threads.max(1) as u64)?;
+    BitRate::new(frames.checked_mul(bits)?)
+}
+
+/// The frame rate that the user gave, if any.
+pub fn given_rate(frames_per_second: Option<u32>) -> Result<Option<FrameRate>> {
+    frames_per_second
+        .map(|rate| FrameRate::new(rate).context("--frame-rate must be at least 1"))
+        .transpose()
+}
+
+/// A deframer for files. Mark 5B headers repeat every 1000 days: theirs is the latest time that is past.
+pub fn deframer(frame_rate: Option<FrameRate>) -> Deframer {
+    Deframer::new(Settings {
+        frame_rate,
+        reference: before_now(),
+        hold: HOLD,
+        ..Settings::default()
+    })
 }
 
 /// The schedule of a recording that is sent in real time.
@@ -165,20 +204,35 @@ pub fn by_time(frame_rate: FrameRate, keys: &[StreamKey]) -> ByTime {
 #[derive(Default)]
 struct Survey {
     keys: Vec<StreamKey>,
-    first: Option<FrameTime>,
+    seen: HashSet<StreamKey>,
+    shape: Option<Shape>,
+    first: Option<First>,
+    frames: u64,
+}
+
+/// The first frame that can be believed.
+#[derive(Clone, Copy)]
+struct First {
+    number: u64,
+    key: StreamKey,
+    time: FrameTime,
 }
 
 impl Survey {
     fn note(&mut self, chunk: Chunk<'_>) {
         for frame in chunk.frames {
-            if self.first.is_none() {
-                self.first = frame.time;
+            if let (Some(key), Some(time)) = (frame.key, frame.time) {
+                if self.first.is_none() {
+                    let number = self.frames;
+                    self.first = Some(First { number, key, time });
+                    let header = Header::parse(&chunk.bytes[frame.bytes.clone()]);
+                    self.shape = header.ok().map(|header| header.shape());
+                }
+                if self.seen.insert(key) {
+                    self.keys.push(key);
+                }
             }
-            if let Some(key) = frame.key
-                && !self.keys.contains(&key)
-            {
-                self.keys.push(key);
-            }
+            self.frames += 1;
         }
     }
 }
@@ -186,8 +240,15 @@ impl Survey {
 /// Opens a recording for reading.
 pub fn open(path: &Path) -> Result<File> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    if file.metadata()?.is_dir() {
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
         bail!("{} is a directory; give a recording", path.display());
+    }
+    if !kind.is_file() {
+        bail!(
+            "{} is no file but a device or a pipe; give a recording",
+            path.display()
+        );
     }
     Ok(file)
 }
@@ -198,6 +259,10 @@ pub struct Blocks {
     left: u64,
     buffer: Vec<u8>,
     filled: usize,
+    /// Offset of the buffer in the file.
+    offset: u64,
+    /// Offset in the file of what was handed over first.
+    leading: Option<u64>,
 }
 
 impl Blocks {
@@ -208,18 +273,49 @@ impl Blocks {
             left: length,
             buffer: Vec::new(),
             filled: 0,
+            offset: 0,
+            leading: None,
         }
     }
 
     /// Walks all frames; `sink` sees them in pieces.
     pub fn walk(&mut self, deframer: &mut Deframer, mut sink: impl FnMut(Chunk<'_>)) -> Result<()> {
-        while self.left > 0 {
-            self.read()?;
-            let taken = deframer.walk(&self.buffer[..self.filled], self.left == 0, &mut sink);
-            self.buffer.copy_within(taken..self.filled, 0);
-            self.filled -= taken;
-        }
+        while self.step(deframer, &mut sink)? {}
         Ok(())
+    }
+
+    /// Reads one block and walks its frames; says whether there is more.
+    pub fn step(
+        &mut self,
+        deframer: &mut Deframer,
+        mut sink: impl FnMut(Chunk<'_>),
+    ) -> Result<bool> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        self.read()?;
+        let bytes = &self.buffer[..self.filled];
+        let (offset, leading) = (self.offset, &mut self.leading);
+        let taken = deframer.walk(bytes, self.left == 0, &mut |chunk: Chunk<'_>| {
+            // What a walk hands over lies in the buffer.
+            let place = chunk.bytes.as_ptr() as usize - bytes.as_ptr() as usize;
+            leading.get_or_insert(offset + place as u64);
+            sink(chunk);
+        });
+        self.buffer.copy_within(taken..self.filled, 0);
+        self.filled -= taken;
+        self.offset += taken as u64;
+        Ok(self.left > 0)
+    }
+
+    /// Bytes of the file before what was handed over first; none as long as nothing was.
+    pub fn leading(&self) -> Option<u64> {
+        self.leading
+    }
+
+    /// Bytes of the file that were walked.
+    pub fn offset(&self) -> u64 {
+        self.offset
     }
 
     fn read(&mut self) -> Result<()> {
@@ -227,10 +323,11 @@ impl Blocks {
         if self.buffer.len() < self.filled + wanted {
             self.buffer.resize(self.filled + wanted, 0);
         }
-        let read = self
-            .file
-            .read(&mut self.buffer[self.filled..self.filled + wanted])
-            .context("cannot read the recording")?;
+        let place = &mut self.buffer[self.filled..self.filled + wanted];
+        let read = match self.file.read(place) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(()),
+            read => read.context("cannot read the recording")?,
+        };
         self.filled += read;
         self.left = if read == 0 {
             0
@@ -239,14 +336,53 @@ impl Blocks {
         };
         Ok(())
     }
-
-    fn file_mut(&mut self) -> &mut File {
-        let _ = self.file.seek(SeekFrom::Start(0));
-        &mut self.file
-    }
 }
 
 /// UTC seconds since 1970, to tell which thousand days a Mark 5B header means.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_second()
+}
+
+/// [`now`] for what was recorded before: a day ahead at most, for clocks that differ.
+fn before_now() -> i64 {
+    now() - 498 * 86_400
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(first: (i64, u32), last: (i64, u32), distance: u64, threads: usize) -> Option<u32> {
+        let time = |(second, frame)| FrameTime { second, frame };
+        rate_between(time(first), time(last), distance, threads).map(FrameRate::get)
+    }
+
+    #[test]
+    fn two_frames_tell_the_rate() {
+        assert_eq!(rate((10, 3), (12, 5), 202, 1), Some(100));
+        assert_eq!(rate((10, 3), (12, 5), 404, 2), Some(100));
+        assert_eq!(rate((10, 99), (11, 0), 1, 1), Some(100));
+    }
+
+    #[test]
+    fn frames_that_do_not_fit_tell_none() {
+        // No second ends; one is missing; frames of different threads; back in time; at any distance.
+        assert_eq!(rate((10, 3), (10, 9), 6, 1), None);
+        assert_eq!(rate((10, 3), (12, 5), 201, 1), None);
+        assert_eq!(rate((10, 3), (12, 5), 403, 2), None);
+        assert_eq!(rate((12, 5), (10, 3), 202, 1), None);
+        assert_eq!(rate((10, 0), (11, 99), 100, 1), None);
+        assert_eq!(rate((i64::MIN, 0), (i64::MAX, 0), u64::MAX, 0), None);
+    }
+
+    #[test]
+    fn a_rate_beyond_all_bounds_is_none() {
+        let fast = FrameRate::new(u32::MAX).unwrap();
+        assert_eq!(stream_rate(fast, usize::MAX, usize::MAX), None);
+        let rate = FrameRate::new(25_600).unwrap();
+        assert_eq!(
+            stream_rate(rate, 2, 5032).unwrap().get(),
+            2 * 25_600 * 5032 * 8
+        );
+    }
 }

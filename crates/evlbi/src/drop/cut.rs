@@ -1,0 +1,327 @@
+//! What becomes of each frame and packet of the recording.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+
+use evlbi_core::deframe::{Chunk, Frame};
+use evlbi_core::shed::{self, Replace, Shed, ShedReport};
+use evlbi_wire::fill;
+use evlbi_wire::validity::{Cause, TimeGap};
+use evlbi_wire::vdif::{StationId, StreamKey};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use super::gaps::GapsWriter;
+use crate::cli::DropArgs;
+
+/// Station and thread of what has none: no thread of VDIF has this number.
+const NO_KEY: StreamKey = StreamKey {
+    station: StationId(0),
+    thread: u16::MAX,
+};
+
+/// What is decided on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A whole frame.
+    Frame,
+    /// So many bytes of a frame or of raw data, as a datagram carries them.
+    Packet(usize),
+}
+
+/// What went in and came out.
+#[derive(Clone, Default, Serialize)]
+pub struct Counts {
+    /// Whole frames in the input.
+    pub frames: u64,
+    /// Frames of which something was shed.
+    pub frames_touched: u64,
+    /// Frames in the output, invalid and damaged ones too.
+    pub frames_out: u64,
+    /// Packets that were decided on; zero where the unit is the frame.
+    pub packets: u64,
+    /// Bytes in the input that belong to no frame, and went out as they were.
+    pub unframed_bytes: u64,
+    /// Bytes in the output.
+    pub bytes_out: u64,
+    /// Frames of which something was shed whose thread or time could not be told: the gaps file lacks them.
+    pub frames_not_listed: u64,
+    #[serde(skip)]
+    walked: u64,
+}
+
+impl Counts {
+    /// Bytes of the input that were not trimmed.
+    pub fn bytes_walked(&self) -> u64 {
+        self.walked
+    }
+}
+
+/// Writes the output.
+pub struct Cut {
+    output: File,
+    gaps: GapsWriter,
+    shed: Shed,
+    unit: Unit,
+    replace: Replace,
+    header_length: usize,
+    /// Of the bytes that stand in the place of others.
+    random: ChaCha8Rng,
+    /// What a chunk becomes.
+    block: Vec<u8>,
+    /// Parts of a frame that are shed.
+    parts: Vec<Range<usize>>,
+    raw: RawPacket,
+    counts: Counts,
+    error: Option<io::Error>,
+}
+
+/// A packet of raw data that may reach into the next block.
+#[derive(Default)]
+struct RawPacket {
+    /// Bytes of it that are still to come.
+    left: usize,
+    is_shed: bool,
+}
+
+impl Cut {
+    pub fn new(
+        output: File,
+        gaps: GapsWriter,
+        shed: Shed,
+        unit: Unit,
+        args: &DropArgs,
+        header_length: usize,
+    ) -> Cut {
+        let mut random = ChaCha8Rng::seed_from_u64(args.seed);
+        // Another stream than that of the decisions.
+        random.set_stream(1);
+        Cut {
+            output,
+            gaps,
+            shed,
+            unit,
+            replace: args.replace.into(),
+            header_length,
+            random,
+            block: Vec::new(),
+            parts: Vec::new(),
+            raw: RawPacket::default(),
+            counts: Counts::default(),
+            error: None,
+        }
+    }
+
+    /// Takes a piece of the input.
+    pub fn take(&mut self, chunk: Chunk<'_>) {
+        if self.error.is_some() {
+            return;
+        }
+        self.block.clear();
+        let done = self.cut(chunk);
+        let done = done.and_then(|()| self.output.write_all(&self.block));
+        self.error = done.err();
+        self.counts.bytes_out += self.block.len() as u64;
+        self.counts.walked += chunk.bytes.len() as u64;
+    }
+
+    /// Why nothing more can be written.
+    pub fn failed(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// What the policy did so far.
+    pub fn report(&self) -> ShedReport {
+        self.shed.report()
+    }
+
+    /// Closes the files; says what was counted and how many gaps were listed.
+    pub fn finish(self) -> io::Result<(Counts, u64)> {
+        let gaps = self.gaps.finish()?;
+        Ok((self.counts, gaps))
+    }
+
+    fn cut(&mut self, chunk: Chunk<'_>) -> io::Result<()> {
+        if chunk.frames.is_empty() {
+            return self.take_unframed(chunk.bytes);
+        }
+        for frame in chunk.frames {
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            self.counts.frames += 1;
+            match self.unit {
+                Unit::Frame => self.take_frame(frame, bytes)?,
+                Unit::Packet(length) => self.take_packets(frame, bytes, length)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_frame(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
+        if self.decide(Some(frame)) {
+            self.lose_frame(frame, bytes)
+        } else {
+            self.keep(bytes);
+            Ok(())
+        }
+    }
+
+    fn take_packets(&mut self, frame: &Frame, bytes: &[u8], length: usize) -> io::Result<()> {
+        self.parts.clear();
+        for start in (0..bytes.len()).step_by(length) {
+            let end = bytes.len().min(start + length);
+            self.counts.packets += 1;
+            if self.decide(Some(frame)) {
+                match self.parts.last_mut() {
+                    Some(part) if part.end == start => part.end = end,
+                    _ => self.parts.push(start..end),
+                }
+            }
+        }
+        if self.parts.is_empty() {
+            self.keep(bytes);
+            return Ok(());
+        }
+        let whole = self.parts[0] == (0..bytes.len());
+        if self.replace == Replace::Invalid {
+            return self.lose_frame(frame, bytes);
+        }
+        if !whole {
+            return self.lose_parts(frame, bytes);
+        }
+        self.note(frame, None)?;
+        if self.replace != Replace::Nothing {
+            self.counts.frames_out += 1;
+            self.put_replaced(bytes.len(), 0);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.counts.frames_out += 1;
+        self.block.extend_from_slice(bytes);
+    }
+
+    /// The header stays.
+    fn lose_frame(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
+        self.note(frame, None)?;
+        if self.replace == Replace::Nothing {
+            return Ok(());
+        }
+        self.counts.frames_out += 1;
+        let (header, payload) = bytes.split_at(self.header_length.min(bytes.len()));
+        let start = self.block.len();
+        self.block.extend_from_slice(header);
+        if self.replace == Replace::Invalid {
+            // The highest bit of VDIF's first word, which is little-endian.
+            if let Some(byte) = self.block.get_mut(start + 3) {
+                *byte |= 0x80;
+            }
+        }
+        self.put_replaced(payload.len(), 0);
+        Ok(())
+    }
+
+    /// Headers go with the packets that hold them.
+    fn lose_parts(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
+        self.counts.frames_out += u64::from(self.replace != Replace::Nothing);
+        let parts = std::mem::take(&mut self.parts);
+        let mut kept = 0;
+        for part in &parts {
+            self.block.extend_from_slice(&bytes[kept..part.start]);
+            if self.replace != Replace::Nothing {
+                self.put_replaced(part.len(), part.start);
+            }
+            kept = part.end;
+        }
+        self.block.extend_from_slice(&bytes[kept..]);
+        self.note(frame, Some(&parts))?;
+        self.parts = parts;
+        Ok(())
+    }
+
+    /// Appends what stands in the place of others that lay at `offset` in their frame.
+    fn put_replaced(&mut self, length: usize, offset: usize) {
+        let start = self.block.len();
+        self.block.resize(start + length, 0);
+        match self.replace {
+            Replace::Random => self.random.fill_bytes(&mut self.block[start..]),
+            _ => fill::make_from(&mut self.block[start..], offset),
+        }
+    }
+
+    /// Puts a frame into the list of gaps: the whole of it, or `parts` of it.
+    fn note(&mut self, frame: &Frame, parts: Option<&[Range<usize>]>) -> io::Result<()> {
+        self.counts.frames_touched += 1;
+        let (Some(key), Some(start)) = (frame.key, frame.time) else {
+            self.counts.frames_not_listed += 1;
+            return Ok(());
+        };
+        let there = self.replace != Replace::Nothing;
+        let in_block = match parts {
+            // A frame of which parts went in is at the end of the block by now.
+            Some(_) => self.block.len() - frame.bytes.len().min(self.block.len()),
+            None => self.block.len(),
+        };
+        let gap = TimeGap {
+            key,
+            start,
+            frames: 1,
+            first_byte: there.then_some(self.counts.bytes_out + in_block as u64),
+            bytes: None,
+            cause: Cause::Shed,
+        };
+        let Some(parts) = parts else {
+            return self.gaps.add(gap);
+        };
+        for part in parts {
+            let in_payload = |place: usize| place.saturating_sub(self.header_length);
+            let bytes = Some(in_payload(part.start)..in_payload(part.end));
+            self.gaps.add(TimeGap {
+                bytes,
+                ..gap.clone()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, frame: Option<&Frame>) -> bool {
+        self.shed.decide(&shed::Unit {
+            key: frame.and_then(|frame| frame.key).unwrap_or(NO_KEY),
+            time: frame.and_then(|frame| frame.time),
+        })
+    }
+
+    /// Raw data, or what lies between frames.
+    fn take_unframed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.counts.unframed_bytes += bytes.len() as u64;
+        let length = match self.unit {
+            // A recording with frames has a header.
+            Unit::Packet(length) if self.header_length == 0 => length,
+            _ => {
+                self.block.extend_from_slice(bytes);
+                return Ok(());
+            }
+        };
+        while !bytes.is_empty() {
+            if self.raw.left == 0 {
+                self.raw.is_shed = self.decide(None);
+                self.raw.left = length;
+                if self.raw.is_shed {
+                    self.gaps.add_packet(self.counts.packets)?;
+                }
+                self.counts.packets += 1;
+            }
+            let (now, later) = bytes.split_at(self.raw.left.min(bytes.len()));
+            match (self.raw.is_shed, self.replace) {
+                (false, _) => self.block.extend_from_slice(now),
+                (true, Replace::Nothing) => {}
+                (true, _) => self.put_replaced(now.len(), length - self.raw.left),
+            }
+            self.raw.left -= now.len();
+            bytes = later;
+        }
+        Ok(())
+    }
+}

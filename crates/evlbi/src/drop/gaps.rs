@@ -1,0 +1,123 @@
+//! The gaps document of a recording from which frames are dropped, written as they are: however long the
+//! recording is, it takes no memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
+use evlbi_wire::vdif::StreamKey;
+
+/// Which of the document's two lists is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum List {
+    /// Frames by time.
+    Time,
+    /// Packets by number, where there are no frames.
+    Sequence,
+}
+
+/// Writes the document.
+pub struct GapsWriter {
+    file: BufWriter<File>,
+    frame_rate: Option<FrameRate>,
+    /// What follows the list.
+    tail: String,
+    /// Runs that may go on.
+    runs: HashMap<StreamKey, TimeGap>,
+    packets: Option<SequenceGap>,
+    count: u64,
+}
+
+impl GapsWriter {
+    /// Begins `document`, whose own lists are empty.
+    pub fn new(file: File, document: &Gaps, list: List) -> io::Result<GapsWriter> {
+        let text = serde_json::to_string(document)?;
+        let before = match list {
+            List::Time => "\"time\":[",
+            List::Sequence => "\"sequence\":[",
+        };
+        // The lists come after everything that a user has named.
+        let at = text.rfind(before).map_or(0, |at| at + before.len());
+        let (head, tail) = text.split_at(at);
+        let mut file = BufWriter::new(file);
+        file.write_all(head.as_bytes())?;
+        Ok(GapsWriter {
+            file,
+            frame_rate: document.frame_rate,
+            tail: tail.to_string(),
+            runs: HashMap::new(),
+            packets: None,
+            count: 0,
+        })
+    }
+
+    /// Adds a gap; what follows another of its thread becomes one with it.
+    pub fn add(&mut self, gap: TimeGap) -> io::Result<()> {
+        if let Some(run) = self.runs.get_mut(&gap.key) {
+            if run.bytes == gap.bytes && after(run, self.frame_rate) == Some(gap.start) {
+                run.frames += gap.frames;
+                return Ok(());
+            }
+            let run = std::mem::replace(run, gap);
+            return self.write(&run);
+        }
+        self.runs.insert(gap.key, gap);
+        Ok(())
+    }
+
+    /// Adds a packet by its number, those before it having been added before.
+    pub fn add_packet(&mut self, number: u64) -> io::Result<()> {
+        match &mut self.packets {
+            Some(run) if run.last + 1 == number => {
+                run.last = number;
+                Ok(())
+            }
+            packets => {
+                let next = SequenceGap {
+                    first: number,
+                    last: number,
+                };
+                match packets.replace(next) {
+                    Some(run) => self.write(&run),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Ends the document; says how many gaps are in it.
+    pub fn finish(mut self) -> io::Result<u64> {
+        let mut runs: Vec<TimeGap> = self.runs.drain().map(|(_, run)| run).collect();
+        runs.sort_by_key(|run| (run.start.second, run.start.frame, run.key));
+        for run in runs {
+            self.write(&run)?;
+        }
+        if let Some(run) = self.packets.take() {
+            self.write(&run)?;
+        }
+        writeln!(self.file, "\n{}", self.tail)?;
+        self.file.flush()?;
+        Ok(self.count)
+    }
+
+    fn write(&mut self, gap: &impl serde::Serialize) -> io::Result<()> {
+        let separator: &[u8] = if self.count == 0 { b"\n" } else { b",\n" };
+        self.file.write_all(separator)?;
+        serde_json::to_writer(&mut self.file, gap)?;
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// Time of the frame that follows the run.
+fn after(run: &TimeGap, rate: Option<FrameRate>) -> Option<FrameTime> {
+    match rate {
+        Some(rate) => Some(FrameTime::from_index(run.indices(rate).end, rate)),
+        None => Some(FrameTime {
+            second: run.start.second,
+            frame: run.start.frame.checked_add(run.frames.try_into().ok()?)?,
+        }),
+    }
+}

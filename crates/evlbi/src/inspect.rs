@@ -1,0 +1,238 @@
+//! `evlbi inspect`: says what a recording holds, from reading the whole of it.
+
+mod extended;
+mod look;
+mod picture;
+mod thread;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use anyhow::Result;
+use evlbi_core::deframe::{Counts, Format};
+use evlbi_wire::time::{FrameRate, FrameTime};
+use serde::Serialize;
+
+use self::look::{FillFound, Look};
+use self::thread::{Gap, Sampling, Thread, ThreadReport};
+use crate::cli::InspectArgs;
+use crate::progress::{Progress, interrupt};
+use crate::recording::{self, Blocks, Recording};
+use crate::{output, units};
+
+/// Gaps that are listed, the first ones.
+const MOST_GAPS: usize = 1000;
+
+/// What a recording holds.
+#[derive(Serialize)]
+struct Report {
+    schema: &'static str,
+    file: PathBuf,
+    /// Length of the file.
+    bytes: u64,
+    format: Format,
+    /// VDIF version number.
+    version: Option<u8>,
+    /// Length of a frame in bytes, header included.
+    frame_length: Option<usize>,
+    header_length: Option<usize>,
+    /// Frames per second of each thread.
+    frame_rate: Option<u32>,
+    frame_rate_from: Option<RateOrigin>,
+    /// Bits per second of all threads, headers included.
+    bit_rate: Option<u64>,
+    /// Bits per second of all threads without the headers.
+    payload_rate: Option<u64>,
+    /// Time of the earliest frame.
+    first: Option<Moment>,
+    /// Time of the latest frame.
+    last: Option<Moment>,
+    /// From the beginning of the earliest frame to the end of the latest.
+    seconds: Option<f64>,
+    frames: u64,
+    /// Frames marked invalid.
+    invalid_frames: u64,
+    /// Frames whose header is damaged.
+    odd_headers: u64,
+    /// Frames that the numbering has and the file lacks.
+    missing_frames: u64,
+    /// Frames that are there once more.
+    duplicate_frames: u64,
+    /// Frames that are earlier than one before them in their thread.
+    backward_frames: u64,
+    /// Bytes before the first frame.
+    leading_bytes: u64,
+    /// Bytes after the last whole frame.
+    trailing_bytes: u64,
+    /// Bytes between that belong to no frame; of raw data, all.
+    unframed_bytes: u64,
+    fill: FillFound,
+    threads: Vec<ThreadReport>,
+    /// Gaps in the numbering, all threads together.
+    gaps_total: u64,
+    /// The first of them.
+    gaps: Vec<Gap>,
+    /// Which frames the statistics of the samples are from.
+    sampling: Option<Sampling>,
+    /// Whether it was stopped before the end of the file.
+    interrupted: bool,
+}
+
+/// How the frame rate is known.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum RateOrigin {
+    /// The user said it.
+    Given,
+    /// The headers tell it.
+    Header,
+    /// Frames were counted from second to second.
+    Counted,
+}
+
+/// The time of a frame.
+#[derive(Clone, Serialize)]
+struct Moment {
+    #[serde(flatten)]
+    time: FrameTime,
+    /// After RFC 3339; none where the frame rate is not known.
+    utc: Option<String>,
+}
+
+impl Moment {
+    fn new(time: FrameTime, rate: Option<FrameRate>) -> Moment {
+        let utc = rate.and_then(|rate| time.rfc3339(rate));
+        Moment { time, utc }
+    }
+}
+
+/// Says what is in a file.
+pub fn run(args: &InspectArgs) -> Result<()> {
+    let given = recording::given_rate(args.frame_rate)?;
+    let recording = Recording::survey(&args.file, given)?;
+    let mut walked = walk(&args.file, &recording, recording.frame_rate)?;
+    if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
+        // Learnt from what the survey did not reach: the frames before it can now be counted.
+        walked = walk(&args.file, &recording, walked.frame_rate)?;
+    }
+    let report = report(args, &recording, &walked);
+    output::print(args.json, &report, picture::show)
+}
+
+/// A walk through the file.
+struct Walked {
+    look: Look,
+    counts: Counts,
+    frame_rate: Option<FrameRate>,
+    bytes: u64,
+    leading: u64,
+    interrupted: bool,
+}
+
+fn walk(path: &Path, recording: &Recording, frame_rate: Option<FrameRate>) -> Result<Walked> {
+    let stop = interrupt();
+    let mut deframer = recording::deframer(frame_rate);
+    let mut blocks = Blocks::new(recording::open(path)?, recording.size);
+    let mut look = Look::new(recording, frame_rate);
+    let mut progress = Progress::new(Some(recording.size));
+    let mut more = true;
+    while more && !stop.load(Ordering::Relaxed) {
+        more = blocks.step(&mut deframer, |chunk| look.take(chunk))?;
+        if more && progress.is_due() {
+            let frames = units::show_count(deframer.counts().frames);
+            progress.show(blocks.offset(), &format!("{frames} frames"));
+        }
+    }
+    progress.finish();
+    Ok(Walked {
+        look,
+        counts: deframer.counts(),
+        frame_rate: frame_rate.or(deframer.frame_rate()),
+        bytes: blocks.offset(),
+        leading: blocks.leading().unwrap_or(0),
+        interrupted: more,
+    })
+}
+
+fn report(args: &InspectArgs, recording: &Recording, walked: &Walked) -> Report {
+    let (look, rate) = (&walked.look, walked.frame_rate);
+    let threads = &look.threads;
+    let sum = |of: fn(&Thread) -> u64| threads.iter().map(of).sum();
+    let (gaps, gaps_total) = gaps(threads, rate);
+    let times = || threads.iter().flat_map(Thread::ends);
+    let (first, last) = (times().min(), times().max());
+    let header_length = recording.header_length();
+    let stream_rate = |length: Option<usize>| {
+        let rate = recording::stream_rate(rate?, threads.len(), length?)?;
+        Some(rate.get())
+    };
+    let payload = recording
+        .frame_length
+        .zip(header_length)
+        .map(|(frame, header)| frame.saturating_sub(header));
+    let sampled = threads.iter().any(|thread| thread.sampled > 0);
+    Report {
+        schema: "evlbi.inspect/1",
+        file: args.file.clone(),
+        bytes: recording.size,
+        format: recording.format,
+        version: look.version,
+        frame_length: recording.frame_length,
+        header_length,
+        frame_rate: rate.map(FrameRate::get),
+        frame_rate_from: rate.map(|rate| origin(args, threads, rate)),
+        bit_rate: stream_rate(recording.frame_length),
+        payload_rate: stream_rate(payload),
+        seconds: rate.zip(first.zip(last)).map(|(rate, (first, last))| {
+            let frames = last.index(rate) - first.index(rate) + 1;
+            frames as f64 / f64::from(rate.get())
+        }),
+        first: first.map(|time| Moment::new(time, rate)),
+        last: last.map(|time| Moment::new(time, rate)),
+        frames: walked.counts.frames,
+        invalid_frames: walked.counts.source_invalid,
+        odd_headers: walked.counts.odd_headers,
+        missing_frames: threads.iter().map(|thread| thread.missing(rate)).sum(),
+        duplicate_frames: sum(|thread| thread.duplicates),
+        backward_frames: sum(|thread| thread.backward),
+        leading_bytes: walked.leading,
+        trailing_bytes: walked
+            .bytes
+            .saturating_sub(walked.leading + walked.counts.bytes),
+        unframed_bytes: walked.counts.unframed_bytes,
+        fill: look.fill,
+        threads: threads.iter().map(|thread| thread.report(rate)).collect(),
+        gaps_total,
+        gaps,
+        sampling: sampled.then_some(look.sampling),
+        interrupted: walked.interrupted,
+    }
+}
+
+fn origin(args: &InspectArgs, threads: &[Thread], rate: FrameRate) -> RateOrigin {
+    if args.frame_rate.is_some() {
+        RateOrigin::Given
+    } else if threads
+        .iter()
+        .any(|thread| thread.told_rate() == Some(rate))
+    {
+        RateOrigin::Header
+    } else {
+        RateOrigin::Counted
+    }
+}
+
+/// The first gaps in the order of their times, and how many there are.
+fn gaps(threads: &[Thread], rate: Option<FrameRate>) -> (Vec<Gap>, u64) {
+    let total = threads
+        .iter()
+        .map(|thread| thread.gaps(rate).count() as u64)
+        .sum();
+    let mut gaps: Vec<Gap> = threads
+        .iter()
+        .flat_map(|thread| thread.gaps(rate).take(MOST_GAPS))
+        .collect();
+    gaps.sort_by_key(|gap| (gap.start.time, gap.station_id, gap.thread));
+    gaps.truncate(MOST_GAPS);
+    (gaps, total)
+}

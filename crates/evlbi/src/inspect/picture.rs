@@ -1,0 +1,325 @@
+//! What a recording holds, for people: tables, and small pictures in block characters.
+
+use evlbi_core::deframe::Format;
+use evlbi_fx::statistics::ChannelStatistics;
+use serde_json::Value;
+
+use super::thread::ThreadReport;
+use super::{Moment, RateOrigin, Report};
+use crate::output;
+use crate::units::{show_count as count, show_rate};
+
+/// Lines of the table of threads.
+const THREADS: usize = 32;
+/// Threads whose channels are drawn.
+const THREADS_DRAWN: usize = 8;
+/// Channels that are drawn of each thread.
+const CHANNELS_DRAWN: usize = 64;
+/// Gaps that are shown.
+const GAPS: usize = 10;
+/// Columns of a spectrum.
+const COLUMNS: usize = 48;
+/// Levels that are drawn each by itself.
+const LEVELS: usize = 16;
+/// From the bottom to the top of a spectrum, dB.
+const DECIBELS: f64 = 20.0;
+
+const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// The whole text.
+pub fn show(report: &Report) -> String {
+    let mut parts = vec![overview(report)];
+    if !report.threads.is_empty() {
+        parts.push(threads(&report.threads));
+    }
+    if report.gaps_total > 0 {
+        parts.push(gaps(report));
+    }
+    let every = report.sampling.map_or(1, |sampling| sampling.every);
+    let drawn = report.threads.iter().take(THREADS_DRAWN);
+    parts.extend(drawn.map(|thread| samples(thread, every)));
+    parts.extend(more(report.threads.len(), THREADS_DRAWN, "threads"));
+    parts.join("\n\n")
+}
+
+fn overview(report: &Report) -> String {
+    let mut pairs = vec![
+        ("file", report.file.display().to_string()),
+        ("format", format(report)),
+        ("size", format!("{} bytes", count(report.bytes))),
+    ];
+    if report.format == Format::Raw {
+        pairs.push((
+            "fill pattern",
+            format!("{} bytes", count(report.fill.bytes)),
+        ));
+        pairs.extend(interrupted(report));
+        return output::lines(&pairs);
+    }
+    pairs.push(("frame rate", frame_rate(report)));
+    if let (Some(all), Some(payload)) = (report.bit_rate, report.payload_rate) {
+        let (all, payload) = (show_rate(all as f64), show_rate(payload as f64));
+        pairs.push(("bit rate", format!("{all}, {payload} without headers")));
+    }
+    if let (Some(first), Some(last)) = (&report.first, &report.last) {
+        pairs.push(("first frame", moment(first)));
+        pairs.push(("last frame", moment(last)));
+    }
+    if let Some(seconds) = report.seconds {
+        pairs.push(("duration", format!("{seconds} s")));
+    }
+    pairs.push(("frames", frames(report)));
+    for (bytes, what) in [
+        (report.leading_bytes, "before the first frame"),
+        (report.trailing_bytes, "of a truncated last frame"),
+        (report.unframed_bytes, "between frames"),
+    ] {
+        if bytes > 0 {
+            pairs.push(("left over", format!("{} bytes {what}", count(bytes))));
+        }
+    }
+    if report.fill.bytes > 0 {
+        let fill = format!(
+            "{} bytes in {} frames, {} of them not marked invalid",
+            count(report.fill.bytes),
+            count(report.fill.frames),
+            count(report.fill.valid_frames)
+        );
+        pairs.push(("fill pattern", fill));
+    }
+    pairs.extend(interrupted(report));
+    output::lines(&pairs)
+}
+
+fn interrupted(report: &Report) -> Option<(&'static str, String)> {
+    let text = "before the end of the file: the numbers are of what was read";
+    report.interrupted.then(|| ("stopped", text.to_string()))
+}
+
+fn format(report: &Report) -> String {
+    let frames = match report.frame_length.zip(report.header_length) {
+        Some((length, header)) => format!("frames of {length} bytes, {header} of them header"),
+        None => String::new(),
+    };
+    match report.format {
+        Format::Vdif => format!("VDIF version {}, {frames}", report.version.unwrap_or(0)),
+        Format::Mark5b => format!(
+            "Mark 5B, {frames}; of the days that its time code may mean, the latest past one"
+        ),
+        Format::Raw => "raw: neither VDIF nor Mark 5B".to_string(),
+    }
+}
+
+fn frame_rate(report: &Report) -> String {
+    let origin = match report.frame_rate_from {
+        Some(RateOrigin::Given) => "as given",
+        Some(RateOrigin::Header) => "as the headers tell",
+        Some(RateOrigin::Counted) => "counted from second to second",
+        None => "",
+    };
+    match report.frame_rate {
+        Some(rate) => format!("{} a second of each thread, {origin}", count(rate.into())),
+        None => "not known: no second ends in the recording; --frame-rate gives it".to_string(),
+    }
+}
+
+fn moment(moment: &Moment) -> String {
+    match &moment.utc {
+        Some(utc) => utc.clone(),
+        None => {
+            let second = jiff::Timestamp::from_second(moment.time.second);
+            let second = second.map_or_else(|_| moment.time.second.to_string(), |s| s.to_string());
+            format!("{second}, frame {}", moment.time.frame)
+        }
+    }
+}
+
+fn frames(report: &Report) -> String {
+    let mut text = count(report.frames);
+    for (number, what) in [
+        (report.missing_frames, "missing"),
+        (report.invalid_frames, "invalid"),
+        (report.odd_headers, "with a damaged header"),
+        (report.duplicate_frames, "duplicate"),
+        (report.backward_frames, "out of order"),
+    ] {
+        text.push_str(&format!(", {} {what}", count(number)));
+    }
+    text
+}
+
+fn threads(threads: &[ThreadReport]) -> String {
+    let mut rows = vec![
+        [
+            "station", "thread", "frames", "missing", "invalid", "samples",
+        ]
+        .map(str::to_string),
+    ];
+    rows.extend(threads.iter().take(THREADS).map(|thread| {
+        [
+            thread.station.clone(),
+            thread.thread.to_string(),
+            count(thread.frames),
+            count(thread.missing),
+            count(thread.invalid),
+            shape(thread),
+        ]
+    }));
+    let mut lines = table(&rows);
+    lines.extend(more(threads.len(), THREADS, "threads"));
+    lines.join("\n")
+}
+
+fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let widths: [usize; N] =
+        std::array::from_fn(|at| rows.iter().map(|row| row[at].len()).max().unwrap_or(0));
+    rows.iter()
+        .map(|row| {
+            let cells = row.iter().zip(widths).enumerate();
+            let cells = cells.map(|(at, (cell, width))| match at {
+                _ if at + 1 == N => cell.clone(),
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            cells.collect::<Vec<_>>().join("  ")
+        })
+        .collect()
+}
+
+fn shape(thread: &ThreadReport) -> String {
+    let (Some(bits), Some(channels)) = (thread.bits, thread.channels) else {
+        return "not told".to_string();
+    };
+    let complex = if thread.complex == Some(true) {
+        "complex"
+    } else {
+        "real"
+    };
+    let plural = if channels == 1 { "" } else { "s" };
+    let mut text = format!("{channels} channel{plural}, {bits}-bit {complex}");
+    if let (Some(rate), Some(bandwidth)) = (thread.sample_rate, thread.bandwidth) {
+        text.push_str(&format!(
+            ", {} MHz at {} Ms/s",
+            bandwidth / 1e6,
+            rate as f64 / 1e6
+        ));
+    }
+    if thread.legacy == Some(true) {
+        text.push_str(", legacy header");
+    }
+    text.push_str(&extended(thread.extended.as_ref()));
+    text
+}
+
+fn extended(extended: Option<&Value>) -> String {
+    let version = extended.and_then(|extended| extended["version"].as_u64());
+    match (
+        version,
+        extended.and_then(|extended| extended["name"].as_str()),
+    ) {
+        (None | Some(0), _) => String::new(),
+        (Some(version), Some(name)) => format!(", extended data {version} ({name})"),
+        (Some(version), None) => format!(", extended data {version}"),
+    }
+}
+
+fn gaps(report: &Report) -> String {
+    let mut lines = vec![format!("{} gaps", count(report.gaps_total))];
+    lines.extend(report.gaps.iter().take(GAPS).map(|gap| {
+        format!(
+            "  {} thread {}: from {} on {} missing",
+            gap.station,
+            gap.thread,
+            moment(&gap.start),
+            count(gap.frames)
+        )
+    }));
+    lines.extend(more(report.gaps_total as usize, GAPS, "gaps"));
+    lines.join("\n")
+}
+
+fn more(all: usize, shown: usize, what: &str) -> Option<String> {
+    let more = all.checked_sub(shown).filter(|more| *more > 0)?;
+    Some(format!(
+        "  and {more} more {what} (--json tells more of them)"
+    ))
+}
+
+fn samples(thread: &ThreadReport, every: u64) -> String {
+    let mut lines = vec![format!(
+        "{} thread {}: samples of {} frames, one in {every}",
+        thread.station, thread.thread, thread.sampled_frames
+    )];
+    lines.extend(thread.note.iter().map(|note| format!("  {note}")));
+    for (number, channel) in thread.statistics.iter().take(CHANNELS_DRAWN).enumerate() {
+        for (part, component) in channel.components.iter().enumerate() {
+            let name = match (channel.components.len(), part) {
+                (1, _) => "",
+                (_, 0) => " re",
+                _ => " im",
+            };
+            lines.push(format!(
+                "  channel {number:>2}{name}  {}  mean {:+.3}  rms {:.3}",
+                levels(&component.counts),
+                component.mean,
+                component.rms
+            ));
+        }
+        if !channel.spectrum.is_empty() {
+            lines.push(format!("  {}", spectrum(channel, thread.sample_rate)));
+        }
+    }
+    lines.extend(more(thread.statistics.len(), CHANNELS_DRAWN, "channels"));
+    lines.join("\n")
+}
+
+/// A bar for each level from the lowest to the highest, and its share where they are few.
+fn levels(counts: &[u64]) -> String {
+    let total = counts.iter().sum::<u64>().max(1) as f64;
+    let per_bar = counts.len().div_ceil(LEVELS).max(1);
+    let shares: Vec<f64> = counts
+        .chunks(per_bar)
+        .map(|counts| counts.iter().sum::<u64>() as f64 / total)
+        .collect();
+    let highest = shares.iter().copied().fold(0.0, f64::max);
+    let bars: String = shares.iter().map(|share| block(share / highest)).collect();
+    if counts.len() > 4 {
+        return bars;
+    }
+    let percent: Vec<String> = shares
+        .iter()
+        .map(|s| format!("{:4.1}", s * 100.0))
+        .collect();
+    format!("{bars}  {} %", percent.join(" "))
+}
+
+/// Power over frequency, in dB below the highest.
+fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
+    let per_column = channel.spectrum.len().div_ceil(COLUMNS).max(1);
+    let columns: Vec<f64> = channel
+        .spectrum
+        .chunks(per_column)
+        .map(|powers| powers.iter().sum::<f64>() / powers.len() as f64)
+        .collect();
+    let highest = columns.iter().copied().fold(0.0, f64::max);
+    let bars: String = columns
+        .iter()
+        .map(|power| block(1.0 + 10.0 * (power / highest).log10() / DECIBELS))
+        .collect();
+    let lowest = channel.lowest_frequency;
+    let end = lowest + channel.spectrum.len() as f64 * channel.resolution;
+    let scale = match sample_rate {
+        Some(rate) => {
+            let mega = rate as f64 / 1e6;
+            format!("{} to {} MHz", lowest * mega, end * mega)
+        }
+        None => format!("{lowest} to {end} of the sample rate"),
+    };
+    format!("{bars}  {scale}, {DECIBELS} dB high")
+}
+
+/// A bar whose height is `part` of the highest.
+fn block(part: f64) -> char {
+    // A float that is cast is rounded towards zero and kept in range; what is no number becomes zero.
+    BLOCKS[((part * BLOCKS.len() as f64) as usize).min(BLOCKS.len() - 1)]
+}

@@ -1,0 +1,303 @@
+//! One station's one thread: its numbering and its samples.
+
+use evlbi_fx::codec::{Codec, CodecError};
+use evlbi_fx::statistics::{ChannelStatistics, Statistics};
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::validity::Intervals;
+use evlbi_wire::vdif::{Header, StreamKey};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Moment, extended};
+
+/// Frames of each thread whose samples are looked at.
+const SAMPLED: u64 = 64;
+/// Threads whose samples are looked at, the first ones.
+const THREADS_SAMPLED: usize = 64;
+/// Most channels of a thread whose samples are looked at.
+const CHANNELS_SAMPLED: u64 = 1024;
+/// More frames than any second has: numbers frames where the rate is not known.
+const UNKNOWN_RATE: u32 = 1 << 24;
+/// Bits of the samples of Mark 5B, whose headers do not tell.
+const MARK5B_BITS: u8 = 2;
+
+/// Which frames the statistics are from.
+#[derive(Clone, Copy, Serialize)]
+pub struct Sampling {
+    /// Of each thread one in so many frames; where that one is invalid or has fill pattern, the next.
+    pub every: u64,
+    /// Most frames of a thread.
+    most: u64,
+}
+
+impl Sampling {
+    /// For `frames` frames of `threads` threads together.
+    pub fn new(frames: u64, threads: usize) -> Sampling {
+        Sampling {
+            every: (frames / threads.max(1) as u64).div_ceil(SAMPLED).max(1),
+            most: SAMPLED,
+        }
+    }
+}
+
+/// A run of missing frames of a thread.
+#[derive(Clone, Serialize)]
+pub struct Gap {
+    pub station: String,
+    pub station_id: u16,
+    pub thread: u16,
+    /// Time of the first of them.
+    pub start: Moment,
+    pub frames: u64,
+}
+
+/// What is said of a thread.
+#[derive(Serialize)]
+pub struct ThreadReport {
+    pub station: String,
+    pub station_id: u16,
+    pub thread: u16,
+    pub frames: u64,
+    pub invalid: u64,
+    pub missing: u64,
+    pub duplicates: u64,
+    pub backward: u64,
+    pub first: Option<Moment>,
+    pub last: Option<Moment>,
+    /// Bits of a sample, or of a component of a complex one; none in Mark 5B, which does not tell.
+    pub bits: Option<u8>,
+    pub channels: Option<u64>,
+    pub complex: Option<bool>,
+    pub legacy: Option<bool>,
+    /// Samples of each channel in a frame.
+    pub samples_per_frame: Option<u64>,
+    /// Samples per second of each channel.
+    pub sample_rate: Option<u64>,
+    /// Of each channel, Hz.
+    pub bandwidth: Option<f64>,
+    /// Extended data version, with what it says in the first frame.
+    pub extended: Option<Value>,
+    /// Frames whose samples the statistics are from.
+    pub sampled_frames: u64,
+    /// What is to be known of the statistics, or why there are none.
+    pub note: Option<String>,
+    /// The levels that are counted, in units of their own.
+    pub levels: Vec<f32>,
+    /// Statistics of each channel.
+    pub statistics: Vec<ChannelStatistics>,
+}
+
+/// What is known of a thread so far.
+pub struct Thread {
+    key: StreamKey,
+    /// The first one; none in Mark 5B.
+    header: Option<Header>,
+    frames: u64,
+    invalid: u64,
+    pub duplicates: u64,
+    pub backward: u64,
+    /// What frames are numbered with.
+    numbering: FrameRate,
+    seen: Intervals,
+    ends: Option<(FrameTime, FrameTime)>,
+    samples: Result<(Codec, Statistics), String>,
+    pub sampled: u64,
+    /// Frames before the next sample.
+    next_sample: u64,
+}
+
+impl Thread {
+    /// Thread number `place` of the recording.
+    pub fn new(
+        key: StreamKey,
+        header: Option<Header>,
+        rate: Option<FrameRate>,
+        place: usize,
+    ) -> Thread {
+        const UNKNOWN: Option<FrameRate> = match std::num::NonZeroU32::new(UNKNOWN_RATE) {
+            Some(rate) => Some(FrameRate(rate)),
+            None => None,
+        };
+        Thread {
+            key,
+            header,
+            frames: 0,
+            invalid: 0,
+            duplicates: 0,
+            backward: 0,
+            numbering: rate
+                .or(UNKNOWN)
+                .unwrap_or(FrameRate(std::num::NonZeroU32::MIN)),
+            seen: Intervals::new(),
+            ends: None,
+            samples: statistics(header.as_ref(), place),
+            sampled: 0,
+            next_sample: 0,
+        }
+    }
+
+    /// Takes note of a frame.
+    pub fn see(&mut self, time: FrameTime, valid: bool) {
+        self.frames += 1;
+        self.invalid += u64::from(!valid);
+        let number = time.index(self.numbering);
+        let (first, last) = self.ends.unwrap_or((time, time));
+        if self.ends.is_some() && time <= last {
+            if self.seen.contains(number) {
+                self.duplicates += 1;
+            } else {
+                self.backward += 1;
+            }
+        }
+        self.ends = Some((first.min(time), last.max(time)));
+        self.seen.insert(number..number.saturating_add(1));
+    }
+
+    /// Looks at the samples of the frame that was seen last, if it is one of those to be sampled.
+    pub fn sample(&mut self, payload: &[u8], sampling: Sampling) {
+        if self.frames <= self.next_sample || self.sampled == sampling.most {
+            return;
+        }
+        if let Ok((_, statistics)) = &mut self.samples {
+            statistics.add(payload);
+            self.sampled += 1;
+            self.next_sample = self.frames - 1 + sampling.every;
+        }
+    }
+
+    /// Times of the earliest and the latest frame.
+    pub fn ends(&self) -> impl Iterator<Item = FrameTime> {
+        self.ends
+            .into_iter()
+            .flat_map(|(first, last)| [first, last])
+    }
+
+    /// The frame rate that the header tells.
+    pub fn told_rate(&self) -> Option<FrameRate> {
+        self.header?.frame_rate()
+    }
+
+    /// Frames that are missing between the first and the last.
+    pub fn missing(&self, rate: Option<FrameRate>) -> u64 {
+        self.gaps(rate).map(|gap| gap.frames).sum()
+    }
+
+    /// The runs of missing frames. Without a frame rate, nobody knows whether frames are missing at the end
+    /// of a second.
+    pub fn gaps(&self, rate: Option<FrameRate>) -> impl Iterator<Item = Gap> + '_ {
+        let ends = self.seen.iter().map(|run| run.end);
+        let begins = self.seen.iter().skip(1).map(|run| run.start);
+        ends.zip(begins).filter_map(move |(from, until)| {
+            let from = match rate {
+                Some(_) => from,
+                // Not before the second in which the frames go on.
+                None => from.max(until - until.rem_euclid(i64::from(UNKNOWN_RATE))),
+            };
+            let frames = u64::try_from(until.checked_sub(from)?).ok()?;
+            (frames > 0).then(|| Gap {
+                station: self.key.station.to_string(),
+                station_id: self.key.station.0,
+                thread: self.key.thread,
+                start: Moment::new(FrameTime::from_index(from, self.numbering), rate),
+                frames,
+            })
+        })
+    }
+
+    /// Everything about the thread.
+    pub fn report(&self, rate: Option<FrameRate>) -> ThreadReport {
+        let shape = self.header.map(|header| header.shape());
+        let samples_per_frame = shape.map(|shape| shape.samples_per_frame());
+        let counted = samples_per_frame
+            .zip(rate)
+            .and_then(|(samples, rate)| samples.checked_mul(u64::from(rate.get())));
+        let told = self.header.and_then(|header| header.sample_rate());
+        let sample_rate = told.or(counted).filter(|rate| *rate > 0);
+        ThreadReport {
+            station: self.key.station.to_string(),
+            station_id: self.key.station.0,
+            thread: self.key.thread,
+            frames: self.frames,
+            invalid: self.invalid,
+            missing: self.missing(rate),
+            duplicates: self.duplicates,
+            backward: self.backward,
+            first: self.ends.map(|(first, _)| Moment::new(first, rate)),
+            last: self.ends.map(|(_, last)| Moment::new(last, rate)),
+            bits: shape.map(|shape| shape.bits),
+            channels: shape.map(|shape| shape.channels()),
+            complex: shape.map(|shape| shape.complex),
+            legacy: shape.map(|shape| shape.legacy),
+            samples_per_frame,
+            sample_rate,
+            bandwidth: sample_rate
+                .zip(shape)
+                .map(|(rate, shape)| rate as f64 / if shape.complex { 1.0 } else { 2.0 }),
+            extended: self.header.and_then(|header| extended::describe(&header)),
+            sampled_frames: self.sampled,
+            note: self.note(),
+            levels: self.levels(),
+            statistics: self.statistics(),
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        match (&self.samples, self.header) {
+            (Err(why), _) => Some(why.clone()),
+            (Ok(_), None) => Some(format!(
+                "Mark 5B does not tell its channels: all counted together, as {MARK5B_BITS} bits"
+            )),
+            (Ok(_), Some(_)) => None,
+        }
+    }
+
+    fn levels(&self) -> Vec<f32> {
+        let Ok((codec, _)) = &self.samples else {
+            return Vec::new();
+        };
+        let mut levels = codec.levels().to_vec();
+        levels.sort_by(f32::total_cmp);
+        levels
+    }
+
+    fn statistics(&self) -> Vec<ChannelStatistics> {
+        let Ok((_, statistics)) = &self.samples else {
+            return Vec::new();
+        };
+        if self.sampled == 0 {
+            return Vec::new();
+        }
+        let mut channels = statistics.channels();
+        if self.header.is_none() {
+            // That of all channels together would be none of any.
+            for channel in &mut channels {
+                channel.spectrum.clear();
+            }
+        }
+        channels
+    }
+}
+
+/// What counts the samples of frames with this header, or why nothing does.
+fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics), String> {
+    if place >= THREADS_SAMPLED {
+        return Err(format!(
+            "only the first {THREADS_SAMPLED} threads are sampled"
+        ));
+    }
+    let codec = |codec: Result<Codec, CodecError>| codec.map_err(|error| error.to_string());
+    let Some(header) = header else {
+        let codec = codec(Codec::mark5b(MARK5B_BITS))?;
+        return Ok((codec, Statistics::new(codec, 1, false)));
+    };
+    let shape = header.shape();
+    shape.check().map_err(|error| error.to_string())?;
+    let codec = codec(Codec::of(header))?;
+    let channels = usize::try_from(shape.channels())
+        .ok()
+        .filter(|channels| *channels as u64 <= CHANNELS_SAMPLED)
+        .ok_or_else(|| {
+            format!("samples of more than {CHANNELS_SAMPLED} channels are not looked at")
+        })?;
+    Ok((codec, Statistics::new(codec, channels, shape.complex)))
+}

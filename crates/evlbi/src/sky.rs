@@ -1,0 +1,160 @@
+//! `evlbi sky`: writes what simulated stations record.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail};
+use evlbi_fx::sky::{SkyPlan, Station};
+use serde::Serialize;
+
+use crate::cli::SkyArgs;
+use crate::progress::{Progress, interrupt};
+use crate::{output, recording, units};
+
+/// What was written.
+#[derive(Serialize)]
+struct SkyReport {
+    schema: &'static str,
+    plan: PathBuf,
+    /// Seed of all random numbers.
+    seed: u64,
+    files: Vec<Written>,
+    /// Whether it was stopped before the end.
+    interrupted: bool,
+}
+
+/// One station's recording.
+#[derive(Serialize)]
+struct Written {
+    station: String,
+    file: PathBuf,
+    bytes: u64,
+    frames: u64,
+    threads: u16,
+    frame_length: usize,
+    /// Frames per second of each thread.
+    frame_rate: u32,
+    /// Bits per second of all threads, headers included.
+    bit_rate: u64,
+    seconds: f64,
+}
+
+/// Writes a recording for each station of the plan.
+pub fn run(args: &SkyArgs) -> Result<()> {
+    let plan = read_plan(&args.plan)?;
+    let stations = plan
+        .stations()
+        .with_context(|| format!("in the plan {}", args.plan.display()))?;
+    let files: Vec<PathBuf> = stations
+        .iter()
+        .map(|station| args.out.join(format!("{}.vdif", station.name())))
+        .collect();
+    if let Some(file) = files.iter().find(|file| file.exists() && !args.force) {
+        bail!("{} exists; give --force to overwrite it", file.display());
+    }
+    fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make the directory {}", args.out.display()))?;
+    let total = stations.iter().map(length).sum();
+    let mut progress = Progress::new(Some(total));
+    let mut report = SkyReport {
+        schema: "evlbi.sky/1",
+        plan: args.plan.clone(),
+        seed: plan.seed,
+        files: Vec::new(),
+        interrupted: false,
+    };
+    let mut done = 0;
+    for (station, file) in stations.iter().zip(files) {
+        let bytes = write(station, &file, |bytes| {
+            if progress.is_due() {
+                progress.show(done + bytes, station.name());
+            }
+        })?;
+        done += bytes;
+        report.files.push(written(station, file, bytes));
+        if bytes < length(station) {
+            report.interrupted = true;
+            break;
+        }
+    }
+    progress.finish();
+    output::print(args.json, &report, show)
+}
+
+/// Reads the plan of a simulated sky.
+pub fn read_plan(path: &Path) -> Result<SkyPlan> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read the plan {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))
+}
+
+fn length(station: &Station) -> u64 {
+    station
+        .total_frames()
+        .saturating_mul(station.frame_length() as u64)
+}
+
+/// Writes all frames, or those until Ctrl-C; says how many bytes.
+fn write(station: &Station, path: &Path, mut show: impl FnMut(u64)) -> Result<u64> {
+    let stop = interrupt();
+    let cannot = || format!("cannot write {}", path.display());
+    let mut file = File::create(path).with_context(cannot)?;
+    let frames = (recording::BLOCK / station.frame_length()).max(1) as u64;
+    let frames = frames.min(station.total_frames()) as usize;
+    let mut block = vec![0; frames * station.frame_length()];
+    let mut generator = station.generator();
+    let mut bytes = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let filled = generator.fill(&mut block);
+        if filled == 0 {
+            break;
+        }
+        file.write_all(&block[..filled]).with_context(cannot)?;
+        bytes += filled as u64;
+        show(bytes);
+    }
+    Ok(bytes)
+}
+
+fn written(station: &Station, file: PathBuf, bytes: u64) -> Written {
+    let frames = bytes / station.frame_length() as u64;
+    let frame_rate = station.frame_rate().get();
+    let cycles = frames as f64 / f64::from(station.threads());
+    Written {
+        station: station.name().to_string(),
+        file,
+        bytes,
+        frames,
+        threads: station.threads(),
+        frame_length: station.frame_length(),
+        frame_rate,
+        bit_rate: station.bit_rate(),
+        seconds: cycles / f64::from(frame_rate),
+    }
+}
+
+fn show(report: &SkyReport) -> String {
+    let mut lines: Vec<String> = report
+        .files
+        .iter()
+        .map(|file| {
+            format!(
+                "{}  {} bytes: {} frames of {} in {} threads, {:.3} s at {} frames/s each, {}",
+                file.file.display(),
+                units::show_count(file.bytes),
+                units::show_count(file.frames),
+                file.frame_length,
+                file.threads,
+                file.seconds,
+                file.frame_rate,
+                units::show_rate(file.bit_rate as f64),
+            )
+        })
+        .collect();
+    if report.interrupted {
+        lines.push("stopped before the end".to_string());
+    }
+    lines.join("\n")
+}

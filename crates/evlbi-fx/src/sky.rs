@@ -21,8 +21,6 @@ mod frames;
 mod noise;
 mod plan;
 mod signal;
-#[cfg(test)]
-mod tests;
 
 pub use self::frames::Generator;
 pub use self::plan::{PhaseCal, PlanError, SkyPlan, StationPlan};

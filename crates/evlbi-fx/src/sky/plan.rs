@@ -17,7 +17,7 @@ pub struct SkyPlan {
     /// Time of the first frame: UTC seconds since 1970; in a file a date and time of RFC 3339 in quotes.
     #[serde(with = "rfc3339")]
     pub start: i64,
-    /// How long the stations record, seconds: a whole number of frames.
+    /// How long the stations record, seconds; the last frame is completed.
     pub duration: f64,
     /// What all random numbers come from.
     pub seed: u64,
@@ -179,16 +179,6 @@ pub enum PlanError {
         /// Nearest length that would do.
         nearest: String,
     },
-    /// The recording ends in the middle of a frame.
-    #[error(
-        "duration = {duration} is no whole number of frames: {frame_rate} of them are a second"
-    )]
-    Duration {
-        /// Duration in the plan.
-        duration: f64,
-        /// Frames per second.
-        frame_rate: u32,
-    },
     /// The headers have no place for the time.
     #[error(
         "start: the recording must lie between 2000 and 2031, and a second have at most 16777216 frames"
@@ -247,14 +237,8 @@ impl SkyPlan {
         let sample_rate = self.sample_rate as u64;
         let shape = self.shape()?;
         let frame_rate = self.frame_rate(shape)?;
-        let frames = self.duration * f64::from(frame_rate.get());
-        if (frames - frames.round()).abs() > 1e-6 || frames.round() < 1.0 {
-            return Err(PlanError::Duration {
-                duration: self.duration,
-                frame_rate: frame_rate.get(),
-            });
-        }
-        let frames_per_thread = frames.round() as u64;
+        let frames = (self.duration * f64::from(frame_rate.get()) - 1e-6).ceil();
+        let frames_per_thread = frames.max(1.0) as u64;
         let headers = self.headers(shape, station.id()?, sample_rate)?;
         let last = i64::try_from(frames_per_thread).map_err(|_| PlanError::Time)? - 1;
         let first = FrameTime {

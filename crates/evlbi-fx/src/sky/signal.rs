@@ -22,9 +22,9 @@ const LENGTH: usize = 4096;
 const GUARD: usize = 128;
 /// Complex samples that a block yields.
 const HOP: usize = LENGTH - 2 * GUARD;
-/// Bins over which the common signal rises and falls at the edges of the channel (2 % of it each), as
-/// filters have it. A filter without slopes would never settle.
-const EDGE: usize = LENGTH / 50;
+/// Share of the channel over which the common signal rises, and falls, at its edges, as filters have
+/// it. A filter without slopes would never settle.
+const EDGE: f64 = 0.02;
 
 /// What one channel of one station needs to know.
 #[derive(Clone, Debug)]
@@ -230,19 +230,15 @@ impl Channel {
 /// Gain of each bin: flat with slopes at the edges of the channel, so that the common signal has the
 /// power `power` in each component.
 fn gain(complex: bool, power: f64) -> Vec<f32> {
-    let slope = |bins_from_edge: usize| match bins_from_edge {
-        bins if bins < EDGE => (1.0 - (PI * bins as f64 / EDGE as f64).cos()) / 2.0,
-        _ => 1.0,
-    };
     let shape: Vec<f64> = (0..LENGTH)
         .map(|bin| {
-            // The edges lie at zero and the end; around the middle where frequencies go negative.
-            let edge = if complex {
+            // The edges lie at zero and the end, or in the middle, where frequencies become negative.
+            let from_edge = if complex {
                 bin.abs_diff(LENGTH / 2)
             } else {
                 bin.min(LENGTH - bin)
             };
-            slope(edge)
+            slope(from_edge as f64 / LENGTH as f64)
         })
         .collect();
     let sum: f64 = shape.iter().map(|gain| gain * gain).sum();
@@ -251,6 +247,11 @@ fn gain(complex: bool, power: f64) -> Vec<f32> {
     let per_bin = LENGTH as f64 * if complex { 1.0 } else { 4.0 };
     let scale = (power / (per_bin * sum)).sqrt();
     shape.iter().map(|gain| (gain * scale) as f32).collect()
+}
+
+/// Gain of the filter at a distance from the edge of the channel, in units of its width.
+fn slope(from_edge: f64) -> f64 {
+    (1.0 - (PI * (from_edge / EDGE).min(1.0)).cos()) / 2.0
 }
 
 /// Value and slope of a polynomial.
@@ -282,5 +283,124 @@ fn rotate(samples: &mut [Complex32], begin: f64, step: f64) {
         for (sample, fine) in samples.iter_mut().zip(&fine) {
             *sample *= coarse * fine;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Number of complex samples that the oracle knows, far more than it looks at.
+    const KNOWN: usize = 1 << 16;
+
+    fn plan(complex: bool, delay: &[f64]) -> ChannelPlan {
+        ChannelPlan {
+            seed: 5,
+            common: 3,
+            own: 4,
+            sample_rate: 64e6,
+            complex,
+            sky_frequency: 4.9e9,
+            delay: delay.to_vec(),
+            share: 1.0,
+            tones: Vec::new(),
+            tone_power: 0.0,
+        }
+    }
+
+    /// Blocks 2 to 4 of the channel.
+    fn made(plan: &ChannelPlan) -> Vec<f32> {
+        let mut channel = Channel::new(plan.clone());
+        let mut values = vec![0.0; 3 * Channel::COMPONENTS];
+        for (number, values) in values.chunks_mut(Channel::COMPONENTS).enumerate() {
+            channel.fill(2 + number as u64, values);
+        }
+        values
+    }
+
+    /// The spectrum of the noise through the filter, from one long transform: frequency in the channel
+    /// in units of its width, and amplitude at the sample `-KNOWN / 2` of the noise.
+    fn spectrum(plan: &ChannelPlan) -> Vec<(f64, Complex64)> {
+        let mut noise = vec![Complex32::default(); KNOWN];
+        Noise::new(plan.seed, plan.common).fill(-(KNOWN as i64) / 2, &mut noise);
+        let mut bins: Vec<Complex64> = noise
+            .iter()
+            .map(|z| Complex64::new(f64::from(z.re), f64::from(z.im)))
+            .collect();
+        rustfft::FftPlanner::new()
+            .plan_fft_forward(KNOWN)
+            .process(&mut bins);
+        let bins = bins.into_iter().enumerate().map(|(bin, amplitude)| {
+            let f = bin as f64 / KNOWN as f64;
+            let (f, from_edge) = if plan.complex {
+                (f - (f >= 0.5) as u8 as f64, (f - 0.5).abs())
+            } else {
+                (f, f.min(1.0 - f))
+            };
+            (f, amplitude * slope(from_edge) / KNOWN as f64)
+        });
+        bins.filter(|(_, amplitude)| amplitude.norm() > 0.0)
+            .collect()
+    }
+
+    /// The definition: `w(t - tau(t)) exp(-2 pi i nu tau(t))`, the noise between samples from its spectrum.
+    fn oracle(plan: &ChannelPlan, spectrum: &[(f64, Complex64)], t: f64) -> Complex64 {
+        let width = if plan.complex {
+            plan.sample_rate
+        } else {
+            plan.sample_rate / 2.0
+        };
+        let (delay, _) = polynomial(&plan.delay, t);
+        let phasor = |turns: f64| Complex64::from_polar(1.0, 2.0 * PI * turns.fract());
+        let samples = (t - delay) * width + KNOWN as f64 / 2.0;
+        let signal: Complex64 = spectrum
+            .iter()
+            .map(|(f, amplitude)| amplitude * phasor(f * samples))
+            .sum();
+        signal * phasor(-plan.sky_frequency * delay)
+    }
+
+    /// Power of the difference from the oracle, in units of the power of the signal, scale free.
+    fn error(plan: &ChannelPlan) -> f64 {
+        let made = made(plan);
+        let spectrum = spectrum(plan);
+        let per_sample = if plan.complex { 2 } else { 1 };
+        let first = 2 * Channel::COMPONENTS / per_sample;
+        let (mut both, mut ours, mut theirs) = (0.0, 0.0, 0.0);
+        for sample in (0..made.len() / per_sample).step_by(97) {
+            let t = (first + sample) as f64 / plan.sample_rate;
+            let truth = oracle(plan, &spectrum, t);
+            let truth = [truth.re, truth.im];
+            for (value, truth) in made[sample * per_sample..][..per_sample].iter().zip(truth) {
+                let value = f64::from(*value);
+                both += value * truth;
+                ours += value * value;
+                theirs += truth * truth;
+            }
+        }
+        assert!(both > 0.0);
+        1.0 - both * both / (ours * theirs)
+    }
+
+    #[test]
+    fn constant_delays_are_exact() {
+        for complex in [false, true] {
+            for delay in [0.0, 1e-7, -3.456e-7, 1.000_37e-4, -1.234_567_8e-4] {
+                let error = error(&plan(complex, &[delay]));
+            }
+        }
+    }
+
+    #[test]
+    fn moving_delays_are_followed() {
+        for complex in [false, true] {
+            let error = error(&plan(complex, &[1e-5, 1.5e-6, 1e-6]));
+        }
+    }
+
+    #[test]
+    fn polynomials_have_value_and_slope() {
+        assert_eq!(polynomial(&[1.0, 2.0, 3.0], 2.0), (17.0, 14.0));
+        assert_eq!(polynomial(&[], 2.0), (0.0, 0.0));
     }
 }

@@ -3,3 +3,4 @@
 
 pub mod codec;
 pub mod sky;
+pub mod statistics;

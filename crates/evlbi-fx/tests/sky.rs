@@ -1,13 +1,15 @@
 //! Simulated stations, seen from outside: their frames, their statistics, and what a correlator finds.
 
-mod correlator;
+mod cross_spectrum;
+mod recording;
 
 use std::f64::consts::{PI, TAU};
 
-use correlator::{CrossSpectrum, decode, generate};
+use cross_spectrum::CrossSpectrum;
 use evlbi_fx::codec::{Codec, HIGH, THRESHOLD};
-use evlbi_fx::sky::{PhaseCal, SkyPlan, StationPlan};
+use evlbi_fx::sky::{PhaseCal, SkyPlan, Station, StationPlan};
 use evlbi_wire::vdif::{Frame, StationId};
+use recording::{decode, generate};
 
 /// Two stations that see the same, unless the test changes it.
 fn pair() -> SkyPlan {
@@ -355,7 +357,7 @@ fn the_example_plan_is_good() {
     );
     let plan: SkyPlan = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let stations = plan.stations().unwrap();
-    let names: Vec<&str> = stations.iter().map(|station| station.name()).collect();
+    let names: Vec<&str> = stations.iter().map(Station::name).collect();
     assert_eq!(names, ["Ef", "On", "Jb"]);
     assert_eq!(stations[0].start().second, 1_714_564_800);
     assert_eq!(stations[0].frame_rate().get(), 2000);
@@ -424,6 +426,7 @@ fn bad_plans_say_what_to_do() {
         ("channels = 4\nthreads = 0", "4 channels over 0 threads"),
         ("channels = 4\nthreads = 3", "4 channels over 3 threads"),
         ("payload = 8192", "a payload of 8000 bytes does"),
+        ("sample_rate = 100", "no payload does at this rate"),
         ("payload = 8001", "payload: a VDIF frame is"),
         ("payload = 0", "payload: a VDIF frame is"),
         ("payload = 18446744073709551615", "payload: a VDIF frame is"),
@@ -438,7 +441,7 @@ fn bad_plans_say_what_to_do() {
             "edv = 1\nlegacy = true",
             "legacy headers have no extended data",
         ),
-        ("edv = 1\nsample_rate = 100\npayload = 8", "whole kHz"),
+        ("edv = 1\nsample_rate = 1600\npayload = 8", "whole kHz"),
         ("correlation = 1.1", "a coefficient from 0 to 1"),
         ("sky_frequency = -1", "a frequency in Hz"),
     ];

@@ -167,7 +167,7 @@ pub enum PlanError {
     /// A second does not hold a whole number of frames.
     #[error(
         "payload = {payload}: its {samples} samples do not divide a second of {sample_rate}; \
-         a payload of {nearest} bytes does"
+         {remedy}"
     )]
     FramesPerSecond {
         /// Payload in the plan.
@@ -177,7 +177,7 @@ pub enum PlanError {
         /// Samples per second.
         sample_rate: u64,
         /// Nearest length that would do.
-        nearest: String,
+        remedy: String,
     },
     /// The headers have no place for the time.
     #[error(
@@ -330,8 +330,10 @@ impl SkyPlan {
             payload: self.payload,
             samples: shape.samples_per_frame(),
             sample_rate,
-            nearest: nearest(self.payload, fits)
-                .map_or_else(|| "no".to_owned(), |payload| payload.to_string()),
+            remedy: nearest(self.payload, fits).map_or_else(
+                || "no payload does at this rate".to_owned(),
+                |payload| format!("a payload of {payload} bytes does"),
+            ),
         };
         if !fits(self.payload) {
             return Err(bad());

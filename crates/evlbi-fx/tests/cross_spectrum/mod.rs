@@ -1,40 +1,9 @@
-//! The least correlator that can check a simulated sky: whole recordings in memory, one baseline.
+//! The least correlator that can check a simulated sky: one baseline, one channel.
 
 use std::f64::consts::TAU;
 
-use evlbi_fx::codec::Codec;
-use evlbi_fx::sky::Station;
-use evlbi_wire::vdif::Frame;
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex64;
-
-/// The whole recording of a station.
-pub fn generate(station: &Station) -> Vec<u8> {
-    let mut frames = vec![0; station.total_frames() as usize * station.frame_length()];
-    assert_eq!(station.generator().fill(&mut frames), frames.len());
-    frames
-}
-
-/// The values that a station records: of each channel, in time, complex ones interleaved.
-pub fn decode(station: &Station) -> Vec<Vec<f32>> {
-    let shape = station.shape();
-    let group = if shape.complex { 2 } else { 1 };
-    let per_thread = shape.channels() as usize;
-    let mut channels = vec![Vec::new(); per_thread * usize::from(station.threads())];
-    let mut values = vec![0.0; shape.payload_length() * 8 / usize::from(shape.bits)];
-    for frame in generate(station).chunks_exact(station.frame_length()) {
-        let frame = Frame::new_checked(frame).unwrap();
-        let codec = Codec::of(frame.header()).unwrap();
-        assert_eq!(codec.decode(frame.payload(), &mut values), values.len());
-        let first = usize::from(frame.header().key().thread) * per_thread;
-        for complete in values.chunks_exact(group * per_thread) {
-            for (channel, own) in complete.chunks_exact(group).enumerate() {
-                channels[first + channel].extend_from_slice(own);
-            }
-        }
-    }
-    channels
-}
 
 /// The accumulated product of the spectrum of one station and the conjugate of the other's.
 pub struct CrossSpectrum {

@@ -12,10 +12,15 @@
 //! - Two stations correlate with sqrt(share a * share b), the shares being those of the common signal in
 //!   the power of each; before the losses of sampling.
 //!
+//! All noise is drawn by sample number (ChaCha8, seeded by the plan), so that a station is the same bytes
+//! whenever and in whatever company it is made. On another kind of processor transforms round in another
+//! way, which may tip the odd sample that lies at a threshold, one out of a million.
+//!
 //! The delay is held over blocks of 7680 real or 3840 complex samples, in whose middle it is exact, while
 //! the fringe phase follows it sample by sample: at a delay rate of 1.5e-6, which is the fastest that the
-//! Earth turns, it is off by at most 0.006 samples. The common signal fills the channel but for slopes of
-//! 2 % of it at its edges, as filters have them.
+//! Earth turns, it is off by at most 0.006 samples. The power of the error is then 43 dB below the common
+//! signal; where the delay stands still, 80 dB. The common signal fills the channel but for slopes of 2 %
+//! of it at its edges, as filters have them.
 
 mod frames;
 mod noise;

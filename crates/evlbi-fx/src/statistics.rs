@@ -14,6 +14,14 @@ const LONGEST: usize = 256;
 /// Shortest transform that deserves the name of a spectrum.
 const SHORTEST: usize = 8;
 
+/// Most channels that statistics are gathered of.
+const MAX_CHANNELS: u64 = 4096;
+
+/// A header can tell of billions of channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("statistics are gathered of 1 to {MAX_CHANNELS} channels, not of {0}")]
+pub struct ChannelsError(pub u64);
+
 /// Statistics of one channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChannelStatistics {
@@ -53,33 +61,41 @@ pub struct Statistics {
 
 impl Statistics {
     /// For payloads of `channels` channels.
-    pub fn new(codec: Codec, channels: usize, complex: bool) -> Statistics {
-        let channels = channels.max(1);
+    pub fn new(codec: Codec, channels: u64, complex: bool) -> Result<Statistics, ChannelsError> {
+        if !(1..=MAX_CHANNELS).contains(&channels) {
+            return Err(ChannelsError(channels));
+        }
+        let channels = channels as usize;
         let group = if complex { 2 } else { 1 };
-        Statistics {
+        Ok(Statistics {
             codec,
             channels,
             group,
             counts: vec![0; channels * group * codec.levels().len()],
             values: Vec::new(),
             spectra: Spectra::new(channels, complex),
-        }
+        })
     }
 
     /// Adds the samples of a payload. Components that lack the rest of their complete sample are left out.
     pub fn add(&mut self, payload: &[u8]) {
+        // Whole bytes, as the longest transform is a multiple of eight samples.
+        let bits = self.channels * self.group * usize::from(self.codec.bits());
+        for piece in payload.chunks(LONGEST / 8 * bits) {
+            self.add_piece(piece);
+        }
+    }
+
+    fn add_piece(&mut self, piece: &[u8]) {
         let stride = self.channels * self.group;
-        let complete = self.codec.components(payload.len()) / stride;
+        let components = self.codec.components(piece.len()) / stride * stride;
         let codes = self.codec.levels().len();
         let counters = (0..stride).cycle();
-        for (counter, code) in counters
-            .zip(self.codec.codes(payload))
-            .take(complete * stride)
-        {
+        for (counter, code) in counters.zip(self.codec.codes(piece)).take(components) {
             self.counts[counter * codes + usize::from(code)] += 1;
         }
-        self.values.resize(complete * stride, 0.0);
-        self.codec.decode(payload, &mut self.values);
+        self.values.resize(components, 0.0);
+        self.codec.decode(piece, &mut self.values);
         self.spectra.add(&self.values);
     }
 
@@ -123,8 +139,8 @@ fn component(codec: Codec, counts: &[u64]) -> ComponentStatistics {
     }
 }
 
-/// Power spectra of all channels. Each payload is cut into pieces of their own, so that nothing is
-/// assumed of what lies between payloads.
+/// Power spectra of all channels. Each payload is transformed for itself, so that nothing is assumed of
+/// what lies between payloads.
 struct Spectra {
     channels: usize,
     complex: bool,
@@ -235,16 +251,19 @@ impl Transform {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::sky::{SkyPlan, StationPlan};
 
     fn statistics(
         bits: u8,
-        channels: usize,
+        channels: u64,
         complex: bool,
         payloads: &[&[u8]],
     ) -> Vec<ChannelStatistics> {
-        let mut statistics = Statistics::new(Codec::vdif(bits).unwrap(), channels, complex);
+        let mut statistics =
+            Statistics::new(Codec::vdif(bits).unwrap(), channels, complex).unwrap();
         for payload in payloads {
             statistics.add(payload);
         }
@@ -274,7 +293,7 @@ mod tests {
 
     #[test]
     fn counts_ascend_with_the_level_whatever_the_code() {
-        let mut statistics = Statistics::new(Codec::mark5b(2).unwrap(), 1, false);
+        let mut statistics = Statistics::new(Codec::mark5b(2).unwrap(), 1, false).unwrap();
         statistics.add(&[0b01_01_10_00, 0b11_11_11_01]);
         assert_eq!(statistics.channels()[0].components[0].counts, [1, 1, 3, 3]);
     }
@@ -324,7 +343,7 @@ mod tests {
         let station = plan.station("Ef").unwrap();
         let mut frame = vec![0; station.frame_length()];
         let mut generator = station.generator();
-        let mut statistics = Statistics::new(Codec::vdif(8).unwrap(), 1, true);
+        let mut statistics = Statistics::new(Codec::vdif(8).unwrap(), 1, true).unwrap();
         while generator.fill(&mut frame) > 0 {
             statistics.add(&frame[32..]);
         }
@@ -344,5 +363,40 @@ mod tests {
                 .iter()
                 .all(|part| (part.rms - 1.0).abs() < 0.01)
         );
+    }
+
+    #[test]
+    fn channels_beyond_reason_are_refused() {
+        let codec = Codec::vdif(8).unwrap();
+        for channels in [0, 4097, 1 << 31, u64::MAX] {
+            assert_eq!(
+                Statistics::new(codec, channels, true).err(),
+                Some(ChannelsError(channels))
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_complete_sample_is_counted(
+            bits in prop::sample::select(vec![1u8, 2, 4, 8]),
+            channels in 1u64..70,
+            complex: bool,
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..900), 0..4),
+        ) {
+            let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+            let found = statistics(bits, channels, complex, &payloads);
+            let group = if complex { 2 } else { 1 };
+            let complete = usize::from(bits) * group * channels as usize;
+            let expected: usize = payloads.iter().map(|payload| payload.len() * 8 / complete).sum();
+            prop_assert_eq!(found.len() as u64, channels);
+            for channel in &found {
+                prop_assert_eq!(channel.components.len(), group);
+                for component in &channel.components {
+                    prop_assert_eq!(component.counts.iter().sum::<u64>(), expected as u64);
+                }
+                prop_assert!(channel.spectrum.iter().all(|power| power.is_finite()));
+            }
+        }
     }
 }

@@ -80,6 +80,12 @@ fn the_same_station_is_always_the_same() {
     let station = plan.station("On").unwrap();
     let once = generate(&station);
     assert_eq!(generate(&station), once);
+    let elsewhere = std::thread::spawn({
+        let mut generator = station.generator();
+        let mut frames = vec![0; once.len()];
+        move || (generator.fill(&mut frames), frames)
+    });
+    assert!(elsewhere.join().unwrap() == (once.len(), once.clone()));
 
     // Frame by frame, and from a plan without the other station.
     let alone = SkyPlan {
@@ -423,6 +429,10 @@ fn bad_plans_say_what_to_do() {
             "VDIF samples of 3 bits are not decoded, only those of 1, 2, 4 or 8 bits",
         ),
         ("channels = 3", "3 channels over 1 threads"),
+        (
+            "channels = 1073741824",
+            "at most 1024 threads and 4096 channels",
+        ),
         ("channels = 4\nthreads = 0", "4 channels over 0 threads"),
         ("channels = 4\nthreads = 3", "4 channels over 3 threads"),
         ("payload = 8192", "a payload of 8000 bytes does"),

@@ -4,7 +4,7 @@ use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::Header;
 
 use super::Station;
-use super::signal::Channel;
+use super::signal::{Channel, Transforms};
 
 /// Writes the frames of a station, one after the other.
 pub struct Generator {
@@ -31,13 +31,17 @@ struct Thread {
 impl Generator {
     pub(super) fn new(station: Station) -> Generator {
         let per_thread = station.channels.len() / station.headers.len();
+        let transforms = Transforms::new(station.shape.complex);
         let threads = station
             .headers
             .iter()
             .zip(station.channels.chunks(per_thread))
             .map(|(header, plans)| Thread {
                 header: *header,
-                channels: plans.iter().cloned().map(Channel::new).collect(),
+                channels: plans
+                    .iter()
+                    .map(|plan| Channel::new(plan.clone(), &transforms))
+                    .collect(),
                 block: 0,
                 components: vec![0.0; Channel::COMPONENTS],
                 interleaved: vec![0.0; Channel::COMPONENTS * per_thread],
@@ -96,13 +100,13 @@ impl Generator {
 
 impl Thread {
     fn sample_block(&mut self, station: &Station) {
-        let group = if station.shape.complex { 2 } else { 1 };
-        let stride = group * self.channels.len();
+        let channels = self.channels.len();
         for (at, channel) in self.channels.iter_mut().enumerate() {
             channel.fill(self.block, &mut self.components);
-            let complete = self.interleaved.chunks_exact_mut(stride);
-            for (complete, own) in complete.zip(self.components.chunks_exact(group)) {
-                complete[at * group..][..group].copy_from_slice(own);
+            if station.shape.complex {
+                interleave::<2>(&self.components, &mut self.interleaved, at, channels);
+            } else {
+                interleave::<1>(&self.components, &mut self.interleaved, at, channels);
             }
         }
         let bits = self.interleaved.len() * usize::from(station.shape.bits);
@@ -112,5 +116,15 @@ impl Thread {
             .encode(&self.interleaved, 1.0, &mut self.packed);
         self.block += 1;
         self.taken = 0;
+    }
+}
+
+/// Puts the samples of a channel, of `N` components each, into the place `at` of every complete sample.
+fn interleave<const N: usize>(channel: &[f32], all: &mut [f32], at: usize, channels: usize) {
+    let (samples, _) = channel.as_chunks::<N>();
+    let (places, _) = all.as_chunks_mut::<N>();
+    let places = places.iter_mut().skip(at).step_by(channels);
+    for (place, sample) in places.zip(samples) {
+        *place = *sample;
     }
 }

@@ -150,7 +150,8 @@ pub enum PlanError {
     },
     /// The channels cannot be split over the threads.
     #[error(
-        "{channels} channels over {threads} threads: each thread of VDIF has 1, 2, 4, 8 ... channels"
+        "{channels} channels over {threads} threads: each thread of VDIF has 1, 2, 4, 8 ... channels, \
+         and there are at most 1024 threads and 4096 channels"
     )]
     Channels {
         /// Channels in the plan.
@@ -304,7 +305,7 @@ impl SkyPlan {
             .filter(|channels| {
                 channels.is_power_of_two() && self.channels.is_multiple_of(u32::from(self.threads))
             })
-            .filter(|_| self.threads <= 1024)
+            .filter(|_| self.threads <= 1024 && self.channels <= 4096)
             .ok_or(PlanError::Channels {
                 channels: self.channels,
                 threads: self.threads,

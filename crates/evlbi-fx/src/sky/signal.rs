@@ -10,8 +10,8 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use realfft::{ComplexToReal, RealFftPlanner};
-use rustfft::Fft;
 use rustfft::num_complex::{Complex32, Complex64};
+use rustfft::{Fft, FftPlanner};
 
 use super::noise::Noise;
 
@@ -71,52 +71,64 @@ pub(super) struct Channel {
     plan: ChannelPlan,
     common: Noise,
     own: Noise,
-    forward: Arc<dyn Fft<f32>>,
-    back: Back,
+    transforms: Transforms,
     /// Gain of each bin.
     gain: Vec<f32>,
     block: Vec<Complex32>,
+    /// Real samples of a block; none where samples are complex.
+    real: Vec<f32>,
     noise: Vec<Complex32>,
     scratch: Vec<Complex32>,
 }
 
-/// The way back from the spectrum.
+/// The way into the spectrum and back, the same for all channels of a station.
+#[derive(Clone)]
+pub(super) struct Transforms {
+    forward: Arc<dyn Fft<f32>>,
+    back: Back,
+}
+
+#[derive(Clone)]
 enum Back {
     Complex(Arc<dyn Fft<f32>>),
-    Real {
-        transform: Arc<dyn ComplexToReal<f32>>,
-        output: Vec<f32>,
-    },
+    Real(Arc<dyn ComplexToReal<f32>>),
+}
+
+impl Transforms {
+    pub(super) fn new(complex: bool) -> Transforms {
+        let mut planner = FftPlanner::new();
+        Transforms {
+            forward: planner.plan_fft_forward(LENGTH),
+            back: if complex {
+                Back::Complex(planner.plan_fft_inverse(LENGTH))
+            } else {
+                Back::Real(RealFftPlanner::new().plan_fft_inverse(2 * LENGTH))
+            },
+        }
+    }
+
+    fn scratch_length(&self) -> usize {
+        let back = match &self.back {
+            Back::Complex(transform) => transform.get_inplace_scratch_len(),
+            Back::Real(transform) => transform.get_scratch_len(),
+        };
+        back.max(self.forward.get_inplace_scratch_len())
+    }
 }
 
 impl Channel {
-    pub(super) fn new(plan: ChannelPlan) -> Channel {
-        let mut planner = RealFftPlanner::<f32>::new();
-        let mut complex_planner = rustfft::FftPlanner::<f32>::new();
-        let forward = complex_planner.plan_fft_forward(LENGTH);
-        let back = if plan.complex {
-            Back::Complex(complex_planner.plan_fft_inverse(LENGTH))
-        } else {
-            Back::Real {
-                transform: planner.plan_fft_inverse(2 * LENGTH),
-                output: vec![0.0; 2 * LENGTH],
-            }
-        };
-        let scratch = match &back {
-            Back::Complex(transform) => transform.get_inplace_scratch_len(),
-            Back::Real { transform, .. } => transform.get_scratch_len(),
-        };
-        let scratch = scratch.max(forward.get_inplace_scratch_len());
+    pub(super) fn new(plan: ChannelPlan, transforms: &Transforms) -> Channel {
+        let zeros = |length| vec![Complex32::default(); length];
         Channel {
             common: Noise::new(plan.seed, plan.common),
             own: Noise::new(plan.seed, plan.own),
-            forward,
-            back,
+            transforms: transforms.clone(),
             gain: gain(plan.complex, plan.share * plan.noise_power()),
             // A real transform has one bin more.
-            block: vec![Complex32::default(); LENGTH + 1],
-            noise: vec![Complex32::default(); HOP],
-            scratch: vec![Complex32::default(); scratch],
+            block: zeros(LENGTH + 1),
+            real: vec![0.0; if plan.complex { 0 } else { 2 * LENGTH }],
+            noise: zeros(HOP),
+            scratch: zeros(transforms.scratch_length()),
             plan,
         }
     }
@@ -131,18 +143,15 @@ impl Channel {
         self.own.fill(first, &mut self.noise);
         let own = self.plan.own_amplitude() as f32;
         let (values, _) = values.as_chunks_mut::<2>();
-        match &self.back {
-            Back::Real { output, .. } => {
-                let (signal, _) = output[2 * GUARD..].as_chunks::<2>();
-                for ((value, signal), noise) in values.iter_mut().zip(signal).zip(&self.noise) {
-                    *value = [signal[0] + own * noise.re, signal[1] + own * noise.im];
-                }
+        if self.plan.complex {
+            let signal = &self.block[GUARD..];
+            for ((value, signal), noise) in values.iter_mut().zip(signal).zip(&self.noise) {
+                *value = [signal.re + own * noise.re, signal.im + own * noise.im];
             }
-            Back::Complex(_) => {
-                let signal = &self.block[GUARD..];
-                for ((value, signal), noise) in values.iter_mut().zip(signal).zip(&self.noise) {
-                    *value = [signal.re + own * noise.re, signal.im + own * noise.im];
-                }
+        } else {
+            let (signal, _) = self.real[2 * GUARD..].as_chunks::<2>();
+            for ((value, signal), noise) in values.iter_mut().zip(signal).zip(&self.noise) {
+                *value = [signal[0] + own * noise.re, signal[1] + own * noise.im];
             }
         }
         self.add_tones(first, values.as_flattened_mut());
@@ -167,27 +176,27 @@ impl Channel {
         let step = -self.plan.sky_frequency * delay_rate / rate;
         rotate(&mut self.block[..LENGTH], begin, step);
 
-        self.forward
+        self.transforms
+            .forward
             .process_with_scratch(&mut self.block[..LENGTH], &mut self.scratch);
         for (bin, gain) in self.block.iter_mut().zip(&self.gain) {
             *bin *= gain;
         }
         let step = -rest / LENGTH as f64;
-        match &mut self.back {
+        match &self.transforms.back {
             Back::Complex(transform) => {
                 let (upper, lower) = self.block[..LENGTH].split_at_mut(LENGTH / 2);
                 rotate(upper, 0.0, step);
                 rotate(lower, -(LENGTH as f64) / 2.0 * step, step);
                 transform.process_with_scratch(&mut self.block[..LENGTH], &mut self.scratch);
             }
-            Back::Real { transform, output } => {
+            Back::Real(transform) => {
                 rotate(&mut self.block[..LENGTH], 0.0, step);
                 // The gain is zero at both edges.
                 self.block[0] = Complex32::default();
                 self.block[LENGTH] = Complex32::default();
-                let scratch = &mut self.scratch[..];
                 transform
-                    .process_with_scratch(&mut self.block, output, scratch)
+                    .process_with_scratch(&mut self.block, &mut self.real, &mut self.scratch)
                     .unwrap_or_else(|error| unreachable!("the lengths are the plan's: {error}"));
             }
         }
@@ -310,7 +319,7 @@ mod tests {
 
     /// Blocks 2 to 4 of the channel.
     fn made(plan: &ChannelPlan) -> Vec<f32> {
-        let mut channel = Channel::new(plan.clone());
+        let mut channel = Channel::new(plan.clone(), &Transforms::new(plan.complex));
         let mut values = vec![0.0; 3 * Channel::COMPONENTS];
         for (number, values) in values.chunks_mut(Channel::COMPONENTS).enumerate() {
             channel.fill(2 + number as u64, values);
@@ -327,9 +336,7 @@ mod tests {
             .iter()
             .map(|z| Complex64::new(f64::from(z.re), f64::from(z.im)))
             .collect();
-        rustfft::FftPlanner::new()
-            .plan_fft_forward(KNOWN)
-            .process(&mut bins);
+        FftPlanner::new().plan_fft_forward(KNOWN).process(&mut bins);
         let bins = bins.into_iter().enumerate().map(|(bin, amplitude)| {
             let f = bin as f64 / KNOWN as f64;
             let (f, from_edge) = if plan.complex {

@@ -5,3 +5,10 @@ mod write;
 
 pub use read::{Block, ReadError, Reader, ReaderOptions};
 pub use write::{Durability, WriteError, Writer, WriterOptions};
+
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with an error, as one to a full disk does,
+/// instead of ending the program. Call it once at the start.
+pub fn report_size_limits() {
+    // SAFETY: ignoring a signal installs no handler and touches no memory of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}

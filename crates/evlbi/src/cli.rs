@@ -10,7 +10,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
 use crate::units;
-use crate::url::Url;
+use crate::url::{self, Url};
 
 /// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
 #[derive(Parser)]
@@ -83,7 +83,7 @@ pub struct SendArgs {
     /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
     pub source: String,
     /// Where to: udp://HOST:PORT, pudp://HOST:PORT or tcp://HOST:PORT
-    #[arg(long)]
+    #[arg(long, value_parser = url::destination)]
     pub to: Url,
     /// Bit rate of the VDIF data; the headers of the transport come on top
     #[arg(long, group = "pace")]
@@ -230,7 +230,7 @@ pub struct HostArgs {
 
 #[derive(Args)]
 pub struct RecvArgs {
-    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT or tcp://ADDRESS:PORT
+    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT or tcp://ADDRESS:PORT (port 0: a free one)
     pub from: Url,
     /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
     #[arg(long)]

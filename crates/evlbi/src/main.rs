@@ -25,6 +25,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     output::log_to_stderr(cli.verbose);
+    evlbi_net::file::report_size_limits();
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),

@@ -149,11 +149,12 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         reference: recording::now(),
         ..deframe::Settings::default()
     };
-    let sink = Sink::open(&args.to, durability(args.fsync))?;
+    // From here on Ctrl-C ends with everything written.
+    interrupt();
     let result = if args.from.scheme == Scheme::Tcp {
-        receive_tcp(args, settings, sink)?
+        receive_tcp(args, settings)?
     } else {
-        receive_datagrams(args, settings, sink)?
+        receive_datagrams(args, settings)?
     };
     output::print(args.json, &result, text)?;
     if let Some(error) = result.error.as_ref().or(result.sink.write_error.as_ref()) {
@@ -170,6 +171,11 @@ pub fn run(args: &RecvArgs) -> Result<()> {
     Ok(())
 }
 
+/// Opened once the sockets are: a port in use must not cost an older recording.
+fn open_sink(args: &RecvArgs) -> Result<Sink> {
+    Sink::open(&args.to, durability(args.fsync))
+}
+
 fn durability(choice: FsyncChoice) -> Durability {
     match choice {
         FsyncChoice::None => Durability::Kernel,
@@ -178,15 +184,12 @@ fn durability(choice: FsyncChoice) -> Durability {
     }
 }
 
-fn receive_datagrams(
-    args: &RecvArgs,
-    settings: deframe::Settings,
-    sink: Sink,
-) -> Result<RecvResult> {
+fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResult> {
     let before = host::Counters::read().ok();
     let (receiving, opening) = receive::start(options(args, settings.frame_rate)?)?;
+    let sink = open_sink(args)?;
     for address in receiving.addresses() {
-        tracing::info!("listening on {address}");
+        eprintln!("listening on {address}");
     }
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
         eprintln!("evlbi: {remedy}");
@@ -305,11 +308,13 @@ fn line(live: &receive::Live, rate: f64) -> String {
 }
 
 /// The raw stream over TCP: nothing is lost or out of order on the way, so it goes straight to the sink.
-fn receive_tcp(args: &RecvArgs, settings: deframe::Settings, sink: Sink) -> Result<RecvResult> {
+fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResult> {
     let address = args.from.addresses().map_err(|error| anyhow!(error))?[0];
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     listener.set_nonblocking(true)?;
+    let sink = open_sink(args)?;
+    eprintln!("listening on {}", listener.local_addr()?);
     let interrupted = interrupt();
     let start = Instant::now();
     let over = || {

@@ -83,7 +83,7 @@ impl FromStr for Url {
         }
         let (port, ports) = parse_ports(ports).ok_or_else(|| {
             format!(
-                "`{ports}` is no port or range of ports (1 to 65535, at most 64 at once): {FORMS}"
+                "`{ports}` is no port or range of ports (1 to 65535, at most 64 at once; 0 to listen on a free one): {FORMS}"
             )
         })?;
         if scheme == Scheme::Tcp && ports > 1 {
@@ -107,10 +107,24 @@ impl FromStr for Url {
 
 fn parse_ports(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let first: u16 = first.parse().ok().filter(|port| *port > 0)?;
+    let first: u16 = first.parse().ok()?;
     let last: u16 = last.parse().ok()?;
     let count = last.checked_sub(first)?.checked_add(1)?;
-    (count <= 64).then_some((first, count))
+    (count <= 64 && (first > 0 || count == 1)).then_some((first, count))
+}
+
+/// A URL to send to, which names a port.
+///
+/// # Errors
+/// What is wrong with it, and what to give.
+pub fn destination(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse()?;
+    if url.port == 0 {
+        return Err(format!(
+            "port 0 is for listening on a free one; name the port that the receiver prints: {FORMS}"
+        ));
+    }
+    Ok(url)
 }
 
 impl Url {
@@ -215,6 +229,14 @@ mod tests {
     }
 
     #[test]
+    fn port_0_is_for_listening_only() {
+        assert_eq!("udp://[::1]:0".parse::<Url>().unwrap().port, 0);
+        let error = destination("udp://[::1]:0").unwrap_err();
+        assert!(error.contains("name the port"), "{error}");
+        assert!(destination("udp://[::1]:1").is_ok());
+    }
+
+    #[test]
     fn bad_urls_say_what_to_give() {
         for (text, says) in [
             ("localhost:2630", "names no transport"),
@@ -222,7 +244,7 @@ mod tests {
             ("quic://localhost:2630", "not built yet"),
             ("udp://localhost", "no port"),
             ("udp://:2630", "no host"),
-            ("udp://localhost:0", "no port or range"),
+            ("udp://localhost:0-3", "no port or range"),
             ("udp://localhost:70000", "no port or range"),
             ("udp://localhost:20-10", "no port or range"),
             ("tcp://localhost:10-20", "one port"),

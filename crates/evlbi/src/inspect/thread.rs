@@ -14,8 +14,6 @@ use super::{Moment, extended};
 const SAMPLED: u64 = 64;
 /// Threads whose samples are looked at, the first ones.
 const THREADS_SAMPLED: usize = 64;
-/// Most channels of a thread whose samples are looked at.
-const CHANNELS_SAMPLED: u64 = 1024;
 /// More frames than any second has: numbers frames where the rate is not known.
 const UNKNOWN_RATE: u32 = 1 << 24;
 /// Bits of the samples of Mark 5B, whose headers do not tell.
@@ -286,18 +284,16 @@ fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistic
         ));
     }
     let codec = |codec: Result<Codec, CodecError>| codec.map_err(|error| error.to_string());
+    let gather = |codec, channels, complex| {
+        let statistics = Statistics::new(codec, channels, complex);
+        statistics.map_err(|error| error.to_string())
+    };
     let Some(header) = header else {
         let codec = codec(Codec::mark5b(MARK5B_BITS))?;
-        return Ok((codec, Statistics::new(codec, 1, false)));
+        return Ok((codec, gather(codec, 1, false)?));
     };
     let shape = header.shape();
     shape.check().map_err(|error| error.to_string())?;
     let codec = codec(Codec::of(header))?;
-    let channels = usize::try_from(shape.channels())
-        .ok()
-        .filter(|channels| *channels as u64 <= CHANNELS_SAMPLED)
-        .ok_or_else(|| {
-            format!("samples of more than {CHANNELS_SAMPLED} channels are not looked at")
-        })?;
-    Ok((codec, Statistics::new(codec, channels, shape.complex)))
+    Ok((codec, gather(codec, shape.channels(), shape.complex)?))
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::packetise::{Family, Rule, payload_length};
 use evlbi_core::shed::{Policy, Shed, ShedReport, Stream, wire_bytes};
+use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::Gaps;
 use serde::Serialize;
 
@@ -107,7 +108,7 @@ pub fn run(args: &DropArgs) -> Result<()> {
             Unit::Packet(length) => Some(length),
         },
         frame_length: recording.frame_length,
-        frame_rate: recording.frame_rate.map(|rate| rate.get()),
+        frame_rate: recording.frame_rate.map(FrameRate::get),
         shedding,
         bytes_in: walked.bytes,
         leading_bytes: walked.leading,

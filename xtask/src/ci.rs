@@ -26,11 +26,22 @@ pub fn run() -> Result<()> {
         ],
     )?;
     step("tests", &["cargo", "test", "--workspace"])?;
+    loom()?;
     rustdoc()?;
     book()?;
     fuzz()?;
     println!("ci: all steps passed");
     Ok(())
+}
+
+/// The ring's hand-over, in every interleaving of its two threads.
+fn loom() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["test", "--release", "--package", "evlbi-net", "--lib"])
+        .args(["--target-dir", "target/loom", "every_interleaving"])
+        .env("RUSTFLAGS", "--cfg loom");
+    timed("loom", &mut command)
 }
 
 fn rustdoc() -> Result<()> {

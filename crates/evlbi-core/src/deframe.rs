@@ -144,6 +144,8 @@ pub struct Counts {
 
 /// So many odd headers in a row make a search for frames that lie anew.
 const ODD_RUN: u32 = 16;
+/// So many frames are handed over together at most.
+const MOST_FRAMES: usize = 1 << 16;
 /// Frames that have no place in the span are made in memory of about this many bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
 
@@ -391,6 +393,9 @@ impl Deframer {
     ) -> Step {
         let length = layout.frame_length as u64;
         while span.left() >= length {
+            if self.frames.len() >= MOST_FRAMES {
+                self.hand_over(span, sink);
+            }
             if self.odd_run >= self.search_at {
                 return self.search_again(span, layout, sink);
             }
@@ -420,7 +425,8 @@ impl Deframer {
         let mut taken = begin;
         let end = begin + (until - span.at) as usize;
         let mut odd = false;
-        for bytes in span.view().bytes[begin..end].chunks_exact(length) {
+        let frames = span.view().bytes[begin..end].chunks_exact(length);
+        for bytes in frames.take(MOST_FRAMES - self.frames.len()) {
             let head = layout.read(bytes, self.settings.reference);
             let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
                 odd = true;

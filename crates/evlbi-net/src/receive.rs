@@ -1,7 +1,7 @@
 //! The receiving thread: datagrams from the sockets to their places in the ring, counted on the way.
 //!
 //! It never waits for whoever empties the ring, and nothing that arrives can stop it. The sequence of its
-//! work: take a batch from the kernel, admit what belongs to the stream ([`admission`]), ask the window
+//! work: take a batch from the kernel, admit what belongs to the stream, ask the window
 //! where it goes, copy it there, hand on what is complete.
 
 mod admission;
@@ -66,7 +66,6 @@ pub enum ReceiveError {
 /// A stream that is being received.
 pub struct Receiving {
     handle: JoinHandle<ReceiveReport>,
-    consumer: mpsc::Receiver<Consumer<Event>>,
     stop: Arc<AtomicBool>,
     live: Arc<Mutex<Live>>,
     addresses: Vec<SocketAddr>,
@@ -149,7 +148,7 @@ pub struct ReceiveReport {
 ///
 /// # Errors
 /// [`ReceiveError`] when a socket or the ring's memory cannot be had.
-pub fn start(options: ReceiveOptions) -> Result<Receiving, ReceiveError> {
+pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveError> {
     let receiver = Receiver::bind(&options.listen, &options.socket)?;
     let addresses = receiver.local_addresses().collect();
     let buffer = receiver.buffer().cloned();
@@ -170,14 +169,24 @@ pub fn start(options: ReceiveOptions) -> Result<Receiving, ReceiveError> {
         .name("receive".into())
         .spawn(move || thread::run(work))
         .map_err(ReceiveError::Thread)?;
-    Ok(Receiving {
+    let receiving = Receiving {
         handle,
-        consumer,
         stop,
         live,
         addresses,
         buffer,
-    })
+    };
+    Ok((receiving, Opening(consumer)))
+}
+
+/// The ring's other end, which is there once a stream has begun and the size of its datagrams is known.
+pub struct Opening(mpsc::Receiver<Consumer<Event>>);
+
+impl Opening {
+    /// Waits for the stream. `None` when the receiver ended without one.
+    pub fn wait(self) -> Option<Consumer<Event>> {
+        self.0.recv().ok()
+    }
 }
 
 impl Receiving {
@@ -189,12 +198,6 @@ impl Receiving {
     /// The receive buffer asked for and granted.
     pub fn buffer(&self) -> Option<&GrantedBuffer> {
         self.buffer.as_ref()
-    }
-
-    /// The ring's other end, once a stream has begun and the size of its datagrams is known; waits for
-    /// that. `None` when the receiver ended without one.
-    pub fn consumer(&self) -> Option<Consumer<Event>> {
-        self.consumer.recv().ok()
     }
 
     /// What is seen now.

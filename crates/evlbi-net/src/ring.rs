@@ -358,6 +358,11 @@ impl<T: Copy> Consumer<T> {
         self.events.take();
     }
 
+    /// Whether the producer is gone: what is handed over now is all that will be.
+    pub fn is_closed(&self) -> bool {
+        self.read.is_closed()
+    }
+
     /// Whether the producer is gone and all that it handed over is freed.
     pub fn is_finished(&mut self) -> bool {
         self.read.is_finished()

@@ -1,12 +1,19 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
 mod cli;
+mod demo;
+mod drain;
 mod drop;
 mod inspect;
+mod numbering;
 mod output;
 mod progress;
 mod recording;
+mod recv;
+mod send;
+mod sink;
 mod sky;
+mod source;
 mod units;
 mod url;
 
@@ -19,7 +26,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::log_to_stderr(cli.verbose);
     let result = match cli.command {
-        Command::Demo(_) | Command::Send(_) | Command::Recv(_) => Ok(()),
+        Command::Demo(args) => demo::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Recv(args) => recv::run(&args),
         Command::Drop(args) => drop::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Sky(args) => sky::run(&args),

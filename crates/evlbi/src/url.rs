@@ -7,6 +7,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use evlbi_net::udp::Interface;
+
 /// How datagrams or bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
@@ -39,8 +41,8 @@ pub struct Url {
     pub port: u16,
     /// Number of ports, 1 unless a range was given.
     pub ports: u16,
-    /// Interface (name or address) for multicast.
-    pub interface: Option<String>,
+    /// Interface for multicast.
+    pub interface: Option<Interface>,
     /// Source address to accept in a source-specific multicast group.
     pub source: Option<IpAddr>,
     /// Time to live (hop limit) of multicast datagrams.
@@ -116,7 +118,7 @@ impl Url {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let bad = |what: &str| format!("`{value}` in `?{pair}` is no {what}");
         match key {
-            "interface" => self.interface = Some(value.to_string()),
+            "interface" => self.interface = value.parse().ok(),
             "source" => self.source = Some(value.parse().map_err(|_| bad("IP address"))?),
             "ttl" => {
                 self.ttl = Some(
@@ -162,9 +164,10 @@ impl fmt::Display for Url {
             write!(f, "-{}", self.port + (self.ports - 1))?;
         }
         let pairs = [
-            self.interface
-                .as_ref()
-                .map(|name| format!("interface={name}")),
+            self.interface.as_ref().map(|interface| match interface {
+                Interface::Name(name) => format!("interface={name}"),
+                Interface::Address(address) => format!("interface={address}"),
+            }),
             self.source.map(|source| format!("source={source}")),
             self.ttl.map(|ttl| format!("ttl={ttl}")),
         ];

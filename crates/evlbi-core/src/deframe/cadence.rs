@@ -118,10 +118,11 @@ impl Cadence {
     }
 
     /// Learns from the first frames that are there of a stream that begins at `start`, before any of them
-    /// is taken; false while they do not suffice.
-    pub fn prime(&mut self, start: i64, first: &[Sighting]) -> bool {
+    /// is taken; false while they do not suffice, and must not.
+    pub fn prime(&mut self, start: i64, first: &[Sighting], must_suffice: bool) -> bool {
         self.forget_streams();
         self.last_unseen = start - 1;
+        let rate = self.rate.clone();
         for sighting in first {
             self.rate.tell(sighting.head.frame_rate());
             self.see(sighting.at, &sighting.head);
@@ -140,7 +141,12 @@ impl Cadence {
         }
         self.reach = self.reach.max(cycle).min(MOST_AHEAD);
         self.latest = NONE;
-        self.all_twice(first)
+        let suffice = must_suffice || self.all_twice(first);
+        if !suffice {
+            // It will be learnt again, from these and more.
+            self.rate = rate;
+        }
+        suffice
     }
 
     /// Whether every stream is seen twice among the last sightings between which no frame is missing.

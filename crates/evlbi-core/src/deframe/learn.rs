@@ -58,8 +58,8 @@ impl Deframer {
     pub(super) fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         self.look_ahead(span, layout, 0, MOST_AHEAD);
         let window = MOST_AHEAD as u64 * layout.frame_length as u64;
-        let suffices = self.cadence.prime(self.place, &self.ahead);
-        if !suffices && span.left() < window && !span.must_go_on(self.settings.hold) {
+        let must_suffice = span.left() >= window || span.must_go_on(self.settings.hold);
+        if !self.cadence.prime(self.place, &self.ahead, must_suffice) {
             return Step::Wait;
         }
         self.odd_run = 0;

@@ -280,6 +280,7 @@ mod tests {
         assert_eq!(learnt.get(), rate(25));
         learnt.turn(at(9, 49), at(10, 0), 1, true);
         learnt.turn(at(10, 49), at(11, 0), 1, true);
+        learnt.turn(at(11, 49), at(12, 0), 1, true);
         assert_eq!(learnt.get(), rate(50));
         for second in 0..300 {
             learnt.turn(at(second, 24), at(second + 1, 0), 1, true);

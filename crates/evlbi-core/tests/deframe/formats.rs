@@ -346,6 +346,20 @@ fn a_file_that_is_walked_in_blocks_gives_the_same_frames() {
 }
 
 #[test]
+fn a_long_span_is_handed_over_in_pieces() {
+    let stream = Plan {
+        cycles: 100_000,
+        rate: 1000,
+        ..Plan::new(1)
+    };
+    let stream = stream.make();
+    let (output, _) = walk(&stream.bytes, Settings::default());
+    assert!(output.bytes == stream.bytes);
+    assert_eq!(output.longest_chunk, 96 << 16);
+    assert_eq!(output.counts.whole, 100_000);
+}
+
+#[test]
 fn nothing_is_nothing() {
     let mut deframer = Deframer::new(Settings::default());
     let mut nothing = |_: evlbi_core::deframe::Chunk<'_>| unreachable!();

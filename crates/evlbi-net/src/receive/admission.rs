@@ -7,14 +7,18 @@
 //! sender that was restarted.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use evlbi_core::time::Nanos;
 use evlbi_wire::vtp;
 
+use crate::udp::Datagram;
+
 /// Datagrams of one sender and size that make a stream.
 const ENOUGH: usize = 8;
-/// Datagrams that are kept at the same time; beyond that the oldest is given up.
-const MOST_KEPT: usize = 64;
+/// Datagrams that are kept at the same time, and their bytes; beyond that the oldest are given up.
+const MOST_KEPT: usize = 512;
+const MOST_KEPT_BYTES: usize = 16 << 20;
 /// How long a stream's sender must be silent before another may take its place.
 const SILENCE: Nanos = Nanos(300_000_000);
 
@@ -23,7 +27,8 @@ pub trait Numbering: Send {
     /// The number and the data of a datagram; `None` when it has none.
     fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])>;
 
-    /// Whether what was kept is enough to number the stream.
+    /// Learns from the first datagrams of a stream how it is numbered; says whether they are enough. They
+    /// come again through [`Numbering::split`] afterwards.
     fn learn(&mut self, datagrams: &[&[u8]]) -> bool {
         !datagrams.is_empty()
     }
@@ -42,6 +47,7 @@ impl Numbering for Numbers {
 pub struct Kept {
     pub source: Option<SocketAddr>,
     pub port: usize,
+    pub stamp: Option<Duration>,
     pub bytes: Vec<u8>,
 }
 
@@ -101,13 +107,13 @@ impl Admission {
 
     /// What to do with a datagram.
     #[inline]
-    pub fn admit(
-        &mut self,
-        source: Option<SocketAddr>,
-        port: usize,
-        bytes: &[u8],
-        now: Nanos,
-    ) -> Admitted {
+    pub fn admit(&mut self, datagram: &Datagram<'_>, now: Nanos) -> Admitted {
+        let Datagram {
+            source,
+            port,
+            bytes,
+            ..
+        } = *datagram;
         if let Some(stream) = &mut self.stream {
             if bytes.len() == stream.size
                 && stream
@@ -118,7 +124,7 @@ impl Admission {
                 stream.last = now;
                 return Admitted::Yes;
             }
-            return self.stranger(source, port, bytes, now);
+            return self.stranger(datagram, now);
         }
         if self
             .only
@@ -127,18 +133,18 @@ impl Admission {
             self.foreign_source += 1;
             return Admitted::ForeignSource;
         }
-        self.keep(source, port, bytes, now)
+        self.keep(datagram, now)
     }
 
     /// A datagram that is not simply the stream's next.
     #[cold]
-    fn stranger(
-        &mut self,
-        source: Option<SocketAddr>,
-        port: usize,
-        bytes: &[u8],
-        now: Nanos,
-    ) -> Admitted {
+    fn stranger(&mut self, datagram: &Datagram<'_>, now: Nanos) -> Admitted {
+        let Datagram {
+            source,
+            port,
+            bytes,
+            ..
+        } = *datagram;
         let Some(stream) = &mut self.stream else {
             return Admitted::Kept;
         };
@@ -159,27 +165,23 @@ impl Admission {
             self.foreign_source += 1;
             return Admitted::ForeignSource;
         }
-        self.keep(source, port, bytes, now)
+        self.keep(datagram, now)
     }
 
-    fn keep(
-        &mut self,
-        source: Option<SocketAddr>,
-        port: usize,
-        bytes: &[u8],
-        now: Nanos,
-    ) -> Admitted {
+    fn keep(&mut self, datagram: &Datagram<'_>, now: Nanos) -> Admitted {
         if self.kept.is_empty() {
             self.kept_since = now;
         }
-        if self.kept.len() == MOST_KEPT {
+        let bytes: usize = self.kept.iter().map(|kept| kept.bytes.len()).sum();
+        if self.kept.len() == MOST_KEPT || bytes > MOST_KEPT_BYTES {
             self.kept.remove(0);
             self.foreign_source += 1;
         }
         self.kept.push(Kept {
-            source,
-            port,
-            bytes: bytes.to_vec(),
+            source: datagram.source,
+            port: datagram.port,
+            stamp: datagram.stamp,
+            bytes: datagram.bytes.to_vec(),
         });
         Admitted::Kept
     }
@@ -210,11 +212,14 @@ impl Admission {
             .of(candidate)
             .map(|kept| kept.bytes.as_slice())
             .collect();
-        let enough = decide || datagrams.len() >= ENOUGH && number_on(numbering, &datagrams);
-        let known = numbering.learn(&datagrams);
-        if !enough || !known && !decide || numbering.split(datagrams.first()?).is_none() {
+        let enough = datagrams.len() >= ENOUGH
+            && numbering.learn(&datagrams)
+            && number_on(numbering, &datagrams);
+        if !enough && !decide {
             return None;
         }
+        numbering.learn(&datagrams);
+        numbering.split(datagrams.first()?)?;
         let (ours, others) = std::mem::take(&mut self.kept)
             .into_iter()
             .partition::<Vec<Kept>, _>(|kept| (kept.source, kept.bytes.len()) == candidate);
@@ -278,6 +283,22 @@ mod tests {
         Some(SocketAddr::from(([10, 0, 0, 1], port)))
     }
 
+    fn admit(
+        admission: &mut Admission,
+        source: Option<SocketAddr>,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Admitted {
+        let datagram = Datagram {
+            bytes,
+            source,
+            port: 0,
+            truncated: false,
+            stamp: None,
+        };
+        admission.admit(&datagram, now)
+    }
+
     fn datagram(number: u64, data: usize) -> Vec<u8> {
         let mut bytes = vtp::header(number).to_vec();
         bytes.resize(8 + data, 7);
@@ -289,13 +310,16 @@ mod tests {
         let mut admission = Admission::new(None, 1);
         let scan = b"\x00\x01nmap probe";
         assert_eq!(
-            admission.admit(sender(9), 0, scan, Nanos(0)),
+            admit(&mut admission, sender(9), scan, Nanos(0)),
             Admitted::Kept
         );
-        assert_eq!(admission.admit(sender(9), 0, &[], Nanos(0)), Admitted::Kept);
+        assert_eq!(
+            admit(&mut admission, sender(9), &[], Nanos(0)),
+            Admitted::Kept
+        );
         for number in 0..8 {
             assert!(admission.settle(&mut Numbers, false, Nanos(1)).is_none());
-            let admitted = admission.admit(sender(1), 0, &datagram(number, 100), Nanos(1));
+            let admitted = admit(&mut admission, sender(1), &datagram(number, 100), Nanos(1));
             assert_eq!(admitted, Admitted::Kept);
         }
         let first = admission.settle(&mut Numbers, false, Nanos(1)).unwrap();
@@ -304,19 +328,19 @@ mod tests {
         assert_eq!(admission.sender(), sender(1));
         let next = datagram(8, 100);
         assert_eq!(
-            admission.admit(sender(1), 0, &next, Nanos(2)),
+            admit(&mut admission, sender(1), &next, Nanos(2)),
             Admitted::Yes
         );
         assert_eq!(
-            admission.admit(sender(2), 0, &next, Nanos(2)),
+            admit(&mut admission, sender(2), &next, Nanos(2)),
             Admitted::ForeignSource
         );
         assert_eq!(
-            admission.admit(sender(1), 0, &next[1..], Nanos(2)),
+            admit(&mut admission, sender(1), &next[1..], Nanos(2)),
             Admitted::ForeignSize
         );
         assert_eq!(
-            admission.admit(sender(1), 0, &[], Nanos(2)),
+            admit(&mut admission, sender(1), &[], Nanos(2)),
             Admitted::ForeignSize
         );
     }
@@ -326,7 +350,7 @@ mod tests {
         let mut admission = Admission::new(None, 1);
         for n in 0..40u64 {
             let noise = datagram(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), 100);
-            admission.admit(sender(3), 0, &noise, Nanos(0));
+            admit(&mut admission, sender(3), &noise, Nanos(0));
             assert!(admission.settle(&mut Numbers, false, Nanos(0)).is_none());
         }
     }
@@ -334,9 +358,9 @@ mod tests {
     #[test]
     fn a_few_datagrams_are_a_stream_when_no_more_come() {
         let mut admission = Admission::new(None, 1);
-        admission.admit(sender(9), 0, b"stray", Nanos(0));
-        admission.admit(sender(1), 0, &datagram(5, 64), Nanos(0));
-        admission.admit(sender(1), 0, &datagram(6, 64), Nanos(0));
+        admit(&mut admission, sender(9), b"stray", Nanos(0));
+        admit(&mut admission, sender(1), &datagram(5, 64), Nanos(0));
+        admit(&mut admission, sender(1), &datagram(6, 64), Nanos(0));
         assert_eq!(
             admission
                 .settle(&mut Numbers, true, Nanos(0))
@@ -351,15 +375,15 @@ mod tests {
     fn another_sender_takes_over_only_after_silence() {
         let mut admission = Admission::new(None, 1);
         for number in 0..8 {
-            admission.admit(sender(1), 0, &datagram(number, 100), Nanos(0));
+            admit(&mut admission, sender(1), &datagram(number, 100), Nanos(0));
         }
         admission.settle(&mut Numbers, false, Nanos(0)).unwrap();
         let rival = |n: u64| datagram(1000 + n, 100);
-        let early = admission.admit(sender(2), 0, &rival(0), Nanos(SILENCE.0 - 1));
+        let early = admit(&mut admission, sender(2), &rival(0), Nanos(SILENCE.0 - 1));
         assert_eq!(early, Admitted::ForeignSource);
         for n in 0..8 {
             assert_eq!(
-                admission.admit(sender(2), 0, &rival(n), SILENCE),
+                admit(&mut admission, sender(2), &rival(n), SILENCE),
                 Admitted::Kept
             );
         }

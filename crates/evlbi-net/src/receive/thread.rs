@@ -192,9 +192,7 @@ impl Loop {
         let heard_before = self.first_heard.is_some();
         let mut heard = false;
         for datagram in batch.datagrams() {
-            let admitted =
-                self.admission
-                    .admit(datagram.source, datagram.port, datagram.bytes, now);
+            let admitted = self.admission.admit(&datagram, now);
             match (admitted, &mut self.stream) {
                 (Admitted::Yes, Some(stream)) => {
                     heard = true;
@@ -255,7 +253,10 @@ impl Loop {
                 self.stream = Some(stream);
             }
         }
+        let datagrams: Vec<&[u8]> = first.iter().map(|kept| kept.bytes.as_slice()).collect();
+        self.options.numbering.learn(&datagrams);
         if let Some(stream) = &mut self.stream {
+            stream.first_stamp = stream.first_stamp.or(first[0].stamp);
             for kept in &first {
                 stream.take(&mut *self.options.numbering, &kept.bytes);
             }

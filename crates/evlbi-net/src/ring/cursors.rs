@@ -131,10 +131,15 @@ impl ReadEnd {
         }
     }
 
+    /// Whether the writer is gone. What it published before is seen by whoever looks afterwards.
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
     /// Whether the writer is gone and everything it published is freed.
     pub(super) fn is_finished(&mut self) -> bool {
         // In this order: what was written before closing is then seen.
-        self.shared.closed.load(Ordering::Acquire) && self.readable().is_empty()
+        self.is_closed() && self.readable().is_empty()
     }
 }
 

@@ -78,7 +78,8 @@ pub struct Flow {
     offset: u64,
     counts: Counts,
     first_departure: Option<Nanos>,
-    last_departure: Nanos,
+    /// When the time of the last train is over.
+    end_of_last: Nanos,
 }
 
 /// What a flow counts as it goes.
@@ -132,7 +133,7 @@ impl Flow {
             offset: 0,
             counts: Counts::default(),
             first_departure: None,
-            last_departure: Nanos(0),
+            end_of_last: Nanos(0),
         };
         flow.take_up_next_frame()?;
         Ok(flow)
@@ -170,8 +171,9 @@ impl Flow {
         let due = self.due(&current);
         let offset = self.offset;
         let datagrams = self.send_from(current, due)?;
-        self.pacer.left(now, due, self.span(self.offset - offset));
-        self.note_departure(now, planned);
+        let span = self.span(self.offset - offset);
+        self.pacer.left(now, due, span);
+        self.note_departure(now, planned, span);
         if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
             self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
         }
@@ -283,7 +285,7 @@ impl Flow {
         }
     }
 
-    fn note_departure(&mut self, now: Nanos, planned: Nanos) {
+    fn note_departure(&mut self, now: Nanos, planned: Nanos, span: Nanos) {
         let late = match self.options.clock {
             Clock::None => Nanos(0),
             _ => now.since(planned),
@@ -292,7 +294,7 @@ impl Flow {
         self.counts.lateness_sum += u128::from(late.0);
         self.counts.lateness_max = self.counts.lateness_max.max(late);
         self.first_departure.get_or_insert(now);
-        self.last_departure = cpu::now();
+        self.end_of_last = cpu::now().max(now.plus(span));
     }
 
     /// The flow has ended: what became of it.
@@ -305,7 +307,7 @@ impl Flow {
         }
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();
-        let seconds = self.last_departure.since(first_departure).as_secs_f64();
+        let seconds = self.end_of_last.since(first_departure).as_secs_f64();
         let bytes = socket.sent * self.options.datagram_data as u64;
         SendReport {
             offered: counts.offered,

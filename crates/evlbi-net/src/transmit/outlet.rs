@@ -19,6 +19,8 @@ pub enum Outlet {
 pub struct Stream {
     connection: TcpStream,
     buffer: Vec<u8>,
+    /// Bytes that are still to be sent: what completes a last unit is not.
+    left: u64,
     counts: SendCounts,
 }
 
@@ -32,11 +34,12 @@ pub(super) enum Departing<'s, 'a> {
 }
 
 impl Outlet {
-    /// The raw stream over an open connection.
-    pub fn tcp(connection: TcpStream) -> Outlet {
+    /// The raw stream over an open connection, at most `length` bytes of it.
+    pub fn tcp(connection: TcpStream, length: u64) -> Outlet {
         Outlet::Tcp(Stream {
             connection,
             buffer: Vec::new(),
+            left: length,
             counts: SendCounts::default(),
         })
     }
@@ -88,9 +91,12 @@ impl<'a> Departing<'_, 'a> {
         match self {
             Departing::Udp(train) => train.send().map(|_| ()),
             Departing::Tcp { stream, pieces } => {
-                stream.connection.write_all(&stream.buffer)?;
+                let most = usize::try_from(stream.left).unwrap_or(usize::MAX);
+                let bytes = &stream.buffer[..stream.buffer.len().min(most)];
+                stream.connection.write_all(bytes)?;
+                stream.left -= bytes.len() as u64;
                 stream.counts.sent += pieces as u64;
-                stream.counts.bytes += stream.buffer.len() as u64;
+                stream.counts.bytes += bytes.len() as u64;
                 stream.counts.messages += 1;
                 stream.counts.calls += 1;
                 Ok(())

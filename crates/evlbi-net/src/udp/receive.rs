@@ -395,6 +395,7 @@ struct Datagrams<'a> {
 impl<'a> Iterator for Datagrams<'a> {
     type Item = Datagram<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Datagram<'a>> {
         let rest = self.rest?;
         let segment = self.message.segment;

@@ -445,6 +445,7 @@ impl<'a> Train<'_, 'a> {
     ///
     /// # Panics
     /// When `head` is longer than [`MAX_HEAD`](super::MAX_HEAD).
+    #[inline]
     pub fn push(&mut self, head: &[u8], body: &'a [u8]) {
         self.sender.scratch.push(head, body);
     }

@@ -79,6 +79,7 @@ impl std::fmt::Debug for Scratch {
 
 impl Scratch {
     /// Adds a datagram; its body must outlive the call to [`Scratch::hand_over`].
+    #[inline]
     pub(super) fn push(&mut self, head: &[u8], body: &[u8]) {
         assert!(head.len() <= MAX_HEAD, "a head of {} bytes", head.len());
         let mut piece = Piece {

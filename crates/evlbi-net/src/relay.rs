@@ -1,0 +1,177 @@
+//! A relay that loses, doubles and reorders datagrams under control, and knows what it did.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use evlbi_core::path::{Impairment, Path, Truth};
+use evlbi_core::time::Nanos;
+use evlbi_wire::vtp;
+use serde::Serialize;
+
+use crate::cpu;
+use crate::udp::{Batch, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions};
+
+/// The relay ends when it was told to and nothing came for so long.
+const QUIET: Nanos = Nanos(200_000_000);
+
+/// One flow through a relay.
+pub struct RelayFlow {
+    receiver: Receiver,
+    sender: Sender,
+    path: Path,
+}
+
+/// What a relay did with a flow.
+#[derive(Clone, Debug, Serialize)]
+pub struct RelayReport {
+    /// What the path did.
+    pub truth: Truth,
+    /// Datagrams that the relay's own socket dropped before the path saw them.
+    pub socket_drops: u64,
+    /// Datagrams that could not be sent on.
+    pub not_sent: u64,
+    /// Datagrams without a sequence number, which were not passed on.
+    pub foreign: u64,
+}
+
+impl RelayFlow {
+    /// A flow to `to`, on a port of loopback that the kernel chooses.
+    ///
+    /// # Errors
+    /// [`OpenError`] when a socket cannot be made.
+    pub fn new(to: SocketAddr, impairment: Impairment, seed: u64) -> Result<RelayFlow, OpenError> {
+        let here = match to {
+            SocketAddr::V4(_) => SocketAddr::from(([127, 0, 0, 1], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0)),
+        };
+        // Its drops are counted datagram by datagram only if the kernel joins none.
+        let options = ReceiverOptions {
+            join: false,
+            ..ReceiverOptions::default()
+        };
+        Ok(RelayFlow {
+            receiver: Receiver::bind(&[Listen::from(here)], &options)?,
+            sender: Sender::connect(to, &SenderOptions::default())?,
+            path: Path::new(impairment, seed),
+        })
+    }
+
+    /// Where to send to.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.receiver.local_addresses().next()
+    }
+}
+
+/// A relay at work.
+pub struct Relay {
+    handle: JoinHandle<io::Result<Vec<RelayReport>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Relay {
+    /// Passes all flows on in a thread of its own.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(flows: Vec<RelayFlow>) -> io::Result<Relay> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let handle = std::thread::Builder::new()
+            .name("relay".into())
+            .spawn(move || run(flows, &told))?;
+        Ok(Relay { handle, stop })
+    }
+
+    /// Ends when nothing is on its way any more; returns what was done with each flow.
+    ///
+    /// # Errors
+    /// What a socket says that is of no more use.
+    pub fn finish(self) -> io::Result<Vec<RelayReport>> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.handle.join() {
+            Ok(reports) => reports,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayReport>> {
+    if let Err(error) = cpu::sharpen_timers() {
+        tracing::debug!("cannot set the timer slack: {error}");
+    }
+    let mut batch = Batch::new();
+    let mut foreign = vec![0; flows.len()];
+    let mut last = cpu::now();
+    loop {
+        let mut moved = false;
+        for (flow, foreign) in flows.iter_mut().zip(&mut foreign) {
+            if flow.receiver.receive(&mut batch)? > 0 {
+                moved = true;
+                pass_on(flow, &batch, foreign)?;
+            }
+        }
+        let now = cpu::now();
+        if moved {
+            last = now;
+        } else if stop.load(Ordering::Relaxed) && now.since(last) > QUIET {
+            break;
+        } else {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    flows
+        .into_iter()
+        .zip(foreign)
+        .map(|(flow, foreign)| end(flow, foreign))
+        .collect()
+}
+
+fn pass_on(flow: &mut RelayFlow, batch: &Batch, foreign: &mut u64) -> io::Result<()> {
+    for datagram in batch.datagrams() {
+        let Some((number, _)) = vtp::split(datagram.bytes) else {
+            *foreign += 1;
+            continue;
+        };
+        let sender = &mut flow.sender;
+        let mut result = Ok(());
+        flow.path.push(number, datagram.bytes, |packet| {
+            if let Err(error) = send(sender, packet) {
+                result = Err(error);
+            }
+        });
+        result?;
+    }
+    Ok(())
+}
+
+/// Packet by packet, so that each is lost or not by itself on the way on, too.
+fn send(sender: &mut Sender, packet: &[u8]) -> io::Result<()> {
+    let mut train = sender.batch();
+    train.push(&[], packet);
+    train.send().map(|_| ())
+}
+
+fn end(flow: RelayFlow, foreign: u64) -> io::Result<RelayReport> {
+    let RelayFlow {
+        mut receiver,
+        mut sender,
+        mut path,
+    } = flow;
+    let mut result = Ok(());
+    path.flush(|packet| {
+        if let Err(error) = send(&mut sender, packet) {
+            result = Err(error);
+        }
+    });
+    result?;
+    Ok(RelayReport {
+        truth: path.truth(),
+        socket_drops: receiver.drops()?,
+        not_sent: sender.counts().not_sent(),
+        foreign,
+    })
+}

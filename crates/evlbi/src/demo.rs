@@ -1,0 +1,613 @@
+//! `evlbi demo`: simulated stations stream in real time over loopback through a lossy relay into
+//! recordings, and every number of the relay's truth is held against the receivers' accounts.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::deframe::{self, Deframer, FrameState};
+use evlbi_core::pace::train_length;
+use evlbi_core::path::Impairment;
+use evlbi_core::shed::{Policy, Replace, Shed, Stream};
+use evlbi_fx::sky::{SkyPlan, StationPlan};
+use evlbi_net::cpu;
+use evlbi_net::file::Durability;
+use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
+use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
+use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
+use evlbi_net::udp::{Listen, ReceiverOptions, Sender, SenderOptions};
+use evlbi_wire::time::FrameRate;
+use serde::Serialize;
+
+use crate::cli::DemoArgs;
+use crate::drain::{self, Drained};
+use crate::output;
+use crate::progress::{Progress, interrupt};
+use crate::recording::{self, Blocks};
+use crate::sink::Sink;
+use crate::source::{self, Looped};
+use crate::units::{show_count, show_rate};
+
+/// Payload of a frame in bytes; with its header it fits a jumbo frame of Ethernet.
+const PAYLOAD: usize = 8000;
+/// Samples in a frame: four of two bits in a byte.
+const SAMPLES: u64 = PAYLOAD as u64 * 4;
+/// Rounds of noise in a second: each round is made beforehand and sent again and again.
+const ROUNDS: u64 = 4;
+/// Packets that overtake one that is held back.
+const DISTANCE: u64 = 4;
+/// How long a receiver waits for more when the stations have ended.
+const IDLE: Duration = Duration::from_secs(1);
+const STATIONS: [&str; 16] = [
+    "Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh", "Ys", "Sv", "Zc", "Bd", "Ur", "Sh", "Ir", "Cm",
+];
+
+/// The result of `evlbi demo`.
+#[derive(Serialize)]
+struct DemoResult {
+    schema: &'static str,
+    stations: Vec<StationResult>,
+    /// Every number below was compared, and all of them agree.
+    accounting_agrees: bool,
+    rate_bps: f64,
+    seconds: f64,
+    impairment: Impairment,
+    seed: u64,
+    directory: Option<PathBuf>,
+}
+
+/// One station, from its sender to its recording.
+#[derive(Serialize)]
+struct StationResult {
+    station: String,
+    checks: Vec<Check>,
+    sent: SendReport,
+    relay: RelayReport,
+    received: ReceiveReport,
+    recording: RecordingReport,
+}
+
+/// A number known in two places.
+#[derive(Serialize)]
+struct Check {
+    what: &'static str,
+    truth: u64,
+    found: u64,
+    /// How far they may differ: by as many datagrams as the sockets dropped of which nobody knows which
+    /// they were. Zero where nothing was dropped.
+    within: u64,
+    agrees: bool,
+}
+
+/// What is found in the recording when it is read again.
+#[derive(Default, Serialize)]
+struct RecordingReport {
+    path: Option<PathBuf>,
+    bytes: u64,
+    frames: u64,
+    invalid: u64,
+    /// Frames whose time is not one frame after the one before.
+    out_of_step: u64,
+}
+
+/// Runs the demonstration.
+pub fn run(args: &DemoArgs) -> Result<()> {
+    let temporary;
+    let directory = match &args.out {
+        Some(directory) => {
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("cannot make {}", directory.display()))?;
+            directory.as_path()
+        }
+        None => {
+            temporary = Temporary::new()?;
+            &temporary.0
+        }
+    };
+    eprintln!("making the noise of {} stations", args.stations);
+    let stations = make_stations(args)?;
+    let impairment = Impairment {
+        loss: args.loss,
+        duplicate: args.duplicate,
+        reorder: args.reorder,
+        distance: DISTANCE,
+    };
+    let run = stream(args, stations, impairment, directory)?;
+    let result = compare(args, run, impairment)?;
+    output::print(args.json, &result, text)?;
+    if !result.accounting_agrees {
+        bail!("the numbers do not agree: see the table");
+    }
+    Ok(())
+}
+
+/// A directory that goes when the program ends.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Result<Temporary> {
+        let path = std::env::temp_dir().join(format!("evlbi-demo-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Temporary(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The stations' noise, made beforehand.
+fn make_stations(args: &DemoArgs) -> Result<Vec<(String, Looped)>> {
+    let frame_length = PAYLOAD as u64 + 32;
+    let per_round = (args.rate.get() / (8 * frame_length * ROUNDS)).max(1);
+    let frame_rate = per_round * ROUNDS;
+    if frame_rate >= 1 << 24 {
+        bail!(
+            "--rate {} is more than VDIF frames can be numbered for",
+            args.rate
+        );
+    }
+    let names = &STATIONS[..args.stations as usize];
+    let plan = SkyPlan {
+        start: recording::now(),
+        duration: 1.0 / ROUNDS as f64,
+        seed: args.seed,
+        sample_rate: (frame_rate * SAMPLES) as f64,
+        payload: PAYLOAD,
+        stations: names.iter().map(|name| StationPlan::new(name)).collect(),
+        ..SkyPlan::default()
+    };
+    let frames = (args.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
+    let makers: Vec<JoinHandle<Result<(String, Looped)>>> = plan
+        .stations()?
+        .into_iter()
+        .map(|station| {
+            std::thread::spawn(move || {
+                let looped = source::simulate(&station)?.lasting(frames * frame_length);
+                Ok((station.name().to_string(), looped))
+            })
+        })
+        .collect();
+    makers.into_iter().map(joined).collect()
+}
+
+/// Everything that came of the run, a station each.
+struct Run {
+    names: Vec<String>,
+    sent: Vec<SendReport>,
+    relayed: Vec<RelayReport>,
+    received: Vec<ReceiveReport>,
+    drained: Vec<Drained>,
+    frame_rate: FrameRate,
+}
+
+/// One station's receiving end.
+struct Sinked {
+    receiving: Receiving,
+    drainer: JoinHandle<Result<Drained>>,
+}
+
+fn stream(
+    args: &DemoArgs,
+    stations: Vec<(String, Looped)>,
+    impairment: Impairment,
+    directory: &Path,
+) -> Result<Run> {
+    let frame_rate = stations
+        .first()
+        .map(|(_, looped)| looped.frame_rate())
+        .context("no stations")?;
+    let mut receivers = Vec::new();
+    let mut relay = Vec::new();
+    let mut flows = Vec::new();
+    let mut names = Vec::new();
+    let mut sent = Vec::new();
+    let start = cpu::now().plus(Duration::from_millis(100).into());
+    for (number, (name, looped)) in (0u64..).zip(stations) {
+        let receiver = receiver(&directory.join(format!("{name}.vdif")))?;
+        let to = *receiver
+            .receiving
+            .addresses()
+            .first()
+            .context("no address")?;
+        let flow = RelayFlow::new(to, impairment, args.seed.wrapping_add(1 + number))?;
+        let address = flow.address().context("the relay has no address")?;
+        let progress = Sent::new();
+        flows.push(sender(address, looped, start, &progress)?);
+        sent.push(progress);
+        relay.push(flow);
+        receivers.push(receiver);
+        names.push(name);
+    }
+    let relay = Relay::start(relay)?;
+    let sent = transmit_shown(args, flows, &sent, &receivers)?;
+    let relayed = relay.finish()?;
+    let mut received = Vec::new();
+    let mut drained = Vec::new();
+    for receiver in receivers {
+        received.push(receiver.receiving.join());
+        drained.push(joined(receiver.drainer)?);
+    }
+    Ok(Run {
+        names,
+        sent,
+        relayed,
+        received,
+        drained,
+        frame_rate,
+    })
+}
+
+fn receiver(path: &Path) -> Result<Sinked> {
+    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (receiving, opening) = receive::start(ReceiveOptions {
+        listen: vec![Listen::from(here)],
+        socket: ReceiverOptions {
+            // So that drops of the socket count single datagrams.
+            join: false,
+            ..ReceiverOptions::default()
+        },
+        numbering: Box::new(Numbers),
+        window: 16 << 20,
+        hold: Duration::from_millis(100),
+        ring: 64 << 20,
+        idle: Some(IDLE),
+        duration: None,
+        source: None,
+        cpu: None,
+        priority: None,
+    })?;
+    let sink = Sink::open(
+        path.to_str().context("the directory's name is not UTF-8")?,
+        Durability::Kernel,
+    )?;
+    let drainer = std::thread::Builder::new()
+        .name("sink".into())
+        .spawn(move || {
+            Ok(match opening.wait() {
+                Some(consumer) => drain::run(consumer, deframe::Settings::default(), sink),
+                None => drain::nothing(sink),
+            })
+        })?;
+    Ok(Sinked { receiving, drainer })
+}
+
+fn sender(
+    to: SocketAddr,
+    looped: Looped,
+    start: evlbi_core::time::Nanos,
+    sent: &Arc<Sent>,
+) -> Result<Flow> {
+    let outlet = Outlet::Udp(Sender::connect(to, &SenderOptions::default())?);
+    let frame_length = looped.frame_length();
+    let frame_rate = looped.frame_rate();
+    let input = source::Input::Loop(looped);
+    let rate = input.rate();
+    let clock = Clock::Time(recording::by_time(frame_rate, input.keys()));
+    let shed = Shed::new(
+        Policy::None,
+        0,
+        &Stream {
+            rate,
+            unit_bytes: frame_length as u64,
+            wire_bytes: frame_length as u64,
+            threads: vec![0],
+            frame_rate: Some(frame_rate),
+        },
+    )?;
+    let rate = rate.context("a simulated station has a rate")?;
+    let interval = evlbi_core::pace::ByRate::new(rate).due(frame_length as u64);
+    let (source, _) = input.into_source(frame_length, 1)?;
+    let options = FlowOptions {
+        frame_length,
+        datagram_data: frame_length,
+        vdif: true,
+        frame_rate: Some(frame_rate),
+        sequence: Some(0),
+        clock,
+        start,
+        end: None,
+        // Several stations share a thread: better asleep than exact to the microsecond.
+        burst: train_length(interval).max(2),
+        shed,
+        shed_packets: false,
+        replace: Replace::Nothing,
+        replacement: Vec::new(),
+    };
+    Ok(Flow::new(source, vec![outlet], options, Arc::clone(sent))?)
+}
+
+fn transmit_shown(
+    args: &DemoArgs,
+    flows: Vec<Flow>,
+    sent: &[Arc<Sent>],
+    receivers: &[Sinked],
+) -> Result<Vec<SendReport>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let interrupted = interrupt();
+    let worker = std::thread::Builder::new()
+        .name("transmit".into())
+        .spawn(move || Ok(transmit::run(flows, &told)?))?;
+    let mut progress = Progress::new(Some(args.duration.as_millis() as u64));
+    let start = Instant::now();
+    let mut before = (0u64, start);
+    while !worker.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+        stop.store(interrupted.load(Ordering::Relaxed), Ordering::Relaxed);
+        if !progress.is_due() {
+            continue;
+        }
+        let offset = sent
+            .iter()
+            .map(|sent| sent.offset.load(Ordering::Relaxed))
+            .sum();
+        let rate = (offset - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
+        before = (offset, Instant::now());
+        let (mut lost, mut expected) = (0, 0);
+        for receiver in receivers {
+            if let Ok(live) = receiver.receiving.live().lock() {
+                lost += live.counters.lost;
+                expected += live.counters.expected;
+            }
+        }
+        let share = lost as f64 * 100.0 / f64::max(expected as f64, 1.0);
+        progress.show(
+            start.elapsed().as_millis() as u64,
+            &format!(
+                "{} stations  {}  lost {} ({share:.3} %)",
+                sent.len(),
+                show_rate(rate),
+                show_count(lost)
+            ),
+        );
+    }
+    progress.finish();
+    joined(worker)
+}
+
+fn compare(args: &DemoArgs, run: Run, impairment: Impairment) -> Result<DemoResult> {
+    let mut stations = Vec::new();
+    let Run {
+        names,
+        sent,
+        relayed,
+        received,
+        drained,
+        frame_rate,
+    } = run;
+    let parts = names
+        .into_iter()
+        .zip(sent)
+        .zip(relayed)
+        .zip(received)
+        .zip(drained);
+    for ((((station, sent), relay), received), drained) in parts {
+        let recording = read_again(&drained, frame_rate, args.out.is_some())?;
+        let checks = checks(&sent, &relay, &received, &drained, &recording);
+        stations.push(StationResult {
+            station,
+            checks,
+            sent,
+            relay,
+            received,
+            recording,
+        });
+    }
+    Ok(DemoResult {
+        schema: "evlbi.demo/1",
+        accounting_agrees: !stations.is_empty()
+            && stations
+                .iter()
+                .flat_map(|station| &station.checks)
+                .all(|check| check.agrees),
+        rate_bps: stations.iter().map(|station| station.sent.rate_bps).sum(),
+        seconds: stations
+            .iter()
+            .map(|station| station.sent.seconds)
+            .fold(0.0, f64::max),
+        impairment,
+        seed: args.seed,
+        directory: args.out.clone(),
+        stations,
+    })
+}
+
+/// Every number that is known in two places, those of the sockets included.
+///
+/// A datagram that a socket dropped makes a loss, or takes the duplicate away that it would have been; at
+/// the very beginning or end of the stream nobody misses it. So the sum of these is exact, and duplicates
+/// and reordering agree within the number of drops.
+fn checks(
+    sent: &SendReport,
+    relay: &RelayReport,
+    received: &ReceiveReport,
+    drained: &Drained,
+    recording: &RecordingReport,
+) -> Vec<Check> {
+    let truth = &relay.truth;
+    let counters = &received.account.counters;
+    let before_the_path = relay.socket_drops + sent.not_sent;
+    let behind_the_path = relay.not_sent + received.socket_drops + counters.ring_full;
+    let unknown = before_the_path + behind_the_path;
+    let near = |what, truth: u64, found: u64, within| Check {
+        what,
+        truth,
+        found,
+        within,
+        agrees: truth.abs_diff(found) <= within,
+    };
+    let equal = |what, truth, found| near(what, truth, found, 0);
+    let between = sent.offered - truth.lost_before - truth.lost_after;
+    let missed = between.saturating_sub(counters.expected);
+    let not_doubled = truth.duplicates.saturating_sub(counters.duplicates);
+    let attribution = &received.attribution;
+    let mut checks = vec![
+        equal(
+            "sent = entered the relay + dropped before",
+            sent.offered,
+            truth.offered + before_the_path,
+        ),
+        equal(
+            "left the relay = received + dropped behind",
+            truth.delivered + truth.duplicates,
+            counters.received - counters.ring_full + behind_the_path,
+        ),
+        near(
+            "expected = sent - lost before the first and after the last",
+            between,
+            counters.expected,
+            unknown,
+        ),
+        equal(
+            "expected = unique + lost",
+            counters.expected,
+            counters.unique + counters.lost,
+        ),
+        equal(
+            "lost by the path + dropped = lost (+ not doubled, not missed)",
+            truth.lost + unknown,
+            counters.lost + not_doubled + missed,
+        ),
+        equal(
+            "dropped at the socket + ring full = lost in this host",
+            received
+                .socket_drops_within
+                .min(counters.lost - counters.ring_full)
+                + counters.ring_full,
+            attribution.host_lost,
+        ),
+        equal(
+            "lost = in this host + in the network + unattributed",
+            counters.lost,
+            attribution.host_lost + attribution.network_lost + attribution.unattributed,
+        ),
+        near("duplicates", truth.duplicates, counters.duplicates, unknown),
+        near("reordered", truth.reordered, counters.reordered, unknown),
+        equal(
+            "foreign",
+            0,
+            received.foreign_size
+                + received.foreign_source
+                + counters.foreign_sequence
+                + relay.foreign,
+        ),
+        equal(
+            "datagrams lost + late = frames lost",
+            counters.lost + counters.late,
+            drained.counts.lost_frames,
+        ),
+        equal(
+            "expected = frames in the recording",
+            counters.expected,
+            recording.frames,
+        ),
+        equal(
+            "frames lost = invalid frames in the recording",
+            drained.counts.lost_frames,
+            recording.invalid,
+        ),
+        equal(
+            "frames out of step in the recording",
+            0,
+            recording.out_of_step,
+        ),
+    ];
+    if unknown == 0 {
+        let runs = |runs: &BTreeMap<u64, u64>| runs.values().sum();
+        checks.push(Check {
+            what: "runs of loss, length by length",
+            truth: runs(&truth.runs),
+            found: runs(&received.account.runs),
+            within: 0,
+            agrees: truth.runs == received.account.runs,
+        });
+    }
+    checks
+}
+
+/// Reads a recording again, as anyone else would.
+fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<RecordingReport> {
+    let mut report = RecordingReport::default();
+    let Some(file) = drained.sink.files.first() else {
+        return Ok(report);
+    };
+    report.path = keep.then(|| file.path.clone());
+    report.bytes = file.bytes;
+    let mut deframer = Deframer::new(deframe::Settings {
+        frame_rate: Some(frame_rate),
+        ..deframe::Settings::default()
+    });
+    let mut last = None;
+    Blocks::new(recording::open(&file.path)?, file.bytes).walk(&mut deframer, |chunk| {
+        for frame in chunk.frames {
+            report.frames += 1;
+            report.invalid += u64::from(frame.state == FrameState::SourceInvalid);
+            let index = frame.time.map(|time| time.index(frame_rate));
+            let in_step = last.is_none_or(|last: i64| index == Some(last + 1));
+            report.out_of_step += u64::from(!in_step);
+            last = index;
+        }
+    })?;
+    Ok(report)
+}
+
+fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread
+        .join()
+        .map_err(|_| anyhow!("a thread of the demonstration panicked"))?
+}
+
+fn text(result: &DemoResult) -> String {
+    let mut shown = String::new();
+    for station in &result.stations {
+        shown.push_str(&format!("{}\n", station.station));
+        for check in &station.checks {
+            shown.push_str(&format!(
+                "  {:<60} {:>12} {} {:>12}\n",
+                check.what,
+                show_count(check.truth),
+                match (check.agrees, check.truth == check.found) {
+                    (true, true) => "=",
+                    (true, false) => "≈",
+                    (false, _) => "≠",
+                },
+                show_count(check.found),
+            ));
+        }
+    }
+    let count = result
+        .stations
+        .iter()
+        .map(|station| station.checks.len())
+        .sum::<usize>();
+    shown.push_str(&format!(
+        "\n{} stations, {} for {:.1} s. ",
+        result.stations.len(),
+        show_rate(result.rate_bps),
+        result.seconds
+    ));
+    let dropped = result.stations.iter().map(|station| {
+        station.relay.socket_drops + station.relay.not_sent + station.received.socket_drops
+    });
+    let dropped: u64 = dropped.sum();
+    if dropped > 0 {
+        shown.push_str(&format!(
+            "This host's sockets dropped {} datagrams: numbers marked ≈ agree within that. ",
+            show_count(dropped)
+        ));
+    }
+    shown.push_str(&if result.accounting_agrees {
+        format!("All {count} numbers of the relay's truth and the receivers' accounts agree.")
+    } else {
+        "Some numbers do not agree (marked ≠).".to_string()
+    });
+    shown
+}

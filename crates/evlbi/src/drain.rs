@@ -1,0 +1,171 @@
+//! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
+use evlbi_core::reorder::Event;
+use evlbi_net::ring::{Consumer, Span};
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::validity::TimeGap;
+
+use crate::sink::{Sink, SinkReport};
+
+/// How long to wait for more to take at once. At 30 Gbit/s that is 8 MB.
+const NAP: Duration = Duration::from_millis(2);
+
+/// What became of the frames.
+pub struct Drained {
+    pub counts: Counts,
+    pub gaps: Vec<TimeGap>,
+    pub frame_rate: Option<FrameRate>,
+    pub format: Option<Format>,
+    pub layout: Option<Layout>,
+    pub sink: SinkReport,
+}
+
+/// Takes everything from the ring until the receiver ends.
+pub fn run(mut consumer: Consumer<Event>, settings: Settings, sink: Sink) -> Drained {
+    let mut drain = Drain {
+        slot: consumer.slot(),
+        deframer: Deframer::new(settings),
+        sink,
+        holes: Holes::new(),
+        taken: 0,
+        gaps: VecDeque::new(),
+    };
+    loop {
+        // In this order: what is handed on before the end is then seen.
+        let finished = consumer.is_closed();
+        let progress = drain.step(&mut consumer, finished);
+        if finished && !progress {
+            return drain.finish();
+        }
+        if !finished {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// Puts a stream of bytes that needs no order through a deframer to a sink.
+pub struct Straight {
+    deframer: Deframer,
+    sink: Sink,
+}
+
+impl Straight {
+    /// A stream that begins.
+    pub fn new(settings: Settings, sink: Sink) -> Straight {
+        Straight {
+            deframer: Deframer::new(settings),
+            sink,
+        }
+    }
+
+    /// Takes the front of `bytes`; returns how many. `ended`: no more will come.
+    pub fn take(&mut self, bytes: &[u8], ended: bool) -> usize {
+        let sink = &mut self.sink;
+        self.deframer
+            .walk(bytes, ended, &mut |chunk| sink.take(chunk))
+    }
+
+    /// Closes the sink.
+    pub fn finish(self) -> Drained {
+        drained(&self.deframer, self.sink)
+    }
+}
+
+struct Drain {
+    slot: usize,
+    deframer: Deframer,
+    sink: Sink,
+    holes: Holes,
+    /// Bytes of the first slot that were taken already.
+    taken: usize,
+    /// Positions before which so many slots are missing that have no place in the ring.
+    gaps: VecDeque<(u64, u64)>,
+}
+
+impl Drain {
+    /// Takes what is there; says whether anything happened.
+    fn step(&mut self, consumer: &mut Consumer<Event>, finished: bool) -> bool {
+        let span = consumer.span();
+        let first = span.first;
+        let end = first + (span.data.len() / self.slot) as u64;
+        let restart = self.take_gaps(consumer, end);
+        let until = restart.unwrap_or(end);
+        let ended = restart.is_some() || finished;
+        let bytes = self.push(&mut consumer.span(), until, ended);
+        let reached = self.taken + bytes;
+        let front = first + (reached / self.slot) as u64;
+        self.taken = reached % self.slot;
+        consumer.free(front);
+        // The deframer remembers those before and at the front.
+        self.gaps.retain(|(position, _)| *position > front);
+        if restart.is_some() {
+            // A part of a slot at the end of a sequence was trimmed.
+            consumer.free(until);
+            self.taken = 0;
+            self.gaps.clear();
+            self.deframer.restart();
+            consumer.take_event();
+        }
+        bytes > 0 || restart.is_some()
+    }
+
+    /// Takes note of the gaps up to `end`; returns the position before which the sender began again.
+    fn take_gaps(&mut self, consumer: &mut Consumer<Event>, end: u64) -> Option<u64> {
+        while let Some((position, event)) = consumer.event()
+            && position <= end
+        {
+            match event {
+                Event::Gap(slots) => self.gaps.push_back((position, slots)),
+                Event::Restart => return Some(position),
+            }
+            consumer.take_event();
+        }
+        None
+    }
+
+    /// Puts the span up to `until` through the deframer; returns how many bytes it took.
+    fn push(&mut self, span: &mut Span<'_>, until: u64, ended: bool) -> usize {
+        let slots = (until - span.first) as usize;
+        let place = |number: usize| (number * self.slot).saturating_sub(self.taken);
+        self.holes.clear();
+        let mut gaps = self.gaps.iter().peekable();
+        for number in 0..=slots {
+            let position = span.first + number as u64;
+            while let Some((_, missing)) = gaps.next_if(|(before, _)| *before <= position) {
+                let bytes = missing.saturating_mul(self.slot as u64);
+                self.holes.gap(place(number), bytes);
+            }
+            if number < slots && !span.presence.at(position) {
+                self.holes.missing(place(number)..place(number + 1));
+            }
+        }
+        let bytes = &mut span.data[self.taken.min(slots * self.slot)..slots * self.slot];
+        let sink = &mut self.sink;
+        self.deframer
+            .push(bytes, &self.holes, ended, &mut |chunk| sink.take(chunk))
+    }
+
+    fn finish(self) -> Drained {
+        drained(&self.deframer, self.sink)
+    }
+}
+
+fn drained(deframer: &Deframer, sink: Sink) -> Drained {
+    Drained {
+        counts: deframer.counts(),
+        gaps: deframer.gaps().to_vec(),
+        frame_rate: deframer.frame_rate(),
+        format: deframer.format(),
+        layout: deframer.layout(),
+        sink: sink.finish(),
+    }
+}
+
+/// No stream came.
+pub fn nothing(sink: Sink) -> Drained {
+    drained(&Deframer::new(Settings::default()), sink)
+}

@@ -1,0 +1,433 @@
+//! `evlbi send`.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::pace::{ByRate, train_length};
+use evlbi_core::packetise::{Family, Rule, payload_length};
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::{Replace, Shed, Stream, wire_bytes};
+use evlbi_core::time::Nanos;
+use evlbi_net::cpu::{self, Waiting};
+use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
+use evlbi_net::udp::{MAX_SEGMENTS, Sender, SenderOptions};
+use evlbi_wire::{fill, vtp};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use crate::cli::{Burst, CutRule, HostArgs, SendArgs, SendReplace, UnitChoice};
+use crate::output;
+use crate::progress::{Progress, interrupt};
+use crate::recording;
+use crate::source::Input;
+use crate::units::{show_count, show_rate};
+use crate::url::{Scheme, Url};
+
+/// From making ready to the first departure.
+const WAIT_FOR_START: Nanos = Nanos(20_000_000);
+
+/// The result of `evlbi send`.
+#[derive(Serialize)]
+pub struct SendResult {
+    schema: &'static str,
+    source: String,
+    to: String,
+    /// MTU that the datagrams were made for, in bytes.
+    mtu: Option<usize>,
+    /// Bit rate asked for; none for --max.
+    rate_asked_bps: Option<u64>,
+    /// Bytes of the file that are no whole frame and were not sent.
+    truncated_bytes: u64,
+    /// Bytes of fill pattern that completed the last datagram of raw data.
+    padded_bytes: u64,
+    #[serde(flatten)]
+    report: SendReport,
+}
+
+/// Sends until the source ends, the time is over or Ctrl-C.
+pub fn run(args: &SendArgs) -> Result<()> {
+    let prepared = prepare(args)?;
+    if prepared.truncated > 0 {
+        eprintln!(
+            "evlbi: the last {} bytes of {} are no whole frame and are not sent",
+            prepared.truncated, args.source
+        );
+    }
+    let (mtu, rate, truncated, padded) = (
+        prepared.mtu,
+        prepared.rate,
+        prepared.truncated,
+        prepared.padded,
+    );
+    let report = transmit_shown(prepared, args)?;
+    let result = SendResult {
+        schema: "evlbi.send/1",
+        source: args.source.clone(),
+        to: args.to.to_string(),
+        mtu,
+        rate_asked_bps: rate.map(BitRate::get),
+        truncated_bytes: truncated,
+        padded_bytes: if args.to.scheme == Scheme::Tcp {
+            0
+        } else {
+            padded
+        },
+        report,
+    };
+    output::print(args.json, &result, text)
+}
+
+/// A flow that is ready to go.
+struct Prepared {
+    flow: Flow,
+    sent: Arc<Sent>,
+    total: Option<u64>,
+    mtu: Option<usize>,
+    rate: Option<BitRate>,
+    truncated: u64,
+    padded: u64,
+}
+
+fn prepare(args: &SendArgs) -> Result<Prepared> {
+    let frame_rate = args
+        .frame_rate
+        .map(|rate| {
+            evlbi_wire::time::FrameRate::new(rate)
+                .ok_or_else(|| anyhow!("--frame-rate is at least 1"))
+        })
+        .transpose()?;
+    let input = Input::open(&args.source, frame_rate, args.rate)?;
+    let plain = matches!(args.cut, CutRule::Plain) || input.frame_length().is_none();
+    let (clock, rate) = clock(args, &input, plain)?;
+    let total = input
+        .length()
+        .map(|length| length.saturating_mul(args.repeat));
+    let mut outlets = connect(args, total)?;
+    let (mtu, unit, datagram_data) = cut(args, &input, &outlets, plain)?;
+    let truncated = input.truncated();
+    let stream = Stream {
+        rate,
+        unit_bytes: match args.unit {
+            UnitChoice::Frame => unit as u64,
+            UnitChoice::Packet => datagram_data as u64,
+        },
+        wire_bytes: {
+            let header = if args.to.scheme == Scheme::Udp {
+                vtp::HEADER_LEN
+            } else {
+                0
+            };
+            let datagram = wire_bytes(
+                datagram_data + header,
+                family(args.to.addresses().map_err(|e| anyhow!(e))?[0]),
+            );
+            match args.unit {
+                UnitChoice::Frame => datagram * (unit / datagram_data) as u64,
+                UnitChoice::Packet => datagram,
+            }
+        },
+        threads: threads(&input),
+        frame_rate: input.frame_rate(),
+    };
+    let shed = Shed::new(args.shed.clone(), args.seed, &stream)?;
+    let burst = burst(args, rate, datagram_data);
+    let vdif = input.is_vdif() && !plain;
+    if plain && input.is_vdif() && args.repeat > 1 {
+        bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
+    }
+    let frame_rate = input.frame_rate();
+    let (source, padded) = input.into_source(unit, args.repeat)?;
+    let start = cpu::now().plus(WAIT_FOR_START);
+    let sent = Sent::new();
+    let flow = Flow::new(
+        source,
+        std::mem::take(&mut outlets),
+        FlowOptions {
+            frame_length: unit,
+            datagram_data,
+            vdif,
+            frame_rate,
+            sequence: (args.to.scheme == Scheme::Udp).then_some(args.sequence),
+            clock,
+            start,
+            end: args.duration.map(|duration| start.plus(duration.into())),
+            burst,
+            shed,
+            shed_packets: args.unit == UnitChoice::Packet,
+            replace: Replace::from(args.replace),
+            replacement: replacement(args.replace, args.seed, datagram_data),
+        },
+        Arc::clone(&sent),
+    )?;
+    Ok(Prepared {
+        flow,
+        sent,
+        total,
+        mtu,
+        rate,
+        truncated,
+        padded,
+    })
+}
+
+/// What sets the times, and the bit rate that comes of it.
+fn clock(args: &SendArgs, input: &Input, plain: bool) -> Result<(Clock, Option<BitRate>)> {
+    if args.max {
+        return Ok((Clock::None, None));
+    }
+    if let Some(rate) = args.rate {
+        return Ok((Clock::Rate(ByRate::new(rate)), Some(rate)));
+    }
+    let unknown = || {
+        anyhow!(
+            "the frame rate of {} cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max",
+            args.source
+        )
+    };
+    let frame_rate = input.frame_rate().ok_or_else(unknown)?;
+    let rate = input.rate().ok_or_else(unknown)?;
+    let clock = if plain || !input.is_vdif() {
+        Clock::Rate(ByRate::new(rate))
+    } else {
+        Clock::Time(recording::by_time(frame_rate, input.keys()))
+    };
+    Ok((clock, Some(rate)))
+}
+
+fn connect(args: &SendArgs, total: Option<u64>) -> Result<Vec<Outlet>> {
+    let addresses = args.to.addresses().map_err(|error| anyhow!(error))?;
+    if args.to.scheme == Scheme::Tcp {
+        let connection = TcpStream::connect(addresses[0])
+            .with_context(|| format!("cannot connect to {}", args.to))?;
+        connection.set_nodelay(true)?;
+        return Ok(vec![Outlet::tcp(connection, total.unwrap_or(u64::MAX))]);
+    }
+    addresses
+        .into_iter()
+        .map(|address| open_sender(address, &args.to, args).map(Outlet::Udp))
+        .collect()
+}
+
+fn open_sender(address: SocketAddr, url: &Url, args: &SendArgs) -> Result<Sender> {
+    let mut options = SenderOptions {
+        interface: url.interface.clone(),
+        hops: url.ttl.and_then(|ttl| u8::try_from(ttl).ok()),
+        max_segments: if args.no_gso { 1 } else { MAX_SEGMENTS },
+        ..SenderOptions::default()
+    };
+    if let Some(buffer) = args.host.buffer {
+        options.buffer = usize::try_from(buffer)?;
+    }
+    let sender = Sender::connect(address, &options)?;
+    if let Some(remedy) = &sender.buffer().remedy {
+        tracing::info!("send buffer: {remedy}");
+    }
+    Ok(sender)
+}
+
+fn family(address: SocketAddr) -> Family {
+    if address.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    }
+}
+
+/// The MTU, the unit in which the source is read, and the data of a datagram.
+fn cut(
+    args: &SendArgs,
+    input: &Input,
+    outlets: &[Outlet],
+    plain: bool,
+) -> Result<(Option<usize>, usize, usize)> {
+    let header = match args.to.scheme {
+        Scheme::Udp => vtp::HEADER_LEN,
+        Scheme::Pudp => 0,
+        Scheme::Tcp => {
+            let unit = input.frame_length().unwrap_or(8192);
+            return Ok((None, unit, unit));
+        }
+    };
+    let Some(Outlet::Udp(sender)) = outlets.first() else {
+        bail!("no socket to send by");
+    };
+    let mtu = match args.mtu {
+        Some(mtu) => mtu,
+        None => sender
+            .path_mtu()
+            .context("cannot ask for the MTU of the route; give --mtu")?,
+    };
+    let family = family(sender.destination());
+    if !plain {
+        let frame = input.frame_length().unwrap_or(0);
+        let data = payload_length(frame, mtu, family, header, Rule::Frames)?;
+        if header == 0 && data < frame {
+            bail!(
+                "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order; use udp:// or a larger --mtu"
+            );
+        }
+        return Ok((Some(mtu), frame, data));
+    }
+    let most = payload_length(8, mtu, family, header, Rule::Plain)?;
+    // Raw data that can be divided evenly needs no padding.
+    let even = match (input.frame_length(), input.length()) {
+        (None, Some(length)) => (most / 2..=most)
+            .rev()
+            .find(|data| data % 8 == 0 && length.is_multiple_of(*data as u64)),
+        _ => None,
+    };
+    let data = even.unwrap_or(most);
+    Ok((Some(mtu), data, data))
+}
+
+fn threads(input: &Input) -> Vec<u16> {
+    let mut threads: Vec<u16> = input.keys().iter().map(|key| key.thread).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    threads
+}
+
+fn burst(args: &SendArgs, rate: Option<BitRate>, datagram: usize) -> u32 {
+    match (args.burst, rate) {
+        (Burst::Fixed(count), _) => count,
+        (Burst::Auto, Some(rate)) => train_length(ByRate::new(rate).due(datagram as u64)),
+        (Burst::Auto, None) => evlbi_core::pace::LONGEST_TRAIN,
+    }
+}
+
+fn replacement(replace: SendReplace, seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    match replace {
+        SendReplace::Nothing => bytes.clear(),
+        SendReplace::Fill => fill::make(&mut bytes),
+        SendReplace::Random => ChaCha8Rng::seed_from_u64(!seed).fill_bytes(&mut bytes),
+    }
+    bytes
+}
+
+/// Readies the current thread for sending as the user asked.
+pub fn ready_thread(host: &HostArgs, waiting: Waiting) -> Result<()> {
+    if let Some(core) = host.cpu {
+        cpu::pin(core).with_context(|| format!("cannot pin to processor {core}"))?;
+    }
+    if let Some(priority) = host.priority {
+        cpu::set_real_time(priority, waiting)
+            .with_context(|| format!("cannot set real-time priority {priority}"))?;
+    }
+    Ok(())
+}
+
+fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let interrupted = interrupt();
+    let Prepared {
+        flow, sent, total, ..
+    } = prepared;
+    let host = args.host.clone();
+    let thread_stop = Arc::clone(&stop);
+    let worker = std::thread::Builder::new().name("transmit".into()).spawn(
+        move || -> Result<SendReport> {
+            ready_thread(&host, Waiting::SleepThenSpin)?;
+            let reports = transmit::run(vec![flow], &thread_stop)?;
+            reports
+                .into_iter()
+                .next()
+                .context("the flow left no report")
+        },
+    )?;
+    let mut progress = Progress::new(total);
+    let mut before = (0u64, std::time::Instant::now());
+    while !worker.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+        if interrupted.load(Ordering::Relaxed) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        if progress.is_due() {
+            let offset = sent.offset.load(Ordering::Relaxed);
+            let rate = (offset - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
+            before = (offset, std::time::Instant::now());
+            let datagrams = show_count(sent.datagrams.load(Ordering::Relaxed));
+            progress.show(
+                offset,
+                &format!("{}  {datagrams} datagrams", show_rate(rate)),
+            );
+        }
+    }
+    progress.finish();
+    match worker.join() {
+        Ok(report) => report.with_context(|| format!("sending to {} ended early", args.to)),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn text(result: &SendResult) -> String {
+    let report = &result.report;
+    let mut pairs = vec![
+        (
+            "sent",
+            format!(
+                "{} datagrams of {} bytes of data",
+                show_count(report.sent),
+                report.datagram_data
+            ),
+        ),
+        (
+            "shed",
+            format!(
+                "{} datagrams, {}: {:.4} %",
+                show_count(report.shed),
+                report.shedding.policy,
+                report.shedding.fraction * 100.0
+            ),
+        ),
+        (
+            "not sent",
+            format!(
+                "{} datagrams dropped in this host",
+                show_count(report.not_sent)
+            ),
+        ),
+        (
+            "data",
+            format!(
+                "{} bytes in {:.3} s: {}",
+                show_count(report.bytes),
+                report.seconds,
+                show_rate(report.rate_bps)
+            ),
+        ),
+        (
+            "departures",
+            format!(
+                "{} back to back; late by {:.1} us on average, {:.1} us at most",
+                report.burst, report.lateness_us.mean, report.lateness_us.max
+            ),
+        ),
+    ];
+    if let (Some(first), Some(last)) = (report.first_seq, report.last_seq) {
+        pairs.push(("sequence", format!("{first} to {last}")));
+    }
+    if report.slips.count > 0 {
+        pairs.push((
+            "slipped",
+            format!(
+                "{} times, {:.3} s given up: this host could not keep up",
+                report.slips.count, report.slips.seconds
+            ),
+        ));
+    }
+    if report.socket.refused > 0 {
+        pairs.push((
+            "refused",
+            format!(
+                "{} answers that nobody listens there",
+                show_count(report.socket.refused)
+            ),
+        ));
+    }
+    output::lines(&pairs)
+}

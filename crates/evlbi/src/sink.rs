@@ -1,0 +1,285 @@
+//! Where received frames go: one file, a file for each station or thread, nowhere, or to a check.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use evlbi_core::deframe::{Chunk, Frame, FrameState};
+use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
+use evlbi_wire::pattern;
+use evlbi_wire::vdif::{HEADER_LEN, Header, StreamKey};
+use serde::Serialize;
+
+/// Most files that one stream is split into. Damaged headers must not fill a directory.
+const MOST_FILES: usize = 256;
+
+/// A sink at work.
+pub enum Sink {
+    /// Frames are counted, not kept.
+    Null,
+    /// The test pattern is verified.
+    Check(Check),
+    /// Everything in the order of the stream.
+    File(Output),
+    /// A file for each station or thread.
+    Split(Split),
+}
+
+/// What became of what was handed to a sink.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SinkReport {
+    /// Files written.
+    pub files: Vec<Written>,
+    /// Bytes that could not be written.
+    pub unwritten_bytes: u64,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_error: Option<String>,
+    /// What the check of the test pattern found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<CheckReport>,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct Written {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// What the check of the test pattern found, in frames.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    /// With the payload that belongs to their number.
+    pub good: u64,
+    /// With another one.
+    pub corrupted: u64,
+    /// Lost, so not checked.
+    pub not_checked: u64,
+}
+
+impl Sink {
+    /// The sink that `--to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
+    pub fn open(to: &str, durability: Durability) -> Result<Sink> {
+        match to {
+            "null" => Ok(Sink::Null),
+            "check" => Ok(Sink::Check(Check::default())),
+            _ if to.contains('{') => Ok(Sink::Split(Split::new(to, durability)?)),
+            _ => Ok(Sink::File(Output::create(Path::new(to), durability)?)),
+        }
+    }
+
+    /// The file beside which the gaps are written, when nothing else is said.
+    pub fn recording(to: &str) -> Option<PathBuf> {
+        match to {
+            "null" | "check" => None,
+            _ => Some(PathBuf::from(to.replace(['{', '}'], ""))),
+        }
+    }
+
+    /// Takes a piece of the stream.
+    pub fn take(&mut self, chunk: Chunk<'_>) {
+        match self {
+            Sink::Null => {}
+            Sink::Check(check) => check.take(chunk),
+            Sink::File(output) => output.write(chunk.bytes),
+            Sink::Split(split) => split.take(chunk),
+        }
+    }
+
+    /// Closes the files.
+    pub fn finish(self) -> SinkReport {
+        let mut report = SinkReport::default();
+        match self {
+            Sink::Null => {}
+            Sink::Check(check) => report.check = Some(check.report),
+            Sink::File(output) => output.finish(&mut report),
+            Sink::Split(split) => {
+                report.unwritten_bytes = split.unsplit;
+                let mut outputs: Vec<Output> = split.outputs.into_values().collect();
+                outputs.sort_by(|a, b| a.path.cmp(&b.path));
+                for output in outputs {
+                    output.finish(&mut report);
+                }
+            }
+        }
+        report
+    }
+}
+
+/// One file. When it cannot be written any further the stream goes on, and what is not written is counted.
+pub struct Output {
+    path: PathBuf,
+    writer: Option<Writer>,
+    written: u64,
+    unwritten: u64,
+    error: Option<String>,
+}
+
+impl Output {
+    fn create(path: &Path, durability: Durability) -> Result<Output> {
+        let options = WriterOptions {
+            durability,
+            ..WriterOptions::default()
+        };
+        let writer = Writer::create(path, options)
+            .with_context(|| format!("cannot record to {}", path.display()))?;
+        Ok(Output {
+            path: path.to_path_buf(),
+            writer: Some(writer),
+            written: 0,
+            unwritten: 0,
+            error: None,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let Some(writer) = &mut self.writer else {
+            self.unwritten += bytes.len() as u64;
+            return;
+        };
+        let before = self.written;
+        self.written += bytes.len() as u64;
+        if let Err(error) = writer.write(bytes) {
+            self.fail(&error, before + bytes.len() as u64);
+        }
+    }
+
+    fn fail(&mut self, error: &WriteError, handed_over: u64) {
+        eprintln!("evlbi: {error}; receiving goes on, and what is not written is counted");
+        self.unwritten += handed_over.saturating_sub(error.written);
+        self.written = error.written;
+        self.error = Some(error.to_string());
+        self.writer = None;
+    }
+
+    fn finish(mut self, report: &mut SinkReport) {
+        if let Some(writer) = self.writer.take() {
+            match writer.finish() {
+                Ok(bytes) => self.written = bytes,
+                Err(error) => {
+                    let handed_over = self.written;
+                    self.fail(&error, handed_over);
+                }
+            }
+        }
+        report.unwritten_bytes += self.unwritten;
+        report.write_error = report.write_error.take().or(self.error);
+        report.files.push(Written {
+            path: self.path,
+            bytes: self.written,
+        });
+    }
+}
+
+/// A file for each station or thread.
+pub struct Split {
+    template: String,
+    durability: Durability,
+    outputs: HashMap<String, Output>,
+    /// Bytes of frames that belong to no file.
+    unsplit: u64,
+}
+
+impl Split {
+    fn new(template: &str, durability: Durability) -> Result<Split> {
+        let rest = template.replace("{station}", "").replace("{thread}", "");
+        if rest.contains(['{', '}']) {
+            bail!("only {{station}} and {{thread}} can stand in `{template}`");
+        }
+        Ok(Split {
+            template: template.to_string(),
+            durability,
+            outputs: HashMap::new(),
+            unsplit: 0,
+        })
+    }
+
+    fn take(&mut self, chunk: Chunk<'_>) {
+        for frame in chunk.frames {
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            match frame.key.and_then(|key| self.output(key)) {
+                Some(output) => output.write(bytes),
+                None => self.unsplit += bytes.len() as u64,
+            }
+        }
+        if chunk.frames.is_empty() {
+            self.unsplit += chunk.bytes.len() as u64;
+        }
+    }
+
+    fn output(&mut self, key: StreamKey) -> Option<&mut Output> {
+        let name = self
+            .template
+            .replace("{station}", &key.station.to_string())
+            .replace("{thread}", &key.thread.to_string());
+        if !self.outputs.contains_key(&name) {
+            if self.outputs.len() == MOST_FILES {
+                return None;
+            }
+            match Output::create(Path::new(&name), self.durability) {
+                Ok(output) => {
+                    self.outputs.insert(name.clone(), output);
+                }
+                Err(error) => {
+                    eprintln!("evlbi: {error:#}");
+                    return None;
+                }
+            }
+        }
+        self.outputs.get_mut(&name)
+    }
+}
+
+/// Verifies the test pattern.
+#[derive(Default)]
+pub struct Check {
+    /// The payloads of a period, once their length is known.
+    expected: Vec<Vec<u8>>,
+    report: CheckReport,
+}
+
+impl Check {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        for frame in chunk.frames {
+            self.verify(frame, &chunk.bytes[frame.bytes.clone()]);
+        }
+    }
+
+    fn verify(&mut self, frame: &Frame, bytes: &[u8]) {
+        if matches!(frame.state, FrameState::Lost | FrameState::Partial) {
+            self.report.not_checked += 1;
+            return;
+        }
+        let good = Header::parse(bytes).is_ok_and(|header| {
+            header.key().station == pattern::STATION
+                && bytes.get(HEADER_LEN..).is_some_and(|payload| {
+                    self.expected(header.frame_number(), payload.len()) == payload
+                })
+        });
+        *(if good {
+            &mut self.report.good
+        } else {
+            &mut self.report.corrupted
+        }) += 1;
+    }
+
+    fn expected(&mut self, number: u32, length: usize) -> &[u8] {
+        if self
+            .expected
+            .first()
+            .is_none_or(|payload| payload.len() != length)
+        {
+            self.expected = (0..pattern::PERIOD)
+                .map(|number| {
+                    let mut payload = vec![0; length];
+                    pattern::payload(number, &mut payload);
+                    payload
+                })
+                .collect();
+        }
+        &self.expected[(number % pattern::PERIOD) as usize]
+    }
+}

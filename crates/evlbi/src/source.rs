@@ -1,0 +1,263 @@
+//! What `send` sends: a recording, the test pattern, or a simulated station.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::deframe::Format;
+use evlbi_core::rate::BitRate;
+use evlbi_fx::sky::{SkyPlan, Station};
+use evlbi_net::file::{Reader, ReaderOptions};
+use evlbi_net::transmit::{FileSource, LoopSource, Source};
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::vdif::StreamKey;
+use evlbi_wire::{fill, pattern};
+
+use crate::recording::{self, Recording};
+
+/// Memory for frames that are sent round and round.
+const LOOP_BYTES: u64 = 64 << 20;
+
+/// A source before it is cut into datagrams.
+pub enum Input {
+    /// A file.
+    Recording(Box<Recording>),
+    /// Frames in memory.
+    Loop(Looped),
+}
+
+/// Frames in memory that are repeated with later times.
+pub struct Looped {
+    frames: Vec<u8>,
+    frame_length: usize,
+    frame_rate: FrameRate,
+    keys: Vec<StreamKey>,
+    /// Frames of each thread in one round.
+    round: i64,
+    /// Whole length of the source in bytes, where it has one.
+    total: Option<u64>,
+}
+
+impl Input {
+    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`. `rate` is what the data is sent at, where
+    /// known: a pattern takes its frame rate from it.
+    pub fn open(spec: &str, frame_rate: Option<FrameRate>, rate: Option<BitRate>) -> Result<Input> {
+        if let Some(length) = spec.strip_prefix("pattern:") {
+            let length = length
+                .parse()
+                .with_context(|| format!("`{length}` is no length of a frame in bytes"))?;
+            return test_pattern(length, frame_rate, rate).map(Input::Loop);
+        }
+        if let Some(place) = spec.strip_prefix("sky:") {
+            let (plan, station) = place
+                .rsplit_once('/')
+                .ok_or_else(|| anyhow!("`{spec}` names no station; write sky:PLAN.toml/STATION"))?;
+            let plan = read_plan(Path::new(plan))?;
+            let station = plan
+                .station(station)
+                .with_context(|| format!("cannot simulate `{spec}`"))?;
+            return simulate(&station).map(Input::Loop);
+        }
+        let recording = Recording::survey(Path::new(spec), frame_rate)?;
+        Ok(Input::Recording(Box::new(recording)))
+    }
+
+    /// Length of a frame in bytes; none in raw data.
+    pub fn frame_length(&self) -> Option<usize> {
+        match self {
+            Input::Recording(recording) => recording.frame_length,
+            Input::Loop(looped) => Some(looped.frame_length),
+        }
+    }
+
+    /// Whether the frames are VDIF.
+    pub fn is_vdif(&self) -> bool {
+        match self {
+            Input::Recording(recording) => recording.format == Format::Vdif,
+            Input::Loop(_) => true,
+        }
+    }
+
+    /// Frames per second of each thread.
+    pub fn frame_rate(&self) -> Option<FrameRate> {
+        match self {
+            Input::Recording(recording) => recording.frame_rate,
+            Input::Loop(looped) => Some(looped.frame_rate),
+        }
+    }
+
+    /// Stations and threads.
+    pub fn keys(&self) -> &[StreamKey] {
+        match self {
+            Input::Recording(recording) => &recording.keys,
+            Input::Loop(looped) => &looped.keys,
+        }
+    }
+
+    /// Bit rate of the data in real time.
+    pub fn rate(&self) -> Option<BitRate> {
+        recording::stream_rate(self.frame_rate()?, self.keys().len(), self.frame_length()?)
+    }
+
+    /// Bytes at the end that are no whole frame.
+    pub fn truncated(&self) -> u64 {
+        match self {
+            Input::Recording(recording) => recording.truncated_tail(),
+            Input::Loop(_) => 0,
+        }
+    }
+
+    /// Length of one pass in bytes; none where it goes on for ever.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Input::Recording(recording) => match recording.frame_length {
+                Some(length) => Some(recording.frames() * length as u64),
+                None => Some(recording.size),
+            },
+            Input::Loop(looped) => looped.total,
+        }
+    }
+
+    /// Starts to read it in units of `unit` bytes, `repeat` times. Returns the source and the bytes of fill
+    /// pattern that complete its last unit.
+    pub fn into_source(self, unit: usize, repeat: u64) -> Result<(Box<dyn Source>, u64)> {
+        match self {
+            Input::Loop(looped) => {
+                let total = looped
+                    .total
+                    .map_or(u64::MAX, |total| total.saturating_mul(repeat));
+                let source = LoopSource::new(looped.frames, looped.round, total);
+                Ok((Box::new(source), 0))
+            }
+            Input::Recording(recording) => {
+                let length = match recording.frame_length {
+                    Some(length) => recording.frames() * length as u64,
+                    None => recording.size,
+                };
+                let pass_frames = match (repeat > 1, recording.format) {
+                    (false, _) | (_, Format::Raw | Format::Mark5b) => 0,
+                    (true, Format::Vdif) => recording.span_frames().ok_or_else(|| {
+                        anyhow!(
+                            "repeated frames get later times, and the frame rate of {} is not known; give --frame-rate",
+                            recording.path.display()
+                        )
+                    })?,
+                };
+                let tail = tail_of(&recording, length, unit)?;
+                if repeat > 1 && !tail.is_empty() {
+                    bail!(
+                        "{} cannot be repeated in datagrams that do not divide it",
+                        recording.path.display()
+                    );
+                }
+                let padded = match (length % unit as u64) as usize {
+                    0 => 0,
+                    there => (unit - there) as u64,
+                };
+                let reader = Reader::open(
+                    &recording.path,
+                    ReaderOptions {
+                        unit,
+                        start: recording.leading,
+                        length: Some(length),
+                        repeats: Some(repeat),
+                        ..ReaderOptions::default()
+                    },
+                )?;
+                Ok((Box::new(FileSource::new(reader, pass_frames, tail)), padded))
+            }
+        }
+    }
+}
+
+/// What is left behind the last whole unit, made a unit with the fill pattern.
+fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let there = (length % unit as u64) as usize;
+    if there == 0 {
+        return Ok(Vec::new());
+    }
+    let mut tail = vec![0; unit];
+    let offset = recording.leading + length - there as u64;
+    recording::open(&recording.path)?
+        .read_exact_at(&mut tail[..there], offset)
+        .with_context(|| format!("cannot read {}", recording.path.display()))?;
+    fill::make_from(&mut tail[there..], there);
+    Ok(tail)
+}
+
+fn test_pattern(
+    frame_length: usize,
+    frame_rate: Option<FrameRate>,
+    rate: Option<BitRate>,
+) -> Result<Looped> {
+    let per_second = rate.map_or(25_600, |rate| rate.get() / (8 * frame_length as u64).max(1));
+    let frame_rate = frame_rate.unwrap_or_else(|| pattern::frame_rate(per_second));
+    if !frame_rate.get().is_multiple_of(pattern::PERIOD) {
+        bail!(
+            "the pattern repeats every {} frames; give a --frame-rate that is a multiple of that",
+            pattern::PERIOD
+        );
+    }
+    Ok(Looped {
+        frames: pattern::period(frame_length, recording::now())?,
+        frame_length,
+        frame_rate,
+        keys: vec![StreamKey {
+            station: pattern::STATION,
+            thread: 0,
+        }],
+        round: i64::from(pattern::PERIOD),
+        total: None,
+    })
+}
+
+/// Reads the plan of a simulated sky.
+pub fn read_plan(path: &Path) -> Result<SkyPlan> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the plan {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))
+}
+
+/// Makes the frames of a station: all of them where memory allows, else as many as do, to be looped.
+pub fn simulate(station: &Station) -> Result<Looped> {
+    let length = station.frame_length() as u64;
+    let threads = u64::from(station.threads());
+    let cycles = station.total_frames() / threads;
+    let most = (LOOP_BYTES / (length * threads)).max(1);
+    let round = cycles.min(most);
+    let mut frames = vec![0; usize::try_from(round * threads * length)?];
+    station.generator().fill(&mut frames);
+    Ok(Looped {
+        frames,
+        frame_length: station.frame_length(),
+        frame_rate: station.frame_rate(),
+        keys: (0..station.threads())
+            .map(|thread| StreamKey {
+                station: station.id(),
+                thread,
+            })
+            .collect(),
+        round: i64::try_from(round)?,
+        total: Some(station.total_frames() * length),
+    })
+}
+
+impl Looped {
+    /// Length of a frame in bytes.
+    pub fn frame_length(&self) -> usize {
+        self.frame_length
+    }
+
+    /// Frames per second of each thread.
+    pub fn frame_rate(&self) -> FrameRate {
+        self.frame_rate
+    }
+
+    /// Goes on for `bytes` (whole frames) instead of the length of the plan.
+    pub fn lasting(self, bytes: u64) -> Looped {
+        Looped {
+            total: Some(bytes - bytes % self.frame_length as u64),
+            ..self
+        }
+    }
+}

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
-use evlbi_fx::sky::{SkyPlan, Station};
+use evlbi_fx::sky::Station;
 use serde::Serialize;
 
 use crate::cli::SkyArgs;
 use crate::progress::{Progress, interrupt};
-use crate::{output, recording, units};
+use crate::{output, recording, source, units};
 
 /// What was written.
 #[derive(Serialize)]
@@ -43,7 +43,7 @@ struct Written {
 
 /// Writes a recording for each station of the plan.
 pub fn run(args: &SkyArgs) -> Result<()> {
-    let plan = read_plan(&args.plan)?;
+    let plan = source::read_plan(&args.plan)?;
     let stations = plan
         .stations()
         .with_context(|| format!("in the plan {}", args.plan.display()))?;
@@ -81,13 +81,6 @@ pub fn run(args: &SkyArgs) -> Result<()> {
     }
     progress.finish();
     output::print(args.json, &report, show)
-}
-
-/// Reads the plan of a simulated sky.
-pub fn read_plan(path: &Path) -> Result<SkyPlan> {
-    let text = fs::read_to_string(path)
-        .with_context(|| format!("cannot read the plan {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))
 }
 
 fn length(station: &Station) -> u64 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
-use evlbi_fx::sky::Station;
+use evlbi_fx::sky::{SkyPlan, Station};
 use evlbi_net::file::{Reader, ReaderOptions};
 use evlbi_net::transmit::{FileSource, LoopSource, Source};
 use evlbi_wire::time::FrameRate;
@@ -13,7 +13,6 @@ use evlbi_wire::vdif::StreamKey;
 use evlbi_wire::{fill, pattern};
 
 use crate::recording::{self, Recording};
-use crate::sky;
 
 /// Memory for frames that are sent round and round.
 const LOOP_BYTES: u64 = 64 << 20;
@@ -52,7 +51,7 @@ impl Input {
             let (plan, station) = place
                 .rsplit_once('/')
                 .ok_or_else(|| anyhow!("`{spec}` names no station; write sky:PLAN.toml/STATION"))?;
-            let plan = sky::read_plan(Path::new(plan))?;
+            let plan = read_plan(Path::new(plan))?;
             let station = plan
                 .station(station)
                 .with_context(|| format!("cannot simulate `{spec}`"))?;
@@ -210,6 +209,13 @@ fn test_pattern(
         round: i64::from(pattern::PERIOD),
         total: None,
     })
+}
+
+/// Reads the plan of a simulated sky.
+pub fn read_plan(path: &Path) -> Result<SkyPlan> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the plan {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))
 }
 
 /// Makes the frames of a station: all of them where memory allows, else as many as do, to be looped.

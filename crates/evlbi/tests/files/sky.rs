@@ -1,0 +1,69 @@
+//! `sky` writes what the plan says.
+
+use super::*;
+
+#[test]
+fn simulated_stations_are_what_their_plan_says() {
+    let room = Room::new();
+    let plan = room.write(
+        "plan.toml",
+        b"duration = 1.5\nsample_rate = 400_000\nchannels = 4\nthreads = 2\npayload = 1000\nedv = 1\n\
+          [[station]]\nname = \"Ef\"\n[[station]]\nname = \"On\"\nphase_cal = { spacing = 5e4, power = 0.2 }\n",
+    );
+    let out = room.path("out");
+    let report = json(&["sky", &plan, "--out", &out]);
+    assert_eq!(report["schema"], "evlbi.sky/1");
+    assert_eq!(report["files"][1]["station"], "On");
+    assert_eq!(report["files"][1]["frames"], 2 * 300);
+    assert_eq!(report["files"][1]["frame_rate"], 200);
+    assert_eq!(report["files"][1]["seconds"], 1.5);
+    let file = report["files"][1]["file"].as_str().unwrap();
+    assert_eq!(
+        fs::metadata(file).unwrap().len(),
+        report["files"][1]["bytes"].as_u64().unwrap()
+    );
+
+    let found = json(&["inspect", file]);
+    assert_eq!(found["frame_rate_from"], "header");
+    assert_eq!(found["frames"], 600);
+    assert_eq!(found["missing_frames"], 0);
+    assert_eq!(found["seconds"], 1.5);
+    assert_eq!(found["bit_rate"], report["files"][1]["bit_rate"]);
+    for thread in found["threads"].as_array().unwrap() {
+        assert_eq!(thread["station"], "On");
+        assert_eq!(thread["frames"], 300);
+        assert_eq!(thread["channels"], 2);
+        assert_eq!(thread["sample_rate"], 400_000);
+        assert_eq!(thread["bandwidth"], 200_000.0);
+        assert_eq!(thread["extended"]["name"], "NICT");
+        for channel in thread["statistics"].as_array().unwrap() {
+            let counts = channel["components"][0]["counts"].as_array().unwrap();
+            let counts: Vec<f64> = counts.iter().map(|count| count.as_f64().unwrap()).collect();
+            let total: f64 = counts.iter().sum();
+            assert!((counts[0] / total - 0.163).abs() < 0.01, "{counts:?}");
+        }
+    }
+
+    let error = failure(&["sky", &plan, "--out", &out]);
+    assert!(error.contains("--force"), "{error}");
+    let again = json(&["sky", &plan, "--out", &out, "--force"]);
+    assert_eq!(again, report);
+}
+
+#[test]
+fn bad_plans_say_where_and_what() {
+    let room = Room::new();
+    let cases = [
+        ("duration = 1.0\nsample_rat = 3\n", "line 2"),
+        ("duration = 1.0\n", "[[station]]"),
+        ("payload = 999\n[[station]]\nname = \"Ef\"\n", "payload"),
+    ];
+    for (text, says) in cases {
+        let plan = room.write("plan.toml", text.as_bytes());
+        let error = failure(&["sky", &plan, "--out", &room.path("out")]);
+        assert!(
+            error.contains(says) && error.contains("plan.toml"),
+            "{error}"
+        );
+    }
+}

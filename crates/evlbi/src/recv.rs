@@ -1,7 +1,7 @@
 //! `evlbi recv`.
 
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -176,6 +176,12 @@ fn open_sink(args: &RecvArgs) -> Result<Sink> {
     Sink::open(&args.to, durability(args.fsync))
 }
 
+/// In one piece, so that a program that waits for the line reads all of it.
+fn say_listening(address: SocketAddr) {
+    let line = format!("listening on {address}\n");
+    eprint!("{line}");
+}
+
 fn durability(choice: FsyncChoice) -> Durability {
     match choice {
         FsyncChoice::None => Durability::Kernel,
@@ -189,7 +195,7 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
     let (receiving, opening) = receive::start(options(args, settings.frame_rate)?)?;
     let sink = open_sink(args)?;
     for address in receiving.addresses() {
-        eprintln!("listening on {address}");
+        say_listening(*address);
     }
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
         eprintln!("evlbi: {remedy}");
@@ -314,7 +320,7 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     listener.set_nonblocking(true)?;
     let sink = open_sink(args)?;
-    eprintln!("listening on {}", listener.local_addr()?);
+    say_listening(listener.local_addr()?);
     let interrupted = interrupt();
     let start = Instant::now();
     let over = || {

@@ -5,7 +5,11 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Recv, assert_numbers, each, number, recordings, send};
+use std::sync::Mutex;
+
+use evlbi_core::path::Impairment;
+use evlbi_wire::fill;
+use support::{Recv, Relay, assert_numbers, brief, each, number, recordings, send};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -27,11 +31,13 @@ fn recordings_arrive_byte_for_byte() {
         let out = folder
             .path()
             .join(format!("{way}-{}", path.file_name().unwrap().display()));
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        // A single datagram is not taken for a stream as long as more could come.
+        let small = fs::metadata(path).unwrap().len() < 65000 && text(path).ends_with(".raw");
+        let end: &[&str] = if small { &["--duration", "3s"] } else { &[] };
+        let recv = Recv::start("udp://127.0.0.1:0", &out, end);
         let sent = send(text(path), &recv.url(), ways[*way]);
         let result = recv.finish();
         let what = format!("{} with {:?}", path.display(), ways[*way]);
-        eprintln!("{what}");
         let count = number(&sent, "sent");
         assert_numbers(
             &result,
@@ -47,18 +53,160 @@ fn recordings_arrive_byte_for_byte() {
         );
         let before = fs::read(path).unwrap();
         let after = fs::read(&out).unwrap();
-        let cut = before.len() - number(&sent, "truncated_bytes") as usize;
-        let padded = number(&sent, "padded_bytes") as usize;
+        let whole = before.len() - number(&sent, "truncated_bytes") as usize;
         assert!(
-            after.len() >= padded,
-            "{what}: {} bytes {result:#}",
-            after.len()
+            after.starts_with(&before[..whole]),
+            "{what} differs: {}",
+            brief(&result)
         );
+        // Raw data has no frames by which to tell the padding of the last datagram.
+        let padded = match result["format"].as_str() {
+            Some("raw") => number(&sent, "padded_bytes") as usize,
+            _ => 0,
+        };
+        assert_eq!(after.len(), whole + padded, "{what}: {}", brief(&result));
+    });
+}
+
+const CLEAN: Impairment = Impairment {
+    loss: 0.0,
+    duplicate: 0.0,
+    reorder: 0.0,
+    distance: 5,
+};
+
+/// What a recording must be after some of its datagrams were lost.
+struct Harmed {
+    bytes: Vec<u8>,
+    lost_frames: u64,
+    source_invalid: u64,
+}
+
+fn harmed(original: &[u8], frame: usize, data: usize, missing: &[u64]) -> Harmed {
+    let mut bytes = original.to_vec();
+    let mut lost: Vec<usize> = missing.iter().map(|n| *n as usize * data / frame).collect();
+    lost.dedup();
+    for &number in &lost {
+        invalidate(&mut bytes[number * frame..(number + 1) * frame]);
+    }
+    let invalid = |number: usize| original[number * frame + 3] & 0x80 != 0;
+    Harmed {
+        source_invalid: (0..original.len() / frame)
+            .filter(|number| !lost.contains(number) && invalid(*number))
+            .count() as u64,
+        lost_frames: lost.len() as u64,
+        bytes,
+    }
+}
+
+/// The header with the invalid bit set, and the fill pattern.
+fn invalidate(frame: &mut [u8]) {
+    let header = if frame[3] & 0x40 != 0 { 16 } else { 32 };
+    frame[3] |= 0x80;
+    fill::make(&mut frame[header..]);
+}
+
+#[test]
+fn lost_frames_become_invalid_frames_at_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let harms = [
+        (
+            1,
+            Impairment {
+                loss: 0.05,
+                ..CLEAN
+            },
+        ),
+        (
+            2,
+            Impairment {
+                loss: 0.02,
+                duplicate: 0.05,
+                reorder: 0.05,
+                distance: 7,
+            },
+        ),
+        (
+            3,
+            Impairment {
+                loss: 0.3,
+                duplicate: 0.1,
+                reorder: 0.1,
+                distance: 20,
+            },
+        ),
+    ];
+    let runs: Vec<(PathBuf, usize, bool)> = recordings()
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "vdif"))
+        .filter(|path| !text(path).contains("corrupted"))
+        .flat_map(|path| {
+            [(0, false), (1, true), (2, false)].map(|(harm, cut)| (path.clone(), harm, cut))
+        })
+        .collect();
+    let comparisons = Mutex::new(Vec::new());
+    each(&runs, |(path, harm, cut)| {
+        let (seed, impairment) = harms[*harm];
+        let name = path.file_name().unwrap().display().to_string();
+        let parent = path
+            .parent()
+            .unwrap()
+            .file_name()
+            .unwrap()
+            .display()
+            .to_string();
+        let out = folder.path().join(format!("{parent}-{harm}-{name}"));
+        let original = fs::read(path).unwrap();
+        let frame =
+            (u32::from_le_bytes(original[8..12].try_into().unwrap()) & 0xff_ffff) as usize * 8;
+        let data = match (*cut, frame) {
+            (true, 8032) => 1004,
+            (true, 5032) => 1258,
+            (true, 5000) => 1000,
+            _ => frame,
+        };
+        let last = (original.len() / data) as u64 - 1;
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let relay = Relay::start(recv.address(), impairment, seed, last);
+        let mtu: &[&str] = if *cut { &["--mtu", "1500"] } else { &[] };
+        let sent = send(text(path), &relay.url(), mtu);
+        let truth = relay.finish().truth();
+        let result = recv.finish();
+        let what = format!("{} harmed as {harm}", path.display());
+        assert_numbers(&sent, &[("datagram_data", data as u64), ("sent", last + 1)]);
+        truth.agrees_with(&result);
+        let expected = harmed(&original, frame, data, &truth.missing);
+        let frames = (original.len() / frame) as u64;
+        assert_numbers(
+            &result,
+            &[
+                ("frames", frames),
+                ("lost_frames", expected.lost_frames),
+                ("invalid", expected.lost_frames + expected.source_invalid),
+                ("partial_frames", 0),
+                ("trimmed_bytes", 0),
+            ],
+        );
+        let found = fs::read(&out).unwrap();
+        assert_eq!(found.len(), expected.bytes.len(), "{what}");
+        let differ: Vec<usize> = (0..frames as usize)
+            .filter(|n| found[n * frame..][..frame] != expected.bytes[n * frame..][..frame])
+            .collect();
+        for number in differ.iter().take(3) {
+            eprintln!(
+                "{number}: {:02x?}\n      {:02x?}",
+                &found[number * frame..][..40],
+                &expected.bytes[number * frame..][..40]
+            );
+        }
         assert!(
-            after[..after.len() - padded] == before[..cut],
-            "{what}: {} bytes become {} {sent:#} {result:#}",
-            before.len(),
-            after.len()
+            differ.is_empty(),
+            "{what}: frames {differ:?} differ, lost {:?}",
+            truth.missing
         );
+        comparisons
+            .lock()
+            .unwrap()
+            .push((path.clone(), out, truth.missing));
     });
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -157,7 +157,17 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
 pub fn number(result: &Value, name: &str) -> u64 {
     result[name]
         .as_u64()
-        .unwrap_or_else(|| panic!("no number {name} in {result:#}"))
+        .unwrap_or_else(|| panic!("no number {name} in {}", brief(result)))
+}
+
+/// The scalars of a result.
+pub fn brief(result: &Value) -> String {
+    let fields = result.as_object().into_iter().flatten();
+    let scalars = fields.filter(|(_, value)| !value.is_array() && !value.is_object());
+    let shown: Vec<String> = scalars
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    shown.join(" ")
 }
 
 /// Asserts the numbers of a result, all at once so that a failure shows every one.
@@ -167,7 +177,7 @@ pub fn assert_numbers(result: &Value, expected: &[(&str, u64)]) {
         .iter()
         .map(|(name, _)| (*name, number(result, name)))
         .collect();
-    assert_eq!(found, expected, "in {result:#}");
+    assert_eq!(found, expected, "in {}", brief(result));
 }
 
 /// What a relay did: the numbers in the order in which they left, second copies included.
@@ -385,15 +395,21 @@ fn gather(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Runs `work` on each item, a few at a time; a panic is one of the whole.
-pub fn each<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
-    let next = std::sync::atomic::AtomicUsize::new(0);
+pub fn each<T: Sync + std::fmt::Debug>(items: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let failed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    work(item);
+                    let work = std::panic::AssertUnwindSafe(|| work(item));
+                    if std::panic::catch_unwind(work).is_err() {
+                        eprintln!("failed: {item:?}");
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             });
         }
     });
+    assert_eq!(failed.into_inner(), 0, "of {} failed", items.len());
 }

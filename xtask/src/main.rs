@@ -1,5 +1,6 @@
 //! Tasks of the workspace: `cargo xtask ci`, `cargo xtask deps`, `cargo xtask bench net`.
 
+mod bench;
 mod ci;
 mod deps;
 
@@ -19,11 +20,15 @@ enum Task {
     Ci,
     /// The dependency rules of the architecture
     Deps,
+    /// Measurements beside peers
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Ci => ci::run(),
         Task::Deps => deps::check(),
+        Task::Bench(bench) => bench::run(&bench),
     }
 }

@@ -273,9 +273,9 @@ fn cut(
         return Ok((Some(mtu), frame, data));
     }
     let most = payload_length(8, mtu, family, header, Rule::Plain)?;
-    // Raw data that can be divided evenly needs no padding.
+    // Raw data that can be divided evenly needs no padding, and padding must not look like a frame.
     let even = match (input.frame_length(), input.length()) {
-        (None, Some(length)) => (most / 2..=most)
+        (frame, Some(length)) if frame.is_none_or(|frame| frame < most) => (most / 2..=most)
             .rev()
             .find(|data| data % 8 == 0 && length.is_multiple_of(*data as u64)),
         _ => None,

@@ -4,12 +4,13 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use std::sync::Mutex;
 
 use evlbi_core::path::Impairment;
 use evlbi_wire::fill;
-use support::{Recv, Relay, assert_numbers, brief, each, number, recordings, send};
+use support::{Recv, Relay, assert_numbers, brief, each, number, python, recordings, send};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -75,6 +76,15 @@ const CLEAN: Impairment = Impairment {
     distance: 5,
 };
 
+/// Whether there are frames in it at all.
+fn is_whole(path: &Path) -> bool {
+    let length = fs::metadata(path).unwrap().len();
+    if length < 5000 {
+        eprintln!("skipped: {}, which is no recording", path.display());
+    }
+    length >= 5000
+}
+
 /// What a recording must be after some of its datagrams were lost.
 struct Harmed {
     bytes: Vec<u8>,
@@ -139,7 +149,7 @@ fn lost_frames_become_invalid_frames_at_their_place() {
     let runs: Vec<(PathBuf, usize, bool)> = recordings()
         .into_iter()
         .filter(|path| path.extension().is_some_and(|ext| ext == "vdif"))
-        .filter(|path| !text(path).contains("corrupted"))
+        .filter(|path| !text(path).contains("corrupted") && is_whole(path))
         .flat_map(|path| {
             [(0, false), (1, true), (2, false)].map(|(harm, cut)| (path.clone(), harm, cut))
         })
@@ -156,13 +166,15 @@ fn lost_frames_become_invalid_frames_at_their_place() {
             .display()
             .to_string();
         let out = folder.path().join(format!("{parent}-{harm}-{name}"));
-        let original = fs::read(path).unwrap();
+        let mut original = fs::read(path).unwrap();
         let frame =
             (u32::from_le_bytes(original[8..12].try_into().unwrap()) & 0xff_ffff) as usize * 8;
+        original.truncate(original.len() / frame * frame);
         let data = match (*cut, frame) {
             (true, 8032) => 1004,
             (true, 5032) => 1258,
             (true, 5000) => 1000,
+            (true, 32800) => 1312,
             _ => frame,
         };
         let last = (original.len() / data) as u64 - 1;
@@ -209,4 +221,96 @@ fn lost_frames_become_invalid_frames_at_their_place() {
             .unwrap()
             .push((path.clone(), out, truth.missing));
     });
+}
+
+fn pattern(to: &str, more: &[&str]) -> serde_json::Value {
+    let usual = ["--rate", "80M", "--duration", "500ms", "--mtu", "9000"];
+    send("pattern:8032", to, &[&usual, more].concat())
+}
+
+/// Shedding at the sender is loss at the receiver, datagram by datagram.
+#[test]
+fn what_the_sender_sheds_the_receiver_misses() {
+    let policies = [
+        "every:10",
+        "bunch:0.05",
+        "random:3%",
+        "burst:5%,4",
+        "fit:75M",
+    ];
+    let runs: Vec<(&str, &str)> = policies
+        .into_iter()
+        .flat_map(|p| [(p, "frame"), (p, "packet")])
+        .collect();
+    each(&runs, |(policy, unit)| {
+        let recv = Recv::start("udp://[::1]:0", Path::new("check"), &[]);
+        let sent = pattern(
+            &recv.url(),
+            &["--shed", policy, "--unit", unit, "--seed", "7"],
+        );
+        let result = recv.finish();
+        // What is shed at the ends cannot be seen by a receiver.
+        let seen = number(&result, "first_seq")..=number(&result, "last_seq");
+        let outside = number(&sent, "offered") - seen.count() as u64;
+        let shed = number(&sent, "shed") - outside;
+        assert!(shed > 0);
+        assert_numbers(
+            &result,
+            &[
+                ("unique", number(&sent, "sent")),
+                ("lost", shed),
+                ("network_lost", shed),
+                ("lost_frames", shed),
+                ("duplicates", 0),
+            ],
+        );
+        let check = &result["check"];
+        assert_numbers(
+            check,
+            &[
+                ("good", number(&sent, "sent")),
+                ("corrupted", 0),
+                ("not_checked", shed),
+            ],
+        );
+    });
+}
+
+#[test]
+fn a_recording_travels_over_tcp() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, path) in recordings()
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|e| e == "vdif") && is_whole(path))
+        .enumerate()
+        .take(8)
+    {
+        let out = folder.path().join(number.to_string());
+        let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+        let sent = send(text(&path), &format!("tcp://{}", recv.address()), &[]);
+        recv.finish();
+        let before = fs::read(&path).unwrap();
+        let whole = before.len() - support::number(&sent, "truncated_bytes") as usize;
+        assert!(
+            fs::read(&out).unwrap() == before[..whole],
+            "{}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn ctrl_c_ends_with_everything_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", &out, &["--duration", "60s"]);
+    let sent = pattern(&recv.url(), &[]);
+    recv.signal("INT");
+    let result = recv.finish();
+    // What was still in the socket's buffer when the signal came is not part of it.
+    let frames = number(&result, "frames");
+    assert!(frames > 0 && frames <= number(&sent, "sent"));
+    assert_eq!(result["ended"], "stopped");
+    assert_eq!(fs::metadata(&out).unwrap().len(), frames * 8032);
+    assert!(folder.path().join("out.gaps.json").is_file());
 }

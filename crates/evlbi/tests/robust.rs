@@ -1,0 +1,255 @@
+//! Whatever arrives, the stream is recorded and everything else is counted; whatever is asked, the answer helps.
+
+mod support;
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Stdio;
+
+use evlbi_wire::pattern;
+use support::{Recv, assert_numbers, brief, evlbi, number, try_send};
+
+const FRAME: usize = 1032;
+
+/// A stream by hand: numbered frames of the test pattern.
+struct Stream {
+    socket: UdpSocket,
+    frames: Vec<u8>,
+}
+
+impl Stream {
+    fn to(recv: &Recv) -> Stream {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(recv.address()).unwrap();
+        let frames = pattern::period(FRAME, 1_700_000_000).unwrap();
+        Stream { socket, frames }
+    }
+
+    fn datagram(&self, sequence: u64, frame: u64) -> Vec<u8> {
+        let start = frame as usize * FRAME;
+        [
+            &sequence.to_le_bytes()[..],
+            &self.frames[start..start + FRAME],
+        ]
+        .concat()
+    }
+
+    /// The frame of a number goes out under `base` + the number.
+    fn send(&self, base: u64, frames: std::ops::Range<u64>) {
+        for frame in frames {
+            self.raw(&self.datagram(base.wrapping_add(frame), frame));
+        }
+    }
+
+    fn raw(&self, datagram: &[u8]) {
+        self.socket.send(datagram).unwrap();
+    }
+
+    fn bytes(&self, frames: std::ops::Range<u64>) -> &[u8] {
+        &self.frames[frames.start as usize * FRAME..frames.end as usize * FRAME]
+    }
+}
+
+fn stranger(recv: &Recv) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(recv.address()).unwrap();
+    socket
+}
+
+#[test]
+fn strange_datagrams_do_not_stop_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+    // A port scan before the stream: it is neither the stream nor its beginning.
+    for length in [0, 1, 8, 40] {
+        stranger(&recv).send(&vec![b'?'; length]).unwrap();
+    }
+    let stream = Stream::to(&recv);
+    let base = u64::MAX - 20;
+    stream.send(base, 0..40);
+    for length in [0, 1, 7, 8, 9, FRAME, 1500, 65507] {
+        stream.raw(&vec![0xa5; length]);
+    }
+    // A duplicate, another sender with another sequence, and a scan in between.
+    stream.send(base, 39..40);
+    let rival = Stream::to(&recv);
+    for frame in 40..80 {
+        stream.send(base, frame..frame + 1);
+        rival.send(1_000_000, frame..frame + 1);
+        if frame % 4 == 0 {
+            stranger(&recv).send(b"scan").unwrap();
+        }
+    }
+    let result = recv.finish();
+    assert_numbers(
+        &result,
+        &[
+            ("unique", 80),
+            ("lost", 0),
+            ("duplicates", 1),
+            ("received", 81),
+            ("first_seq", base),
+            ("last_seq", base.wrapping_add(79)),
+            // 4 before, 8 of wrong sizes, 40 of the rival, 10 of the scan.
+            ("foreign", 62),
+            ("frames", 80),
+            ("lost_frames", 0),
+            ("restarts", 0),
+        ],
+    );
+    assert!(fs::read(&out).unwrap() == stream.bytes(0..80));
+}
+
+/// A probe alone does not start the idle time: the observation has not begun.
+#[test]
+fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new("null"), &["--idle", "100ms"]);
+    stranger(&recv).send(b"probe").unwrap();
+    let (done, waited) = std::sync::mpsc::channel::<()>();
+    // Much longer than the idle time, in which a receiver that is wrong has ended.
+    assert!(
+        waited
+            .recv_timeout(std::time::Duration::from_millis(600))
+            .is_err()
+    );
+    drop(done);
+    let stream = Stream::to(&recv);
+    stream.send(5, 0..20);
+    let result = recv.finish();
+    assert_numbers(&result, &[("unique", 20), ("foreign", 1), ("lost", 0)]);
+}
+
+#[test]
+fn a_sender_that_restarts_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    for new_port in [true, false] {
+        let out = folder.path().join("out.vdif");
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &["--idle", "1s"]);
+        let stream = Stream::to(&recv);
+        stream.send(7000, 0..100);
+        // Longer than the silence after which another sender may take its place.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let again = if new_port { Stream::to(&recv) } else { stream };
+        again.send(90_000_000_000, 100..200);
+        let result = recv.finish();
+        assert_numbers(
+            &result,
+            &[
+                ("unique", 200),
+                ("lost", 0),
+                ("restarts", 1),
+                ("foreign", 0),
+                ("frames", 200),
+            ],
+        );
+        assert!(
+            fs::read(&out).unwrap() == again.bytes(0..200),
+            "new port {new_port}"
+        );
+    }
+}
+
+/// The limit on file sizes stands for a full disk: the error comes from the same call.
+#[test]
+fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.vdif");
+    let program = evlbi();
+    let command = format!(
+        "ulimit -f 1000; exec {} recv udp://127.0.0.1:0 --to {} --gaps {} --idle 500ms --json",
+        program.get_program().display(),
+        out.display(),
+        folder.path().join("gaps.json").display(),
+    );
+    let mut shell = std::process::Command::new("bash");
+    let recv = Recv::listening(shell.args(["-c", &command]).stdin(Stdio::null()), 1);
+    let options = ["--rate", "80M", "--duration", "1s", "--mtu", "9000"];
+    let sent = support::send("pattern:8032", &recv.url(), &options);
+    let received = recv.end();
+    let result = received.result();
+    assert!(!received.status.success());
+    assert!(
+        received.stderr.contains("not written is counted"),
+        "{}",
+        received.stderr
+    );
+    let count = number(&sent, "sent");
+    assert_numbers(
+        &result,
+        &[
+            ("unique", count),
+            ("lost", 0),
+            ("ring_full", 0),
+            ("frames", count),
+        ],
+    );
+    let written = number(&result["files"][0], "bytes");
+    assert_eq!(
+        written + number(&result, "unwritten_bytes"),
+        count * 8032,
+        "{}",
+        brief(&result)
+    );
+    assert!(number(&result, "unwritten_bytes") > 0);
+    assert_eq!(fs::metadata(&out).unwrap().len(), written);
+}
+
+#[track_caller]
+fn refused(args: &[&str], says: &str) {
+    let output = evlbi().args(args).arg("--json").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{args:?}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    assert!(stderr.contains(says), "{args:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let short = path("short.vdif");
+    // Ten frames of one second: how many there are in a second cannot be told.
+    fs::write(
+        &short,
+        &pattern::period(FRAME, 1_700_000_000).unwrap()[..10 * FRAME],
+    )
+    .unwrap();
+    let kept = path("kept.vdif");
+    fs::write(&kept, b"an older recording").unwrap();
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = format!("udp://{}", taken.local_addr().unwrap());
+    let to = "udp://127.0.0.1:9";
+    refused(&["send", &short, "--to", "127.0.0.1:9"], "udp://HOST:PORT");
+    refused(
+        &["send", &short, "--to", "udp://127.0.0.1:0"],
+        "name the port",
+    );
+    refused(&["send", &path("none"), "--to", to, "--max"], "cannot open");
+    refused(&["send", &path(""), "--to", to, "--max"], "is a directory");
+    refused(&["send", &short, "--to", to], "--frame-rate");
+    refused(
+        &["send", &short, "--to", to, "--max", "--shed", "some"],
+        "every:N",
+    );
+    refused(&["send", &short, "--to", to, "--max", "--mtu", "20"], "MTU");
+    refused(&["recv", &taken, "--to", &kept], "in use");
+    assert_eq!(fs::read(&kept).unwrap(), b"an older recording");
+    refused(
+        &[
+            "recv",
+            "udp://127.0.0.1:0",
+            "--to",
+            &path("no/such/folder.vdif"),
+        ],
+        "cannot record to",
+    );
+    refused(
+        &["recv", "udp://127.0.0.1:0", "--to", &path("{colour}.vdif")],
+        "{station}",
+    );
+    let tcp = try_send(&short, "tcp://127.0.0.1:9", &[]);
+    assert!(String::from_utf8_lossy(&tcp.stderr).contains("cannot connect"));
+}

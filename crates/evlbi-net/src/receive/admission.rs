@@ -243,6 +243,20 @@ impl Admission {
         Some(ours)
     }
 
+    /// Whether what is kept looks like the beginning of a stream: two datagrams or more of one sender and
+    /// size that number on from each other. A probe does not.
+    pub fn promises(&self, numbering: &mut dyn Numbering) -> bool {
+        let Some(newest) = self.kept.last() else {
+            return false;
+        };
+        let candidate = (newest.source, newest.bytes.len());
+        let datagrams: Vec<&[u8]> = self
+            .of(candidate)
+            .map(|kept| kept.bytes.as_slice())
+            .collect();
+        datagrams.len() > 1 && number_on(numbering, &datagrams)
+    }
+
     /// The stream's sender spoke again, or nothing came of it: what is kept is foreign.
     pub fn drop_kept(&mut self) {
         self.foreign_source += self.kept.len() as u64;

@@ -200,7 +200,8 @@ impl Loop {
                     stream.take(&mut *self.options.numbering, datagram.bytes);
                 }
                 (Admitted::Kept, stream) => {
-                    heard |= stream.is_none();
+                    heard |=
+                        stream.is_none() && self.admission.promises(&mut *self.options.numbering);
                     // The rest of the batch may already be the stream's.
                     self.settle(now, false);
                 }

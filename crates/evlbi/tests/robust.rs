@@ -5,7 +5,6 @@ mod support;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::Stdio;
 
 use evlbi_wire::pattern;
 use support::{Recv, assert_numbers, brief, evlbi, number, try_send};
@@ -22,8 +21,10 @@ impl Stream {
     fn to(recv: &Recv) -> Stream {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(recv.address()).unwrap();
-        let frames = pattern::period(FRAME, 1_700_000_000).unwrap();
-        Stream { socket, frames }
+        Stream {
+            socket,
+            frames: numbered_on(200),
+        }
     }
 
     fn datagram(&self, sequence: u64, frame: u64) -> Vec<u8> {
@@ -49,6 +50,18 @@ impl Stream {
     fn bytes(&self, frames: std::ops::Range<u64>) -> &[u8] {
         &self.frames[frames.start as usize * FRAME..frames.end as usize * FRAME]
     }
+}
+
+/// So many frames of the test pattern, their numbers going on beyond its period.
+fn numbered_on(count: u32) -> Vec<u8> {
+    let period = pattern::period(FRAME, 1_700_000_000).unwrap();
+    let mut frames = Vec::new();
+    for (number, frame) in (0..count).zip(period.chunks(FRAME).cycle()) {
+        let start = frames.len();
+        frames.extend_from_slice(frame);
+        frames[start + 4..start + 7].copy_from_slice(&number.to_le_bytes()[..3]);
+    }
+    frames
 }
 
 fn stranger(recv: &Recv) -> UdpSocket {
@@ -151,21 +164,13 @@ fn a_sender_that_restarts_is_followed() {
     }
 }
 
-/// The limit on file sizes stands for a full disk: the error comes from the same call.
 #[test]
 fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out.vdif");
-    let program = evlbi();
-    let command = format!(
-        "ulimit -f 1000; exec {} recv udp://127.0.0.1:0 --to {} --gaps {} --idle 500ms --json",
-        program.get_program().display(),
-        out.display(),
-        folder.path().join("gaps.json").display(),
-    );
-    let mut shell = std::process::Command::new("bash");
-    let recv = Recv::listening(shell.args(["-c", &command]).stdin(Stdio::null()), 1);
-    let options = ["--rate", "80M", "--duration", "1s", "--mtu", "9000"];
+    let gaps = folder.path().join("gaps.json");
+    let options = ["--gaps", gaps.to_str().unwrap(), "--fsync", "none"];
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new("/dev/full"), &options);
+    let options = ["--rate", "80M", "--duration", "500ms", "--mtu", "9000"];
     let sent = support::send("pattern:8032", &recv.url(), &options);
     let received = recv.end();
     let result = received.result();
@@ -183,16 +188,33 @@ fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
             ("lost", 0),
             ("ring_full", 0),
             ("frames", count),
+            ("unwritten_bytes", count * 8032),
         ],
     );
-    let written = number(&result["files"][0], "bytes");
-    assert_eq!(
-        written + number(&result, "unwritten_bytes"),
-        count * 8032,
-        "{}",
-        brief(&result)
+}
+
+/// A limit on file sizes (`ulimit -f`) does not end the program by a signal.
+#[test]
+fn a_recording_that_grows_too_long_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.vdif");
+    // The ring's memory counts as a file of 64 MiB.
+    let command = format!(
+        "ulimit -f 66000; exec {} recv udp://127.0.0.1:0 --to {} --ring 64MiB --window 8MiB --idle 500ms --json",
+        evlbi().get_program().display(),
+        out.display(),
     );
-    assert!(number(&result, "unwritten_bytes") > 0);
+    let mut shell = std::process::Command::new("bash");
+    let recv = Recv::listening(shell.args(["-c", &command]), 1);
+    let options = ["--rate", "400M", "--duration", "1600ms", "--mtu", "9000"];
+    support::send("pattern:8032", &recv.url(), &options);
+    let received = recv.end();
+    let result = received.result();
+    assert!(!received.status.success());
+    let written = number(&result["files"][0], "bytes");
+    let unwritten = number(&result, "unwritten_bytes");
+    assert!(unwritten > 0, "{}", brief(&result));
+    assert_eq!(written + unwritten, number(&result, "frames") * 8032);
     assert_eq!(fs::metadata(&out).unwrap().len(), written);
 }
 

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::path::{Impairment, Path as Lossy};
+use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
 use serde_json::Value;
 
 /// The program.
@@ -285,10 +286,10 @@ impl Relay {
     /// spared, so that the truth has no lost head or tail: `last` is the last.
     pub fn start(to: SocketAddr, impairment: Impairment, seed: u64, last: u64) -> Relay {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_millis(50)))
-            .unwrap();
-        let address = socket.local_addr().unwrap();
+        let here = Listen::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        // Its large buffer bridges the times in which a busy machine does not let the relay run.
+        let mut receiver = Receiver::bind(&[here], &ReceiverOptions::default()).unwrap();
+        let address = receiver.local_addresses().next().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let handle = std::thread::spawn(move || {
@@ -298,22 +299,24 @@ impl Relay {
                 passed.numbers.push(sequence(packet));
                 socket.send_to(packet, to).unwrap();
             };
-            let mut buffer = vec![0; 65536];
+            let mut batch = Batch::new();
             loop {
-                let Ok(length) = socket.recv(&mut buffer) else {
+                if !receiver.wait(Duration::from_millis(50)).unwrap() {
                     // Told to end, and what was sent before that has been read.
                     if told.load(Ordering::Relaxed) {
                         break;
                     }
                     continue;
-                };
-                let packet = &buffer[..length];
-                let number = sequence(packet);
-                if number == 0 || number == last {
-                    path.flush(&mut pass);
-                    pass(packet);
-                } else {
-                    path.push(number, packet, &mut pass);
+                }
+                receiver.receive(&mut batch).unwrap();
+                for datagram in batch.datagrams() {
+                    let number = sequence(datagram.bytes);
+                    if number == 0 || number == last {
+                        path.flush(&mut pass);
+                        pass(datagram.bytes);
+                    } else {
+                        path.push(number, datagram.bytes, &mut pass);
+                    }
                 }
             }
             passed

@@ -1,0 +1,187 @@
+//! Loss in the network and loss in the host, told apart, with the kernel's own counters as the truth.
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use evlbi_net::netns::{Pair, Wire, pair_for_test};
+use serde_json::Value;
+use support::{Recv, assert_numbers, brief, number};
+
+fn exact_wire() -> Wire {
+    Wire {
+        mtu: 9000,
+        segmentation: false,
+        join: false,
+    }
+}
+
+fn listen(pair: &Pair, more: &[&str]) -> Recv {
+    let from = format!("udp://{}:0", pair.far.v4);
+    pair.far
+        .namespace
+        .run(|| Recv::start(&from, Path::new("check"), more))
+        .unwrap()
+}
+
+fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
+    let to = recv.url();
+    pair.near
+        .namespace
+        .run(|| support::send("pattern:1024", &to, more))
+        .unwrap()
+}
+
+/// Drops every so manyth datagram that arrives.
+fn drop_every(pair: &Pair, period: u32) {
+    let rules = format!(
+        "table ip t {{ chain c {{ type filter hook input priority 0; ip protocol udp numgen inc mod {period} 0 counter drop; }} }}"
+    );
+    pair.far.namespace.command("nft", &[&rules]).unwrap();
+}
+
+fn dropped(pair: &Pair) -> u64 {
+    let rules = pair
+        .far
+        .namespace
+        .command("nft", &["list", "table", "ip", "t"])
+        .unwrap();
+    let (_, after) = rules.split_once("packets ").unwrap();
+    after.split_once(' ').unwrap().0.parse().unwrap()
+}
+
+/// The namespace's own count of datagrams that found no room in a socket.
+fn no_room(pair: &Pair) -> u64 {
+    let counters = pair
+        .far
+        .namespace
+        .run(evlbi_net::host::Counters::read)
+        .unwrap();
+    counters.unwrap().udp.receive_buffer_errors
+}
+
+#[test]
+fn loss_in_the_network_is_the_rules_counter() {
+    let test = "loss_in_the_network_is_the_rules_counter";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    drop_every(&pair, 100);
+    let recv = listen(&pair, &["--no-gro"]);
+    let sent = send(
+        &pair,
+        &recv,
+        &["--no-gso", "--rate", "40M", "--duration", "1s"],
+    );
+    let result = recv.finish();
+    // The rule drops the first datagram, which the receiver cannot miss, and then each hundredth.
+    let lost = dropped(&pair) - number(&result, "first_seq");
+    assert_numbers(
+        &result,
+        &[
+            ("lost", lost),
+            ("network_lost", lost),
+            ("host_lost", 0),
+            ("unattributed", 0),
+            ("unique", number(&sent, "sent") - dropped(&pair)),
+        ],
+    );
+    let runs = result["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), number(&runs[0], "length")), (1, 1));
+    for gap in result["intervals"].as_array().unwrap() {
+        assert_eq!(number(gap, "first") % 100, 0);
+    }
+}
+
+/// A receiver that does not run until its small buffer has overflown; what it found, and what was sent.
+fn stalled(pair: &Pair) -> (Value, Value) {
+    let recv = listen(pair, &["--no-gro", "--buffer", "200k", "--idle", "1s"]);
+    recv.signal("STOP");
+    let to = recv.url();
+    let options = ["--no-gso", "--rate", "20M", "--duration", "2s"];
+    let sent = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let send = || support::send("pattern:1024", &to, &options);
+            pair.near.namespace.run(send).unwrap()
+        });
+        while no_room(pair) < 200 && !sending.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        recv.signal("CONT");
+        sending.join().unwrap()
+    });
+    (recv.finish(), sent)
+}
+
+#[test]
+fn loss_in_the_host_is_the_kernels_counter() {
+    let test = "loss_in_the_host_is_the_kernels_counter";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let (result, sent) = stalled(&pair);
+    let lost = no_room(&pair);
+    assert!(lost >= 200);
+    let unique = number(&sent, "sent") - lost;
+    let numbers = [
+        ("unique", unique),
+        ("lost", lost),
+        ("host_lost", lost),
+        ("network_lost", 0),
+        ("unattributed", 0),
+        ("socket_drops", lost),
+    ];
+    assert_numbers(&result, &numbers);
+}
+
+#[test]
+fn loss_in_host_and_network_is_told_apart() {
+    let test = "loss_in_host_and_network_is_told_apart";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    drop_every(&pair, 50);
+    let (result, sent) = stalled(&pair);
+    let host = no_room(&pair);
+    let dropped = dropped(&pair);
+    // The rule's first victim is the stream's first datagram; its last may be the stream's last.
+    let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
+    let outside = first + number(&sent, "last_seq") - last;
+    let network = dropped - outside;
+    let numbers = [
+        ("unique", number(&sent, "sent") - dropped - host),
+        ("lost", host + network),
+        ("host_lost", host),
+        ("network_lost", network),
+        ("unattributed", 0),
+    ];
+    assert_numbers(&result, &numbers);
+}
+
+#[test]
+fn with_joined_datagrams_the_parts_still_sum_up() {
+    let test = "with_joined_datagrams_the_parts_still_sum_up";
+    let wire = Wire {
+        mtu: 9000,
+        ..Wire::default()
+    };
+    let Some(pair) = pair_for_test(&wire, test) else {
+        return;
+    };
+    drop_every(&pair, 10);
+    let recv = listen(&pair, &[]);
+    let options = ["--burst", "16", "--rate", "40M", "--duration", "1s"];
+    let sent = send(&pair, &recv, &options);
+    let result = recv.finish();
+    let part = |name| number(&result, name);
+    assert!(part("lost") > 0);
+    let parts = part("host_lost") + part("network_lost") + part("unattributed");
+    assert_eq!(parts, part("lost"), "{}", brief(&result));
+    assert_eq!(part("expected"), part("unique") + part("lost"));
+    let outside = number(&sent, "sent") - part("expected");
+    // A rule counts a train once; each of its datagrams is lost.
+    let trains = dropped(&pair);
+    assert!(part("lost") + outside <= 16 * trains && part("lost") + outside >= trains);
+    assert!(part("host_lost") <= part("host_lost_max"));
+}

@@ -35,10 +35,14 @@ fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
 
 /// Drops every so manyth datagram that arrives.
 fn drop_every(pair: &Pair, period: u32) {
-    let rules = format!(
-        "table ip t {{ chain c {{ type filter hook input priority 0; ip protocol udp numgen inc mod {period} 0 counter drop; }} }}"
-    );
-    pair.far.namespace.command("nft", &[&rules]).unwrap();
+    let rule = format!("add rule ip t c ip protocol udp numgen inc mod {period} 0 counter drop");
+    for command in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        &rule,
+    ] {
+        pair.far.namespace.command("nft", &[command]).unwrap();
+    }
 }
 
 fn dropped(pair: &Pair) -> u64 {

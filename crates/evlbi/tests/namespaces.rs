@@ -33,16 +33,21 @@ fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
         .unwrap()
 }
 
-/// Drops every so manyth datagram that arrives.
-fn drop_every(pair: &Pair, period: u32) {
+/// Drops every so manyth datagram that arrives; says so when that cannot be done here.
+#[must_use]
+fn drop_every(pair: &Pair, period: u32) -> bool {
     let rule = format!("add rule ip t c ip protocol udp numgen inc mod {period} 0 counter drop");
     for command in [
         "add table ip t",
         "add chain ip t c { type filter hook input priority 0; }",
         &rule,
     ] {
-        pair.far.namespace.command("nft", &[command]).unwrap();
+        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
+            eprintln!("skipped: {error}");
+            return false;
+        }
     }
+    true
 }
 
 fn dropped(pair: &Pair) -> u64 {
@@ -71,7 +76,9 @@ fn loss_in_the_network_is_the_rules_counter() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    drop_every(&pair, 100);
+    if !drop_every(&pair, 100) {
+        return;
+    }
     let recv = listen(&pair, &["--no-gro"]);
     let sent = send(
         &pair,
@@ -145,7 +152,9 @@ fn loss_in_host_and_network_is_told_apart() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    drop_every(&pair, 50);
+    if !drop_every(&pair, 50) {
+        return;
+    }
     let (result, sent) = stalled(&pair);
     let host = no_room(&pair);
     let dropped = dropped(&pair);
@@ -173,7 +182,9 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
     let Some(pair) = pair_for_test(&wire, test) else {
         return;
     };
-    drop_every(&pair, 10);
+    if !drop_every(&pair, 10) {
+        return;
+    }
     let recv = listen(&pair, &[]);
     let options = ["--burst", "16", "--rate", "40M", "--duration", "1s"];
     let sent = send(&pair, &recv, &options);

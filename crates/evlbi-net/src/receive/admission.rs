@@ -72,6 +72,23 @@ struct Stream {
     host: Option<IpAddr>,
     size: usize,
     last: Nanos,
+    /// When the kernel received the last datagram. Both sides of a silence may be read at once.
+    last_stamp: Option<Duration>,
+}
+
+impl Stream {
+    fn heard(&mut self, stamp: Option<Duration>, now: Nanos) {
+        self.last = now;
+        self.last_stamp = stamp;
+    }
+
+    fn is_silent(&self, stamp: Option<Duration>, now: Nanos) -> bool {
+        let silence = match (self.last_stamp, stamp) {
+            (Some(last), Some(stamp)) => Nanos::from(stamp.saturating_sub(last)),
+            _ => now.since(self.last),
+        };
+        silence >= SILENCE
+    }
 }
 
 /// Decides which datagrams belong to the stream.
@@ -121,7 +138,7 @@ impl Admission {
                     .get(port)
                     .is_some_and(|sender| *sender == source)
             {
-                stream.last = now;
+                stream.heard(datagram.stamp, now);
                 return Admitted::Yes;
             }
             return self.stranger(datagram, now);
@@ -156,10 +173,10 @@ impl Admission {
         // One stream over several ports: at each the first sender from the same host.
         if same_host && stream.senders.get(port) == Some(&None) {
             stream.senders[port] = source;
-            stream.last = now;
+            stream.heard(datagram.stamp, now);
             return Admitted::Yes;
         }
-        let silent = now.since(stream.last) >= SILENCE;
+        let silent = stream.is_silent(datagram.stamp, now);
         let wrong_host = self.only.is_some() && !same_host;
         if !silent || wrong_host {
             self.foreign_source += 1;
@@ -239,6 +256,7 @@ impl Admission {
             host: candidate.0.map(|source| source.ip()),
             size: candidate.1,
             last: now,
+            last_stamp: ours.last().and_then(|kept| kept.stamp),
         });
         Some(ours)
     }

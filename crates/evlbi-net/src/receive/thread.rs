@@ -258,7 +258,10 @@ impl Loop {
         self.options.numbering.learn(&datagrams);
         if let Some(stream) = &mut self.stream {
             stream.first_stamp = stream.first_stamp.or(first[0].stamp);
-            stream.last_stamp = first.last().and_then(|kept| kept.stamp).or(stream.last_stamp);
+            stream.last_stamp = first
+                .last()
+                .and_then(|kept| kept.stamp)
+                .or(stream.last_stamp);
             for kept in &first {
                 stream.take(&mut *self.options.numbering, &kept.bytes);
             }

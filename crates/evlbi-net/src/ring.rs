@@ -25,31 +25,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cursors::{ReadEnd, WriteEnd};
 use events::{EventReader, EventWriter};
-use memory::{Mirror, Pages};
-
-/// How a ring is made.
-#[derive(Clone, Copy, Debug)]
-pub struct RingOptions {
-    /// Bytes of a slot: the constant data length of the stream's datagrams.
-    pub slot: usize,
-    /// Slots at least; rounded up so that all of them fill whole pages of memory.
-    pub slots: usize,
-    /// Events that may be on their way to the consumer at a time.
-    pub events: usize,
-    /// Whether to lock the memory, so that it is never swapped out (needs `ulimit -l`).
-    pub lock: bool,
-}
+use memory::Mirror;
 
 /// Why a ring could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// No slots, empty slots, or more than the address space holds.
-    #[error("a ring of {slots} slots of {slot} bytes is not possible")]
+    /// Empty slots, or slots larger than the ring.
+    #[error("slots of {slot} bytes do not fit a ring of {bytes} bytes; a larger --ring holds them")]
     Size {
-        /// Slots asked for.
-        slots: usize,
-        /// Bytes of each.
+        /// Bytes of a slot.
         slot: usize,
+        /// Bytes of the ring.
+        bytes: usize,
     },
     /// The kernel does not give the memory.
     #[error(
@@ -74,108 +61,60 @@ pub enum Refused {
     Length,
 }
 
-/// Makes a ring; every page of its memory is touched, so that the first datagrams need not wait.
-/// `T` is what the producer tells the consumer beside the data, such as a gap or a restart.
-///
-/// # Errors
-/// [`RingError`] when the size makes no sense or the memory cannot be had.
-pub fn ring<T: Copy + Send>(options: RingOptions) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    let RingOptions { slot, slots, .. } = options;
-    let size_error = RingError::Size { slots, slot };
-    let (_, bytes) = whole_pages(slots, slot).ok_or(size_error)?;
-    make(&Reserve::new(bytes)?.0, options)
-}
-
-/// Memory for a ring whose slots are not known yet. It is touched beforehand, which is slow, so that
-/// the ring can be made in an instant when the stream has begun.
-pub struct Reserve(Pages);
+/// Memory for a ring whose slots are not known yet. It is touched and mapped beforehand, which is slow, so
+/// that the ring can be made in an instant when the stream has begun.
+pub struct Reserve(Mirror);
 
 impl Reserve {
-    /// Takes `bytes` of memory.
+    /// Takes at least `bytes` of memory.
     ///
     /// # Errors
     /// [`RingError::Memory`] when they cannot be had.
     pub fn new(bytes: usize) -> Result<Reserve, RingError> {
         let memory_error = |source| RingError::Memory { bytes, source };
-        Pages::new(bytes).map(Reserve).map_err(memory_error)
+        let whole = bytes
+            .checked_next_multiple_of(memory::page())
+            // Mapped twice, and lengths of slices are at most isize::MAX.
+            .filter(|whole| *whole > 0 && *whole <= isize::MAX as usize / 2)
+            .ok_or_else(|| memory_error(io::ErrorKind::OutOfMemory.into()))?;
+        Mirror::new(whole).map(Reserve).map_err(memory_error)
     }
 
-    /// Makes a ring of slots of `slot` bytes, as many as the memory holds.
+    /// Makes a ring of slots of `slot` bytes, as many as the memory holds, with room for so many events on
+    /// their way to the consumer. `T` is what the producer tells the consumer beside the data, such as a
+    /// gap or a restart.
     ///
     /// # Errors
-    /// [`RingError::Size`] when not even the least possible ring fits.
-    pub fn ring_of<T: Copy + Send>(
+    /// [`RingError::Size`] when not one slot fits.
+    pub fn ring<T: Copy + Send>(
         self,
         slot: usize,
         events: usize,
     ) -> Result<(Producer<T>, Consumer<T>), RingError> {
-        let bytes = self.0.length();
-        let error = RingError::Size {
-            slots: bytes / slot.max(1),
+        let Reserve(memory) = self;
+        let bytes = memory.length();
+        let Some(capacity) = bytes.checked_div(slot).filter(|slots| *slots > 0) else {
+            return Err(RingError::Size { slot, bytes });
+        };
+        let shared = Arc::new(Shared {
+            memory,
             slot,
+            present: (0..capacity).map(|_| AtomicBool::new(false)).collect(),
+        });
+        let (write, read) = cursors::pair(capacity as u64);
+        let (event_writer, event_reader) = events::queue(events);
+        let producer = Producer {
+            write,
+            shared: Arc::clone(&shared),
+            events: event_writer,
         };
-        // The least ring that fills whole pages; as many of those as there is room for.
-        let Some((least, least_bytes)) = whole_pages(1, slot).filter(|(_, least)| *least <= bytes)
-        else {
-            return Err(error);
+        let consumer = Consumer {
+            read,
+            shared,
+            events: event_reader,
         };
-        let options = RingOptions {
-            slot,
-            slots: bytes / least_bytes * least,
-            events,
-            lock: false,
-        };
-        make(&self.0, options)
+        Ok((producer, consumer))
     }
-}
-
-fn make<T: Copy + Send>(
-    pages: &Pages,
-    options: RingOptions,
-) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    let RingOptions { slot, slots, .. } = options;
-    let (capacity, bytes) = whole_pages(slots, slot).ok_or(RingError::Size { slots, slot })?;
-    let memory_error = |source| RingError::Memory { bytes, source };
-    let memory = Mirror::new(pages, bytes).map_err(memory_error)?;
-    if options.lock
-        && let Err(error) = memory.lock()
-    {
-        tracing::warn!(
-            "cannot lock the ring's {bytes} bytes in memory: {error}; raise the limit (ulimit -l)"
-        );
-    }
-    let shared = Arc::new(Shared {
-        memory,
-        slot,
-        present: (0..capacity).map(|_| AtomicBool::new(false)).collect(),
-    });
-    let (write, read) = cursors::pair(capacity as u64);
-    let (event_writer, event_reader) = events::queue(options.events);
-    let producer = Producer {
-        write,
-        shared: Arc::clone(&shared),
-        events: event_writer,
-    };
-    let consumer = Consumer {
-        read,
-        shared,
-        events: event_reader,
-    };
-    Ok((producer, consumer))
-}
-
-/// The least number of slots, at least `slots`, that fills whole pages, and their bytes.
-fn whole_pages(slots: usize, slot: usize) -> Option<(usize, usize)> {
-    if slots == 0 || slot == 0 {
-        return None;
-    }
-    let page = memory::page();
-    // Both are multiples of the common divisor, and pages are powers of two.
-    let common = 1 << slot.trailing_zeros().min(page.trailing_zeros());
-    let capacity = slots.checked_next_multiple_of(page / common)?;
-    let bytes = capacity.checked_mul(slot)?;
-    // Mapped twice, and lengths of slices are at most isize::MAX.
-    (bytes <= isize::MAX as usize / 2).then_some((capacity, bytes))
 }
 
 struct Shared {
@@ -187,12 +126,14 @@ struct Shared {
 }
 
 impl Shared {
-    fn index(&self, position: u64) -> usize {
-        (position % self.present.len() as u64) as usize
+    /// Where a slot begins. The positions follow one another round the memory, whose length need be no
+    /// multiple of theirs: as many as there are slots never overlap.
+    fn start(&self, position: u64) -> usize {
+        (position.wrapping_mul(self.slot as u64) % self.memory.length() as u64) as usize
     }
 
     fn present(&self, position: u64) -> &AtomicBool {
-        &self.present[self.index(position)]
+        &self.present[(position % self.present.len() as u64) as usize]
     }
 }
 
@@ -229,7 +170,7 @@ impl<T: Copy> Producer<T> {
         if !self.write.may_write(position) {
             return Err(Refused::Full);
         }
-        let start = self.shared.index(position) * self.shared.slot;
+        let start = self.shared.start(position);
         // SAFETY: the position is neither handed to the consumer nor beyond what the consumer has
         // freed, so its slot is this producer's alone, and `&mut self` makes this the only access.
         let slot = unsafe { self.shared.memory.slice_mut(start, self.shared.slot) };
@@ -318,7 +259,7 @@ impl<T: Copy> Consumer<T> {
     pub fn span(&mut self) -> Span<'_> {
         let positions = self.read.readable();
         let slots = (positions.end - positions.start) as usize;
-        let start = self.shared.index(positions.start) * self.shared.slot;
+        let start = self.shared.start(positions.start);
         // SAFETY: these positions were handed to this consumer, who has not freed them, so the
         // producer does not touch them, and the borrow of `self` makes this the only access. They
         // are at most as many as there are slots, so that no byte is in the span twice.
@@ -378,31 +319,49 @@ mod tests {
     use super::*;
 
     fn small(slot: usize, slots: usize) -> (Producer<u8>, Consumer<u8>) {
-        ring(RingOptions {
-            slot,
-            slots,
-            events: 4,
-            lock: false,
-        })
-        .unwrap()
+        Reserve::new(slot * slots).unwrap().ring(slot, 4).unwrap()
     }
 
     #[test]
-    fn slots_fill_whole_pages() {
-        let page = memory::page();
-        for slot in [1, 3, 8, 1464, 4096, 8032, 8192, 9000, 65_499] {
-            for slots in [1, 2, 1000, 4096, 5000] {
-                let (capacity, bytes) = whole_pages(slots, slot).unwrap();
-                assert!(capacity >= slots && capacity < slots + page);
-                assert_eq!(bytes, capacity * slot);
-                assert_eq!(bytes % page, 0, "{capacity} slots of {slot}");
+    fn what_cannot_be_is_refused() {
+        let reserve = || Reserve::new(4096).unwrap();
+        assert!(matches!(
+            reserve().ring::<u8>(0, 1),
+            Err(RingError::Size { .. })
+        ));
+        assert!(matches!(
+            reserve().ring::<u8>(4097, 1),
+            Err(RingError::Size { .. })
+        ));
+        assert!(matches!(
+            Reserve::new(usize::MAX),
+            Err(RingError::Memory { .. })
+        ));
+        assert!(matches!(Reserve::new(0), Err(RingError::Memory { .. })));
+        let (producer, _consumer) = reserve().ring::<u8>(1464, 1).unwrap();
+        assert_eq!(producer.capacity(), 2);
+    }
+
+    #[test]
+    fn slots_that_do_not_divide_the_memory_stay_apart() {
+        for slot in [1, 3, 1000, 1464, 4095] {
+            let (mut producer, mut consumer) =
+                Reserve::new(8192).unwrap().ring::<u8>(slot, 1).unwrap();
+            let capacity = producer.capacity();
+            for round in 0..5 {
+                for position in round * capacity..(round + 1) * capacity {
+                    producer
+                        .place(position, &vec![position as u8; slot])
+                        .unwrap();
+                }
+                producer.publish((round + 1) * capacity);
+                let span = consumer.span();
+                for (position, data) in (span.first..).zip(span.data.chunks(slot)) {
+                    assert!(data.iter().all(|byte| *byte == position as u8));
+                }
+                consumer.free((round + 1) * capacity);
             }
         }
-        assert_eq!(whole_pages(1, 4096), Some((1, 4096)));
-        assert_eq!(whole_pages(0, 8), None);
-        assert_eq!(whole_pages(8, 0), None);
-        assert_eq!(whole_pages(usize::MAX, 8), None);
-        assert_eq!(whole_pages(usize::MAX / 8, 8), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 
 use evlbi_net::file::{Durability, Reader, ReaderOptions, Writer, WriterOptions};
-use evlbi_net::ring::{RingOptions, ring};
+use evlbi_net::ring::Reserve;
 use proptest::prelude::*;
 
 /// Bytes that tell where they are.
@@ -65,13 +65,10 @@ fn spans_of_a_ring_go_directly_to_the_disk() {
     const SLOT: usize = 1464;
     let directory = directory();
     let path = directory.path().join("recording");
-    let (mut producer, mut consumer) = ring::<()>(RingOptions {
-        slot: SLOT,
-        slots: 3000,
-        events: 1,
-        lock: false,
-    })
-    .unwrap();
+    let (mut producer, mut consumer) = Reserve::new(SLOT * 3000)
+        .unwrap()
+        .ring::<()>(SLOT, 1)
+        .unwrap();
     let all = content(SLOT * 20_000);
     let mut writer = Writer::create(&path, WriterOptions::default()).unwrap();
     if !writer.is_direct() {

@@ -270,7 +270,7 @@ impl Loop {
 
     /// Makes the ring for datagrams with so much data and gives its other end to the consumer.
     fn open(&mut self, data: usize, base: u64, now: Nanos) -> Option<Stream> {
-        let made = self.reserve.take()?.ring_of(data, EVENTS);
+        let made = self.reserve.take()?.ring(data, EVENTS);
         let (producer, consumer) = match made {
             Ok(ends) => ends,
             Err(error) => {

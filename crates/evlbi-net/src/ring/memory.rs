@@ -22,42 +22,22 @@ unsafe impl Send for Mirror {}
 // SAFETY: as above.
 unsafe impl Sync for Mirror {}
 
-/// Memory that has been touched and is not mapped yet.
-pub(super) struct Pages {
-    file: OwnedFd,
-    length: usize,
-}
-
-impl Pages {
-    /// `length` bytes. Touching them is slow: about two seconds for a gibibyte.
-    pub(super) fn new(length: usize) -> io::Result<Pages> {
-        Ok(Pages {
-            file: anonymous_file(length)?,
-            length,
-        })
+impl Mirror {
+    /// `length` bytes of touched memory, a multiple of the page size. Slow: about two seconds for a
+    /// gibibyte.
+    pub(super) fn new(length: usize) -> io::Result<Mirror> {
+        let file = anonymous_file(length)?;
+        let base = reserve(2 * length)?;
+        let mirror = Mirror { base, length };
+        for half in [base.as_ptr(), base.as_ptr().wrapping_add(length)] {
+            map_over(half, length, &file)?;
+        }
+        Ok(mirror)
     }
 
     /// Bytes that there are.
     pub(super) fn length(&self) -> usize {
         self.length
-    }
-}
-
-impl Mirror {
-    /// Maps the first `length` bytes of `pages`, a multiple of the page size.
-    pub(super) fn new(pages: &Pages, length: usize) -> io::Result<Mirror> {
-        let base = reserve(2 * length)?;
-        let mirror = Mirror { base, length };
-        for half in [base.as_ptr(), base.as_ptr().wrapping_add(length)] {
-            map_over(half, length, &pages.file)?;
-        }
-        Ok(mirror)
-    }
-
-    /// Keeps the memory from being swapped out.
-    pub(super) fn lock(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping.
-        succeed(unsafe { libc::mlock(self.base.as_ptr().cast(), 2 * self.length) })
     }
 
     /// The bytes from `start` on, which may run over the end into the beginning.
@@ -152,8 +132,8 @@ mod tests {
 
     #[test]
     fn the_end_goes_on_at_the_beginning() {
-        let pages = Pages::new(2 * page()).unwrap();
-        let mirror = Mirror::new(&pages, pages.length()).unwrap();
+        let mirror = Mirror::new(2 * page()).unwrap();
+        assert_eq!(mirror.length(), 2 * page());
         // SAFETY: the slices live one after the other.
         unsafe {
             mirror.slice_mut(2 * page() - 2, 4).copy_from_slice(b"wrap");
@@ -167,7 +147,7 @@ mod tests {
     fn too_much_memory_is_an_error() {
         let exabyte = 1usize << 60;
         assert!(available().unwrap() < exabyte as u64);
-        let error = Pages::new(exabyte).err().unwrap();
+        let error = Mirror::new(exabyte).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
     }
 }

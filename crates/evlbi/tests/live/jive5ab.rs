@@ -1,13 +1,11 @@
 //! jive5ab's udps, byte by byte, both ways: a sender and a reader that do what its programs do.
 
-mod support;
-
 use std::fs;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use crate::support::{Recv, assert_numbers, send};
 use evlbi_wire::pattern;
-use support::{Recv, assert_numbers, send};
 
 const FRAME: usize = 8032;
 /// An 8032-byte frame at an MTU of 1500: eight fragments, of which only the first has a header.

@@ -1,13 +1,11 @@
 //! Whatever arrives, the stream is recorded and everything else is counted; whatever is asked, the answer helps.
 
-mod support;
-
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
 
+use crate::support::{Recv, assert_numbers, brief, evlbi, number, try_send};
 use evlbi_wire::pattern;
-use support::{Recv, assert_numbers, brief, evlbi, number, try_send};
 
 const FRAME: usize = 1032;
 
@@ -171,7 +169,7 @@ fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
     let options = ["--gaps", gaps.to_str().unwrap(), "--fsync", "none"];
     let recv = Recv::start("udp://127.0.0.1:0", Path::new("/dev/full"), &options);
     let options = ["--rate", "80M", "--duration", "500ms", "--mtu", "9000"];
-    let sent = support::send("pattern:8032", &recv.url(), &options);
+    let sent = crate::support::send("pattern:8032", &recv.url(), &options);
     let received = recv.end();
     let result = received.result();
     assert!(!received.status.success());
@@ -207,7 +205,7 @@ fn a_recording_that_grows_too_long_is_counted() {
     let mut shell = std::process::Command::new("bash");
     let recv = Recv::listening(shell.args(["-c", &command]), 1);
     let options = ["--rate", "400M", "--duration", "1600ms", "--mtu", "9000"];
-    support::send("pattern:8032", &recv.url(), &options);
+    crate::support::send("pattern:8032", &recv.url(), &options);
     let received = recv.end();
     let result = received.result();
     assert!(!received.status.success());

@@ -1,16 +1,13 @@
 //! Recordings go through `evlbi send` and `evlbi recv` over real sockets, and a relay that harms them.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use std::sync::Mutex;
 
+use crate::support::{Recv, Relay, assert_numbers, brief, each, number, recordings, send};
 use evlbi_core::path::Impairment;
 use evlbi_wire::fill;
-use support::{Recv, Relay, assert_numbers, brief, each, number, python, recordings, send};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -290,7 +287,7 @@ fn a_recording_travels_over_tcp() {
         let sent = send(text(&path), &format!("tcp://{}", recv.address()), &[]);
         recv.finish();
         let before = fs::read(&path).unwrap();
-        let whole = before.len() - support::number(&sent, "truncated_bytes") as usize;
+        let whole = before.len() - crate::support::number(&sent, "truncated_bytes") as usize;
         assert!(
             fs::read(&out).unwrap() == before[..whole],
             "{}",

@@ -1,13 +1,11 @@
 //! Loss in the network and loss in the host, told apart, with the kernel's own counters as the truth.
 
-mod support;
-
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::{Recv, assert_numbers, brief, number};
 use evlbi_net::netns::{Pair, Wire, pair_for_test};
 use serde_json::Value;
-use support::{Recv, assert_numbers, brief, number};
 
 fn exact_wire() -> Wire {
     Wire {
@@ -29,7 +27,7 @@ fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
     let to = recv.url();
     pair.near
         .namespace
-        .run(|| support::send("pattern:1024", &to, more))
+        .run(|| crate::support::send("pattern:1024", &to, more))
         .unwrap()
 }
 
@@ -72,7 +70,7 @@ fn no_room(pair: &Pair) -> u64 {
 
 #[test]
 fn loss_in_the_network_is_the_rules_counter() {
-    let test = "loss_in_the_network_is_the_rules_counter";
+    let test = "namespaces::loss_in_the_network_is_the_rules_counter";
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
@@ -113,7 +111,7 @@ fn stalled(pair: &Pair) -> (Value, Value) {
     let options = ["--no-gso", "--rate", "20M", "--duration", "2s"];
     let sent = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
-            let send = || support::send("pattern:1024", &to, &options);
+            let send = || crate::support::send("pattern:1024", &to, &options);
             pair.near.namespace.run(send).unwrap()
         });
         while no_room(pair) < 200 && !sending.is_finished() {
@@ -127,7 +125,7 @@ fn stalled(pair: &Pair) -> (Value, Value) {
 
 #[test]
 fn loss_in_the_host_is_the_kernels_counter() {
-    let test = "loss_in_the_host_is_the_kernels_counter";
+    let test = "namespaces::loss_in_the_host_is_the_kernels_counter";
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
@@ -148,7 +146,7 @@ fn loss_in_the_host_is_the_kernels_counter() {
 
 #[test]
 fn loss_in_host_and_network_is_told_apart() {
-    let test = "loss_in_host_and_network_is_told_apart";
+    let test = "namespaces::loss_in_host_and_network_is_told_apart";
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
@@ -174,7 +172,7 @@ fn loss_in_host_and_network_is_told_apart() {
 
 #[test]
 fn with_joined_datagrams_the_parts_still_sum_up() {
-    let test = "with_joined_datagrams_the_parts_still_sum_up";
+    let test = "namespaces::with_joined_datagrams_the_parts_still_sum_up";
     let wire = Wire {
         mtu: 9000,
         ..Wire::default()

@@ -1,7 +1,5 @@
 //! The program under test at work: receivers, senders, relays that know the truth, and recordings to carry.
 
-#![allow(dead_code)]
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};

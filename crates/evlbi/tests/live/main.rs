@@ -1,0 +1,8 @@
+//! The program over real sockets: recordings through lossy paths, losses told apart in namespaces, abuse,
+//! and jive5ab's protocol byte by byte.
+
+mod jive5ab;
+mod namespaces;
+mod robust;
+mod support;
+mod transport;

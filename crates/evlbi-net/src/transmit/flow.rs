@@ -172,7 +172,9 @@ impl Flow {
         let offset = self.offset;
         let datagrams = self.send_from(current, due)?;
         let span = self.span(self.offset - offset);
-        self.pacer.left(now, due, span);
+        if !matches!(self.options.clock, Clock::None) {
+            self.pacer.left(now, due, span);
+        }
         self.note_departure(now, planned, span);
         if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
             self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);

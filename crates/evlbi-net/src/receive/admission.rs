@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
-use evlbi_wire::vtp;
+use evlbi_wire::{vdif, vtp};
 
 use crate::udp::Datagram;
 
@@ -262,7 +262,7 @@ impl Admission {
     }
 
     /// Whether what is kept looks like the beginning of a stream: two datagrams or more of one sender and
-    /// size that number on from each other. A probe does not.
+    /// size that number on from each other, or one that holds whole VDIF frames. A probe does not.
     pub fn promises(&self, numbering: &mut dyn Numbering) -> bool {
         let Some(newest) = self.kept.last() else {
             return false;
@@ -272,7 +272,12 @@ impl Admission {
             .of(candidate)
             .map(|kept| kept.bytes.as_slice())
             .collect();
-        datagrams.len() > 1 && number_on(numbering, &datagrams)
+        match datagrams.as_slice() {
+            [one] => {
+                vtp::split(one).is_some_and(|(_, data)| holds_frames(data)) || holds_frames(one)
+            }
+            several => number_on(numbering, several),
+        }
     }
 
     /// The stream's sender spoke again, or nothing came of it: what is kept is foreign.
@@ -286,6 +291,18 @@ impl Admission {
             .iter()
             .filter(move |kept| (kept.source, kept.bytes.len()) == candidate)
     }
+}
+
+/// Whether the data is whole VDIF frames of one length.
+fn holds_frames(data: &[u8]) -> bool {
+    vdif::Header::parse(data).is_ok_and(|header| {
+        let length = header.frame_length();
+        header.shape().check().is_ok()
+            && data.len().is_multiple_of(length)
+            && data.chunks(length).all(|frame| {
+                vdif::Header::parse(frame).is_ok_and(|next| next.shape() == header.shape())
+            })
+    })
 }
 
 /// Whether the numbers lie close together and are mostly different ones.
@@ -401,6 +418,20 @@ mod tests {
             2
         );
         assert_eq!(admission.foreign_size, 1);
+    }
+
+    #[test]
+    fn one_datagram_promises_a_stream_if_it_is_a_frame() {
+        let promises = |bytes: &[u8]| {
+            let mut admission = Admission::new(None, 1);
+            admit(&mut admission, sender(1), bytes, Nanos(0));
+            admission.promises(&mut Numbers)
+        };
+        let frame = &evlbi_wire::pattern::period(1032, 0).unwrap()[..1032];
+        assert!(promises(&[&vtp::header(7), frame].concat()));
+        assert!(!promises(&[&vtp::header(7), &frame[..1000]].concat()));
+        assert!(!promises(b"probe"));
+        assert!(!promises(&[0; 64]));
     }
 
     #[test]

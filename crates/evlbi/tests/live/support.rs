@@ -47,6 +47,10 @@ impl Recv {
         if !more.contains(&"--idle") && !more.contains(&"--duration") {
             command.args(["--idle", "500ms"]);
         }
+        if !more.contains(&"--ring") {
+            // Touching the usual 256 MiB would take most of a short test's time.
+            command.args(["--ring", "64MiB"]);
+        }
         Recv::listening(command.args(more), ports)
     }
 

@@ -18,9 +18,11 @@ use crate::time::Nanos;
 pub const CATCH_UP: u64 = 2;
 /// The lag that is given up instead of caught up.
 pub const MOST_LAG: Nanos = Nanos::SECOND;
-/// A jump between the times of successive frames that is taken for an error in the recording rather
-/// than for a pause: forward beyond this, or backward at all.
+/// The longest pause of a recording that is kept. A time further ahead is taken for an error.
 const LONGEST_PAUSE: Nanos = Nanos(60_000_000_000);
+/// How late a frame may come in its recording and still be one out of order. A time further back is
+/// taken for an error.
+const LONGEST_DISORDER: Nanos = Nanos::SECOND;
 /// At intervals as long as this each datagram leaves by itself, exactly spaced.
 const SINGLE_FROM: Nanos = Nanos(10_000);
 /// Length of a train of datagrams, where they follow each other faster than that.
@@ -51,20 +53,33 @@ impl ByRate {
 ///
 /// Each thread is measured against its own first frame, since threads of one recording may lie apart by
 /// a constant; frames of one time are spread evenly over the time that a frame lasts. Pauses of the
-/// recording are kept. A frame whose time lies before its predecessor's, or more than a minute after
-/// it, follows its predecessor at once and counts as a jump.
+/// recording are kept up to a minute. A frame that lies up to a second behind its predecessor is out of
+/// order: it follows at once and moves no other frame.
+///
+/// Any other time is a jump, counted, and its frame follows its predecessor after one frame's share of
+/// time. Whether the recording went on elsewhere or one header is wrong shows the next frame of the same
+/// thread: it either continues the jump, and the thread is measured against that from then on, or the
+/// thread goes on as if nothing had been.
 #[derive(Clone, Debug)]
 pub struct ByTime {
     rate: FrameRate,
     threads: u64,
-    first: HashMap<StreamKey, First>,
+    seen: HashMap<StreamKey, Thread>,
     last_due: Nanos,
     jumps: u64,
 }
 
-/// Where a thread began.
+/// What the frames of a thread are measured against.
 #[derive(Clone, Copy, Debug)]
-struct First {
+struct Thread {
+    anchor: Anchor,
+    /// The last frame, where its time was a jump.
+    jumped: Option<Anchor>,
+}
+
+/// A frame whose nominal time is known.
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
     index: i64,
     due: Nanos,
 }
@@ -75,63 +90,44 @@ impl ByTime {
         ByTime {
             rate,
             threads: threads.max(1) as u64,
-            first: HashMap::new(),
+            seen: HashMap::new(),
             last_due: Nanos(0),
             jumps: 0,
         }
     }
 
-    /// When a frame is due, counted from the first frame.
+    /// When a frame is due, counted from the first frame; never before the frame that came before it.
     pub fn due(&mut self, key: StreamKey, time: FrameTime) -> Nanos {
         let index = time.index(self.rate);
-        let step = self.frame_span();
-        let follows = match self.first.is_empty() {
-            true => Nanos(0),
-            false => self.last_due.plus(step),
-        };
-        let known = self.first.len() as u64;
-        let first = *self.first.entry(key).or_insert(First {
+        let next = Anchor {
             index,
-            // A thread that begins later than the others begins where the stream is.
-            due: if known < self.threads {
-                Nanos(known * step.0).max(follows)
-            } else {
-                follows
-            },
+            due: self.next_due(),
+        };
+        let thread = self.seen.get(&key).copied().unwrap_or(Thread {
+            anchor: next,
+            jumped: None,
         });
-        let due = first
-            .due
-            .0
-            .checked_add_signed(self.signed_span(index.saturating_sub(first.index)));
-        let due = due.map(Nanos).filter(|due| {
-            due.plus(step) >= self.last_due && due.since(self.last_due) <= LONGEST_PAUSE
-        });
-        let due = due.unwrap_or_else(|| {
-            self.jumps += 1;
-            self.first.insert(
-                key,
-                First {
-                    index,
-                    due: follows,
-                },
-            );
-            follows
-        });
-        self.last_due = self.last_due.max(due);
+        let believed = [Some(thread.anchor), thread.jumped]
+            .into_iter()
+            .flatten()
+            .find_map(|anchor| Some((anchor, self.due_against(anchor, index)?)));
+        let (anchor, due) = believed.unwrap_or((thread.anchor, next.due));
+        let jumped = believed.is_none().then_some(next);
+        self.jumps += u64::from(jumped.is_some());
+        self.seen.insert(key, Thread { anchor, jumped });
+        self.last_due = due;
         due
     }
 
     /// When a frame is due whose header does not tell its time: after the one before it.
     pub fn follow(&mut self) -> Nanos {
-        if !self.first.is_empty() {
-            self.last_due = self.last_due.plus(self.frame_span());
-        }
+        self.last_due = self.next_due();
         self.last_due
     }
 
     /// The time between two frames of the whole stream.
     pub fn frame_span(&self) -> Nanos {
-        Nanos(self.span(1).0 / self.threads)
+        Nanos(Nanos::SECOND.0 / u64::from(self.rate.get()) / self.threads)
     }
 
     /// Frames whose time could not be followed.
@@ -139,14 +135,22 @@ impl ByTime {
         self.jumps
     }
 
-    fn span(&self, frames: u64) -> Nanos {
-        let nanos = u128::from(frames) * 1_000_000_000 / u128::from(self.rate.get());
-        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    /// When the frame after the last one is due, whatever its time.
+    fn next_due(&self) -> Nanos {
+        match self.seen.is_empty() {
+            true => Nanos(0),
+            false => self.last_due.plus(self.frame_span()),
+        }
     }
 
-    fn signed_span(&self, frames: i64) -> i64 {
-        let span = i64::try_from(self.span(frames.unsigned_abs()).0).unwrap_or(i64::MAX);
-        if frames < 0 { -span } else { span }
+    /// When frame `index` is due by its distance from `anchor`; `None` where that is a jump.
+    fn due_against(&self, anchor: Anchor, index: i64) -> Option<Nanos> {
+        let frames = i128::from(index) - i128::from(anchor.index);
+        let span = frames * i128::from(Nanos::SECOND.0) / i128::from(self.rate.get());
+        let ahead = i128::from(anchor.due.0) + span - i128::from(self.last_due.0);
+        (-i128::from(LONGEST_DISORDER.0)..=i128::from(LONGEST_PAUSE.0))
+            .contains(&ahead)
+            .then(|| self.last_due.plus(Nanos(ahead.max(0) as u64)))
     }
 }
 
@@ -234,11 +238,14 @@ mod tests {
 
     #[test]
     fn a_rate_does_not_drift() {
-        // 1464 bytes at 937 Mbit/s: 12.4994... us, never a whole number of nanoseconds.
+        // 1464 bytes at 937 Mbit/s: 12.4994... us, never a whole number of nanoseconds. 10^12 packets
+        // take 11 712 / 937 * 10^6 s = 12 499 466 s 382 070 437 ns and a part of one.
         let schedule = ByRate::new(BitRate::new(937_000_000).unwrap());
         let n = 1_000_000_000_000u64;
-        let exact = 1464.0 * 8.0 * n as f64 / 937e6;
-        assert!((schedule.due(n * 1464).as_secs_f64() - exact).abs() < 1e-3);
+        assert_eq!(schedule.due(n * 1464), Nanos(12_499_466_382_070_437));
+        // One packet on it is still one interval on, to the nanosecond.
+        let interval = schedule.due((n + 1) * 1464).since(schedule.due(n * 1464));
+        assert!((12_499..=12_500).contains(&interval.0), "{interval:?}");
         // A year at 32 Gbit/s still fits.
         let fast = ByRate::new(BitRate::new(32_000_000_000).unwrap());
         assert_eq!(
@@ -291,7 +298,87 @@ mod tests {
         assert_eq!(due(100, 3), 3_000_000);
         assert_eq!(due(i64::MAX, u32::MAX), 4_000_000);
         assert_eq!(due(i64::MIN, 0), 5_000_000);
+        assert_eq!(due(100, 6), 6_000_000);
+        assert_eq!(times.jumps(), 3);
+    }
+
+    #[test]
+    fn a_wild_time_loses_no_pause_of_the_recording() {
+        let mut times = ByTime::new(rate(1000), 2);
+        let mut due = |thread, second, frame| times.due(key(thread), FrameTime { second, frame }).0;
+        assert_eq!(due(0, 100, 0), 0);
+        assert_eq!(due(1, 100, 0), 500_000);
+        assert_eq!(due(0, 500_000, 1), 1_000_000);
+        // Frames 1 to 9 of thread 1 are not there.
+        assert_eq!(due(1, 100, 10), 10_500_000);
+        assert_eq!(due(0, 100, 11), 11_000_000);
+        assert_eq!(times.jumps(), 1);
+    }
+
+    #[test]
+    fn a_recording_that_goes_on_elsewhere_is_followed() {
+        let mut times = ByTime::new(rate(1000), 2);
+        let mut due = |thread, second, frame| times.due(key(thread), FrameTime { second, frame }).0;
+        assert_eq!(due(0, 100, 0), 0);
+        assert_eq!(due(1, 100, 0), 500_000);
+        // The next scan, an hour on; and one from the year before.
+        for (jump, second) in [(1, 3700), (2, -31_000_000)] {
+            let begins = jump * 5_000_000 - 4_000_000;
+            for frame in 0..5 {
+                let step = begins + u64::from(frame) * 1_000_000;
+                assert_eq!(due(0, second, frame), step);
+                assert_eq!(due(1, second, frame), step + 500_000);
+            }
+        }
         assert_eq!(times.jumps(), 4);
+    }
+
+    #[test]
+    fn frames_out_of_order_do_not_delay_the_rest() {
+        // The fourth of every ten frames comes three places late.
+        let order = [0, 1, 2, 4, 5, 6, 3, 7, 8, 9];
+        let mut times = ByTime::new(rate(1000), 1);
+        let mut last = 0;
+        for ten in 0..10_000u64 {
+            for (place, frame) in order.into_iter().enumerate() {
+                let index = ten * 10 + frame;
+                let time = FrameTime::from_index(index as i64, rate(1000));
+                let due = times.due(key(0), time).0;
+                // The late one leaves with the one before it.
+                let expected = if place == 6 { index + 3 } else { index };
+                assert_eq!(due, expected * 1_000_000);
+                assert!(due >= last);
+                last = due;
+            }
+        }
+        assert_eq!(times.jumps(), 0);
+    }
+
+    #[test]
+    fn threads_in_any_order_keep_the_time() {
+        let mut times = ByTime::new(rate(1000), 8);
+        let slot = Nanos(125_000);
+        for index in 0..10_000u64 {
+            for place in 0..8 {
+                let thread = (place + index % 8) % 8;
+                let time = FrameTime::from_index(index as i64, rate(1000));
+                let due = times.due(key(thread as u16), time).0;
+                let begins = index * 1_000_000;
+                assert!(
+                    (begins..begins + 8 * slot.0).contains(&due),
+                    "{index}: {due}"
+                );
+            }
+        }
+        assert_eq!(times.jumps(), 0);
+    }
+
+    #[test]
+    fn recordings_may_begin_out_of_order() {
+        let mut times = ByTime::new(rate(1000), 1);
+        let mut due = |frame| times.due(key(0), FrameTime { second: 100, frame }).0;
+        assert_eq!([due(3), due(0), due(1), due(4)], [0, 0, 0, 1_000_000]);
+        assert_eq!(times.jumps(), 0);
     }
 
     #[test]
@@ -350,8 +437,70 @@ mod tests {
         #[test]
         fn times_never_panic(times in proptest::collection::vec((any::<u16>(), any::<i64>(), any::<u32>()), 1..50)) {
             let mut schedule = ByTime::new(rate(25_600), 4);
+            let mut last = Nanos(0);
             for (thread, second, frame) in times {
-                schedule.due(key(thread), FrameTime { second, frame });
+                let due = schedule.due(key(thread), FrameTime { second, frame });
+                prop_assert!(due >= last);
+                last = due;
+            }
+        }
+
+        #[test]
+        fn gaps_and_disorder_never_drift(
+            steps in proptest::collection::vec((1i64..2000, 0i64..500), 1..200),
+            threads in 1u16..5, frames in 1u32..50_000,
+        ) {
+            // Frames lost at will; between the others, any number comes up to half a second late.
+            let mut schedule = ByTime::new(rate(frames), usize::from(threads));
+            let due_of = |index: i64| (index as u128 * 1_000_000_000 / u128::from(frames)) as u64;
+            let late_by = |permille: i64| permille * i64::from(frames) / 1000;
+            let mut index = 0;
+            for thread in 0..threads {
+                schedule.due(key(thread), FrameTime::from_index(0, rate(frames)));
+            }
+            for (step, late) in steps {
+                index += step % i64::from(frames) + 1;
+                for thread in 0..threads {
+                    let due = schedule.due(key(thread), FrameTime::from_index(index, rate(frames)));
+                    let slot = schedule.frame_span().0 * u64::from(thread);
+                    prop_assert_eq!(due.0, due_of(index) + slot);
+                }
+                let back = (index - late_by(late)).max(0);
+                let straggler = schedule.due(key(0), FrameTime::from_index(back, rate(frames)));
+                prop_assert!(straggler.0 >= due_of(index));
+                prop_assert!(straggler.0 < due_of(index + 1));
+            }
+            prop_assert_eq!(schedule.jumps(), 0);
+        }
+
+        #[test]
+        fn a_rate_is_exact_anywhere(bits in 1u64..1_000_000_000_000, bytes in 0u64..1 << 40) {
+            let Nanos(due) = ByRate::new(BitRate::new(bits).unwrap()).due(bytes);
+            // The largest whole number of nanoseconds in which no more than these bytes pass.
+            let bits_by = |nanos: u64| u128::from(nanos) * u128::from(bits);
+            let wanted = u128::from(bytes) * 8_000_000_000;
+            prop_assert!(due == u64::MAX || (bits_by(due) <= wanted && wanted < bits_by(due + 1)));
+        }
+
+        #[test]
+        fn no_stall_makes_more_than_twice_the_rate(stalls in proptest::collection::vec(0u64..3000, 1..100)) {
+            let mut pacer = Pacer::new(Nanos(0));
+            let span = Nanos(100);
+            let mut left = Vec::new();
+            let mut now = Nanos(0);
+            for (n, stall) in stalls.into_iter().enumerate() {
+                let due = Nanos(n as u64 * span.0);
+                // Stopped now and then, else punctual.
+                let stopped = if stall > 2000 { stall * 10 } else { 0 };
+                now = now.plus(Nanos(stopped)).max(pacer.departure(due));
+                pacer.left(now, due, span);
+                left.push(now);
+            }
+            for (from, first) in left.iter().enumerate() {
+                for (to, last) in left.iter().enumerate().skip(from) {
+                    let trains = (to - from) as u64;
+                    prop_assert!(last.since(*first).0 >= trains * span.0 / CATCH_UP);
+                }
             }
         }
 

@@ -57,19 +57,29 @@ pub enum PacketiseError {
         /// IP, UDP and sequence headers in bytes.
         headers: usize,
     },
-    /// The frame's divisors that fit are tiny.
+    /// The frame's divisors that fit the MTU are tiny (below 200 bytes).
     #[error(
         "frames of {frame_length} bytes cut into equal parts that fit an MTU of {mtu} would be only {best} bytes each; raise --mtu to {enough} or cut them as bytes with --cut plain"
     )]
-    NoDivisor {
+    SmallParts {
         /// Length of the frame in bytes.
         frame_length: usize,
         /// The MTU in bytes.
         mtu: usize,
         /// The largest divisor that fits.
         best: usize,
-        /// An MTU that carries whole frames.
+        /// The least MTU at which the parts are large enough.
         enough: usize,
+    },
+    /// The frame's divisors that fit any datagram are tiny (below 200 bytes).
+    #[error(
+        "frames of {frame_length} bytes cut into equal parts that fit a datagram would be only {best} bytes each, whatever the MTU; cut them as bytes with --cut plain"
+    )]
+    NoDivisor {
+        /// Length of the frame in bytes.
+        frame_length: usize,
+        /// The largest divisor that fits.
+        best: usize,
     },
     /// A frame of no length.
     #[error("frames of no length cannot be sent")]
@@ -106,24 +116,33 @@ pub fn payload_length(
                 return Err(too_small);
             }
             let best = largest_divisor(frame_length, most);
-            if best < LEAST_FRAGMENT.min(frame_length) {
-                return Err(PacketiseError::NoDivisor {
+            if best >= LEAST_FRAGMENT.min(frame_length) {
+                return Ok(best);
+            }
+            Err(match smallest_divisor(frame_length, longest) {
+                Some(part) => PacketiseError::SmallParts {
                     frame_length,
                     mtu,
                     best,
-                    enough: frame_length + headers + 1,
-                });
-            }
-            Ok(best)
+                    enough: part + headers + 1,
+                },
+                None => PacketiseError::NoDivisor { frame_length, best },
+            })
         }
     }
 }
 
 /// Largest divisor of `number` that is at most `most`.
 fn largest_divisor(number: usize, most: usize) -> usize {
-    (number.div_ceil(most)..=number)
-        .find(|parts| number.is_multiple_of(*parts))
-        .map_or(1, |parts| number / parts)
+    (1..=most.min(number))
+        .rev()
+        .find(|part| number.is_multiple_of(*part))
+        .unwrap_or(1)
+}
+
+/// Smallest divisor of `number` that is worth a datagram, where one of at most `most` is.
+fn smallest_divisor(number: usize, most: usize) -> Option<usize> {
+    (LEAST_FRAGMENT.min(number)..=most).find(|part| number.is_multiple_of(*part))
 }
 
 #[cfg(test)]
@@ -168,21 +187,84 @@ mod tests {
         assert_eq!(cut(0, 1500), Err(PacketiseError::EmptyFrame));
         // 8 * 1009 (a prime): the divisors that fit 1500 are 1009 and smaller.
         assert_eq!(cut(8 * 1009, 1500), Ok(1009));
+        // 8 * 1511: 1511 bytes go as soon as the MTU is above 36 + 1511.
         let error = cut(8 * 1511, 1500).unwrap_err();
-        assert!(error.to_string().contains("--mtu to 12125"), "{error}");
+        assert!(error.to_string().contains("--mtu to 1548 "), "{error}");
+        assert_eq!(cut(8 * 1511, 1547), Err(error_at(1547)));
+        assert_eq!(cut(8 * 1511, 1548), Ok(1511));
+        // 8 * 65521 has no divisor from 200 to the longest datagram: no MTU would do.
+        let error = cut(8 * 65_521, 65_536).unwrap_err();
+        assert_eq!(
+            error,
+            PacketiseError::NoDivisor {
+                frame_length: 8 * 65_521,
+                best: 8
+            }
+        );
+        assert!(!error.to_string().contains("raise"), "{error}");
+    }
+
+    fn error_at(mtu: usize) -> PacketiseError {
+        PacketiseError::SmallParts {
+            frame_length: 8 * 1511,
+            mtu,
+            best: 8,
+            enough: 1548,
+        }
+    }
+
+    #[test]
+    fn longer_headers_of_ipv6_count() {
+        let cut = |mtu, rule| payload_length(8032, mtu, Family::V6, VTP, rule);
+        assert_eq!(cut(1500, Rule::Plain), Ok(1440));
+        assert_eq!(cut(9000, Rule::Plain), Ok(8944));
+        assert_eq!(cut(8089, Rule::Frames), Ok(8032));
+        assert_eq!(cut(8088, Rule::Frames), Ok(4016));
+        // RFC 8200: the fixed header is not part of the payload length.
+        assert_eq!(cut(1_000_000, Rule::Plain), Ok(65_512));
+    }
+
+    #[test]
+    fn without_sequence_number_there_is_more_room() {
+        let cut = |mtu| payload_length(8032, mtu, Family::V4, 0, Rule::Frames);
+        assert_eq!(cut(8061), Ok(8032));
+        assert_eq!(cut(8060), Ok(4016));
     }
 
     proptest! {
         #[test]
-        fn data_divides_the_frame_and_fits(words in 8usize..20_000, mtu in 576usize..10_000) {
+        fn data_divides_the_frame_and_fits(
+            words in 8usize..20_000, mtu in 576usize..70_000, v6: bool,
+        ) {
             let frame = words * 8;
-            if let Ok(length) = payload_length(frame, mtu, Family::V4, VTP, Rule::Frames) {
-                prop_assert_eq!(frame % length, 0);
-                prop_assert!(36 + length < mtu);
-                // No larger divisor fits.
-                let larger = (length + 1..frame + 1).find(|d| frame.is_multiple_of(*d)).unwrap_or(usize::MAX);
-                prop_assert!(length == frame || 36 + larger >= mtu || larger > 65_499);
+            let (family, headers, longest) = match v6 {
+                true => (Family::V6, 56, 65_519),
+                false => (Family::V4, 36, 65_499),
+            };
+            let fits = |part: usize, mtu: usize| {
+                frame.is_multiple_of(part) && headers + part < mtu && part <= longest
+            };
+            let largest = (1..=frame).rev().find(|part| fits(*part, mtu));
+            match payload_length(frame, mtu, family, VTP, Rule::Frames) {
+                Ok(length) => prop_assert_eq!(Some(length), largest),
+                Err(PacketiseError::SmallParts { best, enough, .. }) => {
+                    prop_assert_eq!(Some(best), largest);
+                    let now = payload_length(frame, enough, family, VTP, Rule::Frames);
+                    prop_assert!(now.is_ok_and(|length| length >= 200));
+                    prop_assert!(payload_length(frame, enough - 1, family, VTP, Rule::Frames).is_err());
+                }
+                Err(error) => {
+                    prop_assert_eq!(&error, &PacketiseError::NoDivisor { frame_length: frame, best: largest.unwrap() });
+                    prop_assert!(payload_length(frame, 70_000, family, VTP, Rule::Frames).is_err());
+                }
             }
+        }
+
+        #[test]
+        fn no_lengths_panic(frame: usize, mtu: usize, v6: bool, plain: bool) {
+            let family = if v6 { Family::V6 } else { Family::V4 };
+            let rule = if plain { Rule::Plain } else { Rule::Frames };
+            let _ = payload_length(frame, mtu, family, VTP, rule);
         }
     }
 }

@@ -191,10 +191,53 @@ mod tests {
         let (out, truth) = run(all, 4, 10_000);
         assert_eq!(out.len(), 10_000);
         assert!(truth.reordered > 100);
+        let mut as_far_as_said = 0;
         for (place, number) in out.iter().enumerate() {
             let overtaken = out[..place].iter().filter(|other| *other > number).count();
             assert!(overtaken <= 5, "{number} was overtaken by {overtaken}");
+            as_far_as_said += u64::from(overtaken == 5);
         }
+        // Less only where two are held back together, or at the end.
+        assert!(
+            as_far_as_said * 10 > truth.reordered * 8,
+            "{as_far_as_said}"
+        );
+    }
+
+    #[test]
+    fn every_impairment_happens_as_often_as_asked() {
+        let asked = Impairment {
+            loss: 0.1,
+            duplicate: 0.05,
+            reorder: 0.03,
+            distance: 4,
+        };
+        let count = 200_000;
+        let (_, truth) = run(asked, 11, count);
+        let lost = truth.lost + truth.lost_before + truth.lost_after;
+        assert_eq!(truth.offered, truth.delivered + lost);
+        for (happened, of, fraction) in [
+            (lost, count, 0.1),
+            (truth.duplicates, truth.delivered, 0.05),
+            // One held back is late unless the four after it are held back, too: never here.
+            (truth.reordered, truth.delivered, 0.03),
+        ] {
+            let sigma = (of as f64 * fraction * (1.0 - fraction)).sqrt();
+            let off = happened as f64 - of as f64 * fraction;
+            assert!(off.abs() < 4.0 * sigma, "{happened} of {of}, {fraction}");
+        }
+    }
+
+    #[test]
+    fn what_happens_follows_from_the_seed() {
+        let all = Impairment {
+            loss: 0.1,
+            duplicate: 0.1,
+            reorder: 0.1,
+            distance: 3,
+        };
+        assert_eq!(run(all, 5, 2000), run(all, 5, 2000));
+        assert_ne!(run(all, 5, 2000).0, run(all, 6, 2000).0);
     }
 
     proptest! {

@@ -1,13 +1,14 @@
 //! Bit rates.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 /// Bits per second, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct BitRate(u64);
+pub struct BitRate(NonZeroU64);
 
 /// A text is no bit rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,12 +18,12 @@ pub struct BitRateError(String);
 impl BitRate {
     /// `None` for zero.
     pub fn new(bits_per_second: u64) -> Option<BitRate> {
-        (bits_per_second > 0).then_some(BitRate(bits_per_second))
+        NonZeroU64::new(bits_per_second).map(BitRate)
     }
 
     /// Bits per second.
     pub fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 }
 
@@ -50,27 +51,28 @@ impl FromStr for BitRate {
         if !(1.0..1e15).contains(&bits) {
             return Err(error());
         }
-        Ok(BitRate(bits.round() as u64))
+        BitRate::new(bits.round() as u64).ok_or_else(error)
     }
 }
 
 impl fmt::Display for BitRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (factor, unit) = match self.0 {
+        let bits = self.get();
+        let (factor, unit) = match bits {
             1_000_000_000.. => (1_000_000_000, "G"),
             1_000_000.. => (1_000_000, "M"),
             1_000.. => (1_000, "k"),
             _ => (1, ""),
         };
-        if self.0.is_multiple_of(factor) {
-            return write!(f, "{}{unit}", self.0 / factor);
+        if bits.is_multiple_of(factor) {
+            return write!(f, "{}{unit}", bits / factor);
         }
         let width = factor.ilog10() as usize;
-        let decimals = format!("{:0width$}", self.0 % factor);
+        let decimals = format!("{:0width$}", bits % factor);
         write!(
             f,
             "{}.{}{unit}",
-            self.0 / factor,
+            bits / factor,
             decimals.trim_end_matches('0')
         )
     }
@@ -90,7 +92,7 @@ mod tests {
             ("100 Gbit/s", 100_000_000_000),
             ("2.5kbps", 2_500),
         ] {
-            assert_eq!(text.parse(), Ok(BitRate(bits)), "{text}");
+            assert_eq!(text.parse(), Ok(BitRate::new(bits).unwrap()), "{text}");
         }
         for bad in ["", "fast", "0", "-1M", "1Q", "1e300", "NaN", "G", "inf"] {
             assert!(bad.parse::<BitRate>().is_err(), "{bad}");
@@ -100,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn shown_rates_read_back(bits in 1u64..1_000_000_000_000) {
-            let rate = BitRate(bits);
+            let rate = BitRate::new(bits).unwrap();
             prop_assert_eq!(rate.to_string().parse(), Ok(rate));
         }
     }

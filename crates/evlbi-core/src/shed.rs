@@ -28,7 +28,7 @@ pub struct Stream {
     pub unit_bytes: u64,
     /// What a unit takes on the wire in bytes, all headers and gaps counted ([`wire_bytes`]).
     pub wire_bytes: u64,
-    /// Threads of the stream, in any order.
+    /// Threads of the stream, in any order and any number of times; none in raw data.
     pub threads: Vec<u16>,
     /// Frames per second of a thread, where known.
     pub frame_rate: Option<FrameRate>,
@@ -60,6 +60,11 @@ pub enum ShedError {
     /// `common:` by blocks of time without times.
     #[error("common: needs the frame rate to tell the time of each frame; give --frame-rate")]
     NoFrameRate,
+    /// `threads:` of raw data.
+    #[error(
+        "threads: needs frames that tell their thread, and this stream has none; choose another policy"
+    )]
+    NoThreads,
 }
 
 /// A policy at work.
@@ -101,6 +106,7 @@ enum State {
     CommonThreads {
         fraction: Fraction,
         threads: Vec<u16>,
+        rotation: Rotation,
     },
     CommonBlocks {
         fraction: Fraction,
@@ -113,7 +119,7 @@ enum State {
 impl Shed {
     /// Prepares `policy` for `stream`; all random choices follow from `seed`.
     pub fn new(policy: Policy, seed: u64, stream: &Stream) -> Result<Shed, ShedError> {
-        let random = ChaCha8Rng::seed_from_u64(seed);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
         let state = match &policy {
             Policy::None => State::None,
             Policy::Every(n) => State::Every { n: *n, count: 0 },
@@ -129,12 +135,13 @@ impl Shed {
                 random,
             },
             Policy::Burst { fraction, length } => State::Burst {
+                bad: random.random_bool(fraction.get()),
                 random,
-                bad: false,
                 // In the long run the share of the bad state is to_bad / (to_bad + to_good) = f.
                 to_bad: fraction.get() / (1.0 - fraction.get()) / length,
                 to_good: 1.0 / length,
             },
+            Policy::Threads(_) if stream.threads.is_empty() => return Err(ShedError::NoThreads),
             Policy::Threads(threads) => State::Threads(threads.clone()),
             Policy::Common { fraction, block } => common(*fraction, block.as_nanos(), stream)?,
             Policy::Fit(link) => State::Fit(fit(*link, stream)?),
@@ -244,21 +251,22 @@ impl State {
                 *bad
             }
             State::Threads(threads) => threads.contains(&unit.key.thread),
-            State::CommonThreads { fraction, threads } => {
-                unit.time.is_some_and(|time| {
-                    let rank = threads
-                        .iter()
-                        .position(|thread| *thread == unit.key.thread)
-                        .unwrap_or(usize::from(unit.key.thread));
-                    let count = threads.len() as u64;
-                    // The threads take turns: where they begin changes from second to second.
-                    let turn = (rank as u64 + mixed(seed, time.second as u64) % count) % count;
-                    fraction.falls_on(
-                        seed,
-                        i128::from(time.second) * i128::from(count) + i128::from(turn),
-                    )
-                })
-            }
+            State::CommonThreads {
+                fraction,
+                threads,
+                rotation,
+            } => unit.time.is_some_and(|time| {
+                let rank = threads
+                    .iter()
+                    .position(|thread| *thread == unit.key.thread)
+                    .unwrap_or(usize::from(unit.key.thread));
+                let count = threads.len() as u64;
+                let turn = (rank as u64 + rotation.at(seed, time.second)) % count;
+                fraction.falls_on(
+                    seed,
+                    i128::from(time.second) * i128::from(count) + i128::from(turn),
+                )
+            }),
             State::CommonBlocks {
                 fraction,
                 block,
@@ -271,20 +279,65 @@ impl State {
     }
 }
 
-/// The same choice at every station: from the seed and the time of the data alone. One wavefront comes to
-/// two stations up to tens of milliseconds apart, so the cells are much longer: a thread for a second
-/// where there are several threads, else blocks of time.
+/// The same choice at every station: from the seed, the time of the data and the thread's place among the
+/// stream's threads, so stations must have the same threads. One wavefront comes to two stations up to
+/// tens of milliseconds apart, so the cells are much longer: a thread for a second where there are
+/// several threads, else blocks of time.
 fn common(fraction: Fraction, block_nanos: u128, stream: &Stream) -> Result<State, ShedError> {
-    if stream.threads.len() > 1 {
-        let mut threads = stream.threads.clone();
-        threads.sort_unstable();
-        return Ok(State::CommonThreads { fraction, threads });
+    let mut threads = stream.threads.clone();
+    threads.sort_unstable();
+    threads.dedup();
+    if threads.len() > 1 {
+        return Ok(State::CommonThreads {
+            fraction,
+            rotation: Rotation::of(threads.len()),
+            threads,
+        });
     }
     Ok(State::CommonBlocks {
         fraction,
         block: u64::try_from(block_nanos).unwrap_or(u64::MAX),
         rate: stream.frame_rate.ok_or(ShedError::NoFrameRate)?,
     })
+}
+
+/// With which thread each second's turns begin. In as many seconds as there are threads each begins once,
+/// in an order that changes from one such cycle to the next, so that no fraction falls in step with it.
+#[derive(Clone, Debug)]
+struct Rotation {
+    cycle: Option<i64>,
+    begins: Vec<u64>,
+}
+
+impl Rotation {
+    fn of(threads: usize) -> Rotation {
+        Rotation {
+            cycle: None,
+            begins: vec![0; threads],
+        }
+    }
+
+    fn at(&mut self, seed: u64, second: i64) -> u64 {
+        let length = self.begins.len() as i64;
+        let cycle = second.div_euclid(length);
+        if self.cycle != Some(cycle) {
+            self.cycle = Some(cycle);
+            self.shuffle(mixed(seed, cycle as u64));
+        }
+        self.begins[second.rem_euclid(length) as usize]
+    }
+
+    /// Fisher and Yates' shuffle. Not that of `rand`, which may change from version to version: stations
+    /// of different versions must agree.
+    fn shuffle(&mut self, seed: u64) {
+        for (begin, rank) in self.begins.iter_mut().zip(0..) {
+            *begin = rank;
+        }
+        for last in (1..self.begins.len()).rev() {
+            let other = mixed(seed, last as u64) % (last as u64 + 1);
+            self.begins.swap(last, other as usize);
+        }
+    }
 }
 
 /// Shed just as much as does not fit `link`.

@@ -135,10 +135,100 @@ fn common_choices_rotate_over_the_threads() {
         }
         assert_eq!(in_this_second, 1);
     }
-    assert!(
-        per_thread.iter().all(|count| (900..1100).contains(count)),
-        "{per_thread:?}"
-    );
+    assert_eq!(per_thread, [1000; 4], "one in each four seconds");
+}
+
+#[test]
+fn no_fraction_falls_in_step_with_the_rotation() {
+    for (count, percent) in [(4, 20), (4, 33), (3, 50), (8, 10), (2, 50), (16, 6)] {
+        let several = Stream {
+            threads: (0..count).collect(),
+            ..stream()
+        };
+        let policy: Policy = format!("common:{percent}%").parse().unwrap();
+        let mut shed = Shed::new(policy, 3, &several).unwrap();
+        let seconds = 10_000;
+        let mut per_thread = vec![0i64; usize::from(count)];
+        for second in 0..seconds {
+            for thread in 0..count {
+                per_thread[usize::from(thread)] +=
+                    i64::from(shed.decide(&unit(thread, second * 1000)));
+            }
+        }
+        let all: i64 = per_thread.iter().sum();
+        let exact = seconds * i64::from(count) * percent / 100;
+        assert!((all - exact).abs() <= 1, "{all} of {exact}");
+        let share = percent as f64 / 100.0;
+        let sigma = (seconds as f64 * share * (1.0 - share)).sqrt();
+        for happened in &per_thread {
+            let off = *happened as f64 - seconds as f64 * share;
+            assert!(off.abs() < 4.0 * sigma, "{per_thread:?}");
+        }
+    }
+}
+
+#[test]
+fn common_choices_stay_those_of_earlier_versions() {
+    // Stations need not run the same version: these answers may never change.
+    let second = 1_700_000_000i64;
+    let blocks: String = (0..40)
+        .map(|block| second * 1000 + block * 100)
+        .scan(
+            Shed::new("common:0.3".parse().unwrap(), 9, &stream()).unwrap(),
+            |shed, index| {
+                Some(if shed.decide(&unit(0, index)) {
+                    'x'
+                } else {
+                    '.'
+                })
+            },
+        )
+        .collect();
+    assert_eq!(blocks, ".x..x...x..x..x...x..x..x...x..x..x...x.");
+    let four = Stream {
+        threads: vec![0, 1, 2, 3],
+        ..stream()
+    };
+    let mut shed = Shed::new("common:0.25".parse().unwrap(), 9, &four).unwrap();
+    let turns: Vec<u16> = (second..second + 12)
+        .flat_map(|second| (0..4).map(move |thread| (second, thread)))
+        .filter(|(second, thread)| shed.decide(&unit(*thread, second * 1000)))
+        .map(|(_, thread)| thread)
+        .collect();
+    assert_eq!(turns, [1, 3, 0, 2, 3, 1, 0, 2, 1, 3, 2, 0]);
+}
+
+#[test]
+fn two_stations_in_one_stream_shed_alike_by_blocks() {
+    let twice = Stream {
+        threads: vec![0, 0],
+        ..stream()
+    };
+    let mut both = Shed::new("common:0.3".parse().unwrap(), 9, &twice).unwrap();
+    let together: Vec<bool> = (0..100_000)
+        .map(|index| both.decide(&unit(0, index)))
+        .collect();
+    assert_eq!(together, decisions("common:0.3", 9, 100_000));
+}
+
+#[test]
+fn common_shares_are_exact_from_any_moment_on() {
+    // One cell is 100 frames; over any cells in a row the share is off by less than one of them.
+    for seed in 0..20 {
+        let cells: Vec<bool> = decisions("common:0.3", seed, 50_000)
+            .chunks(100)
+            .map(|cell| cell[0])
+            .collect();
+        for from in (0..cells.len()).step_by(7) {
+            let mut shed = 0.0;
+            for (count, cell) in cells[from..].iter().enumerate() {
+                shed += f64::from(u8::from(*cell));
+                assert!((shed - 0.3 * (count + 1) as f64).abs() < 1.0);
+            }
+        }
+    }
+    let cells_of = |seed| decisions("common:0.3", seed, 1_000);
+    assert!((1..20).any(|seed| cells_of(seed) != cells_of(0)));
 }
 
 #[test]
@@ -154,6 +244,50 @@ fn a_gigabit_of_vdif_is_made_to_fit_a_gigabit_of_ethernet() {
 }
 
 #[test]
+fn what_fits_depends_on_the_packets() {
+    let fraction = |wire_bytes, unit_bytes, link: &str| {
+        let stream = Stream {
+            wire_bytes,
+            unit_bytes,
+            ..stream()
+        };
+        let policy = format!("fit:{link}").parse().unwrap();
+        Shed::new(policy, 1, &stream).unwrap().fraction().unwrap()
+    };
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    // Whole frames of 8032 bytes over IPv4: 8032 + 8 + 8 + 20 + 18 + 20 = 8106 bytes on the wire.
+    let whole = wire_bytes(8032 + 8, Family::V4);
+    assert_eq!(whole, 8106);
+    assert!(close(
+        fraction(whole, 8032, "1G"),
+        1.0 - 8032.0 / (1.024 * 8106.0)
+    ));
+    assert!((fraction(whole, 8032, "1G") - 0.032_353).abs() < 1e-6);
+    // jive5ab's plain cut at MTU 1500, and the longer headers of IPv6.
+    let plain = fraction(wire_bytes(1464 + 8, Family::V4), 1464, "1G");
+    assert!(close(plain, 1.0 - 1464.0 / (1.024 * 1538.0)), "{plain}");
+    let v6 = fraction(wire_bytes(1440 + 8, Family::V6), 1440, "1G");
+    assert!(close(v6, 1.0 - 1440.0 / (1.024 * 1534.0)), "{v6}");
+    // A frame sheds what its eight packets would.
+    let packets = fraction(wire_bytes(1004 + 8, Family::V4), 1004, "1G");
+    assert!(close(packets, fraction(8 * 1078, 8032, "1G")));
+    // It just fits.
+    assert_eq!(fraction(8106, 8032, "1.033434263G"), 0.0);
+    assert!(fraction(8106, 8032, "1.033434262G") > 0.0);
+}
+
+#[test]
+fn bursts_begin_as_they_go_on() {
+    // The very first unit is shed as often as any.
+    let first = (0..20_000).filter(|seed| decisions("burst:0.2", *seed, 1)[0]);
+    let share = first.count() as f64 / 20_000.0;
+    assert!(
+        (share - 0.2).abs() < 4.0 * (0.2 * 0.8 / 20_000.0f64).sqrt(),
+        "{share}"
+    );
+}
+
+#[test]
 fn what_a_policy_lacks_is_said() {
     let unknown = Stream {
         rate: None,
@@ -163,6 +297,12 @@ fn what_a_policy_lacks_is_said() {
     let new = |text: &str| Shed::new(text.parse().unwrap(), 1, &unknown).map(|_| ());
     assert_eq!(new("fit:1G"), Err(ShedError::NoRate));
     assert_eq!(new("common:0.1"), Err(ShedError::NoFrameRate));
+    let raw = Stream {
+        threads: Vec::new(),
+        ..stream()
+    };
+    let threads = Shed::new("threads:0".parse().unwrap(), 1, &raw);
+    assert_eq!(threads.map(|_| ()), Err(ShedError::NoThreads));
 }
 
 #[test]
@@ -213,6 +353,44 @@ proptest! {
         }
         let report = shed.report();
         prop_assert_eq!((report.offered, report.shed), (total, lost));
+    }
+
+    #[test]
+    fn whole_cycles_of_bunches_have_the_share_to_less_than_a_unit(
+        parts in 1_000_000_000u64..Fraction::ONE, seed: u64,
+    ) {
+        let fraction: Fraction = format!("0.{parts:012}").parse().unwrap();
+        prop_assert_eq!(fraction.parts(), parts);
+        let mut shed = Shed::new(Policy::Bunch(fraction), seed, &stream()).unwrap();
+        for index in 0..20_000 {
+            shed.decide(&unit(0, index));
+            let State::Bunch { to_shed: 0, to_keep: 0, .. } = shed.state else {
+                continue;
+            };
+            // n(1/f - 1) is rounded down and the rest carried: 0 <= shed - f * offered < f.
+            let off = i128::from(shed.shed) * i128::from(Fraction::ONE)
+                - i128::from(shed.offered) * i128::from(parts);
+            prop_assert!((0..i128::from(parts)).contains(&off), "{off}");
+        }
+    }
+
+    #[test]
+    fn every_policy_follows_from_its_seed(seed: u64) {
+        for policy in ["bunch:0.1", "random:0.1", "burst:0.1,3", "common:0.1"] {
+            prop_assert_eq!(decisions(policy, seed, 2000), decisions(policy, seed, 2000));
+        }
+    }
+
+    #[test]
+    fn fitting_is_spread_evenly(link in 100u64..2000) {
+        let policy: Policy = format!("fit:{link}M").parse().unwrap();
+        let mut shed = Shed::new(policy, 1, &stream()).unwrap();
+        let fraction = shed.fraction().unwrap();
+        for index in 0..5_000 {
+            shed.decide(&unit(0, index));
+            let off = shed.shed as f64 - fraction * shed.offered as f64;
+            prop_assert!((-1.0 - 1e-6..=1e-6).contains(&off), "{off}");
+        }
     }
 
     #[test]

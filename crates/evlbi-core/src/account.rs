@@ -1,14 +1,16 @@
 //! Exact accounting of a stream of numbered datagrams: what arrived, twice, late or out of order, and
 //! what did not arrive.
 //!
-//! The sums that hold at every moment after [`Account::close_segment`], by construction:
+//! The sums that hold at every moment, by construction:
 //!
 //! - received = unique + duplicates + ring_full
-//! - expected = unique + lost, over the numbers from the first to the last seen
+//! - expected = unique + lost, over the numbers from the lowest to the highest seen
 //!
-//! A number counts as lost only when it has left a long history ([`HISTORY`] numbers), or at the end: a
-//! datagram that is late is taken back from loss.
+//! So when the first and the last datagram of a sender arrive, sent = unique + lost. A number enters the
+//! runs and intervals of loss only when it has left a long history ([`HISTORY`] numbers, the waiting time of
+//! RFC 7680 and RFC 4737), or at the end: a datagram that is late is taken back from loss.
 
+mod histogram;
 mod history;
 mod reordering;
 
@@ -17,24 +19,30 @@ use std::collections::BTreeMap;
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
+use self::histogram::Histogram;
 use self::history::History;
 use self::reordering::Reordering;
 
-/// Numbers over which a duplicate is told from a late arrival.
+pub use self::reordering::FreeRuns;
+
+/// Numbers over which a duplicate is told from a late arrival, at least.
 pub const HISTORY: u64 = 1 << 22;
 /// Intervals of loss that are listed; the rest is counted only.
 pub const MOST_INTERVALS: usize = 1_000_000;
+/// Sequences that are listed.
+pub const MOST_SEGMENTS: usize = 10_000;
 
 /// The counters of a receiver, in datagrams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Numbers from the first to the last seen, over all segments: unique + lost.
+    /// Numbers from the lowest to the highest seen, over all segments: unique + lost.
     pub expected: u64,
     /// Arrived with the right size from the right source: unique + duplicates + ring_full.
     pub received: u64,
     /// Distinct numbers that arrived, late ones included.
     pub unique: u64,
-    /// Numbers that did not arrive or found the ring full: expected - unique.
+    /// Numbers that did not arrive or found the ring full: expected - unique. Before the end, what is on its
+    /// way counts as lost until it comes.
     pub lost: u64,
     /// Second and further arrivals of a number.
     pub duplicates: u64,
@@ -42,7 +50,8 @@ pub struct Counters {
     pub reordered: u64,
     /// Of the unique: arrived when their place had been handed on, so not in the recording.
     pub late: u64,
-    /// Arrived when the ring was full, and dropped in this host.
+    /// Numbers of which every arrival found the ring full, so dropped in this host: a part of the lost. When
+    /// a copy is placed after all, the arrival that was dropped is a duplicate.
     pub ring_full: u64,
     /// Arrived with a number that belongs to no sequence known here.
     pub foreign_sequence: u64,
@@ -53,28 +62,40 @@ pub struct Counters {
 /// The numbers of one sequence, from its beginning to the end or to a restart of the sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Segment {
-    /// First number.
+    /// Lowest number.
     pub first_seq: u64,
-    /// Last number.
+    /// Highest number; the smaller one where the numbers wrapped.
     pub last_seq: u64,
     /// What of it is lost, as far as [`MOST_INTERVALS`] go.
     pub intervals: Vec<SequenceGap>,
 }
 
 /// Everything that was counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The counters.
     #[serde(flatten)]
     pub counters: Counters,
     /// Runs of consecutive lost numbers: length to count.
     pub runs: BTreeMap<u64, u64>,
+    /// Runs of loss of further lengths.
+    pub runs_not_listed: u64,
     /// Extents of reordering (RFC 4737, section 4.2), in arrivals: extent to count.
     pub extents: BTreeMap<u64, u64>,
-    /// Packets that are n-reordered (RFC 4737, section 5.1): largest n to count.
+    /// Reordered packets of further extents.
+    pub extents_not_listed: u64,
+    /// Packets that are n-reordered (RFC 4737, section 5.3): largest n to count.
     pub n_reordered: BTreeMap<u64, u64>,
-    /// Sequences, one after the other.
+    /// Gaps between reordering discontinuities (RFC 4737, section 4.5), in arrivals: gap to count.
+    pub reordering_gaps: BTreeMap<u64, u64>,
+    /// Gaps of further lengths.
+    pub reordering_gaps_not_listed: u64,
+    /// Reordering-free runs (RFC 4737, section 4.6).
+    pub free_runs: FreeRuns,
+    /// Sequences, one after the other; of more than [`MOST_SEGMENTS`] the first and the very last.
     pub segments: Vec<Segment>,
+    /// Sequences beyond those listed.
+    pub segments_not_listed: u64,
     /// Intervals of loss beyond those listed.
     pub intervals_not_listed: u64,
 }
@@ -82,178 +103,208 @@ pub struct Report {
 /// Accounts for the arrivals of one stream.
 #[derive(Clone, Debug)]
 pub struct Account {
+    /// What needs no history; expected and lost are those of the segments that are closed.
     counters: Counters,
     history: History,
     reordering: Reordering,
-    /// The sequence that is arriving.
-    current: Option<Current>,
-    /// Those before it.
-    report: Report,
+    loss: Loss,
+    segments: Vec<Segment>,
+    segments_not_listed: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Current {
-    base: u64,
-    /// Intervals that are listed in the segments before.
-    listed: usize,
+/// Loss that is final.
+#[derive(Clone, Debug, Default)]
+struct Loss {
+    /// Number at offset 0 of the sequence that is arriving, if there is one.
+    base: Option<u64>,
+    /// Its intervals.
     intervals: Vec<SequenceGap>,
+    /// How many intervals of the sequences before are listed.
+    listed: usize,
+    not_listed: u64,
+    runs: Histogram,
 }
 
 impl Default for Account {
     fn default() -> Account {
-        Account::new()
+        Account::new(HISTORY)
     }
 }
 
 impl Account {
-    /// An account without arrivals.
-    pub fn new() -> Account {
+    /// An account without arrivals that remembers `history` numbers, rounded up to a power of two.
+    pub fn new(history: u64) -> Account {
         Account {
             counters: Counters::default(),
-            history: History::new(HISTORY),
+            history: History::new(history),
             reordering: Reordering::default(),
-            current: None,
-            report: Report::default(),
+            loss: Loss::default(),
+            segments: Vec::new(),
+            segments_not_listed: 0,
         }
     }
 
-    /// Begins a sequence whose first number is `first`; numbers are given as offsets from it. A sequence
-    /// before it is closed.
-    pub fn open_segment(&mut self, first: u64) {
-        if self.current.is_some() {
+    /// Begins a sequence. Its numbers are given as offsets from `base`, a number at or somewhat before the
+    /// lowest that may come. A sequence before it is closed.
+    pub fn open_segment(&mut self, base: u64) {
+        if self.loss.base.is_some() {
             self.close_segment();
             self.counters.restarts += 1;
         }
-        let segments = self.report.segments.iter();
-        self.current = Some(Current {
-            base: first,
-            listed: segments.map(|segment| segment.intervals.len()).sum(),
-            intervals: Vec::new(),
-        });
+        self.loss.base = Some(base);
     }
 
     /// Whether the number at `offset` has arrived; `None` where that is no longer known.
+    #[inline]
     pub fn has_arrived(&self, offset: u64) -> Option<bool> {
         self.history.contains(offset)
     }
 
-    /// A number arrived for the first time.
+    /// Where the numbers from `offset` on that have arrived end, at most `limit`.
+    pub fn arrived_until(&self, offset: u64, limit: u64) -> u64 {
+        self.history.arrived_until(offset, limit)
+    }
+
+    /// A number arrived for the first time that found room.
+    #[inline]
     pub fn unique(&mut self, offset: u64, late: bool) {
-        self.counters.received += 1;
-        self.counters.unique += 1;
-        self.counters.late += u64::from(late);
-        self.counters.reordered += u64::from(self.reordering.arrived(offset));
         let Account {
+            counters,
             history,
-            report,
-            current,
+            reordering,
+            loss,
             ..
         } = self;
-        history.insert(offset, |first, count| {
-            note_loss(report, current, first, count);
-        });
+        counters.received += 1;
+        counters.unique += 1;
+        counters.late += u64::from(late);
+        if history.insert(offset, |first, count| loss.note(first, count)) {
+            counters.ring_full -= 1;
+            counters.duplicates += 1;
+        } else {
+            counters.reordered += u64::from(reordering.arrived(offset));
+        }
     }
 
-    /// A number arrived again.
-    pub fn duplicate(&mut self) {
-        self.counters.received += 1;
-        self.counters.duplicates += 1;
+    /// Numbers arrived again, so many times.
+    #[inline]
+    pub fn duplicates(&mut self, count: u64) {
+        self.counters.received += count;
+        self.counters.duplicates += count;
     }
 
-    /// A number arrived, and there was no room for it.
+    /// So many arrivals were no duplicates: they turn out to be of a sequence that is opened now.
+    pub fn take_back_duplicates(&mut self, count: u64) {
+        self.counters.received -= count;
+        self.counters.duplicates -= count;
+    }
+
+    /// A number arrived that had not before, and there was no room for it.
     pub fn ring_full(&mut self, offset: u64) {
-        self.counters.received += 1;
-        self.counters.ring_full += 1;
-        self.counters.reordered += u64::from(self.reordering.arrived(offset));
-        // It makes the sequence reach that far.
         let Account {
+            counters,
             history,
-            report,
-            current,
+            reordering,
+            loss,
             ..
         } = self;
-        history.reach(offset, |first, count| {
-            note_loss(report, current, first, count);
-        });
+        counters.received += 1;
+        if history.refuse(offset, |first, count| loss.note(first, count)) {
+            counters.ring_full += 1;
+            counters.reordered += u64::from(reordering.arrived(offset));
+        } else {
+            counters.duplicates += 1;
+        }
     }
 
-    /// A datagram arrived whose number belongs to no sequence known.
-    pub fn foreign(&mut self) {
-        self.counters.foreign_sequence += 1;
+    /// Datagrams arrived whose number belongs to no sequence known.
+    pub fn foreign(&mut self, count: u64) {
+        self.counters.foreign_sequence += count;
     }
 
     /// The sequence ends: what has not arrived is lost.
     pub fn close_segment(&mut self) {
-        let Account {
-            history,
-            report,
-            current,
-            ..
-        } = self;
-        let end = history.end();
-        history.finish(|first, count| note_loss(report, current, first, count));
+        let span = self.history.span();
+        let loss = &mut self.loss;
+        self.history.finish(|first, count| loss.note(first, count));
         self.reordering.close();
-        self.counters.expected += end;
-        if let Some(current) = self.current.take()
-            && end > 0
-        {
-            self.report.segments.push(Segment {
-                first_seq: current.base,
-                last_seq: current.base.wrapping_add(end - 1),
-                intervals: current.intervals,
-            });
-        }
+        let Some(((first, end), base)) = span.zip(loss.base.take()) else {
+            return;
+        };
+        self.counters.expected = self.counters.expected.saturating_add(end - first);
+        let segment = Segment {
+            first_seq: base.wrapping_add(first),
+            last_seq: base.wrapping_add(end - 1),
+            intervals: std::mem::take(&mut loss.intervals),
+        };
+        self.list(segment);
     }
 
-    /// The counters now. What is on its way counts as lost until it comes.
+    /// The counters now.
     pub fn counters(&self) -> Counters {
-        let expected = self.counters.expected + self.history.end();
+        let current = self.history.span().map_or(0, |(first, end)| end - first);
+        let expected = self.counters.expected.saturating_add(current);
         Counters {
             expected,
-            lost: expected - self.counters.unique,
+            lost: expected.saturating_sub(self.counters.unique),
             ..self.counters.clone()
         }
     }
 
-    /// First and last number seen so far.
+    /// First number of the first sequence and last number of the last, so far.
     pub fn ends(&self) -> Option<(u64, u64)> {
-        let end = self.history.end();
-        let first = self
-            .report
-            .segments
-            .first()
-            .map(|segment| segment.first_seq);
-        match &self.current {
-            Some(current) if end > 0 => Some((
-                first.unwrap_or(current.base),
-                current.base.wrapping_add(end - 1),
-            )),
-            _ => Some((first?, self.report.segments.last()?.last_seq)),
-        }
+        let before = self.segments.first().zip(self.segments.last());
+        let before = before.map(|(first, last)| (first.first_seq, last.last_seq));
+        let current = self.history.span().zip(self.loss.base);
+        let current = current
+            .map(|((first, end), base)| (base.wrapping_add(first), base.wrapping_add(end - 1)));
+        Some((before.or(current)?.0, current.or(before)?.1))
     }
 
     /// The stream has ended: everything that was counted.
     pub fn finish(mut self) -> Report {
         self.close_segment();
+        let found = self.reordering.found();
         Report {
             counters: self.counters(),
-            extents: self.reordering.extents().clone(),
-            n_reordered: self.reordering.n_reordered().clone(),
-            ..self.report
+            runs: self.loss.runs.counts(),
+            runs_not_listed: self.loss.runs.not_listed(),
+            extents: found.extents.counts(),
+            extents_not_listed: found.extents.not_listed(),
+            n_reordered: found.n_reordered.counts(),
+            reordering_gaps: found.gaps.counts(),
+            reordering_gaps_not_listed: found.gaps.not_listed(),
+            free_runs: found.free_runs(),
+            segments: self.segments,
+            segments_not_listed: self.segments_not_listed,
+            intervals_not_listed: self.loss.not_listed,
         }
+    }
+
+    fn list(&mut self, segment: Segment) {
+        if self.segments.len() == MOST_SEGMENTS
+            && let Some(last) = self.segments.pop()
+        {
+            self.segments_not_listed += 1;
+            self.loss.listed -= last.intervals.len();
+            self.loss.not_listed += last.intervals.len() as u64;
+        }
+        self.loss.listed += segment.intervals.len();
+        self.segments.push(segment);
     }
 }
 
-fn note_loss(report: &mut Report, current: &mut Option<Current>, first: u64, count: u64) {
-    *report.runs.entry(count).or_default() += 1;
-    let Some(current) = current else { return };
-    if current.listed + current.intervals.len() < MOST_INTERVALS {
-        current.intervals.push(SequenceGap {
-            first: current.base.wrapping_add(first),
-            last: current.base.wrapping_add(first + (count - 1)),
-        });
-    } else {
-        report.intervals_not_listed += 1;
+impl Loss {
+    fn note(&mut self, first: u64, count: u64) {
+        self.runs.add(count);
+        if self.listed + self.intervals.len() >= MOST_INTERVALS {
+            self.not_listed += 1;
+        } else if let Some(base) = self.base {
+            self.intervals.push(SequenceGap {
+                first: base.wrapping_add(first),
+                last: base.wrapping_add(first + (count - 1)),
+            });
+        }
     }
 }
 

@@ -7,32 +7,45 @@
 //! - What has come without a hole before it is handed on at once. A hole is waited for until the newest
 //!   datagram is a *window* ahead of it, or until something after it has been there for the *hold* time.
 //!   What comes for a place that was handed on is late.
+//! - The first datagram has the first place. Those before it, up to a window or [`BEFORE_FIRST`], that come
+//!   after it count, but are late: whoever can wait gives the lowest of the first numbers to
+//!   [`Reorder::begin`].
 //! - A number more than a window ahead of the newest, or one that belongs to nothing known, may be a stray
-//!   datagram. It is kept until a second one near it comes. Then the sequence goes on there: forward by up to
-//!   `max_gap` it is a gap, else the sender has begun again.
+//!   datagram. It is kept until a second one near it comes, and counts as arriving then. The sequence goes on
+//!   there: forward by up to `max_gap` it is a gap, else the sender has begun again. At the very end a gap is
+//!   believed without a second one.
 //! - A sender that begins again at numbers that were seen a short while ago looks like a series of
-//!   duplicates: after [`REPEATS`] of them in a row, each the successor of the last and nothing new in between,
-//!   it is taken for a restart.
+//!   duplicates: see [`REPEATS`]. What came until then is accounted to the new sequence, as late.
 //!
 //! A *position* counts slots from the beginning of the recording and never goes back, whatever the numbers
 //! do.
 
+mod hold;
+mod repeat;
+
 use std::collections::VecDeque;
 
-use crate::account::{Account, Counters, Report};
+use crate::account::{Account, Counters, HISTORY, Report};
 use crate::time::Nanos;
 
-/// Duplicates in straight order that are taken for a restart of the sender.
-pub const REPEATS: u32 = 64;
+use self::hold::Hold;
+use self::repeat::Repeat;
+
+pub use self::repeat::REPEATS;
+
+/// How far before the first number others may lie that were sent before it.
+pub const BEFORE_FIRST: u64 = 1024;
 /// Datagrams of the known sequence after which a kept one is given up as a stray.
 const KEPT_FOR: u32 = 64;
-/// Moments within the hold time at which the progress is noted.
-const NOTES: u64 = 64;
+/// Longest window in slots, for which 256 MB are needed.
+const LONGEST_WINDOW: u64 = 1 << 28;
+/// No gap leads further from the first number, so that offsets do not overflow.
+const FURTHEST: u64 = 1 << 62;
 
 /// How long holes are waited for, and what is taken for a gap.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Slots.
+    /// Slots: at least one, and fewer than those of the ring.
     pub window: u64,
     /// Time since something after the hole came.
     pub hold: Nanos,
@@ -73,7 +86,7 @@ pub enum Event {
 pub struct Reorder {
     settings: Settings,
     account: Account,
-    /// Number at offset 0 of the current sequence; `None` before the first and when told to restart.
+    /// Number at offset 0 of the current sequence, somewhat before its first; `None` before the first.
     base: Option<u64>,
     /// Where offsets lie in the ring since the last jump.
     map: Map,
@@ -81,10 +94,7 @@ pub struct Reorder {
     handed: u64,
     /// One more than the highest position placed.
     head: u64,
-    /// How far the stream was, and when; oldest first.
-    notes: VecDeque<Note>,
-    /// Below this everything has waited for the hold time.
-    expired: u64,
+    hold: Hold,
     kept: Option<Kept>,
     repeat: Repeat,
     events: VecDeque<(u64, Event)>,
@@ -96,59 +106,40 @@ struct Map {
     position: u64,
 }
 
-/// The newest datagram was before `head` until `last`; the note was begun at `first`.
-#[derive(Clone, Copy, Debug)]
-struct Note {
-    first: Nanos,
-    last: Nanos,
-    head: u64,
-}
-
+/// A datagram that waits for another one near it.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     sequence: u64,
+    /// How often it came again.
+    copies: u64,
+    /// New datagrams of the known sequence that came since.
     others: u32,
-}
-
-/// Duplicates in straight order.
-#[derive(Clone, Copy, Debug, Default)]
-struct Repeat {
-    next: u64,
-    count: u32,
 }
 
 impl Reorder {
     /// A window before its first datagram.
-    pub fn new(settings: Settings) -> Reorder {
+    pub fn new(mut settings: Settings) -> Reorder {
+        // A hole must fall out of the window before the ring is full.
+        let longest = settings.capacity.saturating_sub(1).clamp(1, LONGEST_WINDOW);
+        settings.window = settings.window.clamp(1, longest);
         Reorder {
-            settings,
-            account: Account::new(),
+            account: Account::new(HISTORY.max(4 * settings.window)),
             base: None,
             map: Map::default(),
             handed: 0,
             head: 0,
-            notes: VecDeque::new(),
-            expired: 0,
+            hold: Hold::new(settings.hold),
             kept: None,
             repeat: Repeat::default(),
             events: VecDeque::new(),
+            settings,
         }
     }
 
-    /// The next datagram begins a sequence of its own, as after a change of the sender's address. At the
-    /// very beginning: the first number is `first`, although a later one may come before it.
+    /// The next datagram begins a sequence of its own, as after a change of the sender's address, or the very
+    /// first one. `first` is its lowest number, although a later one may come before it.
     pub fn begin(&mut self, first: u64) {
-        self.give_up_kept();
-        if self.base.is_some() {
-            self.jump_to_head(Event::Restart);
-        }
-        self.map = Map {
-            offset: 0,
-            position: self.head,
-        };
-        self.base = Some(first);
-        self.repeat = Repeat::default();
-        self.account.open_segment(first);
+        self.begin_at(first, first);
     }
 
     /// Where the datagram with this number goes. `freed`: positions below it were freed by the consumer.
@@ -159,29 +150,45 @@ impl Reorder {
             return self.offer(sequence, freed);
         };
         let offset = sequence.wrapping_sub(base);
-        let newest = self.map.offset + (self.head - self.map.position);
-        if offset >= newest.saturating_add(self.settings.window).max(1) {
-            return self.strange(sequence, offset);
+        if offset >= self.beyond() {
+            return self.strange(sequence);
         }
         match self.account.has_arrived(offset) {
-            None => self.strange(sequence, offset),
-            Some(true) => self.seen_before(sequence),
-            Some(false) => self.first_arrival(offset, freed),
+            None => self.strange(sequence),
+            Some(true) => self.seen_before(sequence, freed),
+            Some(false) if self.kept.is_some() && self.kept_is_due() => Verdict::Replay,
+            Some(false) => self.first_arrival(sequence, offset, freed),
         }
     }
 
     /// Hands on what can be handed on at `now`; all positions below the result are.
     pub fn advance(&mut self, now: Nanos) -> u64 {
-        self.note(now);
-        let mut handed = self
-            .handed
-            .max(self.expired)
+        let waited_for = self
+            .hold
+            .expired(self.head, now)
             .max(self.head.saturating_sub(self.settings.window));
-        while handed < self.head && self.account.has_arrived(self.offset_of(handed)) == Some(true) {
-            handed += 1;
+        let handed = self.handed.max(waited_for);
+        let from = self.offset_of(handed);
+        let until = self.account.arrived_until(from, self.offset_of(self.head));
+        self.handed = handed + (until - from);
+        self.handed
+    }
+
+    /// The stream has ended: whether to offer the kept datagram once more, because its number goes on from the
+    /// others', if not without a gap. It would be the last, and no second one can come.
+    pub fn accept_kept(&mut self) -> bool {
+        let Some(kept) = self.kept else {
+            return false;
+        };
+        let offset = self.offset(kept.sequence);
+        let accepted = self.is_ahead(offset);
+        if accepted {
+            self.release_kept();
+            self.leap(offset);
+        } else {
+            self.give_up_kept();
         }
-        self.handed = handed;
-        handed
+        accepted
     }
 
     /// The stream has ended: everything is handed on.
@@ -213,16 +220,15 @@ impl Reorder {
     }
 
     #[inline]
-    fn first_arrival(&mut self, offset: u64, freed: u64) -> Verdict {
-        self.usual();
+    fn first_arrival(&mut self, sequence: u64, offset: u64, freed: u64) -> Verdict {
         let position = offset
             .checked_sub(self.map.offset)
             .map(|slots| self.map.position + slots)
             .filter(|position| *position >= self.handed);
         let Some(position) = position else {
-            self.account.unique(offset, true);
-            return Verdict::Late;
+            return self.late(sequence, offset, freed);
         };
+        self.repeat.interrupt();
         if position - freed.min(position) >= self.settings.capacity {
             self.account.ring_full(offset);
             return Verdict::RingFull;
@@ -232,109 +238,181 @@ impl Reorder {
         Verdict::Place(position)
     }
 
-    /// A number of the known sequence that is new: what was unusual before was a stray.
-    #[inline]
-    fn usual(&mut self) {
-        self.repeat.count = 0;
-        if let Some(kept) = &mut self.kept {
-            kept.others += 1;
-            if kept.others > KEPT_FOR {
-                self.give_up_kept();
-            }
+    fn late(&mut self, sequence: u64, offset: u64, freed: u64) -> Verdict {
+        if self.repeat.late(sequence, self.settings.window) {
+            return self.begun_again(sequence, freed);
         }
+        self.account.unique(offset, true);
+        Verdict::Late
     }
 
-    fn seen_before(&mut self, sequence: u64) -> Verdict {
-        let follows = self.repeat.count > 0 && sequence == self.repeat.next;
-        self.repeat = Repeat {
-            next: sequence.wrapping_add(1),
-            count: if follows { self.repeat.count + 1 } else { 1 },
-        };
-        if self.repeat.count > REPEATS {
-            self.begin(sequence);
-            return self.offer(sequence, self.head);
+    fn seen_before(&mut self, sequence: u64, freed: u64) -> Verdict {
+        if self.repeat.duplicate(sequence, self.settings.window) {
+            return self.begun_again(sequence, freed);
         }
-        self.account.duplicate();
+        self.account.duplicates(1);
         Verdict::Duplicate
+    }
+
+    /// What looked like duplicates are the first numbers of a new sequence, and this one is the first that can
+    /// be placed.
+    #[cold]
+    fn begun_again(&mut self, sequence: u64, freed: u64) -> Verdict {
+        let repeat = std::mem::take(&mut self.repeat);
+        let missed = repeat.duplicates();
+        self.account.take_back_duplicates(missed.len() as u64);
+        self.begin_at(missed.first().copied().unwrap_or(sequence), sequence);
+        for number in missed {
+            self.account.unique(self.offset(*number), true);
+        }
+        self.offer(sequence, freed)
     }
 
     /// A number that does not fit: kept until another one near it comes.
     #[cold]
-    fn strange(&mut self, sequence: u64, offset: u64) -> Verdict {
-        let near = self.kept.is_some_and(|kept| {
-            let apart = sequence
-                .wrapping_sub(kept.sequence)
-                .min(kept.sequence.wrapping_sub(sequence));
-            (1..self.settings.window.max(2)).contains(&apart)
-        });
-        if !near {
-            self.give_up_kept();
-            self.kept = Some(Kept {
-                sequence,
-                others: 0,
-            });
-            return Verdict::Keep;
+    fn strange(&mut self, sequence: u64) -> Verdict {
+        let before = match &mut self.kept {
+            Some(kept) if kept.sequence == sequence => {
+                kept.copies += 1;
+                return Verdict::Duplicate;
+            }
+            Some(kept) => Some(kept.sequence).filter(|before| self.are_near(*before, sequence)),
+            None => None,
+        };
+        if let Some(before) = before {
+            self.release_kept();
+            self.go_on_at(before, sequence);
+            return Verdict::Replay;
         }
-        let before = self.kept.take().map_or(sequence, |kept| kept.sequence);
-        let other = before.wrapping_sub(self.base.unwrap_or(0));
-        self.go_on_at(sequence, offset, before, other);
-        Verdict::Replay
+        self.give_up_kept();
+        self.kept = Some(Kept {
+            sequence,
+            copies: 0,
+            others: 0,
+        });
+        Verdict::Keep
+    }
+
+    fn are_near(&self, one: u64, other: u64) -> bool {
+        let apart = one.wrapping_sub(other).min(other.wrapping_sub(one));
+        apart < self.settings.window.max(2)
     }
 
     /// The sequence goes on at two numbers, whichever is first.
-    fn go_on_at(&mut self, sequence: u64, offset: u64, before: u64, other: u64) {
-        let newest = self.map.offset + (self.head - self.map.position);
-        let first = offset.min(other);
-        if first >= newest && first - newest <= self.settings.max_gap {
-            self.jump_to_head(Event::Gap(first - newest));
-            self.map = Map {
-                offset: first,
-                position: self.head,
-            };
+    fn go_on_at(&mut self, one: u64, other: u64) {
+        let first = if other.wrapping_sub(one) < FURTHEST {
+            one
         } else {
-            let backward = sequence.wrapping_sub(before) > u64::MAX / 2;
-            self.begin(if backward { sequence } else { before });
+            other
+        };
+        if self.is_ahead(self.offset(first)) {
+            self.leap(self.offset(first));
+        } else {
+            self.begin(first);
         }
     }
 
-    /// Everything placed is handed on, and something happens behind it.
-    fn jump_to_head(&mut self, event: Event) {
+    /// Whether the sequence may go on at `offset` after a gap.
+    fn is_ahead(&self, offset: u64) -> bool {
+        let newest = self.offset_of(self.head);
+        (newest..FURTHEST).contains(&offset) && offset - newest <= self.settings.max_gap
+    }
+
+    /// The sequence goes on at `offset`; what lies between gets no place.
+    fn leap(&mut self, offset: u64) {
+        self.repeat.interrupt();
+        self.jump(Event::Gap(offset - self.offset_of(self.head)));
+        self.map = Map {
+            offset,
+            position: self.head,
+        };
+    }
+
+    /// A sequence begins with number `first`, of which `next` is the first to be placed.
+    fn begin_at(&mut self, first: u64, next: u64) {
+        self.give_up_kept();
+        if self.base.is_some() {
+            self.jump(Event::Restart);
+        }
+        let base = first.wrapping_sub(self.settings.window.min(BEFORE_FIRST));
+        self.base = Some(base);
+        self.map = Map {
+            offset: next.wrapping_sub(base),
+            position: self.head,
+        };
+        self.repeat.interrupt();
+        self.account.open_segment(base);
+    }
+
+    /// Everything placed is handed on, and something happens behind it. Events behind which nothing was placed
+    /// are joined, so that there are never many more than slots.
+    fn jump(&mut self, event: Event) {
         self.handed = self.head;
-        self.events.push_back((self.head, event));
+        let here = self.head;
+        if event == Event::Restart
+            && let Some(before) = self.events.len().checked_sub(2)
+            && self.events[before] == (here, Event::Restart)
+        {
+            // A gap in a sequence of which nothing was placed.
+            self.events.pop_back();
+        }
+        match (self.events.back_mut(), event) {
+            (Some((position, Event::Gap(missing))), Event::Gap(more)) if *position == here => {
+                *missing = missing.saturating_add(more);
+            }
+            (Some(before), Event::Restart) if *before == (here, Event::Restart) => {}
+            _ => self.events.push_back((here, event)),
+        }
+    }
+
+    /// A new datagram of the known sequence has come. Whether the kept one is to be offered again, because
+    /// the sequence has come up to it; else it is a stray after a while.
+    #[cold]
+    fn kept_is_due(&mut self) -> bool {
+        let Some(kept) = self.kept.as_mut() else {
+            return false;
+        };
+        kept.others += 1;
+        let Kept {
+            sequence, others, ..
+        } = *kept;
+        let offset = self.offset(sequence);
+        let due = offset < self.beyond() && self.account.has_arrived(offset).is_some();
+        if due {
+            self.release_kept();
+        } else if others > KEPT_FOR {
+            self.give_up_kept();
+        }
+        due
+    }
+
+    /// The kept datagram is offered again.
+    fn release_kept(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            self.account.duplicates(kept.copies);
+        }
     }
 
     fn give_up_kept(&mut self) {
-        if self.kept.take().is_some() {
-            self.account.foreign();
+        if let Some(kept) = self.kept.take() {
+            self.account.foreign(kept.copies.saturating_add(1));
         }
     }
 
+    fn offset(&self, sequence: u64) -> u64 {
+        sequence.wrapping_sub(self.base.unwrap_or(sequence))
+    }
+
+    /// The offset of a position since the last jump.
+    #[inline]
     fn offset_of(&self, position: u64) -> u64 {
-        self.map.offset + (position.saturating_sub(self.map.position))
+        self.map.offset + (position - self.map.position)
     }
 
-    /// Notes how far the stream is at `now`, and finds how far it was a hold time ago.
-    fn note(&mut self, now: Nanos) {
-        let step = Nanos(self.settings.hold.0 / NOTES);
-        match self.notes.back_mut() {
-            Some(note) if note.head == self.head => {}
-            Some(note) if now.since(note.first) < step => {
-                note.last = now;
-                note.head = self.head;
-            }
-            _ => self.notes.push_back(Note {
-                first: now,
-                last: now,
-                head: self.head,
-            }),
-        }
-        while let Some(note) = self.notes.front()
-            && now.since(note.last) >= self.settings.hold
-        {
-            // Something after every hole below has been there for so long.
-            self.expired = self.expired.max(note.head);
-            self.notes.pop_front();
-        }
+    /// Offsets from here on are too far ahead.
+    #[inline]
+    fn beyond(&self) -> u64 {
+        self.offset_of(self.head) + self.settings.window
     }
 }
 

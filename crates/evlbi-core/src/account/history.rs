@@ -1,61 +1,97 @@
 //! Which numbers of a sequence have arrived: exact over a long window that slides with the highest.
 
-/// A sliding window of bits. Numbers are offsets from the first of the sequence.
+/// A sliding window of numbers, which are offsets from a base that lies at or before the first.
 #[derive(Clone, Debug)]
 pub struct History {
-    words: Box<[u64]>,
-    /// First number of the window, a multiple of 64. Everything before is final.
+    /// 64 numbers each; as many as a power of two.
+    words: Box<[Word]>,
+    /// First number of the window. Everything before is final.
     start: u64,
-    /// One more than the highest number.
+    /// Lowest number so far; the highest there is before any.
+    first: u64,
+    /// One more than the highest number so far.
     end: u64,
     /// Lost numbers right before `start` whose run may go on.
     run: u64,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    arrived: u64,
+    /// Arrived, but only when there was no room for it.
+    refused: u64,
+}
+
 impl History {
-    /// A window of `length` numbers, a multiple of 64.
+    /// A window of at least `length` numbers.
     pub fn new(length: u64) -> History {
+        let words = length.div_ceil(64).next_power_of_two();
         History {
-            words: vec![0; (length / 64) as usize].into_boxed_slice(),
+            words: vec![Word::default(); words as usize].into_boxed_slice(),
             start: 0,
+            first: u64::MAX,
             end: 0,
             run: 0,
         }
     }
 
-    /// One more than the highest number so far; 0 when there is none.
-    pub fn end(&self) -> u64 {
-        self.end
+    /// The lowest number so far and one more than the highest; `None` before any.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        (self.first < self.end).then_some((self.first, self.end))
     }
 
     /// Whether a number has arrived; `None` before the window.
+    #[inline]
     pub fn contains(&self, number: u64) -> Option<bool> {
         if number >= self.end {
             return Some(false);
         }
-        (number >= self.start).then(|| self.words[self.word(number)] >> (number % 64) & 1 == 1)
+        (number >= self.start)
+            .then(|| self.words[self.word(number)].arrived >> (number % 64) & 1 == 1)
     }
 
-    /// A number has arrived. `lost` is told of runs of numbers that left the window without having
-    /// arrived: the first and how many. A number before the window changes nothing.
+    /// Where the numbers from `from` on that have arrived end, at most `limit`.
+    pub fn arrived_until(&self, from: u64, limit: u64) -> u64 {
+        let limit = limit.min(self.end);
+        let mut number = from;
+        while number >= self.start && number < limit {
+            let rest = self.words[self.word(number)].arrived >> (number % 64);
+            let arrived = rest.trailing_ones();
+            number += u64::from(arrived);
+            if arrived == 0 || !number.is_multiple_of(64) {
+                break;
+            }
+        }
+        number.min(limit).max(from)
+    }
+
+    /// A number has arrived; says whether it had been refused before. `lost` is told of runs of numbers that
+    /// left the window without having arrived: the first and how many. A number before the window changes
+    /// nothing.
     #[inline]
-    pub fn insert(&mut self, number: u64, lost: impl FnMut(u64, u64)) {
+    pub fn insert(&mut self, number: u64, lost: impl FnMut(u64, u64)) -> bool {
         self.reach(number, lost);
-        if number >= self.start {
-            self.words[self.word(number)] |= 1 << (number % 64);
-        }
+        let Some(word) = self.word_mut(number) else {
+            return false;
+        };
+        let bit = 1 << (number % 64);
+        let refused = word.refused & bit != 0;
+        word.arrived |= bit;
+        word.refused &= !bit;
+        refused
     }
 
-    /// The sequence reaches as far as `number`, whether or not that has arrived.
-    #[inline]
-    pub fn reach(&mut self, number: u64, lost: impl FnMut(u64, u64)) {
-        if number < self.end {
-            return;
-        }
-        self.end = number.saturating_add(1);
-        if number - self.start >= self.length() {
-            self.slide(number, lost);
-        }
+    /// A number that has not arrived yet came, and there was no room for it; says whether that happens for the
+    /// first time. `lost` is as for [`History::insert`].
+    pub fn refuse(&mut self, number: u64, lost: impl FnMut(u64, u64)) -> bool {
+        self.reach(number, lost);
+        let Some(word) = self.word_mut(number) else {
+            return true;
+        };
+        let bit = 1 << (number % 64);
+        let first = word.refused & bit == 0;
+        word.refused |= bit;
+        first
     }
 
     /// Everything that has not arrived is lost; the window is empty afterwards.
@@ -65,37 +101,57 @@ impl History {
         }
         self.close_run(self.end, &mut lost);
         self.start = 0;
+        self.first = u64::MAX;
         self.end = 0;
+    }
+
+    /// The sequence reaches as far as `number`.
+    #[inline]
+    fn reach(&mut self, number: u64, lost: impl FnMut(u64, u64)) {
+        if number < self.first && number >= self.start {
+            self.first = number;
+        }
+        if number < self.end {
+            return;
+        }
+        self.end = number.saturating_add(1);
+        if number - self.start >= self.length() {
+            self.slide(number, lost);
+        }
     }
 
     #[cold]
     fn slide(&mut self, number: u64, mut lost: impl FnMut(u64, u64)) {
-        // An eighth at a time, so that sliding costs little per number.
-        let target = (number - self.length() + 1 + self.length() / 8).next_multiple_of(64);
-        let beyond = self.start + self.length();
+        // A little further than needed, so that it is seldom needed and never takes long.
+        let step = (self.length() / 1024).max(64);
+        let target = (number - (self.length() - step)) / 64 * 64;
+        let beyond = self.start.saturating_add(self.length());
         while self.start < target.min(beyond) {
             self.retire_word(&mut lost);
         }
         if self.start < target {
             // The whole window has gone by: nothing in between can have arrived.
-            self.run += target - self.start;
+            self.run += target.saturating_sub(self.start.max(self.first));
             self.start = target;
         }
     }
 
+    /// The first 64 numbers leave the window.
     fn retire_word(&mut self, lost: &mut impl FnMut(u64, u64)) {
         let index = self.word(self.start);
-        let word = std::mem::take(&mut self.words[index]);
+        let arrived = std::mem::take(&mut self.words[index]).arrived;
         let count = (self.end - self.start).min(64);
-        if word == u64::MAX {
-            self.close_run(self.start, lost);
-        } else {
-            for bit in 0..count {
-                if word >> bit & 1 == 1 {
-                    self.close_run(self.start + bit, lost);
-                } else {
-                    self.run += 1;
-                }
+        // What lies before the first number does not belong to the sequence.
+        let mut bit = self.first.saturating_sub(self.start).min(count);
+        while bit < count {
+            let rest = arrived >> bit;
+            if rest & 1 == 1 {
+                self.close_run(self.start + bit, lost);
+                bit += u64::from(rest.trailing_ones());
+            } else {
+                let missing = u64::from(rest.trailing_zeros()).min(count - bit);
+                self.run += missing;
+                bit += missing;
             }
         }
         self.start += count;
@@ -112,8 +168,15 @@ impl History {
         self.words.len() as u64 * 64
     }
 
+    #[inline]
     fn word(&self, number: u64) -> usize {
-        (number / 64 % self.words.len() as u64) as usize
+        (number / 64) as usize & (self.words.len() - 1)
+    }
+
+    #[inline]
+    fn word_mut(&mut self, number: u64) -> Option<&mut Word> {
+        let word = self.word(number);
+        (number >= self.start).then(|| &mut self.words[word])
     }
 }
 
@@ -128,30 +191,58 @@ mod tests {
     proptest! {
         #[test]
         fn as_a_set_would_have_it(
-            steps in proptest::collection::vec(prop_oneof![8 => -40i64..60, 1 => 0i64..2000], 1..300)
+            base in prop_oneof![Just(0u64), 0..5000u64, Just(1 << 62)],
+            steps in proptest::collection::vec(
+                prop_oneof![8 => -40i64..60, 1 => 0i64..2000, 1 => Just(1 << 20)],
+                1..300,
+            )
         ) {
             let mut history = History::new(256);
-            let (mut set, mut lost) = (BTreeSet::new(), Vec::new());
-            let mut number = 0i64;
-            for step in steps {
-                number = (number + step).max(0);
-                let offset = number as u64;
-                if let Some(known) = history.contains(offset) {
-                    prop_assert_eq!(known, set.contains(&offset));
-                    history.insert(offset, |first, count| lost.push((first, count)));
-                    set.insert(offset);
+            let (mut set, mut lost, mut seen) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+            let mut number = base;
+            for (count, step) in steps.into_iter().enumerate() {
+                number = number.saturating_add_signed(step);
+                let Some(known) = history.contains(number) else { continue };
+                prop_assert_eq!(known, set.contains(&number));
+                seen.insert(number);
+                if count % 7 == 6 && !known {
+                    history.refuse(number, |first, count| lost.push((first, count)));
+                } else {
+                    history.insert(number, |first, count| lost.push((first, count)));
+                    set.insert(number);
                 }
+                let until = (number..number + 200).find(|next| !set.contains(next)).unwrap_or(number + 200);
+                prop_assert_eq!(history.arrived_until(number, number + 200), until);
+                prop_assert_eq!(history.arrived_until(number, number + 3), until.min(number + 3));
             }
-            let end = history.end();
+            let (first, end) = history.span().unwrap();
+            prop_assert_eq!((Some(&first), Some(&(end - 1))), (seen.first(), seen.last()));
             history.finish(|first, count| lost.push((first, count)));
+            prop_assert_eq!(history.span(), None);
             let mut expected = Vec::new();
-            for offset in (0..end).filter(|offset| !set.contains(offset)) {
-                match expected.last_mut() {
-                    Some((first, count)) if *first + *count == offset => *count += 1,
-                    _ => expected.push((offset, 1)),
+            let mut next = first;
+            for number in set.iter().copied().chain([end]) {
+                if number > next {
+                    expected.push((next, number - next));
                 }
+                next = number + 1;
             }
             prop_assert_eq!(lost, expected);
         }
+    }
+
+    #[test]
+    fn refusals_are_remembered_until_the_number_arrives() {
+        let mut history = History::new(64);
+        let mut lost = Vec::new();
+        assert!(history.refuse(70, |_, _| ()));
+        assert!(!history.refuse(70, |_, _| ()));
+        assert_eq!(history.contains(70), Some(false));
+        assert!(history.insert(70, |_, _| ()));
+        assert!(!history.insert(70, |_, _| ()));
+        assert!(history.refuse(72, |_, _| ()));
+        history.finish(|first, count| lost.push((first, count)));
+        assert_eq!(lost, [(71, 2)]);
+        assert!(history.refuse(72, |_, _| ()), "forgotten with its sequence");
     }
 }

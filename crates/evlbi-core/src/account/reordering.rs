@@ -1,13 +1,16 @@
 //! Reordering as RFC 4737 defines it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-/// Runs of arrivals that are remembered to find how far a packet was displaced.
+use serde::Serialize;
+
+use super::histogram::Histogram;
+
+/// Runs of arrivals that are remembered to find how far a packet was displaced. Where more of them lie
+/// between a packet and its place, its extent is told too small.
 const MOST_RUNS: usize = 65_536;
-/// Extents from here on count as this one, so that no sender can make the table large.
-const LONGEST_EXTENT: u64 = 65_536;
 /// Arrivals that are remembered for n-reordering; a larger n counts as this one.
-const LONGEST_N: usize = 64;
+const LONGEST_N: u64 = 64;
 
 /// Arrivals, first copies only, in the order in which they came.
 #[derive(Clone, Debug, Default)]
@@ -17,12 +20,40 @@ pub struct Reordering {
     /// Arrivals so far.
     arrivals: u64,
     /// Packets that came with a number higher than all before, as runs in which arrival and number grow
-    /// together. The earliest packet before which another should have come is always one of these.
+    /// together. The earliest packet before which another should have come always begins one of these.
     highest: VecDeque<Run>,
-    extents: BTreeMap<u64, u64>,
-    n_reordered: BTreeMap<u64, u64>,
-    /// The last arrivals that were out of the straight order, newest last; see [`Reordering::depth`].
-    recent: VecDeque<u64>,
+    /// Reordered arrivals and their numbers, oldest first; see [`Reordering::depth`].
+    recent: VecDeque<(u64, u64)>,
+    /// Arrival of the latest reordering discontinuity (section 4.5.3).
+    discontinuity: Option<u64>,
+    /// The arrival with which the reordering-free run began.
+    free_since: u64,
+    found: Found,
+}
+
+/// What was found in all sequences.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Extents (section 4.2).
+    pub extents: Histogram,
+    /// The largest n for which a packet is n-reordered (section 5.3).
+    pub n_reordered: Histogram,
+    /// Gaps between reordering discontinuities (section 4.5.4).
+    pub gaps: Histogram,
+    in_order: u64,
+    reordered: u64,
+    squares: u128,
+}
+
+/// Reordering-free runs (RFC 4737, section 4.6): packets in order between two that are reordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FreeRuns {
+    /// Runs that a reordered packet ended (x of the RFC).
+    pub runs: u64,
+    /// Packets in order (a). The mean length of a run is `in_order / runs`.
+    pub in_order: u64,
+    /// Sum of the squared lengths of the runs (q).
+    pub squares: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +61,8 @@ struct Run {
     arrival: u64,
     number: u64,
     length: u64,
+    /// A reordered packet should have come right before it.
+    discontinuity: bool,
 }
 
 impl Reordering {
@@ -50,20 +83,17 @@ impl Reordering {
 
     /// The sequence has ended and another one begins.
     pub fn close(&mut self) {
-        self.next_expected = 0;
-        self.arrivals = 0;
-        self.highest.clear();
-        self.recent.clear();
+        let mut found = std::mem::take(&mut self.found);
+        found.in_order += self.arrivals - self.free_since;
+        *self = Reordering {
+            found,
+            ..Reordering::default()
+        };
     }
 
-    /// Extent to count (section 4.2.1).
-    pub fn extents(&self) -> &BTreeMap<u64, u64> {
-        &self.extents
-    }
-
-    /// Largest n for which a packet is n-reordered, to count (section 5.1).
-    pub fn n_reordered(&self) -> &BTreeMap<u64, u64> {
-        &self.n_reordered
+    /// What was found in the sequences that are closed.
+    pub fn found(&self) -> &Found {
+        &self.found
     }
 
     #[inline]
@@ -82,52 +112,68 @@ impl Reordering {
             arrival,
             number,
             length: 1,
+            discontinuity: false,
         });
     }
 
     #[cold]
     fn measure(&mut self, arrival: u64, number: u64) {
-        let extent = arrival - self.first_beyond(number);
-        *self.extents.entry(extent.min(LONGEST_EXTENT)).or_default() += 1;
+        let place = self.highest.partition_point(|run| run.number <= number);
+        if let Some(run) = self.highest.get(place) {
+            self.found.extents.add(arrival - run.arrival);
+            self.note_discontinuity(place);
+        }
         let n = self.depth(arrival, number);
         if n > 0 {
-            *self.n_reordered.entry(n).or_default() += 1;
+            self.found.n_reordered.add(n);
         }
-        if self.recent.len() == 2 * LONGEST_N {
-            self.recent.drain(..2);
+        if self.recent.len() as u64 == LONGEST_N {
+            self.recent.pop_front();
         }
-        self.recent.extend([arrival, number]);
+        self.recent.push_back((arrival, number));
+        let free = arrival - self.free_since;
+        self.free_since = arrival + 1;
+        self.found.reordered += 1;
+        self.found.in_order += free;
+        self.found.squares += u128::from(free) * u128::from(free);
     }
 
-    /// The earliest arrival with a number above `number`.
-    fn first_beyond(&self, number: u64) -> u64 {
-        let place = self
-            .highest
-            .partition_point(|run| run.number + (run.length - 1) <= number);
-        self.highest.get(place).map_or(self.arrivals - 1, |run| {
-            run.arrival + (number + 1).saturating_sub(run.number)
-        })
+    /// A packet should have come before the run at `place`. The gap (section 4.5.4) goes back to the
+    /// discontinuity before.
+    fn note_discontinuity(&mut self, place: usize) {
+        let Run {
+            arrival,
+            discontinuity,
+            ..
+        } = self.highest[place];
+        if discontinuity {
+            return;
+        }
+        self.highest[place].discontinuity = true;
+        let latest = self.discontinuity.filter(|latest| *latest < arrival);
+        let before = latest.or_else(|| {
+            let before = self.highest.range(..place).rev();
+            Some(before.into_iter().find(|run| run.discontinuity)?.arrival)
+        });
+        if let Some(before) = before {
+            self.found.gaps.add(arrival - before);
+        }
+        self.discontinuity = self.discontinuity.max(Some(arrival));
     }
 
     /// How many arrivals directly before `arrival` all have higher numbers. Those were either highest
     /// when they came, and found in their runs, or reordered, and found among the recent.
     fn depth(&self, arrival: u64, number: u64) -> u64 {
+        let mut recent = self.recent.iter().rev().peekable();
+        let mut runs = self.highest.iter().rev().peekable();
         let mut n = 0;
-        let mut recent = self.recent.len();
-        let mut runs = self.highest.iter().rev();
-        let mut run = runs.next();
-        while n < LONGEST_N as u64 && n < arrival {
+        while n < LONGEST_N.min(arrival) {
             let at = arrival - 1 - n;
-            while let Some(last) = run
-                && last.arrival > at
-            {
-                run = runs.next();
-            }
-            let before = match run {
-                Some(run) if at < run.arrival + run.length => run.number + (at - run.arrival),
-                _ if recent >= 2 && self.recent[recent - 2] == at => {
-                    recent -= 2;
-                    self.recent[recent + 1]
+            while runs.next_if(|run| run.arrival > at).is_some() {}
+            let before = match (runs.peek(), recent.next_if(|(arrival, _)| *arrival == at)) {
+                (_, Some((_, number))) => *number,
+                (Some(run), None) if at - run.arrival < run.length => {
+                    run.number + (at - run.arrival)
                 }
                 _ => break,
             };
@@ -137,5 +183,16 @@ impl Reordering {
             n += 1;
         }
         n
+    }
+}
+
+impl Found {
+    /// Reordering-free runs.
+    pub fn free_runs(&self) -> FreeRuns {
+        FreeRuns {
+            runs: self.reordered,
+            in_order: self.in_order,
+            squares: self.squares as f64,
+        }
     }
 }

@@ -1,0 +1,79 @@
+//! How often each value came, in bounded memory.
+
+use std::collections::BTreeMap;
+
+/// Values below this are counted without a search.
+const SMALL: usize = 64;
+/// Larger values that are counted one by one. Further ones are counted together, so that nothing that is
+/// received can make the table large.
+const MOST_LARGE: usize = 4096;
+
+/// Counts of values.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    small: [u64; SMALL],
+    large: BTreeMap<u64, u64>,
+    not_listed: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            small: [0; SMALL],
+            large: BTreeMap::new(),
+            not_listed: 0,
+        }
+    }
+}
+
+impl Histogram {
+    /// The value came once more.
+    pub fn add(&mut self, value: u64) {
+        let small = usize::try_from(value).ok();
+        if let Some(count) = small.and_then(|value| self.small.get_mut(value)) {
+            *count += 1;
+        } else if let Some(count) = self.large.get_mut(&value) {
+            *count += 1;
+        } else if self.large.len() < MOST_LARGE {
+            self.large.insert(value, 1);
+        } else {
+            self.not_listed += 1;
+        }
+    }
+
+    /// Value to count.
+    pub fn counts(&self) -> BTreeMap<u64, u64> {
+        let small = self.small.iter().enumerate();
+        small
+            .map(|(value, count)| (value as u64, *count))
+            .filter(|(_, count)| *count > 0)
+            .chain(self.large.iter().map(|(value, count)| (*value, *count)))
+            .collect()
+    }
+
+    /// How often values came for which there was no more room.
+    pub fn not_listed(&self) -> u64 {
+        self.not_listed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_comes_and_stays_small() {
+        let mut histogram = Histogram::default();
+        for value in [0, 3, 63, 64, u64::MAX, 3, 64] {
+            histogram.add(value);
+        }
+        let counts = [(0, 1), (3, 2), (63, 1), (64, 2), (u64::MAX, 1)];
+        assert_eq!(histogram.counts(), counts.into());
+        for value in 0..100_000 {
+            histogram.add(1000 + value);
+        }
+        let listed: u64 = histogram.counts().values().sum();
+        assert_eq!(listed + histogram.not_listed(), 100_007);
+        assert_eq!(histogram.counts().len(), 3 + MOST_LARGE);
+    }
+}

@@ -1,0 +1,63 @@
+//! How far the stream was a hold time ago.
+
+use std::collections::VecDeque;
+
+use crate::time::Nanos;
+
+/// Moments within the hold time at which the progress is noted. A hole is given up late by at most this part
+/// of the hold time.
+const NOTES: u64 = 64;
+
+/// Notes of the progress.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    time: Nanos,
+    /// Oldest first.
+    notes: VecDeque<Note>,
+    /// Below this everything has waited for the hold time.
+    expired: u64,
+}
+
+/// The newest datagram was before `head` since `last`; the note was begun at `first`.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    first: Nanos,
+    last: Nanos,
+    head: u64,
+}
+
+impl Hold {
+    /// Holes are waited for so long.
+    pub fn new(time: Nanos) -> Hold {
+        Hold {
+            time,
+            notes: VecDeque::new(),
+            expired: 0,
+        }
+    }
+
+    /// The newest datagram is before `head` at `now`: the position below which nothing is waited for any
+    /// longer, since something behind it has been there for the hold time.
+    pub fn expired(&mut self, head: u64, now: Nanos) -> u64 {
+        let step = Nanos(self.time.0 / NOTES);
+        match self.notes.back_mut() {
+            Some(note) if note.head == head => {}
+            Some(note) if now.since(note.first) < step => {
+                note.last = now;
+                note.head = head;
+            }
+            _ => self.notes.push_back(Note {
+                first: now,
+                last: now,
+                head,
+            }),
+        }
+        while let Some(note) = self.notes.front()
+            && now.since(note.last) >= self.time
+        {
+            self.expired = self.expired.max(note.head);
+            self.notes.pop_front();
+        }
+        self.expired
+    }
+}

@@ -350,7 +350,8 @@ impl Loop {
             ended,
             error: self.failure.take(),
         };
-        if let Some(stream) = self.stream.take() {
+        if let Some(mut stream) = self.stream.take() {
+            stream.take_last(&mut *self.options.numbering);
             stream.finish(&mut report, overflow_before);
         }
         report
@@ -389,6 +390,14 @@ impl Stream {
         {
             let placed = self.producer.place(position, data);
             debug_assert_eq!(placed, Ok(()));
+        }
+    }
+
+    /// Nothing more comes: what was kept may have been the last.
+    fn take_last(&mut self, numbering: &mut dyn Numbering) {
+        if self.reorder.accept_kept() {
+            let kept = std::mem::take(&mut self.kept);
+            self.take_kept(numbering, &kept);
         }
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::pace::{ByRate, train_length};
 use evlbi_core::packetise::{Family, Rule, payload_length};
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{Replace, Shed, Stream, wire_bytes};
+use evlbi_core::shed::{Policy, Replace, Shed, Stream, wire_bytes};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::{self, Waiting};
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
@@ -100,6 +100,11 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
                 .ok_or_else(|| anyhow!("--frame-rate is at least 1"))
         })
         .transpose()?;
+    if matches!(args.shed, Policy::Fit(_)) && !matches!(args.replace, SendReplace::Nothing) {
+        bail!(
+            "fit: makes room only if nothing is sent in the place of what is shed; leave --replace out"
+        );
+    }
     let input = Input::open(&args.source, frame_rate, args.rate)?;
     let plain = matches!(args.cut, CutRule::Plain) || input.frame_length().is_none();
     let (clock, rate) = clock(args, &input, plain)?;
@@ -130,8 +135,9 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
                 UnitChoice::Packet => datagram,
             }
         },
-        threads: threads(&input),
-        frame_rate: input.frame_rate(),
+        // Data cut as bytes has no threads and times to choose by.
+        threads: if plain { Vec::new() } else { threads(&input) },
+        frame_rate: input.frame_rate().filter(|_| !plain),
     };
     let shed = Shed::new(args.shed.clone(), args.seed, &stream)?;
     let burst = burst(args, rate, datagram_data);

@@ -156,6 +156,7 @@ impl Shed {
     }
 
     /// Whether the next unit is to be left out.
+    #[inline]
     pub fn decide(&mut self, unit: &Unit) -> bool {
         let shed = self.state.decide(self.seed, unit);
         self.offered += 1;

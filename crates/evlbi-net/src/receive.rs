@@ -149,10 +149,12 @@ pub struct ReceiveReport {
 /// # Errors
 /// [`ReceiveError`] when a socket or the ring's memory cannot be had.
 pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveError> {
+    // The memory first: it takes a second for half a gibibyte, and what came meanwhile would overrun
+    // the sockets.
+    let reserve = Reserve::new(options.ring)?;
     let receiver = Receiver::bind(&options.listen, &options.socket)?;
     let addresses = receiver.local_addresses().collect();
     let buffer = receiver.buffer().cloned();
-    let reserve = Reserve::new(options.ring)?;
     let stop = Arc::new(AtomicBool::new(false));
     let live = Arc::new(Mutex::new(Live::default()));
     let (to_consumer, consumer) = mpsc::channel();

@@ -13,7 +13,9 @@ use evlbi_wire::vtp;
 use serde::Serialize;
 
 use crate::cpu;
-use crate::udp::{Batch, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions};
+use crate::udp::{
+    Batch, Head, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions,
+};
 
 /// The relay ends when it was told to and nothing came for so long.
 const QUIET: Nanos = Nanos(200_000_000);
@@ -151,7 +153,7 @@ fn pass_on(flow: &mut RelayFlow, batch: &Batch, foreign: &mut u64) -> io::Result
 /// Packet by packet, so that each is lost or not by itself on the way on, too.
 fn send(sender: &mut Sender, packet: &[u8]) -> io::Result<()> {
     let mut train = sender.batch();
-    train.push(&[], packet);
+    train.push(Head::new(), packet);
     train.send().map(|_| ())
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use multicast::Interface;
 pub use receive::{Batch, Datagram, Listen, MESSAGE_SPACE, MESSAGES, Receiver, ReceiverOptions};
 pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions, Train};
-pub use train::MAX_HEAD;
+pub use train::{Head, MAX_HEAD};
 
 /// Why a socket could not be made ready.
 #[derive(Debug, thiserror::Error)]

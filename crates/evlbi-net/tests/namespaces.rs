@@ -6,7 +6,7 @@ use std::time::Duration;
 use evlbi_net::host::Counters;
 use evlbi_net::netns::{End, Pair, Wire, pair_for_test};
 use evlbi_net::udp::{
-    Batch, Fragmentation, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
+    Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
 
 const NEVER: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     let mut train = sender.batch();
     for datagram in datagrams {
-        train.push(&[], datagram);
+        train.push(Head::new(), datagram);
     }
     train.send().unwrap()
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use evlbi_net::udp::{
-    Batch, Fragmentation, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions,
+    Batch, Fragmentation, Head, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -51,7 +51,7 @@ fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     let mut train = sender.batch();
     for datagram in datagrams {
         let (head, body) = datagram.split_at(datagram.len().min(8));
-        train.push(head, body);
+        train.push(Head::from(head), body);
     }
     train.send().unwrap()
 }

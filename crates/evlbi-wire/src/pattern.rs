@@ -29,11 +29,16 @@ pub fn frame_rate(frames_per_second: u64) -> FrameRate {
     FrameRate(NonZeroU32::new(rate.min(HIGHEST_RATE)).unwrap_or(NonZeroU32::MIN))
 }
 
-/// The frames of one period, beginning with the first of `second` (UTC since 1970).
+/// So many frames, beginning with the first of `second` (UTC since 1970).
 ///
 /// # Errors
 /// [`LengthError`]
-pub fn period(frame_length: usize, second: i64) -> Result<Vec<u8>, LengthError> {
+pub fn frames(
+    frame_length: usize,
+    second: i64,
+    rate: FrameRate,
+    count: u32,
+) -> Result<Vec<u8>, LengthError> {
     let shape = Shape {
         frame_length,
         log2_channels: 0,
@@ -52,15 +57,13 @@ pub fn period(frame_length: usize, second: i64) -> Result<Vec<u8>, LengthError> 
         thread: 0,
     };
     let mut header = Header::new(shape, key);
-    let mut frames = vec![0; frame_length * PERIOD as usize];
-    for (number, frame) in (0u32..).zip(frames.chunks_exact_mut(frame_length)) {
+    let first = FrameTime { second, frame: 0 }.index(rate);
+    let mut frames = vec![0; frame_length * count as usize];
+    for (index, frame) in (first..).zip(frames.chunks_exact_mut(frame_length)) {
         // The caller's clock may be anywhere; a pattern out of VDIF's epochs starts in the first.
-        let _ = header.set_time(FrameTime {
-            second,
-            frame: number,
-        });
+        let _ = header.set_time(FrameTime::from_index(index, rate));
         header.emit(frame);
-        payload(number, &mut frame[HEADER_LEN..]);
+        payload(header.frame_number(), &mut frame[HEADER_LEN..]);
     }
     Ok(frames)
 }
@@ -82,13 +85,18 @@ mod tests {
     use crate::vdif::Frame;
 
     #[test]
-    fn a_period_verifies_from_its_headers() {
-        let frames = period(1464, 1_700_000_000).unwrap();
+    fn frames_verify_from_their_headers() {
+        let rate = frame_rate(128);
+        let frames = frames(1464, 1_700_000_000, rate, 200).unwrap();
         let mut expected = vec![0; 1464 - HEADER_LEN];
         for (number, bytes) in (0..).zip(frames.chunks(1464)) {
             let frame = Frame::new_checked(bytes).unwrap();
-            assert_eq!(frame.header().time().second, 1_700_000_000);
-            assert_eq!(frame.header().frame_number(), number);
+            let header = frame.header();
+            assert_eq!(
+                header.time().second,
+                1_700_000_000 + i64::from(number / 128)
+            );
+            assert_eq!(header.frame_number(), number % 128);
             payload(number + PERIOD, &mut expected);
             assert_eq!(frame.payload(), expected);
         }
@@ -115,7 +123,8 @@ mod tests {
     #[test]
     fn impossible_lengths_are_refused() {
         for length in [0, 32, 39, 1001, usize::MAX] {
-            assert_eq!(period(length, 0), Err(LengthError(length)));
+            let refused = frames(length, 0, frame_rate(0), 1);
+            assert_eq!(refused, Err(LengthError(length)));
         }
     }
 }

@@ -16,6 +16,7 @@ impl FrameRate {
     }
 
     /// Frames per second.
+    #[inline]
     pub fn get(self) -> u32 {
         self.0.get()
     }
@@ -39,6 +40,7 @@ pub struct FrameTime {
 
 impl FrameTime {
     /// Number of the frame since 1970-01-01 for a thread of `rate` frames per second.
+    #[inline]
     pub fn index(self, rate: FrameRate) -> i64 {
         self.second
             .saturating_mul(i64::from(rate.get()))
@@ -46,6 +48,7 @@ impl FrameTime {
     }
 
     /// The inverse of [`FrameTime::index`].
+    #[inline]
     pub fn from_index(index: i64, rate: FrameRate) -> FrameTime {
         let rate = i64::from(rate.get());
         FrameTime {
@@ -74,6 +77,7 @@ pub struct Epoch(u8);
 
 impl Epoch {
     /// `None` when `half_years` does not fit the six bits of the header.
+    #[inline]
     pub fn new(half_years: u8) -> Option<Epoch> {
         (half_years < 64).then_some(Epoch(half_years))
     }
@@ -84,6 +88,7 @@ impl Epoch {
     }
 
     /// First second of the epoch, UTC seconds since 1970-01-01.
+    #[inline]
     pub fn start(self) -> i64 {
         let year = 2000 + i64::from(self.0 / 2);
         // Days from 1970-01-01 to 1 January: leap years between 1970 and 2032 are the multiples of 4.

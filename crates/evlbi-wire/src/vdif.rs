@@ -141,6 +141,7 @@ impl Shape {
     }
 
     /// Length of the header in bytes.
+    #[inline]
     pub fn header_length(&self) -> usize {
         if self.legacy {
             LEGACY_HEADER_LEN
@@ -250,6 +251,7 @@ impl Header {
     }
 
     /// The header's bytes; the first [`Header::len`] of them are to be written.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         for (four, word) in bytes.chunks_exact_mut(4).zip(self.words) {
@@ -266,6 +268,7 @@ impl Header {
 
     /// Length of this header in bytes: 32, or 16 where legacy.
     #[allow(clippy::len_without_is_empty)]
+    #[inline]
     pub fn len(&self) -> usize {
         if self.is_legacy() {
             LEGACY_HEADER_LEN
@@ -287,6 +290,7 @@ impl Header {
     }
 
     /// The payload is not to be used.
+    #[inline]
     pub fn is_invalid(&self) -> bool {
         self.get(INVALID) == 1
     }
@@ -297,21 +301,25 @@ impl Header {
     }
 
     /// The header has four words only.
+    #[inline]
     pub fn is_legacy(&self) -> bool {
         self.get(LEGACY) == 1
     }
 
     /// Seconds since the reference epoch, 30 bits.
+    #[inline]
     pub fn seconds(&self) -> u32 {
         self.get(SECONDS)
     }
 
     /// Reference epoch.
+    #[inline]
     pub fn epoch(&self) -> Epoch {
         Epoch::new(self.get(EPOCH) as u8).unwrap_or_else(|| unreachable!("six bits"))
     }
 
     /// Number of the frame within its second, 24 bits.
+    #[inline]
     pub fn frame_number(&self) -> u32 {
         self.get(FRAME_NUMBER)
     }
@@ -328,6 +336,7 @@ impl Header {
     /// Puts the header at `time`. A step of at most half a year keeps the reference epoch where its 30
     /// bits of seconds reach, as recorders do that run over the end of one; a longer step, as from a new
     /// header, goes to the epoch that holds `time`.
+    #[inline]
     pub fn set_time(&mut self, time: FrameTime) -> Result<(), TimeError> {
         let since = |epoch: Epoch| {
             u32::try_from(time.second.checked_sub(epoch.start())?)
@@ -351,6 +360,7 @@ impl Header {
     }
 
     /// Length of the frame in bytes, header included.
+    #[inline]
     pub fn frame_length(&self) -> usize {
         self.get(LENGTH_8) as usize * 8
     }
@@ -372,6 +382,7 @@ impl Header {
     }
 
     /// Station and thread.
+    #[inline]
     pub fn key(&self) -> StreamKey {
         StreamKey {
             station: StationId(self.get(STATION) as u16),
@@ -440,10 +451,12 @@ impl Header {
         Ok(header)
     }
 
+    #[inline]
     fn get(&self, Field(word, low, width): Field) -> u32 {
         self.words[word] >> low & (u32::MAX >> (32 - width))
     }
 
+    #[inline]
     fn set(&mut self, Field(word, low, width): Field, value: u32) {
         let mask = u32::MAX >> (32 - width);
         self.words[word] = self.words[word] & !(mask << low) | (value & mask) << low;

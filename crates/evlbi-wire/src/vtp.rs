@@ -8,11 +8,13 @@
 pub const HEADER_LEN: usize = 8;
 
 /// The header that a datagram with sequence number `sequence` begins with.
+#[inline]
 pub fn header(sequence: u64) -> [u8; HEADER_LEN] {
     sequence.to_le_bytes()
 }
 
 /// Sequence number and data of a datagram; `None` when it is too short to hold a header.
+#[inline]
 pub fn split(datagram: &[u8]) -> Option<(u64, &[u8])> {
     let (header, data) = datagram.split_first_chunk::<HEADER_LEN>()?;
     Some((u64::from_le_bytes(*header), data))

@@ -16,6 +16,8 @@ use crate::recording::{self, Recording};
 
 /// Memory for frames that are sent round and round.
 const LOOP_BYTES: u64 = 64 << 20;
+/// Memory for the test pattern: as long as the longest train where a processor's own cache holds that.
+const PATTERN_BYTES: usize = 512 << 10;
 
 /// A source before it is cut into datagrams.
 pub enum Input {
@@ -198,15 +200,17 @@ fn test_pattern(
             pattern::PERIOD
         );
     }
+    let period_bytes = frame_length.saturating_mul(pattern::PERIOD as usize);
+    let count = pattern::PERIOD * (PATTERN_BYTES / period_bytes.max(1)).clamp(1, 4) as u32;
     Ok(Looped {
-        frames: pattern::period(frame_length, recording::now())?,
+        frames: pattern::frames(frame_length, recording::now(), frame_rate, count)?,
         frame_length,
         frame_rate,
         keys: vec![StreamKey {
             station: pattern::STATION,
             thread: 0,
         }],
-        round: i64::from(pattern::PERIOD),
+        round: i64::from(count),
         total: None,
     })
 }

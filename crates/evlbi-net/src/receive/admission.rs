@@ -326,6 +326,8 @@ fn number_on(numbering: &mut dyn Numbering, datagrams: &[&[u8]]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use evlbi_wire::pattern;
+
     use super::*;
 
     fn sender(port: u16) -> Option<SocketAddr> {
@@ -427,7 +429,7 @@ mod tests {
             admit(&mut admission, sender(1), bytes, Nanos(0));
             admission.promises(&mut Numbers)
         };
-        let frame = &evlbi_wire::pattern::period(1032, 0).unwrap()[..1032];
+        let frame = &pattern::frames(1032, 0, pattern::frame_rate(0), 1).unwrap()[..];
         assert!(promises(&[&vtp::header(7), frame].concat()));
         assert!(!promises(&[&vtp::header(7), &frame[..1000]].concat()));
         assert!(!promises(b"probe"));

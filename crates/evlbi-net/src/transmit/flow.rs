@@ -12,7 +12,7 @@ use evlbi_wire::vdif::{Header, StreamKey};
 use evlbi_wire::vtp;
 
 use crate::cpu::{self, Waiting};
-use crate::udp::{MAX_HEAD, SendCounts};
+use crate::udp::{Head, SendCounts};
 
 use super::{Frames, Lateness, Outlet, SendReport, Sent, Source};
 
@@ -160,12 +160,14 @@ impl Flow {
 
     /// Sends the datagrams that are due together.
     pub(super) fn send_train(&mut self) -> io::Result<()> {
-        let (Some(current), Some(planned)) = (self.current, self.departure()) else {
+        let Some(planned) = self.departure() else {
+            return Ok(());
+        };
+        let Some(current) = self.current.take() else {
             return Ok(());
         };
         let now = cpu::now();
         if self.options.end.is_some_and(|end| now >= end) {
-            self.current = None;
             return Ok(());
         }
         let due = self.due(&current);
@@ -187,7 +189,7 @@ impl Flow {
     }
 
     /// Sends up to a burst of datagrams, beginning with the next one of `current`, which is due at
-    /// `due`; returns how many the kernel was given.
+    /// `due`, and takes up the frame that follows; returns how many the kernel was given.
     fn send_from(&mut self, mut current: Current, due: Nanos) -> io::Result<usize> {
         let Flow {
             source,
@@ -213,20 +215,17 @@ impl Flow {
             if current.shed && options.replace == Replace::Nothing {
                 counts.shed += 1;
             } else {
-                let head = Head::new(
-                    options.sequence,
-                    counts.offered,
-                    &current,
-                    self.fragment,
-                    data.len(),
-                );
+                let sequence = options
+                    .sequence
+                    .map(|first| first.wrapping_add(counts.offered));
+                let (head, covers) = head_of(&current, sequence, self.fragment, data.len());
                 let body = if current.shed {
                     counts.replaced += 1;
                     &replacement[..data.len()]
                 } else {
                     data
                 };
-                train.push(head.bytes(), &body[head.covers..]);
+                train.push(head, &body[covers..]);
             }
             counts.offered += 1;
             self.offset += options.datagram_data as u64;
@@ -242,7 +241,6 @@ impl Flow {
                 break;
             }
             current = look_at(options, &window, consumed);
-            self.current = Some(current);
             if current.due > due.plus(PAUSE) {
                 break;
             }
@@ -252,7 +250,9 @@ impl Flow {
             train.send()?;
         }
         source.consume(consumed);
-        if !more_in_window {
+        if more_in_window {
+            self.current = Some(current);
+        } else {
             self.take_up_next_frame()?;
         }
         Ok(datagrams)
@@ -345,6 +345,7 @@ impl Flow {
 }
 
 /// Prepares the frame at `at` of `window`: its header, its time, and whether it is shed.
+#[inline]
 fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current {
     let frame = &window.bytes[at..at + options.frame_length];
     let mut header = options
@@ -379,48 +380,26 @@ fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current
     }
 }
 
-/// What goes before the untouched bytes of a datagram: the sequence number, and a header that was made anew.
-struct Head {
-    bytes: [u8; MAX_HEAD],
-    length: usize,
-    /// Bytes of the data that the head stands for.
-    covers: usize,
-}
-
-impl Head {
-    fn new(
-        first_sequence: Option<u64>,
-        number: u64,
-        current: &Current,
-        fragment: usize,
-        data: usize,
-    ) -> Head {
-        let mut head = Head {
-            bytes: [0; MAX_HEAD],
-            length: 0,
-            covers: 0,
-        };
-        if let Some(first) = first_sequence {
-            head.append(&vtp::header(first.wrapping_add(number)));
-        }
-        // A frame that is replaced as a whole keeps its header, so that the stream stays in step.
-        if let Some(header) = current.header
-            && fragment == 0
-            && (current.retimed || current.shed_whole)
-            && header.len() <= data
-        {
-            head.append(&header.to_bytes()[..header.len()]);
-            head.covers = header.len();
-        }
-        head
+/// What goes before the untouched bytes of a datagram, and how many bytes of the data it stands for.
+#[inline]
+fn head_of(
+    current: &Current,
+    sequence: Option<u64>,
+    fragment: usize,
+    data: usize,
+) -> (Head, usize) {
+    let mut head = Head::new();
+    if let Some(sequence) = sequence {
+        head.append(&vtp::header(sequence));
     }
-
-    fn append(&mut self, bytes: &[u8]) {
-        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len();
+    // A frame that is replaced as a whole keeps its header, so that the stream stays in step.
+    if let Some(header) = &current.header
+        && fragment == 0
+        && (current.retimed || current.shed_whole)
+        && header.len() <= data
+    {
+        head.append(&header.to_bytes()[..header.len()]);
+        return (head, header.len());
     }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
+    (head, 0)
 }

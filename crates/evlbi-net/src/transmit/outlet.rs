@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::net::TcpStream;
 
-use crate::udp::{SendCounts, Sender, Train};
+use crate::udp::{Head, SendCounts, Sender, Train};
 
 /// A socket that frames leave by.
 #[derive(Debug)]
@@ -69,11 +69,12 @@ impl Outlet {
 }
 
 impl<'a> Departing<'_, 'a> {
-    pub(super) fn push(&mut self, head: &[u8], body: &'a [u8]) {
+    #[inline]
+    pub(super) fn push(&mut self, head: Head, body: &'a [u8]) {
         match self {
             Departing::Udp(train) => train.push(head, body),
             Departing::Tcp { stream, pieces } => {
-                stream.buffer.extend_from_slice(head);
+                stream.buffer.extend_from_slice(head.bytes());
                 stream.buffer.extend_from_slice(body);
                 *pieces += 1;
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::train::{Layout, Scratch, datagrams_of};
+use super::train::{Head, Layout, Scratch, datagrams_of};
 use super::{GrantedBuffer, Interface, OpenError, multicast, option};
 
 /// Most datagrams that the kernel takes in one message (`UDP_MAX_SEGMENTS` of older kernels).
@@ -442,11 +442,8 @@ pub struct Train<'s, 'a> {
 
 impl<'a> Train<'_, 'a> {
     /// Adds a datagram of `head` (copied) followed by `body` (sent from where it lies).
-    ///
-    /// # Panics
-    /// When `head` is longer than [`MAX_HEAD`](super::MAX_HEAD).
     #[inline]
-    pub fn push(&mut self, head: &[u8], body: &'a [u8]) {
+    pub fn push(&mut self, head: Head, body: &'a [u8]) {
         self.sender.scratch.push(head, body);
     }
 

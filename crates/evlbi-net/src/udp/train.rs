@@ -12,16 +12,65 @@ pub const MAX_HEAD: usize = 8 + 32;
 /// Messages handed over in one system call.
 const MESSAGES: usize = 64;
 
+/// What goes before the body of a datagram: a sequence number, or a VDIF header made anew, or both.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    bytes: [u8; MAX_HEAD],
+    length: usize,
+}
+
+impl Head {
+    /// An empty one.
+    #[inline]
+    pub fn new() -> Head {
+        Head {
+            bytes: [0; MAX_HEAD],
+            length: 0,
+        }
+    }
+
+    /// Adds bytes at the end.
+    ///
+    /// # Panics
+    /// When there are more than [`MAX_HEAD`] altogether.
+    #[inline]
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    /// All bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Default for Head {
+    fn default() -> Head {
+        Head::new()
+    }
+}
+
+impl From<&[u8]> for Head {
+    /// # Panics
+    /// When there are more than [`MAX_HEAD`] bytes.
+    fn from(bytes: &[u8]) -> Head {
+        let mut head = Head::new();
+        head.append(bytes);
+        head
+    }
+}
+
 pub(super) struct Piece {
-    head: [u8; MAX_HEAD],
-    head_length: usize,
+    head: Head,
     body: *const u8,
     body_length: usize,
 }
 
 impl Piece {
     pub(super) fn length(&self) -> usize {
-        self.head_length + self.body_length
+        self.head.length + self.body_length
     }
 }
 
@@ -80,16 +129,12 @@ impl std::fmt::Debug for Scratch {
 impl Scratch {
     /// Adds a datagram; its body must outlive the call to [`Scratch::hand_over`].
     #[inline]
-    pub(super) fn push(&mut self, head: &[u8], body: &[u8]) {
-        assert!(head.len() <= MAX_HEAD, "a head of {} bytes", head.len());
-        let mut piece = Piece {
-            head: [0; MAX_HEAD],
-            head_length: head.len(),
+    pub(super) fn push(&mut self, head: Head, body: &[u8]) {
+        self.pieces.push(Piece {
+            head,
             body: body.as_ptr(),
             body_length: body.len(),
-        };
-        piece.head[..head.len()].copy_from_slice(head);
-        self.pieces.push(piece);
+        });
     }
 
     /// Points at the heads and bodies of all pieces.
@@ -97,7 +142,7 @@ impl Scratch {
         self.vectors.clear();
         self.vectors.extend(self.pieces.iter().flat_map(|piece| {
             [
-                vector(piece.head.as_ptr(), piece.head_length),
+                vector(piece.head.bytes.as_ptr(), piece.head.length),
                 vector(piece.body, piece.body_length),
             ]
         }));

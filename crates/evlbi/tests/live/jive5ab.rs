@@ -12,7 +12,7 @@ const FRAME: usize = 8032;
 const FRAGMENT: usize = 1004;
 
 fn frames() -> Vec<u8> {
-    pattern::period(FRAME, 1_700_000_000).unwrap()[..40 * FRAME].to_vec()
+    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(64), 40).unwrap()
 }
 
 #[test]

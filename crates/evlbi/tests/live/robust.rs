@@ -21,7 +21,7 @@ impl Stream {
         socket.connect(recv.address()).unwrap();
         Stream {
             socket,
-            frames: numbered_on(200),
+            frames: frames(200),
         }
     }
 
@@ -50,16 +50,9 @@ impl Stream {
     }
 }
 
-/// So many frames of the test pattern, their numbers going on beyond its period.
-fn numbered_on(count: u32) -> Vec<u8> {
-    let period = pattern::period(FRAME, 1_700_000_000).unwrap();
-    let mut frames = Vec::new();
-    for (number, frame) in (0..count).zip(period.chunks(FRAME).cycle()) {
-        let start = frames.len();
-        frames.extend_from_slice(frame);
-        frames[start + 4..start + 7].copy_from_slice(&number.to_le_bytes()[..3]);
-    }
-    frames
+/// So many frames of the test pattern, all in one second.
+fn frames(count: u32) -> Vec<u8> {
+    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(25_600), count).unwrap()
 }
 
 fn stranger(recv: &Recv) -> UdpSocket {
@@ -232,11 +225,7 @@ fn errors_say_what_to_do() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let short = path("short.vdif");
     // Ten frames of one second: how many there are in a second cannot be told.
-    fs::write(
-        &short,
-        &pattern::period(FRAME, 1_700_000_000).unwrap()[..10 * FRAME],
-    )
-    .unwrap();
+    fs::write(&short, frames(10)).unwrap();
     let kept = path("kept.vdif");
     fs::write(&kept, b"an older recording").unwrap();
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();

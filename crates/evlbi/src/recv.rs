@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::account::{self, Attribution};
+use evlbi_core::account::{self, Attribution, FreeRuns};
 use evlbi_core::deframe::{self, Partial};
 use evlbi_net::file::Durability;
 use evlbi_net::host;
@@ -84,14 +84,26 @@ pub struct RecvResult {
     seconds: f64,
     pub rate_bps: f64,
     datagram_data: Option<usize>,
+    /// Runs of consecutive lost datagrams.
     runs: Vec<Run>,
+    runs_not_listed: u64,
+    /// Reordering extents (RFC 4737, section 4.2), in arrivals.
     extents: Vec<Run>,
+    extents_not_listed: u64,
+    /// n-reordered datagrams (RFC 4737, section 5.3).
+    n_reordered: Vec<Run>,
+    /// Gaps between reordering discontinuities (RFC 4737, section 4.5), in arrivals.
+    reordering_gaps: Vec<Run>,
+    reordering_gaps_not_listed: u64,
+    /// Reordering-free runs (RFC 4737, section 4.6).
+    free_runs: FreeRuns,
     /// Intervals of loss in sequence numbers, the first thousand; all are in the gaps file.
     intervals: Vec<SequenceGap>,
     intervals_not_listed: u64,
     /// The first thousand runs of missing frames; all are in the gaps file.
     time_gaps: Vec<TimeGap>,
     segments: Vec<Ends>,
+    segments_not_listed: u64,
     sender: Option<String>,
     first_arrival: Option<f64>,
     last_arrival: Option<f64>,
@@ -467,6 +479,13 @@ fn finish(
         .flat_map(|segment| segment.intervals.iter().copied())
         .collect();
     let gaps_file = gaps_path(args);
+    let mut drained = drained;
+    if args.to.contains('{') {
+        // The places are those in the stream, which lies in several files.
+        for gap in &mut drained.gaps {
+            gap.first_byte = None;
+        }
+    }
     if let Some(path) = &gaps_file {
         let gaps = Gaps {
             file: drained
@@ -480,7 +499,9 @@ fn finish(
             time: drained.gaps.clone(),
             ..Gaps::default()
         };
-        output::write_json(path, &gaps)?;
+        if let Err(error) = output::write_json(path, &gaps) {
+            drained.sink.write_error.get_or_insert(format!("{error:#}"));
+        }
     }
     let Attribution {
         host_lost,
@@ -532,7 +553,13 @@ fn finish(
         },
         datagram_data: report.datagram_data,
         runs: runs(&account.runs),
+        runs_not_listed: account.runs_not_listed,
         extents: runs(&account.extents),
+        extents_not_listed: account.extents_not_listed,
+        n_reordered: runs(&account.n_reordered),
+        reordering_gaps: runs(&account.reordering_gaps),
+        reordering_gaps_not_listed: account.reordering_gaps_not_listed,
+        free_runs: account.free_runs,
         intervals: sequence.iter().take(INTERVALS_SHOWN).copied().collect(),
         intervals_not_listed: account.intervals_not_listed
             + sequence.len().saturating_sub(INTERVALS_SHOWN) as u64,
@@ -545,6 +572,7 @@ fn finish(
                 last_seq: segment.last_seq,
             })
             .collect(),
+        segments_not_listed: account.segments_not_listed,
         sender: report.sender.map(|sender| sender.to_string()),
         first_arrival: report.first_arrival,
         last_arrival: report.last_arrival,

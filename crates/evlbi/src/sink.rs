@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
 use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
 use evlbi_wire::pattern;
@@ -98,7 +98,8 @@ impl Sink {
             Sink::File(output) => output.finish(&mut report),
             Sink::Split(split) => {
                 report.unwritten_bytes = split.unsplit;
-                let mut outputs: Vec<Output> = split.outputs.into_values().collect();
+                report.write_error = split.error;
+                let mut outputs: Vec<Output> = split.outputs.into_values().flatten().collect();
                 outputs.sort_by(|a, b| a.path.cmp(&b.path));
                 for output in outputs {
                     output.finish(&mut report);
@@ -125,7 +126,7 @@ impl Output {
             ..WriterOptions::default()
         };
         let writer = Writer::create(path, options)
-            .with_context(|| format!("cannot record to {}", path.display()))?;
+            .map_err(|error| anyhow!("cannot record to {}: {}", path.display(), error.source))?;
         Ok(Output {
             path: path.to_path_buf(),
             writer: Some(writer),
@@ -178,9 +179,12 @@ impl Output {
 pub struct Split {
     template: String,
     durability: Durability,
-    outputs: HashMap<String, Output>,
+    /// What could not be made has no output.
+    outputs: HashMap<String, Option<Output>>,
     /// Bytes of frames that belong to no file.
     unsplit: u64,
+    /// Why a file could not be made.
+    error: Option<String>,
 }
 
 impl Split {
@@ -194,6 +198,7 @@ impl Split {
             durability,
             outputs: HashMap::new(),
             unsplit: 0,
+            error: None,
         })
     }
 
@@ -219,17 +224,16 @@ impl Split {
             if self.outputs.len() == MOST_FILES {
                 return None;
             }
-            match Output::create(Path::new(&name), self.durability) {
-                Ok(output) => {
-                    self.outputs.insert(name.clone(), output);
-                }
-                Err(error) => {
-                    eprintln!("evlbi: {error:#}");
-                    return None;
-                }
+            let output = Output::create(Path::new(&name), self.durability);
+            if let Err(error) = &output {
+                eprintln!(
+                    "evlbi: {error:#}; receiving goes on, and what is not written is counted"
+                );
+                self.error = Some(format!("{error:#}"));
             }
+            self.outputs.insert(name.clone(), output.ok());
         }
-        self.outputs.get_mut(&name)
+        self.outputs.get_mut(&name)?.as_mut()
     }
 }
 

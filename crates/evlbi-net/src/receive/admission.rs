@@ -237,24 +237,28 @@ impl Admission {
         }
         numbering.learn(&datagrams);
         numbering.split(datagrams.first()?)?;
-        let (ours, others) = std::mem::take(&mut self.kept)
-            .into_iter()
-            .partition::<Vec<Kept>, _>(|kept| (kept.source, kept.bytes.len()) == candidate);
-        for other in others {
-            if other.bytes.len() == candidate.1 {
-                self.foreign_source += 1;
-            } else {
-                self.foreign_size += 1;
-            }
-        }
+        let (sender, size) = candidate;
+        let host = sender.map(|sender| sender.ip());
         let mut senders = vec![None; self.ports];
-        if let Some(first) = ours.first() {
-            senders[first.port] = candidate.0;
+        if let Some(first) = self.of(candidate).next() {
+            senders[first.port] = sender;
+        }
+        let mut ours = Vec::new();
+        for kept in std::mem::take(&mut self.kept) {
+            // One stream over several ports: at each the first sender from the same host.
+            let same_host = kept.source.map(|source| source.ip()) == host;
+            if kept.bytes.len() != size {
+                self.foreign_size += 1;
+            } else if same_host && is_first(&mut senders[kept.port], kept.source) {
+                ours.push(kept);
+            } else {
+                self.foreign_source += 1;
+            }
         }
         self.stream = Some(Stream {
             senders,
-            host: candidate.0.map(|source| source.ip()),
-            size: candidate.1,
+            host,
+            size,
             last: now,
             last_stamp: ours.last().and_then(|kept| kept.stamp),
         });
@@ -291,6 +295,12 @@ impl Admission {
             .iter()
             .filter(move |kept| (kept.source, kept.bytes.len()) == candidate)
     }
+}
+
+/// Whether `source` is the first sender at its port.
+fn is_first(sender: &mut Option<SocketAddr>, source: Option<SocketAddr>) -> bool {
+    *sender = sender.or(source);
+    *sender == source
 }
 
 /// Whether the data is whole VDIF frames of one length.
@@ -434,6 +444,26 @@ mod tests {
         assert!(!promises(&[&vtp::header(7), &frame[..1000]].concat()));
         assert!(!promises(b"probe"));
         assert!(!promises(&[0; 64]));
+    }
+
+    #[test]
+    fn the_first_datagrams_at_every_port_are_the_streams() {
+        let mut admission = Admission::new(None, 2);
+        for number in 0..16 {
+            let port = (number % 2) as usize;
+            let bytes = datagram(number, 100);
+            let datagram = Datagram {
+                bytes: &bytes,
+                source: sender(1 + port as u16),
+                port,
+                truncated: false,
+                stamp: None,
+            };
+            admission.admit(&datagram, Nanos(0));
+        }
+        let ours = admission.settle(&mut Numbers, false, Nanos(0)).unwrap();
+        assert_eq!(ours.len(), 16);
+        assert_eq!(admission.foreign_source, 0);
     }
 
     #[test]

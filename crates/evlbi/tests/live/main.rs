@@ -3,6 +3,7 @@
 
 mod jive5ab;
 mod namespaces;
+mod options;
 mod robust;
 mod support;
 mod transport;

@@ -273,8 +273,8 @@ impl Deframer {
     /// `sink`: lost frames are made in their place in the span. The rest is to be given again, at the front
     /// of a longer span, without the gaps before and at its front: those are remembered.
     ///
-    /// `ended`: the stream goes no further than this span; all is taken, and a part of a frame at the end is
-    /// trimmed. Without it, never more than [`Settings::hold`] bytes, or a frame if that is longer, are left.
+    /// `ended`: the stream goes no further than this span; all is taken, and what misses of the last frame is
+    /// lost. Without it, never more than [`Settings::hold`] bytes, or a frame if that is longer, are left.
     ///
     /// Returns how many bytes of the span were taken.
     pub fn push(
@@ -287,7 +287,8 @@ impl Deframer {
         self.run(Bytes::Ring(span), holes, ended, sink)
     }
 
-    /// [`Deframer::push`] for bytes of which nothing is missing, such as a file's.
+    /// [`Deframer::push`] for bytes of which nothing is missing, such as a file's; a part of a frame at the
+    /// end is trimmed.
     pub fn walk(&mut self, span: &[u8], ended: bool, sink: &mut impl FnMut(Chunk<'_>)) -> usize {
         self.run(Bytes::File(span), &Holes::new(), ended, sink)
     }
@@ -347,7 +348,7 @@ impl Deframer {
         ended: bool,
         sink: &mut impl FnMut(Chunk<'_>),
     ) -> usize {
-        let with_gap;
+        let (with_gap, completed);
         let holes = if self.gap_left == 0 {
             holes
         } else {
@@ -362,6 +363,13 @@ impl Deframer {
             ended,
         };
         while self.step(&mut span, sink) == Step::On {}
+        if ended && let Some(missing) = self.missing_of_last(&span) {
+            let mut holes = span.holes.clone();
+            holes.gap(span.view().bytes.len(), missing);
+            completed = holes;
+            span.holes = &completed;
+            while self.step(&mut span, sink) == Step::On {}
+        }
         self.hand_over(&mut span, sink);
         if ended {
             self.counts.trimmed_bytes += span.left();
@@ -370,6 +378,16 @@ impl Deframer {
         }
         self.gap_left = span.view().gap_at(span.at);
         span.from
+    }
+
+    /// Bytes of the last frame that did not come, when the rest of it did.
+    fn missing_of_last(&self, span: &Span<'_>) -> Option<u64> {
+        match (self.state, &span.bytes) {
+            (State::Framed(layout), Bytes::Ring(_)) if span.left() > 0 => {
+                (layout.frame_length as u64).checked_sub(span.left())
+            }
+            _ => None,
+        }
     }
 
     fn step(&mut self, span: &mut Span<'_>, sink: &mut impl FnMut(Chunk<'_>)) -> Step {

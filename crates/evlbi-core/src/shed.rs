@@ -65,6 +65,16 @@ pub enum ShedError {
         "threads: needs frames that tell their thread, and this stream has none; choose another policy"
     )]
     NoThreads,
+    /// `threads:` of threads that are not there.
+    #[error("threads: the stream has none of these; it has {0}")]
+    NoSuchThread(String),
+}
+
+/// The threads, each once.
+fn list(threads: &[u16]) -> String {
+    let once: std::collections::BTreeSet<u16> = threads.iter().copied().collect();
+    let names: Vec<String> = once.iter().map(u16::to_string).collect();
+    names.join(", ")
 }
 
 /// A policy at work.
@@ -142,6 +152,9 @@ impl Shed {
                 to_good: 1.0 / length,
             },
             Policy::Threads(_) if stream.threads.is_empty() => return Err(ShedError::NoThreads),
+            Policy::Threads(threads) if !threads.iter().any(|t| stream.threads.contains(t)) => {
+                return Err(ShedError::NoSuchThread(list(&stream.threads)));
+            }
             Policy::Threads(threads) => State::Threads(threads.clone()),
             Policy::Common { fraction, block } => common(*fraction, block.as_nanos(), stream)?,
             Policy::Fit(link) => State::Fit(fit(*link, stream)?),

@@ -94,7 +94,11 @@ fn bursts_have_the_share_and_the_mean_length_asked_for() {
 
 #[test]
 fn threads_are_shed_whole() {
-    let mut shed = Shed::new("threads:1,3-4".parse().unwrap(), 1, &stream()).unwrap();
+    let six = Stream {
+        threads: (0..6).collect(),
+        ..stream()
+    };
+    let mut shed = Shed::new("threads:1,3-4".parse().unwrap(), 1, &six).unwrap();
     let choice: Vec<bool> = (0..6).map(|thread| shed.decide(&unit(thread, 5))).collect();
     assert_eq!(choice, [false, true, false, true, true, false]);
 }
@@ -303,6 +307,9 @@ fn what_a_policy_lacks_is_said() {
     };
     let threads = Shed::new("threads:0".parse().unwrap(), 1, &raw);
     assert_eq!(threads.map(|_| ()), Err(ShedError::NoThreads));
+    let other = Shed::new("threads:5-7".parse().unwrap(), 1, &stream());
+    let error = other.unwrap_err().to_string();
+    assert!(error.ends_with("it has 0"), "{error}");
 }
 
 #[test]

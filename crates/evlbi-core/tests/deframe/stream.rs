@@ -281,9 +281,9 @@ pub fn expected(stream: &Stream, path: &Path, partial: Partial) -> (Vec<u8>, Vec
     let length = stream.frame_length;
     let mut bytes = Vec::new();
     let mut broken = Vec::new();
-    for number in seen.start.div_ceil(length)..seen.end / length {
+    for number in seen.start.div_ceil(length)..seen.end.div_ceil(length) {
         let place = number * length;
-        let is_lost = |byte: usize| path.lost.contains(&(byte / path.slot));
+        let is_lost = |byte: usize| byte >= seen.end || path.lost.contains(&(byte / path.slot));
         let lost: Vec<bool> = (place..place + length).map(is_lost).collect();
         let mut frame = stream.frame(number).to_vec();
         if lost.contains(&true) {

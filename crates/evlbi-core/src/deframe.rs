@@ -18,6 +18,7 @@ mod rate;
 
 use std::ops::Range;
 
+use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::StreamKey;
@@ -273,8 +274,9 @@ impl Deframer {
     /// `sink`: lost frames are made in their place in the span. The rest is to be given again, at the front
     /// of a longer span, without the gaps before and at its front: those are remembered.
     ///
-    /// `ended`: the stream goes no further than this span; all is taken, and what misses of the last frame is
-    /// lost. Without it, never more than [`Settings::hold`] bytes, or a frame if that is longer, are left.
+    /// `ended`: the stream goes no further than this span; all is taken. What misses of the last frame is
+    /// lost; fill pattern behind the last frame is trimmed. Without it, never more than [`Settings::hold`]
+    /// bytes, or a frame if that is longer, are left.
     ///
     /// Returns how many bytes of the span were taken.
     pub fn push(
@@ -380,14 +382,18 @@ impl Deframer {
         span.from
     }
 
-    /// Bytes of the last frame that did not come, when the rest of it did.
+    /// Bytes of the last frame that did not come, when the rest of it did. Fill pattern behind the last frame
+    /// is what completes a datagram.
     fn missing_of_last(&self, span: &Span<'_>) -> Option<u64> {
-        match (self.state, &span.bytes) {
-            (State::Framed(layout), Bytes::Ring(_)) if span.left() > 0 => {
-                (layout.frame_length as u64).checked_sub(span.left())
-            }
-            _ => None,
+        let (State::Framed(layout), Bytes::Ring(_)) = (self.state, &span.bytes) else {
+            return None;
+        };
+        let left = span.left();
+        let rest = span.view().present(span.at, left as usize);
+        if left == 0 || rest.is_some_and(fill::is_fill) {
+            return None;
         }
+        (layout.frame_length as u64).checked_sub(left)
     }
 
     fn step(&mut self, span: &mut Span<'_>, sink: &mut impl FnMut(Chunk<'_>)) -> Step {

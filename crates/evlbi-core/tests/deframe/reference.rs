@@ -50,14 +50,16 @@ fn recordings_come_through_loss() {
     let recordings = recordings(FilePath::new(&directory));
     assert!(!recordings.is_empty());
     for path in recordings {
-        let bytes = std::fs::read(&path).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
         let (output, deframer) = walk(&bytes);
         let Some(layout) = deframer.layout() else {
             eprintln!("skipped: {}, which holds no frames", path.display());
             continue;
         };
         let length = layout.frame_length;
-        assert_eq!(output.bytes, bytes[..bytes.len() / length * length]);
+        // A truncated last frame is not sent.
+        bytes.truncate(bytes.len() / length * length);
+        assert_eq!(output.bytes, bytes);
         assert_eq!(output.counts.odd_headers, 0, "{}", path.display());
         eprintln!(
             "{}: {:?}, {} frames of {length}, {:?} frames/s",

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("evlbi: {error:#}");
+            eprintln!("evlbi: {}", output::explain(&error));
             ExitCode::FAILURE
         }
     }

@@ -6,6 +6,18 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+/// An error and its causes in one line, without causes that the error quotes itself.
+pub fn explain(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| {
+        let cause = cause.to_string();
+        match text.as_str() {
+            "" => cause,
+            said if said.contains(&cause) => text,
+            said => format!("{said}: {cause}"),
+        }
+    })
+}
+
 /// Sends what the program has to say beside its results to standard error.
 pub fn log_to_stderr(verbosity: u8) {
     let level = match verbosity {

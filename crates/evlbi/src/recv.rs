@@ -500,7 +500,10 @@ fn finish(
             ..Gaps::default()
         };
         if let Err(error) = output::write_json(path, &gaps) {
-            drained.sink.write_error.get_or_insert(format!("{error:#}"));
+            drained
+                .sink
+                .write_error
+                .get_or_insert(output::explain(&error));
         }
     }
     let Attribution {

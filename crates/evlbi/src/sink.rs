@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
 use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
 use evlbi_wire::pattern;
 use evlbi_wire::vdif::{HEADER_LEN, Header, StreamKey};
 use serde::Serialize;
+
+use crate::output;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
 const MOST_FILES: usize = 256;
@@ -126,7 +128,7 @@ impl Output {
             ..WriterOptions::default()
         };
         let writer = Writer::create(path, options)
-            .map_err(|error| anyhow!("cannot record to {}: {}", path.display(), error.source))?;
+            .with_context(|| format!("cannot record to {}", path.display()))?;
         Ok(Output {
             path: path.to_path_buf(),
             writer: Some(writer),
@@ -227,9 +229,10 @@ impl Split {
             let output = Output::create(Path::new(&name), self.durability);
             if let Err(error) = &output {
                 eprintln!(
-                    "evlbi: {error:#}; receiving goes on, and what is not written is counted"
+                    "evlbi: {}; receiving goes on, and what is not written is counted",
+                    output::explain(error)
                 );
-                self.error = Some(format!("{error:#}"));
+                self.error = Some(output::explain(error));
             }
             self.outputs.insert(name.clone(), output.ok());
         }

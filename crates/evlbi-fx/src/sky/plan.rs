@@ -161,10 +161,10 @@ pub enum PlanError {
     },
     /// The samples have bits that are not known.
     #[error("bits: {0}")]
-    Bits(#[from] CodecError),
+    Bits(CodecError),
     /// A frame of VDIF cannot be like this.
     #[error("payload: {0}")]
-    Shape(#[from] ShapeError),
+    Shape(ShapeError),
     /// A second does not hold a whole number of frames.
     #[error(
         "payload = {payload}: its {samples} samples do not divide a second of {sample_rate}; \
@@ -260,7 +260,7 @@ impl SkyPlan {
             name: station.name.clone(),
             headers,
             shape,
-            codec: Codec::vdif(self.bits)?,
+            codec: Codec::vdif(self.bits).map_err(PlanError::Bits)?,
             frame_rate,
             start: self.start,
             frames_per_thread,
@@ -310,7 +310,7 @@ impl SkyPlan {
                 channels: self.channels,
                 threads: self.threads,
             })?;
-        Codec::vdif(self.bits)?;
+        Codec::vdif(self.bits).map_err(PlanError::Bits)?;
         let header_length = if self.legacy { 16 } else { 32 };
         let shape = Shape {
             frame_length: self.payload.saturating_add(header_length),
@@ -319,7 +319,7 @@ impl SkyPlan {
             complex: self.complex,
             legacy: self.legacy,
         };
-        shape.check()?;
+        shape.check().map_err(PlanError::Shape)?;
         Ok(shape)
     }
 
@@ -555,8 +555,8 @@ mod rfc3339 {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
-        let text = String::deserialize(from)?;
         let advice = "give a date and time such as \"2024-05-01T12:00:00Z\", in quotes";
+        let text = String::deserialize(from).map_err(|_| de::Error::custom(advice))?;
         let time: jiff::Timestamp = text
             .parse()
             .map_err(|error| de::Error::custom(format_args!("{error}; {advice}")))?;

@@ -217,6 +217,10 @@ fn refused(args: &[&str], says: &str) {
     assert!(output.stdout.is_empty(), "{args:?}");
     assert!(stderr.contains(says), "{args:?}: {stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
+    assert!(
+        stderr.matches("os error").count() <= 1,
+        "said twice: {stderr}"
+    );
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub struct Receiving {
 pub struct Live {
     /// The counters.
     pub counters: account::Counters,
-    /// Datagrams of the wrong size or from the wrong source.
+    /// Datagrams of the wrong size, from the wrong source, or without a number.
     pub foreign: u64,
     /// Bytes of data that arrived for the first time.
     pub bytes: u64,
@@ -97,6 +97,8 @@ pub enum Ended {
     Idle,
     /// The time was over.
     Duration,
+    /// The sender closed the connection.
+    Closed,
     /// It was told to.
     Stopped,
     /// The socket failed.
@@ -114,6 +116,8 @@ pub struct ReceiveReport {
     pub foreign_size: u64,
     /// Datagrams from other senders.
     pub foreign_source: u64,
+    /// Datagrams of the stream's sender and length whose headers give them no place in it.
+    pub foreign_header: u64,
     /// Who sent the stream.
     pub sender: Option<SocketAddr>,
     /// Length of the data in each datagram in bytes.

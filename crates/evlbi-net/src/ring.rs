@@ -40,7 +40,7 @@ pub enum RingError {
     },
     /// The kernel does not give the memory.
     #[error(
-        "cannot get {bytes} bytes of memory for the ring: {source}; a smaller --window needs less"
+        "cannot get {bytes} bytes of memory for the ring: {source}; a smaller --ring (or --window, where the ring follows it) needs less"
     )]
     Memory {
         /// Bytes asked for.

@@ -97,6 +97,9 @@ pub struct SendReport {
     pub shedding: ShedReport,
     /// What the sockets say.
     pub socket: SendCounts,
+    /// Why it ended early: what a source says that cannot be read, or a socket that is of no more use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// How much later than planned trains left.
@@ -108,12 +111,9 @@ pub struct Lateness {
     pub max: f64,
 }
 
-/// Sends all flows until their sources end or `stop` is set; returns their reports in order.
-///
-/// # Errors
-/// What a source says when it cannot be read, or a socket when it is of no more use. The reports of the
-/// flows up to then are lost with it.
-pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> io::Result<Vec<SendReport>> {
+/// Sends all flows until their sources end or `stop` is set; returns their reports in order. One that
+/// cannot go on does not stop the others: its report says why.
+pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> Vec<SendReport> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
     }
@@ -136,9 +136,9 @@ pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> io::Result<Vec<SendReport
             continue;
         }
         cpu::wait_until(departure, flow.waiting());
-        flow.send_train()?;
+        flow.send_train(stop);
     }
-    Ok(flows.into_iter().map(Flow::finish).collect())
+    flows.into_iter().map(Flow::finish).collect()
 }
 
 impl Sent {

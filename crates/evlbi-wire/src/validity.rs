@@ -107,12 +107,8 @@ impl TimeGap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It did not arrive.
+    /// It was not there when its time came: it did not arrive, arrived too late, or found the ring full.
     Lost,
-    /// It arrived after its place had been handed on.
-    Late,
-    /// It arrived, and the ring had no room for it.
-    RingFull,
     /// It was dropped on purpose.
     Shed,
     /// It arrived marked invalid by its source.
@@ -123,8 +119,6 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Cause::Lost => "lost",
-            Cause::Late => "late",
-            Cause::RingFull => "ring full",
             Cause::Shed => "shed",
             Cause::Source => "source",
         })
@@ -266,7 +260,7 @@ mod tests {
                 frames: 2,
                 first_byte: Some(10_064),
                 bytes: Some(1000..2000),
-                cause: Cause::RingFull,
+                cause: Cause::Shed,
             }],
         }
     }
@@ -280,7 +274,7 @@ mod tests {
                 r#"{"schema":"evlbi.gaps/1","file":"ef.vdif","frame_rate":1600,"frame_length":5032,"#,
                 r#""sequence":[{"first":7,"last":9}],"time":[{"station":17766,"thread":3,"#,
                 r#""start":{"second":1580232600,"frame":1599},"frames":2,"first_byte":10064,"#,
-                r#""bytes":{"start":1000,"end":2000},"cause":"ring_full"}]}"#
+                r#""bytes":{"start":1000,"end":2000},"cause":"shed"}]}"#
             )
         );
         assert_eq!(serde_json::from_str::<Gaps>(&text).unwrap(), gaps());

@@ -157,6 +157,18 @@ fn burst(text: &str) -> Result<Burst, String> {
         .ok_or_else(|| format!("`{text}` is no burst; write auto or a number from 1 to 64"))
 }
 
+/// Length of a frame: whole words of eight bytes, header and data.
+fn frame_length(text: &str) -> Result<usize, String> {
+    usize::try_from(units::size(text)?)
+        .ok()
+        .filter(|length| *length > 16 && length.is_multiple_of(8))
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is no length of a frame: its header and data in bytes, a multiple of 8"
+            )
+        })
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub enum CutRule {
     Frames,
@@ -235,13 +247,14 @@ pub struct RecvArgs {
     /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
     #[arg(long)]
     pub to: String,
-    /// How far, in data, a late datagram may lie behind the newest and still be placed
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
-    pub window: u64,
+    /// How far, in data, a late datagram may lie behind the newest and still be placed [default: 64MiB, or a
+    /// quarter of the --ring]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub window: Option<u64>,
     /// How long a missing datagram is waited for
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
     pub hold: Duration,
-    /// Memory between the network and the sink [default: four windows, at least 256MiB]
+    /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub ring: Option<u64>,
     /// End after this time without a datagram, counted from the first one
@@ -250,12 +263,15 @@ pub struct RecvArgs {
     /// End this long after the start
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
-    /// Where to write what was lost [default: beside the recording, OUT.gaps.json]
+    /// Where to write what was lost [default: beside the recording, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]
     pub gaps: Option<PathBuf>,
+    /// Overwrite recordings that exist
+    #[arg(long)]
+    pub force: bool,
     /// Length of a frame in bytes [default: learnt from the headers that arrive]
-    #[arg(long, value_name = "BYTES", value_parser = units::size)]
-    pub frame: Option<u64>,
+    #[arg(long, value_name = "BYTES", value_parser = frame_length)]
+    pub frame: Option<usize>,
     /// Frames per second of a thread [default: learnt]
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<u32>,
@@ -320,7 +336,7 @@ pub struct DropArgs {
     /// Frames per second of a thread, where the file cannot tell
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<u32>,
-    /// Where to write what was lost [default: beside the output, OUT.gaps.json]
+    /// Where to write what was lost [default: beside the output, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]
     pub gaps: Option<PathBuf>,
     /// Overwrite an output that exists

@@ -97,6 +97,12 @@ struct RecordingReport {
 
 /// Runs the demonstration.
 pub fn run(args: &DemoArgs) -> Result<()> {
+    if args.duration.is_zero() {
+        bail!("--duration is how long the stations stream; give more than zero");
+    }
+    if args.duration.is_zero() {
+        bail!("--duration is how long the stations stream; give more than zero");
+    }
     let temporary;
     let directory = match &args.out {
         Some(directory) => {
@@ -229,6 +235,10 @@ fn stream(
     let relay = Relay::start(relay)?;
     let sent = transmit_shown(args, flows, &sent, &receivers)?;
     let relayed = relay.finish()?;
+    if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {
+        bail!("a station could not send any more: {error}");
+    }
+    end_the_silent(&receivers);
     let mut received = Vec::new();
     let mut drained = Vec::new();
     for receiver in receivers {
@@ -243,6 +253,19 @@ fn stream(
         drained,
         frame_rate,
     })
+}
+
+/// A receiver that heard a stream ends by itself when that has been silent; one that heard nothing would wait
+/// for ever.
+fn end_the_silent(receivers: &[Sinked]) {
+    let ended = Instant::now();
+    let is_on = |receiver: &Sinked| !receiver.receiving.is_finished();
+    while receivers.iter().any(is_on) && ended.elapsed() < IDLE * 2 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for receiver in receivers {
+        receiver.receiving.stop();
+    }
 }
 
 fn receiver(path: &Path) -> Result<Sinked> {
@@ -335,7 +358,7 @@ fn transmit_shown(
     let interrupted = interrupt();
     let worker = std::thread::Builder::new()
         .name("transmit".into())
-        .spawn(move || Ok(transmit::run(flows, &told)?))?;
+        .spawn(move || Ok(transmit::run(flows, &told)))?;
     let mut progress = Progress::new(Some(args.duration.as_millis() as u64));
     let start = Instant::now();
     let mut before = (0u64, start);

@@ -3,9 +3,7 @@
 mod cut;
 mod gaps;
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -66,7 +64,10 @@ pub fn run(args: &DropArgs) -> Result<()> {
     let unit = unit_of(args, &recording)?;
     check_replace(args, &recording)?;
     let shed = shedding(args, &recording, unit)?;
-    let gaps_file = args.gaps.clone().unwrap_or_else(|| beside(&args.output));
+    let gaps_file = args
+        .gaps
+        .clone()
+        .unwrap_or_else(|| output::gaps_beside(&args.output));
     check_paths(args, &gaps_file)?;
     let gaps = GapsWriter::new(
         create(&gaps_file, args.force)?,
@@ -185,35 +186,16 @@ fn shedding(args: &DropArgs, recording: &Recording, unit: Unit) -> Result<Shed> 
         .with_context(|| format!("cannot shed from {}", args.input.display()))
 }
 
-/// `OUT.gaps.json`.
-fn beside(output: &Path) -> PathBuf {
-    let mut name = OsString::from(output);
-    name.push(".gaps.json");
-    PathBuf::from(name)
-}
-
 fn check_paths(args: &DropArgs, gaps: &Path) -> Result<()> {
     for path in [args.output.as_path(), gaps] {
-        if same_file(&args.input, path) {
+        if output::same_file(&args.input, path) {
             bail!(
                 "{} is the input itself; write to another file",
                 path.display()
             );
         }
-        if path.exists() && !args.force {
-            bail!("{} exists; give --force to overwrite it", path.display());
-        }
     }
-    if args.output == gaps || same_file(&args.output, gaps) {
-        bail!("--gaps and the output are the same file");
-    }
-    Ok(())
-}
-
-/// Whether two paths lead to one file, by whatever links.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
-    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
+    output::check_new([args.output.as_path(), gaps], args.force)
 }
 
 fn create(path: &Path, force: bool) -> Result<File> {

@@ -1,9 +1,11 @@
 //! What is printed where: results on standard output, everything else on standard error.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 /// An error and its causes in one line, without causes that the error quotes itself.
@@ -55,6 +57,41 @@ pub fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
     let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
     text.push('\n');
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
+pub fn gaps_beside(recording: &Path) -> PathBuf {
+    let mut name = OsString::from(recording);
+    name.push(".gaps.json");
+    PathBuf::from(name)
+}
+
+/// Makes sure that files to be written are different ones and that none of them is there already, unless
+/// `force`. Devices and pipes are always there.
+pub fn check_new<'a>(files: impl IntoIterator<Item = &'a Path>, force: bool) -> Result<()> {
+    let mut checked: Vec<&Path> = Vec::new();
+    for file in files {
+        if file.is_file() && !force {
+            bail!("{} exists; give --force to overwrite it", file.display());
+        }
+        if checked
+            .iter()
+            .any(|other| *other == file || same_file(other, file))
+        {
+            bail!(
+                "{} would be written twice; give each output a name of its own",
+                file.display()
+            );
+        }
+        checked.push(file);
+    }
+    Ok(())
+}
+
+/// Whether two paths lead to one file, by whatever links.
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Lines of `name  value`, the names padded to one width.

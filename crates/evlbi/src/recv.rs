@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -25,14 +25,16 @@ use crate::numbering::FrameNumbers;
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording;
-use crate::sink::{Sink, SinkReport};
-use crate::units::{show_count, show_rate};
+use crate::sink::{self, Sink, SinkReport};
+use crate::units::{show_count, show_rate, show_size};
 use crate::url::Scheme;
 
 /// Least memory of the ring.
 const LEAST_RING: u64 = 64 << 20;
 /// Memory of the ring where nothing is said.
 const USUAL_RING: u64 = 256 << 20;
+/// The window where nothing is said.
+const USUAL_WINDOW: u64 = 64 << 20;
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;
 /// Bytes read from a TCP stream at a time.
@@ -63,6 +65,7 @@ pub struct RecvResult {
     foreign_size: u64,
     foreign_source: u64,
     foreign_sequence: u64,
+    foreign_header: u64,
     restarts: u64,
     pub first_seq: Option<u64>,
     pub last_seq: Option<u64>,
@@ -111,6 +114,10 @@ pub struct RecvResult {
     socket_drops_within: u64,
     most_joined: u64,
     buffer: Option<GrantedBuffer>,
+    /// Memory of the ring, and how far a late datagram may lie behind the newest, in bytes of data; none over
+    /// TCP.
+    ring_bytes: Option<usize>,
+    window_bytes: Option<u64>,
     host: Option<HostDelta>,
     gaps_file: Option<PathBuf>,
     cpu_seconds: f64,
@@ -152,7 +159,7 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         None => None,
     };
     let settings = deframe::Settings {
-        frame_length: args.frame.map(usize::try_from).transpose()?,
+        frame_length: args.frame,
         frame_rate,
         partial: match args.partial {
             PartialChoice::Invalid => Partial::Whole,
@@ -161,6 +168,7 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         reference: recording::now(),
         ..deframe::Settings::default()
     };
+    check_outputs(args)?;
     // From here on Ctrl-C ends with everything written.
     interrupt();
     let result = if args.from.scheme == Scheme::Tcp {
@@ -169,6 +177,17 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         receive_datagrams(args, settings)?
     };
     output::print(args.json, &result, text)?;
+    if let (Some(length), Some(deframe::Format::Raw)) = (args.frame, result.format) {
+        eprintln!(
+            "evlbi: no frames of --frame {length} bytes were found, so the data was recorded as it came; leave --frame out to have the length learnt"
+        );
+    }
+    if result.foreign_header > 0 {
+        eprintln!(
+            "evlbi: {} datagrams were of a station, thread or time that was not there when the stream began, and are not recorded",
+            show_count(result.foreign_header)
+        );
+    }
     if let Some(error) = result.error.as_ref().or(result.sink.write_error.as_ref()) {
         bail!("{error}");
     }
@@ -181,6 +200,27 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         bail!("the test pattern did not arrive as it was sent");
     }
     Ok(())
+}
+
+/// Nothing that is there already may be lost, whatever the files are called.
+fn check_outputs(args: &RecvArgs) -> Result<()> {
+    let recording = match args.to.as_str() {
+        "null" | "check" => None,
+        to if to.contains('{') => {
+            if let Some(file) = sink::split_there(to)
+                && !args.force
+            {
+                bail!(
+                    "{} exists and may be one of the files that {to} is split into; give --force to overwrite it",
+                    file.display()
+                );
+            }
+            None
+        }
+        to => Some(Path::new(to)),
+    };
+    let gaps = gaps_path(args);
+    output::check_new(recording.into_iter().chain(gaps.as_deref()), args.force)
 }
 
 /// Opened once the sockets are: a port in use must not cost an older recording.
@@ -204,7 +244,9 @@ fn durability(choice: FsyncChoice) -> Durability {
 
 fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResult> {
     let before = host::Counters::read().ok();
-    let (receiving, opening) = receive::start(options(args, settings.frame_rate)?)?;
+    let options = options(args, settings.frame_rate)?;
+    let sizes = (options.ring, options.window);
+    let (receiving, opening) = receive::start(options)?;
     let sink = open_sink(args)?;
     for address in receiving.addresses() {
         say_listening(*address);
@@ -221,7 +263,7 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
             udp6: delta.udp6,
         })
     });
-    finish(args, report, drained, host)
+    finish(args, report, drained, host, Some(sizes))
 }
 
 fn options(args: &RecvArgs, frame_rate: Option<FrameRate>) -> Result<ReceiveOptions> {
@@ -248,15 +290,32 @@ fn options(args: &RecvArgs, frame_rate: Option<FrameRate>) -> Result<ReceiveOpti
     if let Some(buffer) = args.host.buffer {
         socket.buffer = usize::try_from(buffer)?;
     }
-    let ring = args
-        .ring
-        .unwrap_or_else(|| args.window.saturating_mul(4).max(USUAL_RING))
-        .max(LEAST_RING);
+    let (ring, window) = match (args.ring, args.window) {
+        (Some(ring), window) => (ring, window.unwrap_or(USUAL_WINDOW.min(ring / 4))),
+        (None, window) => {
+            let window = window.unwrap_or(USUAL_WINDOW);
+            (window.saturating_mul(4).max(USUAL_RING), window)
+        }
+    };
+    if ring < LEAST_RING {
+        bail!(
+            "--ring is at least {}; {} were asked for",
+            show_size(LEAST_RING),
+            show_size(ring)
+        );
+    }
+    if window > ring / 4 * 3 {
+        bail!(
+            "a --window of {} needs a --ring of a third more, or none given; {} were asked for",
+            show_size(window),
+            show_size(ring)
+        );
+    }
     Ok(ReceiveOptions {
         listen,
         socket,
         numbering,
-        window: args.window,
+        window,
         hold: args.hold,
         ring: usize::try_from(ring)?,
         idle: args.idle,
@@ -358,20 +417,26 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    if let Some(connection) = connection {
-        stream.read(connection, args.idle, &over, &mut straight, &mut progress)?;
-    }
+    let read = match connection {
+        Some(connection) => stream.read(connection, args.idle, &over, &mut straight, &mut progress),
+        None => Ok(None),
+    };
     progress.finish();
-    let ended = match (interrupted.load(Ordering::Relaxed), over()) {
-        (true, _) => Ended::Stopped,
-        (_, true) => Ended::Duration,
-        _ => Ended::Idle,
+    let (ended, error) = match read {
+        Err(error) => (
+            Ended::Failed,
+            Some(format!("the connection failed: {error}; what came is kept")),
+        ),
+        Ok(Some(ended)) => (ended, None),
+        Ok(None) if interrupted.load(Ordering::Relaxed) => (Ended::Stopped, None),
+        Ok(None) => (Ended::Duration, None),
     };
     let report = ReceiveReport {
         account: account::Report::default(),
         attribution: account::attribute(0, 0, 0, 1),
         foreign_size: 0,
         foreign_source: 0,
+        foreign_header: 0,
         sender: None,
         datagram_data: None,
         bytes: stream.bytes,
@@ -385,9 +450,9 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         ring_slots: 0,
         cpu_seconds: 0.0,
         ended,
-        error: None,
+        error,
     };
-    let mut result = finish(args, report, straight.finish(), None)?;
+    let mut result = finish(args, report, straight.finish(), None, None)?;
     result.sender = stream.sender;
     Ok(result)
 }
@@ -403,6 +468,8 @@ struct Tcp {
 }
 
 impl Tcp {
+    /// Reads until the sender closes the connection, it is silent for too long, or it is `over`. Says which of
+    /// the first two it was.
     fn read(
         &mut self,
         mut connection: TcpStream,
@@ -410,18 +477,18 @@ impl Tcp {
         over: &dyn Fn() -> bool,
         straight: &mut Straight,
         progress: &mut Progress,
-    ) -> Result<()> {
+    ) -> std::io::Result<Option<Ended>> {
         connection.set_nonblocking(false)?;
         connection.set_read_timeout(Some(Duration::from_millis(100)))?;
         let start = Instant::now();
         let mut last = start;
         let mut shown = 0;
-        loop {
+        let ended = loop {
             if self.buffer.len() < self.filled + TCP_BLOCK {
                 self.buffer.resize(self.filled + TCP_BLOCK, 0);
             }
             match connection.read(&mut self.buffer[self.filled..]) {
-                Ok(0) => break,
+                Ok(0) => break Ok(Some(Ended::Closed)),
                 Ok(count) => {
                     last = Instant::now();
                     self.filled += count;
@@ -429,24 +496,23 @@ impl Tcp {
                     self.pass_on(straight, false);
                 }
                 Err(error) if is_wait(&error) => {}
-                // The sender is gone: what came is kept.
-                Err(error) => {
-                    eprintln!("evlbi: the connection failed: {error}");
-                    break;
-                }
+                Err(error) => break Err(error),
             }
-            if over() || idle.is_some_and(|idle| last.elapsed() >= idle) {
-                break;
+            if over() {
+                break Ok(None);
+            }
+            if idle.is_some_and(|idle| last.elapsed() >= idle) {
+                break Ok(Some(Ended::Idle));
             }
             if progress.is_due() {
                 let rate = (self.bytes - shown) as f64 * 8.0;
                 shown = self.bytes;
                 progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));
             }
-        }
+        };
         self.seconds = last.duration_since(start).as_secs_f64();
         self.pass_on(straight, true);
-        Ok(())
+        ended
     }
 
     fn pass_on(&mut self, straight: &mut Straight, ended: bool) {
@@ -471,6 +537,7 @@ fn finish(
     report: ReceiveReport,
     drained: Drained,
     host: Option<HostDelta>,
+    sizes: Option<(usize, u64)>,
 ) -> Result<RecvResult> {
     let ReceiveReport { account, .. } = report;
     let sequence: Vec<SequenceGap> = account
@@ -530,10 +597,14 @@ fn finish(
         duplicates: counters.duplicates,
         reordered: counters.reordered,
         late: counters.late,
-        foreign: report.foreign_size + report.foreign_source + counters.foreign_sequence,
+        foreign: report.foreign_size
+            + report.foreign_source
+            + report.foreign_header
+            + counters.foreign_sequence,
         foreign_size: report.foreign_size,
         foreign_source: report.foreign_source,
         foreign_sequence: counters.foreign_sequence,
+        foreign_header: report.foreign_header,
         restarts: counters.restarts,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),
@@ -583,6 +654,8 @@ fn finish(
         socket_drops_within: report.socket_drops_within,
         most_joined: report.most_joined,
         buffer: report.buffer,
+        ring_bytes: sizes.map(|(ring, _)| ring),
+        window_bytes: sizes.map(|(_, window)| window),
         host,
         gaps_file,
         cpu_seconds: report.cpu_seconds,
@@ -595,7 +668,8 @@ fn finish(
 fn gaps_path(args: &RecvArgs) -> Option<PathBuf> {
     args.gaps.clone().or_else(|| {
         let recording = Sink::recording(&args.to)?;
-        Some(recording.with_extension("gaps.json"))
+        let is_device = recording.exists() && !recording.is_file();
+        (!is_device).then(|| output::gaps_beside(&recording))
     })
 }
 
@@ -604,6 +678,19 @@ fn runs(histogram: &std::collections::BTreeMap<u64, u64>) -> Vec<Run> {
         .iter()
         .map(|(&length, &count)| Run { length, count })
         .collect()
+}
+
+fn describe(format: deframe::Format, result: &RecvResult) -> String {
+    let name = match format {
+        deframe::Format::Vdif => "VDIF",
+        deframe::Format::Mark5b => "Mark 5B",
+        deframe::Format::Raw => return "raw data, no frames found in it".into(),
+    };
+    let length = result.frame_length.unwrap_or(0);
+    match result.frame_rate {
+        Some(rate) => format!("{name}, frames of {length} bytes, {} a second", rate.get()),
+        None => format!("{name}, frames of {length} bytes, at a rate not known"),
+    }
 }
 
 fn text(result: &RecvResult) -> String {
@@ -654,6 +741,19 @@ fn text(result: &RecvResult) -> String {
             ),
         ),
     ];
+    if let Some(format) = result.format {
+        pairs.push(("format", describe(format, result)));
+    }
+    if let Some(buffer) = &result.buffer {
+        pairs.push((
+            "socket buffer",
+            format!(
+                "{} asked for, {} granted",
+                show_size(buffer.asked as u64),
+                show_size(buffer.granted as u64)
+            ),
+        ));
+    }
     if let Some(check) = &result.sink.check {
         pairs.push((
             "check",

@@ -40,7 +40,9 @@ pub struct SendResult {
     mtu: Option<usize>,
     /// Bit rate asked for; none for --max.
     rate_asked_bps: Option<u64>,
-    /// Bytes of the file that are no whole frame and were not sent.
+    /// Bytes before the first whole frame of the file, which were not sent.
+    leading_bytes: u64,
+    /// Bytes at the end of the file that are no whole frame and were not sent.
     truncated_bytes: u64,
     /// Bytes of fill pattern that completed the last datagram of raw data.
     padded_bytes: u64,
@@ -51,18 +53,16 @@ pub struct SendResult {
 /// Sends until the source ends, the time is over or Ctrl-C.
 pub fn run(args: &SendArgs) -> Result<()> {
     let prepared = prepare(args)?;
-    if prepared.truncated > 0 {
-        eprintln!(
-            "evlbi: the last {} bytes of {} are no whole frame and are not sent",
-            prepared.truncated, args.source
-        );
+    let (mtu, rate, padded) = (prepared.mtu, prepared.rate, prepared.padded);
+    let (leading, truncated) = (prepared.leading, prepared.truncated);
+    for (end, bytes) in [("first", leading), ("last", truncated)] {
+        if bytes > 0 {
+            eprintln!(
+                "evlbi: the {end} {bytes} bytes of {} are no whole frame and are not sent",
+                args.source
+            );
+        }
     }
-    let (mtu, rate, truncated, padded) = (
-        prepared.mtu,
-        prepared.rate,
-        prepared.truncated,
-        prepared.padded,
-    );
     let report = transmit_shown(prepared, args)?;
     let result = SendResult {
         schema: "evlbi.send/1",
@@ -70,6 +70,7 @@ pub fn run(args: &SendArgs) -> Result<()> {
         to: args.to.to_string(),
         mtu,
         rate_asked_bps: rate.map(BitRate::get),
+        leading_bytes: leading,
         truncated_bytes: truncated,
         padded_bytes: if args.to.scheme == Scheme::Tcp {
             0
@@ -78,7 +79,11 @@ pub fn run(args: &SendArgs) -> Result<()> {
         },
         report,
     };
-    output::print(args.json, &result, text)
+    output::print(args.json, &result, text)?;
+    match result.report.error {
+        Some(error) => bail!("sending to {} ended early: {error}", args.to),
+        None => Ok(()),
+    }
 }
 
 /// A flow that is ready to go.
@@ -88,6 +93,7 @@ struct Prepared {
     total: Option<u64>,
     mtu: Option<usize>,
     rate: Option<BitRate>,
+    leading: u64,
     truncated: u64,
     padded: u64,
 }
@@ -113,7 +119,7 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         .map(|length| length.saturating_mul(args.repeat));
     let mut outlets = connect(args, total)?;
     let (mtu, unit, datagram_data) = cut(args, &input, &outlets, plain)?;
-    let truncated = input.truncated();
+    let (leading, truncated) = (input.leading(), input.truncated());
     let stream = Stream {
         rate,
         unit_bytes: match args.unit {
@@ -175,6 +181,7 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         total,
         mtu,
         rate,
+        leading,
         truncated,
         padded,
     })
@@ -188,11 +195,15 @@ fn clock(args: &SendArgs, input: &Input, plain: bool) -> Result<(Clock, Option<B
     if let Some(rate) = args.rate {
         return Ok((Clock::Rate(ByRate::new(rate)), Some(rate)));
     }
-    let unknown = || {
-        anyhow!(
+    let unknown = || match input.frame_length() {
+        Some(_) => anyhow!(
             "the frame rate of {} cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max",
             args.source
-        )
+        ),
+        None => anyhow!(
+            "{} is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max",
+            args.source
+        ),
     };
     let frame_rate = input.frame_rate().ok_or_else(unknown)?;
     let rate = input.rate().ok_or_else(unknown)?;
@@ -210,7 +221,7 @@ fn connect(args: &SendArgs, total: Option<u64>) -> Result<Vec<Outlet>> {
         let connection = TcpStream::connect(addresses[0])
             .with_context(|| format!("cannot connect to {}", args.to))?;
         connection.set_nodelay(true)?;
-        return Ok(vec![Outlet::tcp(connection, total.unwrap_or(u64::MAX))]);
+        return Ok(vec![Outlet::tcp(connection, total.unwrap_or(u64::MAX))?]);
     }
     addresses
         .into_iter()
@@ -338,8 +349,7 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
     let worker = std::thread::Builder::new().name("transmit".into()).spawn(
         move || -> Result<SendReport> {
             ready_thread(&host, Waiting::SleepThenSpin)?;
-            let reports = transmit::run(vec![flow], &thread_stop)?;
-            reports
+            transmit::run(vec![flow], &thread_stop)
                 .into_iter()
                 .next()
                 .context("the flow left no report")
@@ -365,7 +375,7 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
     }
     progress.finish();
     match worker.join() {
-        Ok(report) => report.with_context(|| format!("sending to {} ended early", args.to)),
+        Ok(report) => report,
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }

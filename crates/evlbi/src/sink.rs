@@ -240,6 +240,25 @@ impl Split {
     }
 }
 
+/// A file that is there and may be one of those that `template` names.
+pub fn split_there(template: &str) -> Option<PathBuf> {
+    let path = Path::new(template);
+    let name = path.file_name()?.to_str()?;
+    let (begin, end) = (name.split('{').next()?, name.rsplit('}').next()?);
+    let folder = match path.parent()? {
+        here if here.as_os_str().is_empty() => Path::new("."),
+        folder => folder,
+    };
+    let like = |file: &PathBuf| {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(begin) && name.ends_with(end))
+    };
+    std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|file| file.is_file() && like(file))
+}
+
 /// Verifies the test pattern.
 #[derive(Default)]
 pub struct Check {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use evlbi_fx::sky::Station;
 use serde::Serialize;
 
@@ -51,9 +51,7 @@ pub fn run(args: &SkyArgs) -> Result<()> {
         .iter()
         .map(|station| args.out.join(format!("{}.vdif", station.name())))
         .collect();
-    if let Some(file) = files.iter().find(|file| file.exists() && !args.force) {
-        bail!("{} exists; give --force to overwrite it", file.display());
-    }
+    output::check_new(files.iter().map(PathBuf::as_path), args.force)?;
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make the directory {}", args.out.display()))?;
     let total = stations.iter().map(length).sum();

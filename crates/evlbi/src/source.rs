@@ -100,6 +100,14 @@ impl Input {
         recording::stream_rate(self.frame_rate()?, self.keys().len(), self.frame_length()?)
     }
 
+    /// Bytes before the first whole frame.
+    pub fn leading(&self) -> u64 {
+        match self {
+            Input::Recording(recording) => recording.leading,
+            Input::Loop(_) => 0,
+        }
+    }
+
     /// Bytes at the end that are no whole frame.
     pub fn truncated(&self) -> u64 {
         match self {
@@ -136,7 +144,11 @@ impl Input {
                     None => recording.size,
                 };
                 let pass_frames = match (repeat > 1, recording.format) {
-                    (false, _) | (_, Format::Raw | Format::Mark5b) => 0,
+                    (false, _) | (_, Format::Raw) => 0,
+                    (true, Format::Mark5b) => bail!(
+                        "frames of Mark 5B cannot be given later times yet, so {} cannot be repeated",
+                        recording.path.display()
+                    ),
                     (true, Format::Vdif) => recording.span_frames().ok_or_else(|| {
                         anyhow!(
                             "repeated frames get later times, and the frame rate of {} is not known; give --frame-rate",

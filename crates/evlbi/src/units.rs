@@ -77,6 +77,18 @@ pub fn show_rate(bits_per_second: f64) -> String {
     format!("{value:.3} {unit}")
 }
 
+/// `64 MiB`: a size for people, exact.
+pub fn show_size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units
+        .iter()
+        .find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift))
+    {
+        Some((shift, unit)) => format!("{} {unit}", show_count(bytes >> shift)),
+        None => format!("{} bytes", show_count(bytes)),
+    }
+}
+
 /// `1,234,567`: a count for people.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
@@ -103,6 +115,14 @@ mod tests {
         for bad in ["", "-1", "KiB", "12 parsecs", "1e400", "99999999999TiB"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn sizes_are_shown_exactly() {
+        assert_eq!(show_size(64 << 20), "64 MiB");
+        assert_eq!(show_size(3 << 40), "3,072 GiB");
+        assert_eq!(show_size((64 << 20) + 1), "67,108,865 bytes");
+        assert_eq!(show_size(0), "0 bytes");
     }
 
     #[test]

@@ -19,6 +19,8 @@ const ENOUGH: usize = 8;
 /// Datagrams that are kept at the same time, and their bytes; beyond that the oldest are given up.
 const MOST_KEPT: usize = 512;
 const MOST_KEPT_BYTES: usize = 16 << 20;
+/// A single datagram is a stream only if its number is below this: eight bytes of something else seldom are.
+const MOST_NUMBER: u64 = 1 << 48;
 /// How long a stream's sender must be silent before another may take its place.
 const SILENCE: Nanos = Nanos(300_000_000);
 
@@ -49,6 +51,15 @@ pub struct Kept {
     pub port: usize,
     pub stamp: Option<Duration>,
     pub bytes: Vec<u8>,
+}
+
+/// A sender and a size, whose datagrams may be the stream.
+type Candidate = (Option<SocketAddr>, usize);
+
+impl Kept {
+    fn candidate(&self) -> Candidate {
+        (self.source, self.bytes.len())
+    }
 }
 
 /// What becomes of a datagram.
@@ -100,6 +111,8 @@ pub struct Admission {
     kept_since: Nanos,
     pub foreign_size: u64,
     pub foreign_source: u64,
+    /// Of the stream's sender and size, and without a number.
+    pub foreign_header: u64,
 }
 
 impl Admission {
@@ -113,6 +126,7 @@ impl Admission {
             kept_since: Nanos(0),
             foreign_size: 0,
             foreign_source: 0,
+            foreign_header: 0,
         }
     }
 
@@ -216,19 +230,16 @@ impl Admission {
         decide: bool,
         now: Nanos,
     ) -> Option<Vec<Kept>> {
-        let newest = self.kept.last()?;
         let candidate = match decide {
-            false => (newest.source, newest.bytes.len()),
+            false => self.kept.last()?.candidate(),
             true => self
                 .kept
                 .iter()
-                .map(|kept| (kept.source, kept.bytes.len()))
+                .map(Kept::candidate)
+                .filter(|candidate| self.may_be_stream(*candidate, numbering))
                 .max_by_key(|candidate| self.of(*candidate).count())?,
         };
-        let datagrams: Vec<&[u8]> = self
-            .of(candidate)
-            .map(|kept| kept.bytes.as_slice())
-            .collect();
+        let datagrams = self.datagrams(candidate);
         let enough = datagrams.len() >= ENOUGH
             && numbering.learn(&datagrams)
             && number_on(numbering, &datagrams);
@@ -268,20 +279,32 @@ impl Admission {
     /// Whether what is kept looks like the beginning of a stream: two datagrams or more of one sender and
     /// size that number on from each other, or one that holds whole VDIF frames. A probe does not.
     pub fn promises(&self, numbering: &mut dyn Numbering) -> bool {
-        let Some(newest) = self.kept.last() else {
-            return false;
-        };
-        let candidate = (newest.source, newest.bytes.len());
-        let datagrams: Vec<&[u8]> = self
-            .of(candidate)
-            .map(|kept| kept.bytes.as_slice())
-            .collect();
-        match datagrams.as_slice() {
+        let newest = self.kept.last().map(Kept::candidate);
+        newest.is_some_and(|newest| match self.datagrams(newest).as_slice() {
             [one] => {
                 vtp::split(one).is_some_and(|(_, data)| holds_frames(data)) || holds_frames(one)
             }
             several => number_on(numbering, several),
+        })
+    }
+
+    /// Whether these few can be all of a stream: they number on from each other, or there is one only, with
+    /// a number that a sender can have come to. A port scan cannot.
+    fn may_be_stream(&self, candidate: Candidate, numbering: &mut dyn Numbering) -> bool {
+        let datagrams = self.datagrams(candidate);
+        numbering.learn(&datagrams);
+        match datagrams.as_slice() {
+            [one] => numbering
+                .split(one)
+                .is_some_and(|(number, data)| number < MOST_NUMBER && !data.is_empty()),
+            several => number_on(numbering, several),
         }
+    }
+
+    fn datagrams(&self, candidate: Candidate) -> Vec<&[u8]> {
+        self.of(candidate)
+            .map(|kept| kept.bytes.as_slice())
+            .collect()
     }
 
     /// The stream's sender spoke again, or nothing came of it: what is kept is foreign.
@@ -290,10 +313,10 @@ impl Admission {
         self.kept.clear();
     }
 
-    fn of(&self, candidate: (Option<SocketAddr>, usize)) -> impl Iterator<Item = &Kept> {
+    fn of(&self, candidate: Candidate) -> impl Iterator<Item = &Kept> {
         self.kept
             .iter()
-            .filter(move |kept| (kept.source, kept.bytes.len()) == candidate)
+            .filter(move |kept| kept.candidate() == candidate)
     }
 }
 

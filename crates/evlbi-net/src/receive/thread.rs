@@ -197,7 +197,8 @@ impl Loop {
                 (Admitted::Yes, Some(stream)) => {
                     heard = true;
                     stream.last_stamp = datagram.stamp.or(stream.last_stamp);
-                    stream.take(&mut *self.options.numbering, datagram.bytes);
+                    self.admission.foreign_header +=
+                        stream.take(&mut *self.options.numbering, datagram.bytes);
                 }
                 (Admitted::Kept, stream) => {
                     heard |=
@@ -263,7 +264,8 @@ impl Loop {
                 .and_then(|kept| kept.stamp)
                 .or(stream.last_stamp);
             for kept in &first {
-                stream.take(&mut *self.options.numbering, &kept.bytes);
+                self.admission.foreign_header +=
+                    stream.take(&mut *self.options.numbering, &kept.bytes);
             }
         }
     }
@@ -312,7 +314,9 @@ impl Loop {
             return;
         };
         self.shown = now;
-        live.foreign = self.admission.foreign_size + self.admission.foreign_source;
+        live.foreign = self.admission.foreign_size
+            + self.admission.foreign_source
+            + self.admission.foreign_header;
         live.socket_drops = self.receiver.overflow();
         live.streaming = now.since(self.last_heard) < Nanos::SECOND;
         if let Some(stream) = &self.stream {
@@ -335,6 +339,7 @@ impl Loop {
             attribution: attribute(0, 0, 0, 1),
             foreign_size: self.admission.foreign_size,
             foreign_source: self.admission.foreign_source,
+            foreign_header: self.admission.foreign_header,
             sender: self.admission.sender(),
             datagram_data: None,
             bytes: 0,
@@ -359,10 +364,11 @@ impl Loop {
 }
 
 impl Stream {
+    /// Puts a datagram in its place. Returns how many had no number to place them by: this one or none.
     #[inline]
-    fn take(&mut self, numbering: &mut dyn Numbering, datagram: &[u8]) {
+    fn take(&mut self, numbering: &mut dyn Numbering, datagram: &[u8]) -> u64 {
         let Some((number, data)) = numbering.split(datagram) else {
-            return;
+            return 1;
         };
         match self.reorder.offer(number, self.freed) {
             // Refused only if the window and the ring disagreed about what is handed on or free.
@@ -377,10 +383,11 @@ impl Stream {
             Verdict::Replay => {
                 let kept = std::mem::take(&mut self.kept);
                 self.take_kept(numbering, &kept);
-                self.take(numbering, datagram);
+                return self.take(numbering, datagram);
             }
             Verdict::Duplicate | Verdict::Late | Verdict::RingFull => {}
         }
+        0
     }
 
     /// The kept datagram again. The window has just made room for it, so it is not kept once more.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use evlbi_core::pace::{ByRate, ByTime, Pacer};
 use evlbi_core::shed::{Replace, Shed, Unit};
@@ -80,6 +80,8 @@ pub struct Flow {
     first_departure: Option<Nanos>,
     /// When the time of the last train is over.
     end_of_last: Nanos,
+    /// Why it ended early.
+    error: Option<String>,
 }
 
 /// What a flow counts as it goes.
@@ -134,6 +136,7 @@ impl Flow {
             counts: Counts::default(),
             first_departure: None,
             end_of_last: Nanos(0),
+            error: None,
         };
         flow.take_up_next_frame()?;
         Ok(flow)
@@ -158,21 +161,28 @@ impl Flow {
         }
     }
 
-    /// Sends the datagrams that are due together.
-    pub(super) fn send_train(&mut self) -> io::Result<()> {
+    /// Sends the datagrams that are due together; ends in the midst of them if `stop` is set meanwhile.
+    pub(super) fn send_train(&mut self, stop: &AtomicBool) {
         let Some(planned) = self.departure() else {
-            return Ok(());
+            return;
         };
         let Some(current) = self.current.take() else {
-            return Ok(());
+            return;
         };
         let now = cpu::now();
         if self.options.end.is_some_and(|end| now >= end) {
-            return Ok(());
+            return;
         }
         let due = self.due(&current);
         let offset = self.offset;
-        let datagrams = self.send_from(current, due)?;
+        let datagrams = match self.send_from(current, due, stop) {
+            Ok(datagrams) => datagrams,
+            Err(error) => {
+                self.error = Some(error.to_string());
+                self.current = None;
+                0
+            }
+        };
         let span = self.span(self.offset - offset);
         if !matches!(self.options.clock, Clock::None) {
             self.pacer.left(now, due, span);
@@ -185,12 +195,16 @@ impl Flow {
             .datagrams
             .fetch_add(datagrams as u64, Ordering::Relaxed);
         self.sent.offset.store(self.offset, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Sends up to a burst of datagrams, beginning with the next one of `current`, which is due at
     /// `due`, and takes up the frame that follows; returns how many the kernel was given.
-    fn send_from(&mut self, mut current: Current, due: Nanos) -> io::Result<usize> {
+    fn send_from(
+        &mut self,
+        mut current: Current,
+        due: Nanos,
+        stop: &AtomicBool,
+    ) -> io::Result<usize> {
         let Flow {
             source,
             outlets,
@@ -247,7 +261,10 @@ impl Flow {
         }
         let datagrams = train.len();
         if datagrams > 0 {
-            train.send()?;
+            let end = options.end;
+            train.send(&|| {
+                stop.load(Ordering::Relaxed) || end.is_some_and(|end| cpu::now() >= end)
+            })?;
         }
         source.consume(consumed);
         if more_in_window {
@@ -310,7 +327,8 @@ impl Flow {
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();
         let seconds = self.end_of_last.since(first_departure).as_secs_f64();
-        let bytes = socket.sent * self.options.datagram_data as u64;
+        let data = |outlet: &Outlet| outlet.data_sent(self.options.datagram_data);
+        let bytes = self.outlets.iter().map(data).sum::<u64>();
         SendReport {
             offered: counts.offered,
             sent: socket.sent,
@@ -340,6 +358,7 @@ impl Flow {
             },
             shedding: self.options.shed.report(),
             socket,
+            error: self.error,
         }
     }
 }

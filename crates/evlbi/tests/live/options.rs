@@ -138,7 +138,7 @@ fn a_lost_frame_is_listed_with_its_time_and_place() {
         &["--mtu", "9000", "--shed", "every:100"],
     );
     recv.finish();
-    let gaps = gaps_of(&folder.path().join("out.gaps.json"));
+    let gaps = gaps_of(&folder.path().join("out.vdif.gaps.json"));
     assert_eq!(
         (gaps.frame_rate, gaps.frame_length),
         (Some(rate(128)), Some(FRAME))

@@ -1,11 +1,13 @@
 //! Whatever arrives, the stream is recorded and everything else is counted; whatever is asked, the answer helps.
 
 use std::fs;
-use std::net::UdpSocket;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 
 use crate::support::{Recv, assert_numbers, brief, evlbi, number, try_send};
 use evlbi_wire::pattern;
+use serde_json::Value;
 
 const FRAME: usize = 1032;
 
@@ -129,7 +131,7 @@ fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
 fn a_sender_that_restarts_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     for new_port in [true, false] {
-        let out = folder.path().join("out.vdif");
+        let out = folder.path().join(format!("{new_port}.vdif"));
         let recv = Recv::start("udp://127.0.0.1:0", &out, &["--idle", "1s"]);
         let stream = Stream::to(&recv);
         stream.send(7000, 0..100);
@@ -232,6 +234,7 @@ fn errors_say_what_to_do() {
     fs::write(&short, frames(10)).unwrap();
     let kept = path("kept.vdif");
     fs::write(&kept, b"an older recording").unwrap();
+    refused(&["demo", "--duration", "0s"], "more than zero");
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = format!("udp://{}", taken.local_addr().unwrap());
     let to = "udp://127.0.0.1:9";
@@ -243,12 +246,36 @@ fn errors_say_what_to_do() {
     refused(&["send", &path("none"), "--to", to, "--max"], "cannot open");
     refused(&["send", &path(""), "--to", to, "--max"], "is a directory");
     refused(&["send", &short, "--to", to], "--frame-rate");
+    let raw = path("raw.bin");
+    fs::write(&raw, [7; 10_000]).unwrap();
+    refused(&["send", &raw, "--to", to], "give a --rate, or --max");
     refused(
         &["send", &short, "--to", to, "--max", "--shed", "some"],
         "every:N",
     );
     refused(&["send", &short, "--to", to, "--max", "--mtu", "20"], "MTU");
-    refused(&["recv", &taken, "--to", &kept], "in use");
+    refused(&["recv", &taken, "--to", &kept, "--force"], "in use");
+    let here = "udp://127.0.0.1:0";
+    refused(&["recv", here, "--to", &kept], "--force");
+    refused(&["recv", here, "--to", &path("{station}.vdif")], "--force");
+    let both = path("new.vdif");
+    refused(
+        &["recv", here, "--to", &both, "--gaps", &both],
+        "written twice",
+    );
+    refused(&["recv", here, "--to", "null", "--ring", "1MiB"], "64 MiB");
+    refused(
+        &[
+            "recv", here, "--to", "null", "--ring", "64MiB", "--window", "64MiB",
+        ],
+        "a third more",
+    );
+    for frame in ["0", "7", "16"] {
+        refused(
+            &["recv", here, "--to", "null", "--frame", frame],
+            "multiple",
+        );
+    }
     assert_eq!(fs::read(&kept).unwrap(), b"an older recording");
     refused(
         &[
@@ -260,9 +287,143 @@ fn errors_say_what_to_do() {
         "cannot record to",
     );
     refused(
-        &["recv", "udp://127.0.0.1:0", "--to", &path("{colour}.vdif")],
+        &["recv", "udp://127.0.0.1:0", "--to", &path("{colour}.none")],
         "{station}",
     );
     let tcp = try_send(&short, "tcp://127.0.0.1:9", &[]);
     assert!(String::from_utf8_lossy(&tcp.stderr).contains("cannot connect"));
+}
+
+/// Eight datagrams that hold no data are no stream, and neither is a probe.
+#[test]
+fn what_is_no_stream_makes_no_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, datagram, count) in [
+        ("empty", &[3; 8][..], 20),
+        ("probe", b"GET / HTTP/1.0\r\n\r\n", 1),
+    ] {
+        let out = folder.path().join(name);
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &["--duration", "500ms"]);
+        let scanner = stranger(&recv);
+        for _ in 0..count {
+            scanner.send(datagram).unwrap();
+        }
+        let result = recv.finish();
+        assert_numbers(&result, &[("unique", 0), ("foreign", count), ("bytes", 0)]);
+        assert_eq!(fs::metadata(&out).unwrap().len(), 0);
+    }
+}
+
+/// A thread that was not there when the stream without numbers began is counted.
+#[test]
+fn a_thread_that_begins_later_is_counted() {
+    let recv = Recv::start("pudp://127.0.0.1:0", Path::new("null"), &[]);
+    let stream = Stream::to(&recv);
+    let frame = |number: u64, thread: u8| {
+        let mut frame = stream.bytes(number..number + 1).to_vec();
+        // Word 3, bits 16 to 25.
+        frame[14] = thread;
+        frame
+    };
+    for number in 0..100 {
+        stream.raw(&frame(number, 0));
+    }
+    for number in 100..200 {
+        stream.raw(&frame(number, 0));
+        stream.raw(&frame(number, 1));
+    }
+    let received = recv.end();
+    assert!(
+        received.stderr.contains("was not there"),
+        "{}",
+        received.stderr
+    );
+    assert_numbers(
+        &received.result(),
+        &[
+            ("unique", 200),
+            ("foreign", 100),
+            ("foreign_header", 100),
+            ("lost", 0),
+        ],
+    );
+}
+
+/// A reader that takes nothing does not hold the sender beyond its time.
+#[test]
+fn a_stalled_reader_does_not_stall_the_sender() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("tcp://{}", listener.local_addr().unwrap());
+    let output = try_send("pattern:8032", &to, &["--max", "--duration", "500ms"]);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(number(&result, "not_sent") > 0, "{}", brief(&result));
+    assert_eq!(
+        number(&result, "offered"),
+        number(&result, "sent") + number(&result, "not_sent")
+    );
+    // All that left waits in the connection.
+    let (mut connection, _) = listener.accept().unwrap();
+    let taken = std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
+    assert_eq!(taken, number(&result, "bytes"));
+}
+
+#[test]
+fn the_end_of_a_connection_is_told_from_its_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    for resets in [false, true] {
+        let out = folder.path().join(format!("{resets}.vdif"));
+        let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+        let mut connection = TcpStream::connect(recv.address()).unwrap();
+        connection.write_all(&frames(20)).unwrap();
+        if resets {
+            // Time for all of it to be read: a reset throws away what was not.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            socket2::SockRef::from(&connection)
+                .set_linger(Some(std::time::Duration::ZERO))
+                .unwrap();
+        }
+        drop(connection);
+        let received = recv.end();
+        let result = received.result();
+        assert_eq!(received.status.success(), !resets);
+        assert_eq!(result["ended"], if resets { "failed" } else { "closed" });
+        assert_eq!(result["error"].is_string(), resets);
+        assert_eq!(number(&result, "frames"), 20);
+    }
+}
+
+/// The sender says how many bytes it sent, not how many whole units.
+#[test]
+fn raw_bytes_over_tcp_are_counted_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (raw, out) = (folder.path().join("raw.bin"), folder.path().join("out.bin"));
+    let data: Vec<u8> = (0..100_003u32).map(|n| n as u8).collect();
+    fs::write(&raw, &data).unwrap();
+    let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+    let to = format!("tcp://{}", recv.address());
+    let sent = crate::support::send(raw.to_str().unwrap(), &to, &["--max"]);
+    recv.finish();
+    assert_eq!(number(&sent, "bytes"), data.len() as u64);
+    assert!(fs::read(&out).unwrap() == data);
+}
+
+#[test]
+fn the_demonstration_ends_when_nothing_arrives() {
+    let args = [
+        "demo",
+        "--stations",
+        "1",
+        "--duration",
+        "1s",
+        "--loss",
+        "100%",
+        "--json",
+    ];
+    let output = evlbi().args(args).output().unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        number(&result["stations"][0]["received"]["account"], "received"),
+        0
+    );
 }

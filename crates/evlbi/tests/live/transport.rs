@@ -309,5 +309,5 @@ fn ctrl_c_ends_with_everything_written() {
     assert!(frames > 0 && frames <= number(&sent, "sent"));
     assert_eq!(result["ended"], "stopped");
     assert_eq!(fs::metadata(&out).unwrap().len(), frames * 8032);
-    assert!(folder.path().join("out.gaps.json").is_file());
+    assert!(folder.path().join("out.vdif.gaps.json").is_file());
 }

@@ -1,6 +1,8 @@
-//! From samples to visibilities: how samples lie in payloads, what their statistics say, and simulated stations.
+//! From samples to visibilities: how samples lie in payloads, what their statistics say, simulated stations, and
+//! the correlator with its delay model.
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod delay;
 pub mod sky;
 pub mod statistics;

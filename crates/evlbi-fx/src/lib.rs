@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod correlator;
 pub mod delay;
 pub mod sky;
 pub mod statistics;
+pub mod track;

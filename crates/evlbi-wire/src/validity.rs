@@ -168,6 +168,36 @@ impl Intervals {
             .is_some_and(|range| range.start <= number)
     }
 
+    /// Whether all of `range` is in the set.
+    pub fn covers(&self, range: Range<i64>) -> bool {
+        let at = self.ranges.partition_point(|r| r.end <= range.start);
+        let there = self.ranges.get(at);
+        range.is_empty() || there.is_some_and(|r| r.start <= range.start && range.end <= r.end)
+    }
+
+    /// What of the set lies in `range`.
+    pub fn within(&self, range: Range<i64>) -> Intervals {
+        let from = self.ranges.partition_point(|r| r.end <= range.start);
+        let there = self.ranges[from..]
+            .iter()
+            .take_while(|r| r.start < range.end);
+        there
+            .map(|r| r.start.max(range.start)..r.end.min(range.end))
+            .collect()
+    }
+
+    /// What of `range` is not in the set.
+    pub fn missing_in(&self, range: Range<i64>) -> Intervals {
+        let mut missing = Intervals::new();
+        let mut from = range.start;
+        for there in self.within(range.clone()).ranges {
+            missing.insert(from..there.start);
+            from = there.end;
+        }
+        missing.insert(from..range.end);
+        missing
+    }
+
     /// What is in both sets.
     pub fn intersect(&self, other: &Intervals) -> Intervals {
         let mut both = Intervals::new();
@@ -286,6 +316,20 @@ mod tests {
         assert_eq!(text, r#"{"schema":"evlbi.gaps/1","sequence":[],"time":[]}"#);
         let least: Gaps = serde_json::from_str(r#"{"schema":"evlbi.gaps/1"}"#).unwrap();
         assert_eq!(least, Gaps::default());
+    }
+
+    #[test]
+    fn a_part_of_a_set_and_what_is_missing_there() {
+        let set: Intervals = [0..10, 20..30, 40..50].into_iter().collect();
+        let of = |set: Intervals| set.iter().collect::<Vec<_>>();
+        assert!(set.covers(20..30) && set.covers(22..23) && set.covers(15..15));
+        assert!(!set.covers(19..21) && !set.covers(25..45) && !set.covers(10..11));
+        assert_eq!(of(set.within(5..45)), [5..10, 20..30, 40..45]);
+        assert_eq!(of(set.missing_in(5..45)), [10..20, 30..40]);
+        assert_eq!(of(set.within(10..20)), []);
+        assert_eq!(of(set.missing_in(10..20)), [10..20]);
+        assert_eq!(of(set.missing_in(22..28)), []);
+        assert_eq!(of(set.missing_in(-5..60)), [-5..0, 10..20, 30..40, 50..60]);
     }
 
     #[test]

@@ -1,0 +1,325 @@
+//! What is to be correlated: stations, their bands, the products, and the grid of time.
+
+use std::ops::Range;
+
+use crate::delay::{Delay, Moment, OutsideModel};
+use crate::track::Layout;
+
+/// Least and most channels of a spectrum.
+const CHANNELS: Range<usize> = 4..(1 << 20) + 1;
+/// Share of the amplitude that a rotation of whole blocks may lose before samples are rotated.
+const MOST_LOSS: f64 = 1e-4;
+
+/// A band that a station recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Band {
+    /// Which of the station's threads.
+    pub lane: usize,
+    /// Which of the thread's channels.
+    pub channel: usize,
+    /// Sky frequency of the zero frequency of the samples, Hz: what was mixed down with.
+    pub zero_hz: f64,
+    /// Lowest sky frequency of the band, Hz: the zero frequency in an upper side band, a bandwidth below it in
+    /// a lower one, half a bandwidth below it where complex samples lie about it.
+    pub edge_hz: f64,
+    /// R, L, X or Y.
+    pub polarisation: char,
+}
+
+/// A station to be correlated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StationSetup {
+    /// Its name.
+    pub name: String,
+    /// How its samples lie.
+    pub layout: Layout,
+    /// What is taken out.
+    pub delay: Delay,
+    /// The bands that are used.
+    pub bands: Vec<Band>,
+}
+
+/// One band of one station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Input {
+    /// Index of the station.
+    pub station: usize,
+    /// Index of its band.
+    pub band: usize,
+}
+
+/// The cross product A conj(B) of two inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// A.
+    pub a: Input,
+    /// B.
+    pub b: Input,
+}
+
+/// How the fringe is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rotation {
+    /// Sample by sample, before the transform.
+    Samples,
+    /// A whole block at a time, after it: what turns within a block is lost.
+    Blocks,
+}
+
+/// Why stations cannot be correlated.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SetupError {
+    /// There are no stations, bands or products.
+    #[error("there is nothing to correlate: give two stations or more with a band in common")]
+    Nothing,
+    /// So many channels cannot be made.
+    #[error("{0} channels cannot be made; ask for {low} to {high}", low = CHANNELS.start, high = CHANNELS.end - 1)]
+    Channels(usize),
+    /// The stations sampled bands of different width.
+    #[error(
+        "{a} recorded bands of {a_hz} Hz and {b} of {b_hz} Hz; only bands of the same width can be correlated"
+    )]
+    Bandwidth {
+        /// One station.
+        a: String,
+        /// Its bandwidth.
+        a_hz: i64,
+        /// Another station.
+        b: String,
+        /// Its bandwidth.
+        b_hz: i64,
+    },
+    /// A band is not in the recording.
+    #[error("{station} has no channel {channel} in its thread {lane}, counted from 0")]
+    NoBand {
+        /// The station.
+        station: String,
+        /// Thread asked for.
+        lane: usize,
+        /// Channel asked for.
+        channel: usize,
+    },
+    /// A delay model does not cover the beginning.
+    #[error("{station}: {error}")]
+    Delay {
+        /// The station.
+        station: String,
+        /// What its model says.
+        error: OutsideModel,
+    },
+}
+
+/// What is to be correlated, checked.
+///
+/// Samples are counted from an epoch on. The grid counts *parts*: the time of a real sample, or half of that of a
+/// complex one. A block has two parts for each channel.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    stations: Vec<StationSetup>,
+    products: Vec<Product>,
+    channels: usize,
+    epoch: i64,
+    start: i64,
+    bandwidth: i64,
+    rotation: Rotation,
+}
+
+impl Setup {
+    /// Correlates `stations` into spectra of `channels` channels. Samples are counted since the UTC second
+    /// `epoch`; blocks begin `start` parts after it. How fringes are stopped is chosen for `seconds` from there
+    /// on.
+    ///
+    /// # Errors
+    /// [`SetupError`] when it does not go together.
+    pub fn new(
+        stations: Vec<StationSetup>,
+        products: Vec<Product>,
+        channels: usize,
+        epoch: i64,
+        start: i64,
+        seconds: f64,
+    ) -> Result<Setup, SetupError> {
+        let first = stations.first().ok_or(SetupError::Nothing)?;
+        if products.is_empty() {
+            return Err(SetupError::Nothing);
+        }
+        if !CHANNELS.contains(&channels) {
+            return Err(SetupError::Channels(channels));
+        }
+        let (a, a_hz) = (first.name.clone(), bandwidth(&first.layout));
+        for other in &stations {
+            let (b, b_hz) = (other.name.clone(), bandwidth(&other.layout));
+            if a_hz != b_hz {
+                return Err(SetupError::Bandwidth { a, a_hz, b, b_hz });
+            }
+            for band in &other.bands {
+                if band.channel >= other.layout.channels {
+                    return Err(SetupError::NoBand {
+                        station: b,
+                        lane: band.lane,
+                        channel: band.channel,
+                    });
+                }
+            }
+        }
+        let mut setup = Setup {
+            // Complex samples begin at even parts.
+            start: start - start.rem_euclid(2),
+            stations,
+            products,
+            channels,
+            epoch,
+            bandwidth: a_hz,
+            rotation: Rotation::Blocks,
+        };
+        setup.rotation = setup.choose_rotation(seconds)?;
+        Ok(setup)
+    }
+
+    /// The stations.
+    pub fn stations(&self) -> &[StationSetup] {
+        &self.stations
+    }
+
+    /// All bands of all stations, station by station.
+    pub fn inputs(&self) -> impl Iterator<Item = Input> + '_ {
+        let stations = self.stations.iter().enumerate();
+        stations
+            .flat_map(|(station, of)| (0..of.bands.len()).map(move |band| Input { station, band }))
+    }
+
+    /// The cross products.
+    pub fn products(&self) -> &[Product] {
+        &self.products
+    }
+
+    /// Place of an input among all inputs.
+    pub fn index(&self, input: Input) -> usize {
+        let before = &self.stations[..input.station];
+        before
+            .iter()
+            .map(|station| station.bands.len())
+            .sum::<usize>()
+            + input.band
+    }
+
+    /// The band of an input.
+    pub fn band(&self, input: Input) -> &Band {
+        &self.stations[input.station].bands[input.band]
+    }
+
+    /// Channels of a spectrum.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Width of a band in Hz.
+    pub fn bandwidth(&self) -> f64 {
+        self.bandwidth as f64
+    }
+
+    /// Width of a channel in Hz.
+    pub fn channel_width(&self) -> f64 {
+        self.bandwidth() / self.channels as f64
+    }
+
+    /// How fringes are stopped.
+    pub fn rotation(&self) -> Rotation {
+        self.rotation
+    }
+
+    /// UTC second that samples are counted from.
+    pub fn epoch(&self) -> i64 {
+        self.epoch
+    }
+
+    /// Parts in a second.
+    pub fn part_rate(&self) -> i64 {
+        2 * self.bandwidth
+    }
+
+    /// Parts in a block.
+    pub fn block_parts(&self) -> i64 {
+        2 * self.channels as i64
+    }
+
+    /// Length of a block in seconds.
+    pub fn block_seconds(&self) -> f64 {
+        self.channels as f64 / self.bandwidth()
+    }
+
+    /// First part of a block since the epoch.
+    pub fn first_part(&self, block: i64) -> i64 {
+        self.start + block * self.block_parts()
+    }
+
+    /// The middle of a block.
+    pub fn middle(&self, block: i64) -> Moment {
+        let parts = self.first_part(block) + self.channels as i64;
+        Moment::at(self.epoch).plus(parts as f64 / self.part_rate() as f64)
+    }
+
+    /// The samples of a station that blocks need, since the epoch.
+    ///
+    /// # Errors
+    /// [`OutsideModel`] when its delay model does not cover them.
+    pub fn samples(&self, station: usize, blocks: Range<i64>) -> Result<Range<i64>, OutsideModel> {
+        let last = (blocks.end - 1).max(blocks.start);
+        let (first, length, _) = self.place(station, blocks.start)?;
+        let (until, _, _) = self.place(station, last)?;
+        // The delay may turn back between the two.
+        let margin = length;
+        Ok(first.min(until) - margin..first.max(until) + length + margin)
+    }
+
+    /// Where a block begins in the samples of a station and how many it has, and the delay: all of it, its rate,
+    /// and what is left of it behind the whole samples, in seconds.
+    pub(super) fn place(
+        &self,
+        station: usize,
+        block: i64,
+    ) -> Result<(i64, i64, [f64; 3]), OutsideModel> {
+        let StationSetup { layout, delay, .. } = &self.stations[station];
+        let parts = if layout.complex { 2 } else { 1 };
+        let rate = layout.sample_rate() as f64;
+        let (seconds, slope) = delay.about(self.middle(block))?;
+        let whole = (seconds * rate).round();
+        let first = self.first_part(block) / parts + whole as i64;
+        let length = self.block_parts() / parts;
+        Ok((first, length, [seconds, slope, seconds - whole / rate]))
+    }
+
+    fn choose_rotation(&self, seconds: f64) -> Result<Rotation, SetupError> {
+        let start = self.middle(0);
+        let mut most: f64 = 0.0;
+        for station in &self.stations {
+            let highest = station.bands.iter().map(|band| band.zero_hz.abs());
+            let highest = highest.fold(0.0, f64::max);
+            for part in [0.0, 0.5, 1.0] {
+                let about = station.delay.about(start.plus(part * seconds));
+                let (_, rate) = match about {
+                    Ok(about) => about,
+                    Err(error) if part == 0.0 => {
+                        let station = station.name.clone();
+                        return Err(SetupError::Delay { station, error });
+                    }
+                    Err(_) => continue,
+                };
+                most = most.max((rate * highest).abs() * self.block_seconds());
+            }
+        }
+        // Two stations may turn in opposite directions. sinc(x) = 1 - (pi x)^2 / 6.
+        let loss = (std::f64::consts::PI * 2.0 * most).powi(2) / 6.0;
+        Ok(if loss > MOST_LOSS {
+            Rotation::Samples
+        } else {
+            Rotation::Blocks
+        })
+    }
+}
+
+fn bandwidth(layout: &Layout) -> i64 {
+    let rate = layout.sample_rate();
+    if layout.complex { rate } else { rate / 2 }
+}

@@ -1,0 +1,315 @@
+//! From the coded samples of a block to its spectrum, its delay and fringe taken out.
+
+use std::sync::Arc;
+
+use evlbi_wire::validity::Intervals;
+use pulp::Arch;
+use realfft::{RealFftPlanner, RealToComplex};
+use rustfft::num_complex::{Complex32, Complex64};
+use rustfft::{Fft, FftPlanner};
+
+use super::block::{Block, Good, Placed};
+use super::kernel;
+use super::setup::{Band, Input, Rotation, Setup};
+use crate::track::{Layout, Slab};
+
+/// Makes spectra.
+pub struct Spectrograph {
+    arch: Arch,
+    /// Of each station.
+    plans: Vec<Plan>,
+    /// Decoded samples of all channels of a thread, and of which station, thread and block they are.
+    raw: Vec<f32>,
+    raw_of: Option<(usize, usize, i64)>,
+    /// Components of the raw samples before the block's first.
+    skip: usize,
+    /// Components of one channel.
+    samples: Vec<f32>,
+    bins: Vec<Complex32>,
+    turned: Vec<Complex32>,
+    scratch: Vec<Complex32>,
+    /// Squares of the samples of each input, times the number of channels.
+    energies: Vec<f64>,
+    /// The same up to each part, in blocks that are partly good.
+    running: Vec<Vec<f64>>,
+}
+
+/// The transform of a station's blocks.
+struct Plan {
+    /// Samples of a block.
+    length: usize,
+    /// Samples are rotated, or complex from the beginning.
+    complex: Arc<dyn Fft<f32>>,
+    /// Samples are real.
+    real: Option<Arc<dyn RealToComplex<f32>>>,
+}
+
+impl Plan {
+    fn new(setup: &Setup, layout: &Layout) -> Plan {
+        let parts = if layout.complex { 2 } else { 1 };
+        let length = 2 * setup.channels() / parts;
+        let is_real = !layout.complex && setup.rotation() == Rotation::Blocks;
+        Plan {
+            length,
+            complex: FftPlanner::new().plan_fft_forward(length),
+            real: is_real.then(|| RealFftPlanner::new().plan_fft_forward(length)),
+        }
+    }
+
+    fn scratch(&self) -> usize {
+        let real = self.real.as_ref().map_or(0, |plan| plan.get_scratch_len());
+        self.complex.get_inplace_scratch_len().max(real)
+    }
+}
+
+impl Spectrograph {
+    /// For this set-up.
+    pub fn new(setup: &Setup) -> Spectrograph {
+        let layouts = setup.stations().iter().map(|station| &station.layout);
+        let plans: Vec<Plan> = layouts.map(|layout| Plan::new(setup, layout)).collect();
+        let scratch = plans.iter().map(Plan::scratch).max().unwrap_or(0);
+        let inputs = setup.inputs().count();
+        Spectrograph {
+            arch: Arch::new(),
+            plans,
+            raw: Vec::new(),
+            raw_of: None,
+            skip: 0,
+            samples: Vec::new(),
+            bins: vec![Complex32::default(); 2 * setup.channels() + 1],
+            turned: vec![Complex32::default(); setup.channels()],
+            scratch: vec![Complex32::default(); scratch],
+            energies: vec![0.0; inputs],
+            running: vec![Vec::new(); inputs],
+        }
+    }
+
+    /// Other slabs come.
+    pub fn begin(&mut self) {
+        self.raw_of = None;
+    }
+
+    /// Squares of the good samples that an input had in the last block, times the number of channels.
+    pub fn energy(&self, index: usize) -> f64 {
+        self.energies[index]
+    }
+
+    /// The same of some parts of a block that is partly good.
+    pub fn energy_in(&self, setup: &Setup, input: Input, parts: &Intervals) -> f64 {
+        let running = &self.running[setup.index(input)];
+        let per_sample = setup.block_parts() as usize / self.plans[input.station].length;
+        let until = |part: i64| running.get(part as usize / per_sample).copied();
+        let of = |part: std::ops::Range<i64>| {
+            until(part.end).unwrap_or_default() - until(part.start).unwrap_or_default()
+        };
+        parts.iter().map(of).sum()
+    }
+
+    /// Makes the spectrum of an input that has good samples in this block: real and imaginary parts, in ascending
+    /// sky frequency.
+    pub fn take(
+        &mut self,
+        setup: &Setup,
+        input: Input,
+        slab: &Slab,
+        block: &Block,
+        (re, im): (&mut [f32], &mut [f32]),
+    ) {
+        let station = &setup.stations()[input.station];
+        let band = &station.bands[input.band];
+        let placed = &block.stations[input.station];
+        self.unpack(&station.layout, input.station, band.lane, slab, placed);
+        self.select(&station.layout, input.station, band.channel);
+        if let Good::Some(parts) = placed.good(band.lane) {
+            self.zero_all_but(setup, &station.layout, input.station, parts);
+        }
+        self.weigh(setup, &station.layout, input, block.is_partial);
+        let turns = self.transform(setup, &station.layout, input.station, band, placed);
+        self.level(setup, input.station, band, placed, turns, (re, im));
+    }
+
+    /// Decodes the block of a whole thread.
+    fn unpack(
+        &mut self,
+        layout: &Layout,
+        station: usize,
+        lane: usize,
+        slab: &Slab,
+        placed: &Placed,
+    ) {
+        if self.raw_of.replace((station, lane, placed.first)) == Some((station, lane, placed.first))
+        {
+            return;
+        }
+        let bits = layout.bits() as i64;
+        let code = i64::from(layout.codec.bits());
+        let bytes = slab.lanes.get(lane).map_or(&[][..], |lane| &lane.bytes);
+        let from = (placed.first - slab.first) * bits;
+        let components = self.plans[station].length * layout.components();
+        // What lies before the slab is missing, and so is what lies behind it.
+        let before = usize::try_from(-from / code).unwrap_or(0).min(components);
+        let from = from.max(0);
+        self.skip = if before > 0 {
+            0
+        } else {
+            (from % 8 / code) as usize
+        };
+        self.raw.clear();
+        self.raw.resize(self.skip + components, 0.0);
+        let start = ((from / 8) as usize).min(bytes.len());
+        layout
+            .codec
+            .decode(&bytes[start..], &mut self.raw[before..]);
+    }
+
+    /// Picks one channel.
+    fn select(&mut self, layout: &Layout, station: usize, channel: usize) {
+        let raw = &self.raw[self.skip..];
+        let group = if layout.complex { 2 } else { 1 };
+        self.samples.clear();
+        if layout.channels == 1 {
+            self.samples.extend_from_slice(raw);
+            return;
+        }
+        self.samples.reserve(self.plans[station].length * group);
+        for sample in raw.chunks_exact(layout.components()) {
+            self.samples
+                .extend_from_slice(&sample[channel * group..][..group]);
+        }
+    }
+
+    fn zero_all_but(&mut self, setup: &Setup, layout: &Layout, station: usize, parts: &Intervals) {
+        let group = if layout.complex { 2 } else { 1 };
+        let per_sample = setup.block_parts() as usize / self.plans[station].length;
+        let bad = parts.missing_in(0..setup.block_parts());
+        for part in bad.iter() {
+            let of = |part: i64| part as usize / per_sample * group;
+            self.samples[of(part.start)..of(part.end)].fill(0.0);
+        }
+    }
+
+    fn weigh(&mut self, setup: &Setup, layout: &Layout, input: Input, running: bool) {
+        let index = setup.index(input);
+        let channels = setup.channels() as f64;
+        let samples = &self.samples;
+        if !running {
+            let energy = self.arch.dispatch(|| kernel::energy(samples));
+            self.energies[index] = energy * channels;
+            return;
+        }
+        let sums = &mut self.running[index];
+        sums.clear();
+        sums.push(0.0);
+        let mut sum = 0.0;
+        for sample in samples.chunks_exact(if layout.complex { 2 } else { 1 }) {
+            sum += sample.iter().map(|s| f64::from(s * s)).sum::<f64>() * channels;
+            sums.push(sum);
+        }
+        self.energies[index] = sum;
+    }
+
+    /// Transforms the samples into `bins`; returns by how many turns the whole spectrum is still to be rotated.
+    fn transform(
+        &mut self,
+        setup: &Setup,
+        layout: &Layout,
+        station: usize,
+        band: &Band,
+        placed: &Placed,
+    ) -> f64 {
+        let plan = &self.plans[station];
+        let Spectrograph {
+            arch,
+            bins,
+            samples,
+            scratch,
+            ..
+        } = self;
+        // In the middle of the block; the sample there was taken `residual` before its time.
+        let middle = turns(band.zero_hz, placed.delay - placed.rate * placed.residual);
+        let step = band.zero_hz * placed.rate / layout.sample_rate() as f64;
+        let bins = &mut bins[..];
+        if let Some(real) = &plan.real {
+            let bins = &mut bins[..plan.length / 2 + 1];
+            // Only wrong lengths make it fail.
+            let _ = real.process_with_scratch(samples, bins, scratch);
+            return middle;
+        }
+        let bins = &mut bins[..plan.length];
+        let rotated = setup.rotation() == Rotation::Samples;
+        let start = middle - step * (plan.length / 2) as f64;
+        match (layout.complex, rotated) {
+            (false, _) => arch.dispatch(|| kernel::rotate_real(samples, start, step, bins)),
+            (true, true) => arch.dispatch(|| kernel::rotate_complex(samples, start, step, bins)),
+            (true, false) => kernel::join(samples, bins),
+        }
+        plan.complex.process_with_scratch(bins, scratch);
+        if rotated { 0.0 } else { middle }
+    }
+
+    /// Takes the rest of the delay out, and puts the channels in ascending sky frequency.
+    fn level(
+        &mut self,
+        setup: &Setup,
+        station: usize,
+        band: &Band,
+        placed: &Placed,
+        turns: f64,
+        (re, im): (&mut [f32], &mut [f32]),
+    ) {
+        let Spectrograph {
+            arch,
+            plans,
+            bins,
+            turned,
+            ..
+        } = self;
+        let (width, channels) = (setup.channel_width(), setup.channels());
+        let plan = &plans[station];
+        let lowest = band.edge_hz - band.zero_hz;
+        let first = (lowest / width).round() as i64;
+        let ascending: &[Complex32] = if plan.real.is_some() && first < 0 {
+            // Negative frequencies of a real signal.
+            for (channel, turned) in turned.iter_mut().enumerate() {
+                let bin = (first + channel as i64).unsigned_abs() as usize;
+                *turned = bins.get(bin).map_or(Complex32::default(), Complex32::conj);
+            }
+            turned
+        } else {
+            let length = plan.length;
+            let from = first.rem_euclid(length as i64) as usize;
+            if from + channels <= length {
+                &bins[from..from + channels]
+            } else {
+                let (end, begin) = turned.split_at_mut(length - from);
+                end.copy_from_slice(&bins[from..length]);
+                begin.copy_from_slice(&bins[..channels - (length - from)]);
+                turned
+            }
+        };
+        let start = turns + lowest * placed.residual;
+        let step = width * placed.residual;
+        arch.dispatch(|| kernel::level(ascending, start, step, re, im));
+    }
+
+    /// Multiplies the spectra of `count` blocks and adds the products.
+    pub fn multiply(
+        &self,
+        a: (&[f32], &[f32]),
+        b: (&[f32], &[f32]),
+        count: usize,
+        values: &mut [Complex64],
+    ) {
+        self.arch.dispatch(|| kernel::multiply(a, b, count, values));
+    }
+
+    /// Adds the power of the spectra of `count` blocks.
+    pub fn square(&self, a: (&[f32], &[f32]), count: usize, power: &mut [f64]) {
+        self.arch.dispatch(|| kernel::square(a, count, power));
+    }
+}
+
+/// A phase in turns, without the whole ones.
+fn turns(hertz: f64, seconds: f64) -> f64 {
+    (hertz * seconds).fract()
+}

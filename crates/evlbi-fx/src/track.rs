@@ -1,0 +1,349 @@
+//! What a station recorded, laid out by time: frames go in as they come, slabs of samples come out.
+//!
+//! With each sample goes whether it may be used. What is marked invalid, is fill pattern, did not come or was
+//! flagged is not, whatever bytes lie there.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use evlbi_wire::fill;
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::validity::Intervals;
+use evlbi_wire::vdif::Header;
+
+use crate::codec::{Codec, CodecError};
+
+/// Frames that are kept for later, in each thread, at most: what comes then pushes the latest ones out. A header
+/// with a damaged time must not fill the memory.
+const MOST_FRAMES: usize = 1 << 18;
+
+/// How samples lie in the frames of a station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Their coding.
+    pub codec: Codec,
+    /// Samples have a real and an imaginary component.
+    pub complex: bool,
+    /// Channels in a thread.
+    pub channels: usize,
+    /// Bytes of a payload.
+    pub payload: usize,
+    /// Frames per second of a thread.
+    pub frame_rate: FrameRate,
+}
+
+/// Why the frames of a station cannot be correlated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The coding is not known.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A frame does not hold whole samples.
+    #[error("a payload of {payload} bytes does not hold whole samples of {bits} bits")]
+    Shape {
+        /// Bytes of the payload.
+        payload: usize,
+        /// Bits of a sample of all channels.
+        bits: usize,
+    },
+}
+
+impl Layout {
+    /// The layout of frames with such a header.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when the samples cannot be decoded.
+    pub fn of(header: &Header, frame_rate: FrameRate) -> Result<Layout, LayoutError> {
+        let shape = header.shape();
+        let layout = Layout {
+            codec: Codec::of(header)?,
+            complex: shape.complex,
+            channels: usize::try_from(shape.channels()).unwrap_or(usize::MAX),
+            payload: shape.payload_length(),
+            frame_rate,
+        };
+        let bits = layout.bits();
+        if layout.payload == 0 || !(layout.payload * 8).is_multiple_of(bits) {
+            let payload = layout.payload;
+            return Err(LayoutError::Shape { payload, bits });
+        }
+        Ok(layout)
+    }
+
+    /// Components of a sample of all channels.
+    pub fn components(&self) -> usize {
+        self.channels
+            .saturating_mul(if self.complex { 2 } else { 1 })
+    }
+
+    /// Bits of a sample of all channels.
+    pub fn bits(&self) -> usize {
+        self.components()
+            .saturating_mul(usize::from(self.codec.bits()))
+    }
+
+    /// Samples of a channel in a frame.
+    pub fn frame_samples(&self) -> i64 {
+        (self.payload * 8 / self.bits()) as i64
+    }
+
+    /// Samples of a channel in a second.
+    pub fn sample_rate(&self) -> i64 {
+        self.frame_samples() * i64::from(self.frame_rate.get())
+    }
+}
+
+/// What is looked at to tell good samples from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Everything that is known: the invalid bit, the fill pattern anywhere in the payload, the flags.
+    #[default]
+    Exact,
+    /// The invalid bit, and the fill pattern where a whole payload is nothing else.
+    Headers,
+    /// Nothing: all that is there is taken for good.
+    Blind,
+}
+
+/// What came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames that were kept.
+    pub frames: u64,
+    /// Frames that came when their time was over.
+    pub late: u64,
+    /// Frames of a time that was there already.
+    pub duplicates: u64,
+    /// Frames of another length, thread or from too far ahead.
+    pub foreign: u64,
+}
+
+/// The recording of one station.
+#[derive(Debug)]
+pub struct Track {
+    layout: Layout,
+    trust: Trust,
+    lanes: Vec<Lane>,
+    /// Number of the first frame that is still of use.
+    first: i64,
+    counts: Counts,
+}
+
+/// One thread.
+#[derive(Debug)]
+struct Lane {
+    thread: u16,
+    frames: BTreeMap<i64, Held>,
+    /// Numbers of samples that must not be used.
+    flags: Intervals,
+    /// Frames that came and lie at or behind a number are asked for often.
+    newest: i64,
+}
+
+#[derive(Debug)]
+struct Held {
+    payload: Vec<u8>,
+    /// Numbers of good samples in the frame.
+    good: Intervals,
+}
+
+/// The samples of a station over some time, those that are missing included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slab {
+    /// Number of the first sample since 1970.
+    pub first: i64,
+    /// A thread each, in the order of the track's.
+    pub lanes: Vec<SlabLane>,
+}
+
+/// One thread of a slab.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlabLane {
+    /// Coded samples, zero where there are none.
+    pub bytes: Vec<u8>,
+    /// Numbers since 1970 of the samples that may be used.
+    pub good: Intervals,
+}
+
+impl Track {
+    /// A recording of these threads, nothing of it there yet.
+    pub fn new(layout: Layout, threads: &[u16], trust: Trust) -> Track {
+        let lane = |thread: &u16| Lane {
+            thread: *thread,
+            frames: BTreeMap::new(),
+            flags: Intervals::new(),
+            newest: i64::MIN,
+        };
+        Track {
+            layout,
+            trust,
+            lanes: threads.iter().map(lane).collect(),
+            first: i64::MIN,
+            counts: Counts::default(),
+        }
+    }
+
+    /// How its samples lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What came in so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Says that samples of a thread must not be used. Numbers are since 1970.
+    pub fn flag(&mut self, thread: u16, samples: Range<i64>) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) {
+            lane.flags.insert(samples);
+        }
+    }
+
+    /// Takes a frame. `number` is its index since 1970.
+    pub fn push(&mut self, thread: u16, number: i64, invalid: bool, payload: &[u8]) {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) else {
+            self.counts.foreign += 1;
+            return;
+        };
+        if payload.len() != self.layout.payload {
+            self.counts.foreign += 1;
+            return;
+        }
+        lane.newest = lane.newest.max(number);
+        if number < self.first {
+            self.counts.late += 1;
+            return;
+        }
+        if lane.frames.contains_key(&number) {
+            self.counts.duplicates += 1;
+            return;
+        }
+        let good = good_samples(
+            &self.layout,
+            self.trust,
+            number,
+            invalid,
+            payload,
+            &lane.flags,
+        );
+        let payload = payload.to_vec();
+        lane.frames.insert(number, Held { payload, good });
+        self.counts.frames += 1;
+        if lane.frames.len() > MOST_FRAMES {
+            lane.frames.pop_last();
+            self.counts.frames -= 1;
+            self.counts.foreign += 1;
+        }
+    }
+
+    /// Whether each thread has come to sample `end`: `margin` frames at or after it are there.
+    pub fn has_come_to(&self, end: i64, margin: usize) -> bool {
+        let frame = end.div_euclid(self.layout.frame_samples());
+        self.lanes
+            .iter()
+            .all(|lane| lane.frames.range(frame..).take(margin).count() == margin)
+    }
+
+    /// The samples in `range` and those around it that fill up frames. Numbers are since 1970.
+    pub fn slab(&self, range: Range<i64>) -> Slab {
+        let samples = self.layout.frame_samples();
+        let from = range.start.div_euclid(samples);
+        let to = (range.end - 1).div_euclid(samples).max(from) + 1;
+        let lanes = self
+            .lanes
+            .iter()
+            .map(|lane| lane.slab(from..to, &self.layout));
+        Slab {
+            first: from * samples,
+            lanes: lanes.collect(),
+        }
+    }
+
+    /// Forgets everything before sample `before`; what comes of it later is late.
+    pub fn forget(&mut self, before: i64) {
+        let first = before.div_euclid(self.layout.frame_samples());
+        if first <= self.first {
+            return;
+        }
+        self.first = first;
+        for lane in &mut self.lanes {
+            while let Some(entry) = lane.frames.first_entry()
+                && *entry.key() < first
+            {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Number of the first sample of the earliest frame that is there.
+    pub fn earliest(&self) -> Option<i64> {
+        let first = |lane: &Lane| lane.frames.first_key_value().map(|(number, _)| *number);
+        let number = self.lanes.iter().filter_map(first).min()?;
+        Some(number * self.layout.frame_samples())
+    }
+
+    /// Number of the first sample behind the latest frame that came.
+    pub fn newest(&self) -> Option<i64> {
+        let number = self.lanes.iter().map(|lane| lane.newest).max()?;
+        (number > i64::MIN).then(|| (number + 1) * self.layout.frame_samples())
+    }
+}
+
+impl Lane {
+    fn slab(&self, frames: Range<i64>, layout: &Layout) -> SlabLane {
+        let count = (frames.end - frames.start) as usize;
+        let mut bytes = Vec::with_capacity(count * layout.payload);
+        let mut good = Intervals::new();
+        for number in frames {
+            let Some(held) = self.frames.get(&number) else {
+                bytes.resize(bytes.len() + layout.payload, 0);
+                continue;
+            };
+            bytes.extend_from_slice(&held.payload);
+            let offset = number * layout.frame_samples();
+            let parts = held.good.iter();
+            good.extend(parts.map(|part| part.start + offset..part.end + offset));
+        }
+        SlabLane { bytes, good }
+    }
+}
+
+/// Which samples of a frame may be used, by their numbers in it.
+fn good_samples(
+    layout: &Layout,
+    trust: Trust,
+    number: i64,
+    invalid: bool,
+    payload: &[u8],
+    flags: &Intervals,
+) -> Intervals {
+    let samples = layout.frame_samples();
+    let offset = number * samples;
+    let bad = match trust {
+        Trust::Blind => false,
+        Trust::Headers => invalid || fill::is_fill(payload),
+        Trust::Exact => invalid,
+    };
+    if bad {
+        return Intervals::new();
+    }
+    if trust != Trust::Exact {
+        return std::iter::once(0..samples).collect();
+    }
+    let bits = layout.bits() as i64;
+    let mut bad: Intervals = fill::find(payload)
+        .map(|run| {
+            // All samples that a part of the run belongs to.
+            let (from, to) = (run.start as i64 * 8, run.end as i64 * 8);
+            from.div_euclid(bits)..(to + bits - 1).div_euclid(bits)
+        })
+        .collect();
+    let flagged = flags.within(offset..offset + samples);
+    bad.extend(
+        flagged
+            .iter()
+            .map(|flag| flag.start - offset..flag.end - offset),
+    );
+    bad.missing_in(0..samples)
+}

@@ -5,6 +5,8 @@
 pub mod codec;
 pub mod correlator;
 pub mod delay;
+pub mod fringe;
+pub mod quantise;
 pub mod sky;
 pub mod statistics;
 pub mod track;

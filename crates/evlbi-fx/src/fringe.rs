@@ -1,0 +1,556 @@
+//! The fringe: which delay and rate are left in the visibilities of a baseline, and how much signal lies there.
+//!
+//! With `V = A conj(B)` a station B that is late by tau against the model turns the visibilities by
+//! `2 pi (nu + f) tau(t)`: nu is the reference frequency, f a channel's frequency above it. So the delay of B
+//! minus that of A is a positive slope of phase over frequency, and its rate one over time.
+
+use std::f64::consts::{PI, TAU};
+
+use rustfft::FftPlanner;
+use rustfft::num_complex::{Complex32, Complex64};
+use serde::Serialize;
+
+/// Steps of the refinement, which doubles the digits with each.
+const MOST_STEPS: usize = 12;
+
+/// Visibilities of one product.
+#[derive(Clone, Copy, Debug)]
+pub struct Visibilities<'a> {
+    /// Sums, not averages: period after period, in each channel after channel.
+    pub values: &'a [Complex32],
+    /// Channels.
+    pub channels: usize,
+    /// Distance of the channels, Hz.
+    pub channel_width_hz: f64,
+    /// Frequency of the first channel above the reference frequency, Hz.
+    pub first_channel_hz: f64,
+    /// Sky frequency that phase and rate are those of, Hz; zero where it is not known.
+    pub reference_hz: f64,
+    /// Distance of the periods, s.
+    pub period_s: f64,
+    /// Variance of each component of the sum of all values.
+    pub noise: f64,
+}
+
+/// Where a fringe is searched: half widths about zero. What is not given is all that can be told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Window {
+    /// Delay in s.
+    pub delay_s: Option<f64>,
+    /// Rate in Hz at the reference frequency.
+    pub rate_hz: Option<f64>,
+}
+
+/// The fringe that was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Fringe {
+    /// Delay of the second station minus that of the first, s.
+    pub delay_s: f64,
+    /// Its standard error.
+    pub delay_error_s: f64,
+    /// Change of the phase at the reference frequency, Hz.
+    pub rate_hz: f64,
+    /// Its standard error.
+    pub rate_error_hz: f64,
+    /// Phase at the reference frequency in the middle of the time, rad.
+    pub phase_rad: f64,
+    /// Its standard error.
+    pub phase_error_rad: f64,
+    /// Length of the sum of all values when delay and rate are taken out.
+    pub amplitude: f64,
+    /// Amplitude over the noise of each component.
+    pub snr: f64,
+    /// Probability that noise alone has such a peak somewhere in the window.
+    pub false_alarm: f64,
+    /// The window that was searched: half widths of the delay in s and of the rate in Hz.
+    pub window: (f64, f64),
+}
+
+/// Finds the strongest fringe in the window. Where there is one period or channel only, the rate or the delay
+/// cannot be searched and stays zero.
+pub fn search(visibilities: &Visibilities<'_>, window: &Window) -> Fringe {
+    let grid = Grid::new(visibilities, window);
+    let (delay, rate) = grid.peak(visibilities);
+    let (delay, rate) = refine(visibilities, &grid, delay, rate);
+    let moments = Moments::at(visibilities, delay, rate);
+    let amplitude = moments.sum.norm();
+    let snr = if visibilities.noise > 0.0 {
+        amplitude / visibilities.noise.sqrt()
+    } else {
+        0.0
+    };
+    let error = |width: f64| match TAU * width * snr {
+        0.0 => 0.0,
+        slope => 1.0 / slope,
+    };
+    let (bandwidth, time) = visibilities.extent();
+    let cells = (1.0 + 2.0 * grid.delay * bandwidth) * (1.0 + 2.0 * grid.rate * time);
+    Fringe {
+        delay_s: delay,
+        delay_error_s: if grid.delay > 0.0 {
+            error(bandwidth / 12f64.sqrt())
+        } else {
+            0.0
+        },
+        rate_hz: rate,
+        rate_error_hz: if grid.rate > 0.0 {
+            error(time / 12f64.sqrt())
+        } else {
+            0.0
+        },
+        phase_rad: moments.sum.arg(),
+        phase_error_rad: if snr > 0.0 { (1.0 / snr).min(PI) } else { PI },
+        amplitude,
+        snr,
+        // 1 - (1 - p)^cells without loss of digits.
+        false_alarm: -f64::exp_m1(cells * f64::ln_1p(-(-snr * snr / 2.0).exp())),
+        window: (grid.delay, grid.rate),
+    }
+}
+
+/// The sum of each period, delay and rate taken out.
+pub fn by_period(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Complex64> {
+    let factors = visibilities.channel_factors(fringe.delay_s);
+    let rows = visibilities.rows().enumerate();
+    rows.map(|(period, row)| {
+        let sum: Complex64 = row.iter().zip(&factors).map(|(v, f)| wide(*v) * f).sum();
+        sum * turn(-fringe.rate_hz * visibilities.time(period))
+    })
+    .collect()
+}
+
+/// The sum of each channel, delay and rate taken out.
+pub fn by_channel(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Complex64> {
+    let mut sums = vec![Complex64::default(); visibilities.channels];
+    for (period, row) in visibilities.rows().enumerate() {
+        let factor = turn(-fringe.rate_hz * visibilities.time(period));
+        for (sum, value) in sums.iter_mut().zip(row) {
+            *sum += wide(*value) * factor;
+        }
+    }
+    let factors = visibilities.channel_factors(fringe.delay_s);
+    sums.iter().zip(factors).map(|(sum, f)| sum * f).collect()
+}
+
+/// Amplitude over the delay in s at the rate that was found, eight points to a cell, over the window.
+pub fn over_delay(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
+    let stopped = Fringe {
+        delay_s: 0.0,
+        ..*fringe
+    };
+    let sums = by_channel(visibilities, &stopped);
+    profile(&sums, visibilities.channel_width_hz, fringe.window.0)
+}
+
+/// Amplitude over the rate in Hz at the delay that was found, eight points to a cell, over the window.
+pub fn over_rate(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
+    let stopped = Fringe {
+        rate_hz: 0.0,
+        ..*fringe
+    };
+    let sums = by_period(visibilities, &stopped);
+    profile(&sums, visibilities.period_s, fringe.window.1)
+}
+
+impl Visibilities<'_> {
+    /// Number of periods.
+    pub fn periods(&self) -> usize {
+        self.values.len() / self.channels.max(1)
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &[Complex32]> {
+        self.values.chunks_exact(self.channels.max(1))
+    }
+
+    /// Bandwidth and time that the values span.
+    fn extent(&self) -> (f64, f64) {
+        (
+            self.channels as f64 * self.channel_width_hz,
+            self.periods() as f64 * self.period_s,
+        )
+    }
+
+    fn frequency(&self, channel: usize) -> f64 {
+        self.first_channel_hz + channel as f64 * self.channel_width_hz
+    }
+
+    /// Middle of a period, from the middle of all.
+    fn time(&self, period: usize) -> f64 {
+        (period as f64 - (self.periods() as f64 - 1.0) / 2.0) * self.period_s
+    }
+
+    fn channel_factors(&self, delay: f64) -> Vec<Complex64> {
+        (0..self.channels)
+            .map(|channel| turn(-self.frequency(channel) * delay))
+            .collect()
+    }
+}
+
+/// The grid of the coarse search.
+struct Grid {
+    /// Half widths of the window.
+    delay: f64,
+    rate: f64,
+    /// Points of the transforms over the channels and the periods.
+    delays: usize,
+    rates: usize,
+}
+
+impl Grid {
+    fn new(visibilities: &Visibilities<'_>, window: &Window) -> Grid {
+        let widest = |count: usize, step: f64, asked: Option<f64>| {
+            if count < 2 || step <= 0.0 {
+                return 0.0;
+            }
+            let all = 0.5 / step;
+            asked.map_or(all, |asked| asked.abs().min(all))
+        };
+        let points = |count: usize| (2 * count).next_power_of_two();
+        let (channels, periods) = (visibilities.channels, visibilities.periods());
+        Grid {
+            delay: widest(channels, visibilities.channel_width_hz, window.delay_s),
+            rate: widest(periods, visibilities.period_s, window.rate_hz),
+            delays: points(channels),
+            rates: points(periods),
+        }
+    }
+
+    /// Distance of the points.
+    fn steps(&self, visibilities: &Visibilities<'_>) -> (f64, f64) {
+        (
+            1.0 / (self.delays as f64 * visibilities.channel_width_hz),
+            1.0 / (self.rates as f64 * visibilities.period_s),
+        )
+    }
+
+    /// Delay and rate of the highest point in the window.
+    fn peak(&self, visibilities: &Visibilities<'_>) -> (f64, f64) {
+        let (delay_step, rate_step) = self.steps(visibilities);
+        let delays = inside(self.delays, delay_step, self.delay);
+        let rates = inside(self.rates, rate_step, self.rate);
+        let periods = visibilities.periods();
+        let mut planner = FftPlanner::<f32>::new();
+        let over_channels = planner.plan_fft_forward(self.delays);
+        let over_periods = planner.plan_fft_forward(self.rates);
+        // By delay, then by period.
+        let mut columns = vec![Complex32::default(); delays.len() * periods];
+        let mut row = vec![Complex32::default(); self.delays];
+        for (period, values) in visibilities.rows().enumerate() {
+            row.fill(Complex32::default());
+            row[..values.len()].copy_from_slice(values);
+            over_channels.process(&mut row);
+            for (place, bin) in delays.iter().enumerate() {
+                columns[place * periods + period] = row[*bin];
+            }
+        }
+        let mut best = (-1.0, 0, 0);
+        let mut column = vec![Complex32::default(); self.rates];
+        for (place, delay) in delays.iter().enumerate() {
+            column.fill(Complex32::default());
+            column[..periods].copy_from_slice(&columns[place * periods..][..periods]);
+            over_periods.process(&mut column);
+            for rate in &rates {
+                let power = column[*rate].norm_sqr();
+                if power > best.0 {
+                    best = (power, *delay, *rate);
+                }
+            }
+        }
+        let (_, delay, rate) = best;
+        (
+            signed(delay, self.delays) * delay_step,
+            signed(rate, self.rates) * rate_step,
+        )
+    }
+}
+
+/// The bins of a transform whose values lie within a half width.
+fn inside(points: usize, step: f64, half: f64) -> Vec<usize> {
+    (0..points)
+        .filter(|bin| signed(*bin, points).abs() * step <= half * (1.0 + 1e-9))
+        .collect()
+}
+
+fn signed(bin: usize, points: usize) -> f64 {
+    if bin <= points / 2 {
+        bin as f64
+    } else {
+        bin as f64 - points as f64
+    }
+}
+
+/// The sum and its derivatives at a delay and a rate: sums over all values times powers of -2 pi i f and
+/// -2 pi i t.
+struct Moments {
+    sum: Complex64,
+    by_delay: Complex64,
+    by_rate: Complex64,
+    by_delay_twice: Complex64,
+    by_both: Complex64,
+    by_rate_twice: Complex64,
+}
+
+impl Moments {
+    fn at(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Moments {
+        let factors = visibilities.channel_factors(delay);
+        let middle = visibilities.frequency(visibilities.channels / 2);
+        let zero = Complex64::default();
+        let mut of = [zero; 6];
+        for (period, row) in visibilities.rows().enumerate() {
+            let mut sums = [zero; 3];
+            for (channel, (value, factor)) in row.iter().zip(&factors).enumerate() {
+                let value = wide(*value) * factor;
+                let f = visibilities.frequency(channel) - middle;
+                sums[0] += value;
+                sums[1] += value * f;
+                sums[2] += value * (f * f);
+            }
+            let t = visibilities.time(period);
+            let factor = turn(-rate * t);
+            let [a, b, c] = sums.map(|sum| sum * factor);
+            let parts = [a, b, a * t, c, b * t, a * t * t];
+            for (sum, part) in of.iter_mut().zip(parts) {
+                *sum += part;
+            }
+        }
+        // Frequencies about the middle leave the length of the sum as it is.
+        let i = Complex64::new(0.0, -TAU);
+        Moments {
+            sum: of[0],
+            by_delay: i * of[1],
+            by_rate: i * of[2],
+            by_delay_twice: i * i * of[3],
+            by_both: i * i * of[4],
+            by_rate_twice: i * i * of[5],
+        }
+    }
+}
+
+/// Newton's way from the highest point of the grid to the maximum between its neighbours.
+fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -> (f64, f64) {
+    let (delay_step, rate_step) = grid.steps(visibilities);
+    let (mut at, mut moments) = ((delay, rate), Moments::at(visibilities, delay, rate));
+    for _ in 0..MOST_STEPS {
+        let Moments { sum, .. } = moments;
+        let real = |a: Complex64, b: Complex64| (a * b.conj()).re;
+        // Of the logarithm of half the square of the length, times that: a peak is nearly Gaussian, so that its
+        // logarithm is nearly the parabola that Newton assumes.
+        let half = sum.norm_sqr() / 2.0;
+        let slope = [real(moments.by_delay, sum), real(moments.by_rate, sum)];
+        let curve = [
+            real(moments.by_delay_twice, sum) + moments.by_delay.norm_sqr()
+                - slope[0] * slope[0] / half,
+            real(moments.by_both, sum) + real(moments.by_delay, moments.by_rate)
+                - slope[0] * slope[1] / half,
+            real(moments.by_rate_twice, sum) + moments.by_rate.norm_sqr()
+                - slope[1] * slope[1] / half,
+        ];
+        let (searches_delay, searches_rate) = (grid.delay > 0.0, grid.rate > 0.0);
+        let (d, r) = match (searches_delay, searches_rate) {
+            (true, true) => {
+                let determinant = curve[0] * curve[2] - curve[1] * curve[1];
+                if !(determinant > 0.0 && curve[0] < 0.0) {
+                    break;
+                }
+                (
+                    (curve[1] * slope[1] - curve[2] * slope[0]) / determinant,
+                    (curve[1] * slope[0] - curve[0] * slope[1]) / determinant,
+                )
+            }
+            (true, false) if curve[0] < 0.0 => (-slope[0] / curve[0], 0.0),
+            (false, true) if curve[2] < 0.0 => (0.0, -slope[1] / curve[2]),
+            _ => break,
+        };
+        let next = (at.0 + d, at.1 + r);
+        let strays = (next.0 - delay).abs() > delay_step
+            || (next.1 - rate).abs() > rate_step
+            || next.0.abs() > grid.delay
+            || next.1.abs() > grid.rate;
+        if strays || !(d.is_finite() && r.is_finite()) {
+            break;
+        }
+        let then = Moments::at(visibilities, next.0, next.1);
+        if then.sum.norm_sqr() < sum.norm_sqr() {
+            break;
+        }
+        (at, moments) = (next, then);
+        if d.abs() < 1e-6 * delay_step && r.abs() < 1e-6 * rate_step {
+            break;
+        }
+    }
+    at
+}
+
+/// Length of the transform of `sums`, eight points to a cell, within a half width.
+fn profile(sums: &[Complex64], step: f64, half: f64) -> Vec<(f64, f64)> {
+    let points = (8 * sums.len()).next_power_of_two().max(2);
+    let mut line = sums.to_vec();
+    line.resize(points, Complex64::default());
+    FftPlanner::<f64>::new()
+        .plan_fft_forward(points)
+        .process(&mut line);
+    let cell = 1.0 / (points as f64 * step);
+    let mut shown: Vec<(f64, f64)> = inside(points, cell, half)
+        .into_iter()
+        .map(|bin| (signed(bin, points) * cell, line[bin].norm()))
+        .collect();
+    shown.sort_by(|a, b| a.0.total_cmp(&b.0));
+    shown
+}
+
+fn turn(turns: f64) -> Complex64 {
+    Complex64::cis(TAU * turns)
+}
+
+fn wide(value: Complex32) -> Complex64 {
+    Complex64::new(f64::from(value.re), f64::from(value.im))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    const WIDTH: f64 = 1e5;
+    const PERIOD: f64 = 0.01;
+
+    /// A fringe of unit length in each value, and noise of a variance in each component.
+    fn fringe(
+        (periods, channels): (usize, usize),
+        (delay, rate, phase): (f64, f64, f64),
+        noise: f64,
+        seed: u64,
+    ) -> Vec<Complex32> {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut gauss = || {
+            let (u, v): (f64, f64) = (random.random(), random.random());
+            (-2.0 * f64::ln(1.0 - u) * noise).sqrt() * Complex64::cis(TAU * v)
+        };
+        let mut values = Vec::new();
+        for period in 0..periods {
+            let t = (period as f64 - (periods as f64 - 1.0) / 2.0) * PERIOD;
+            for channel in 0..channels {
+                let turns = channel as f64 * WIDTH * delay + rate * t;
+                let value = Complex64::cis(TAU * turns + phase) + gauss();
+                values.push(Complex32::new(value.re as f32, value.im as f32));
+            }
+        }
+        values
+    }
+
+    fn of(values: &[Complex32], channels: usize, noise: f64) -> Visibilities<'_> {
+        Visibilities {
+            values,
+            channels,
+            channel_width_hz: WIDTH,
+            first_channel_hz: 0.0,
+            reference_hz: 5e9,
+            period_s: PERIOD,
+            noise: noise * values.len() as f64,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn a_fringe_is_found_between_the_points_of_the_grid(
+            delay in -4.5e-6..4.5e-6f64,
+            rate in -45.0..45.0f64,
+            phase in -3.0..3.0f64,
+            periods in 5usize..70,
+            channels in 5usize..70,
+        ) {
+            let values = fringe((periods, channels), (delay, rate, phase), 0.0, 1);
+            let found = search(&of(&values, channels, 1e-4), &Window::default());
+            prop_assert!((found.amplitude / values.len() as f64 - 1.0).abs() < 1e-5);
+            prop_assert!((found.delay_s - delay).abs() < 1e-11, "{} {delay}", found.delay_s);
+            prop_assert!((found.rate_hz - rate).abs() < 1e-4, "{} {rate}", found.rate_hz);
+            let off = Complex64::cis(found.phase_rad - phase).arg();
+            prop_assert!(off.abs() < 1e-3, "{off}");
+        }
+    }
+
+    #[test]
+    fn errors_are_what_noise_makes() {
+        let truth = (1.234e-6, 7.89, 0.5);
+        let (mut delays, mut phases, mut predicted) = (0.0, 0.0, (0.0, 0.0));
+        for seed in 0..60 {
+            let values = fringe((32, 64), truth, 20.0, seed);
+            let found = search(&of(&values, 64, 20.0), &Window::default());
+            assert!((found.snr / 10.1 - 1.0).abs() < 0.5, "{}", found.snr);
+            assert!(found.false_alarm < 1e-3);
+            delays += (found.delay_s - truth.0).powi(2) / 60.0;
+            // At the reference frequency, half a band away from where the phase is known best.
+            phases += (found.phase_rad - truth.2).powi(2) / 60.0;
+            predicted = (found.delay_error_s, found.phase_error_rad);
+        }
+        assert!((delays.sqrt() / predicted.0 - 1.0).abs() < 0.35);
+        assert!(phases.sqrt() < 3.0 * predicted.1);
+    }
+
+    #[test]
+    fn noise_alone_is_no_fringe() {
+        let values = fringe((32, 64), (0.0, 0.0, 0.0), 1e6, 3);
+        let found = search(&of(&values, 64, 1e6), &Window::default());
+        assert!(found.false_alarm > 0.01 && found.snr < 6.0, "{found:?}");
+    }
+
+    #[test]
+    fn nothing_outside_the_window_is_found() {
+        let values = fringe((32, 64), (2e-6, 20.0, 0.0), 0.01, 1);
+        let window = Window {
+            delay_s: Some(1e-6),
+            rate_hz: Some(10.0),
+        };
+        let found = search(&of(&values, 64, 0.01), &window);
+        assert!(found.delay_s.abs() <= 1e-6 && found.rate_hz.abs() <= 10.0);
+        assert!(found.amplitude < 0.2 * values.len() as f64);
+        assert_eq!(found.window, (1e-6, 10.0));
+        let visibilities = of(&values, 64, 0.01);
+        assert!(
+            over_delay(&visibilities, &found)
+                .iter()
+                .all(|(delay, _)| delay.abs() <= 1e-6)
+        );
+    }
+
+    #[test]
+    fn one_period_or_channel_and_nothing_at_all() {
+        let values = fringe((1, 64), (1e-6, 0.0, 0.3), 0.0, 1);
+        let found = search(&of(&values, 64, 1e-3), &Window::default());
+        assert!((found.delay_s - 1e-6).abs() < 1e-11 && found.rate_hz == 0.0);
+        let values = fringe((64, 1), (0.0, 5.0, 0.3), 0.0, 1);
+        let found = search(&of(&values, 1, 1e-3), &Window::default());
+        assert!((found.rate_hz - 5.0).abs() < 1e-5 && found.delay_s == 0.0);
+        for values in [vec![], vec![Complex32::default(); 64]] {
+            let found = search(&of(&values, 16, 0.0), &Window::default());
+            assert_eq!((found.amplitude, found.snr), (0.0, 0.0));
+            assert!(found.delay_s.is_finite() && found.false_alarm.is_finite());
+            let _ = over_rate(&of(&values, 16, 0.0), &found);
+        }
+    }
+
+    #[test]
+    fn sums_by_period_and_channel_are_in_phase() {
+        let values = fringe((16, 32), (1e-6, 7.0, 0.4), 0.0, 1);
+        let visibilities = of(&values, 32, 1e-3);
+        let found = search(&visibilities, &Window::default());
+        for sum in by_period(&visibilities, &found) {
+            assert!((sum.norm() - 32.0).abs() < 1e-3 && (sum.arg() - 0.4).abs() < 1e-3);
+        }
+        for sum in by_channel(&visibilities, &found) {
+            assert!((sum.norm() - 16.0).abs() < 1e-3 && (sum.arg() - 0.4).abs() < 1e-3);
+        }
+        let highest = |profile: Vec<(f64, f64)>| {
+            profile
+                .into_iter()
+                .max_by(|a, b| a.1.total_cmp(&b.1))
+                .unwrap()
+        };
+        assert!((highest(over_delay(&visibilities, &found)).0 - 1e-6).abs() < 2e-8);
+        assert!((highest(over_rate(&visibilities, &found)).0 - 7.0).abs() < 0.5);
+    }
+}

@@ -1,0 +1,215 @@
+//! Correlates recordings with all processors: one thread reads, the others correlate, and what they find is
+//! put in order of time.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, mpsc};
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_fx::correlator::{Correlator, Setup, Sums};
+use evlbi_fx::delay::OutsideModel;
+use evlbi_fx::track::{Counts, Slab};
+
+use super::station::StationReader;
+use crate::progress::{Progress, interrupt};
+
+/// Samples of a station that are handed to a thread together, about.
+const UNIT: i64 = 1 << 20;
+
+/// Periods of equal length on the grid of blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Periods {
+    /// So many periods last
+    pub count: i64,
+    /// so many parts.
+    pub parts: i64,
+    /// Parts of a block.
+    pub block: i64,
+}
+
+impl Periods {
+    /// The blocks that begin in a period.
+    pub fn blocks(&self, period: i64) -> Range<i64> {
+        self.first_block(period)..self.first_block(period + 1)
+    }
+
+    /// The period in which a part lies.
+    pub fn of(&self, part: i64) -> i64 {
+        let period = i128::from(part) * i128::from(self.count);
+        clamp(period.div_euclid(i128::from(self.parts)))
+    }
+
+    /// First part of a period, rounded down.
+    pub fn first_part(&self, period: i64) -> i64 {
+        let part = i128::from(period) * i128::from(self.parts);
+        clamp(part.div_euclid(i128::from(self.count)))
+    }
+
+    fn first_block(&self, period: i64) -> i64 {
+        let part = i128::from(period) * i128::from(self.parts);
+        let blocks = i128::from(self.count) * i128::from(self.block);
+        clamp(-(-part).div_euclid(blocks))
+    }
+}
+
+fn clamp(number: i128) -> i64 {
+    i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Blocks that one thread correlates, and their samples.
+struct Unit {
+    period: i64,
+    blocks: Range<i64>,
+    slabs: Vec<Slab>,
+}
+
+/// What is known of a period so far.
+struct Pending {
+    sums: Sums,
+    left: usize,
+}
+
+/// Correlates `periods` one by one; `sink` gets the sums of each in order. Says what was read of each station.
+pub fn run(
+    setup: &Arc<Setup>,
+    stations: &mut [StationReader],
+    periods: Periods,
+    range: Range<i64>,
+    threads: usize,
+    mut sink: impl FnMut(i64, &Sums) -> Result<()>,
+) -> Result<Vec<Counts>> {
+    let stop = interrupt();
+    let mut progress = Progress::new(Some((range.end - range.start) as u64));
+    let (to_workers, units) = mpsc::sync_channel::<Unit>(2 * threads);
+    let units = Mutex::new(units);
+    let (to_main, found) = mpsc::channel::<Result<(i64, Sums), OutsideModel>>();
+    std::thread::scope(|scope| -> Result<()> {
+        for _ in 0..threads {
+            let (units, to_main) = (&units, to_main.clone());
+            scope.spawn(move || work(setup, units, &to_main));
+        }
+        drop(to_main);
+        let mut order = Order {
+            pending: BTreeMap::new(),
+            next: range.start,
+        };
+        for period in range.clone() {
+            if stop.load(Ordering::Relaxed) {
+                bail!("stopped before the end");
+            }
+            let pieces = pieces(setup, periods.blocks(period));
+            order.expect(setup, period, pieces.len());
+            for blocks in pieces {
+                let slabs = slabs(setup, stations, &blocks)?;
+                let unit = Unit {
+                    period,
+                    blocks,
+                    slabs,
+                };
+                to_workers
+                    .send(unit)
+                    .map_err(|_| anyhow!("a correlating thread ended early"))?;
+                for done in found.try_iter() {
+                    order.add(done?, &mut sink)?;
+                }
+            }
+            if progress.is_due() {
+                let done = period - range.start;
+                progress.show(done as u64, &format!("{done} of {} periods", range.end - range.start));
+            }
+        }
+        drop(to_workers);
+        for done in found {
+            order.add(done?, &mut sink)?;
+        }
+        order.finish(&mut sink)
+    })?;
+    progress.finish();
+    Ok(stations.iter().map(StationReader::counts).collect())
+}
+
+fn work(
+    setup: &Arc<Setup>,
+    units: &Mutex<mpsc::Receiver<Unit>>,
+    to_main: &mpsc::Sender<Result<(i64, Sums), OutsideModel>>,
+) {
+    let mut correlator = Correlator::new(setup);
+    loop {
+        let unit = match units.lock() {
+            Ok(units) => units.recv(),
+            Err(_) => return,
+        };
+        let Ok(unit) = unit else {
+            return;
+        };
+        let sums = correlator.correlate(&unit.slabs, unit.blocks);
+        if to_main.send(sums.map(|sums| (unit.period, sums))).is_err() {
+            return;
+        }
+    }
+}
+
+/// Cuts blocks into pieces for the threads.
+fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
+    let most = (UNIT / setup.block_parts()).max(1);
+    let mut pieces = Vec::new();
+    let mut from = blocks.start;
+    while from < blocks.end {
+        let to = (from + most).min(blocks.end);
+        pieces.push(from..to);
+        from = to;
+    }
+    pieces
+}
+
+fn slabs(setup: &Setup, stations: &mut [StationReader], blocks: &Range<i64>) -> Result<Vec<Slab>> {
+    let mut slabs = Vec::with_capacity(stations.len());
+    for (index, station) in stations.iter_mut().enumerate() {
+        let name = &setup.stations()[index].name;
+        let samples = setup
+            .samples(index, blocks.clone())
+            .with_context(|| format!("station {name}"))?;
+        slabs.push(station.slab(samples)?);
+    }
+    Ok(slabs)
+}
+
+/// Hands periods on in their order.
+struct Order {
+    pending: BTreeMap<i64, Pending>,
+    next: i64,
+}
+
+impl Order {
+    fn expect(&mut self, setup: &Setup, period: i64, pieces: usize) {
+        let pending = Pending {
+            sums: Sums::new(setup),
+            left: pieces,
+        };
+        self.pending.insert(period, pending);
+    }
+
+    fn add(
+        &mut self,
+        (period, sums): (i64, Sums),
+        sink: &mut impl FnMut(i64, &Sums) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(pending) = self.pending.get_mut(&period) {
+            pending.sums.add(&sums);
+            pending.left -= 1;
+        }
+        self.finish(sink)
+    }
+
+    fn finish(&mut self, sink: &mut impl FnMut(i64, &Sums) -> Result<()>) -> Result<()> {
+        while let Some(entry) = self.pending.first_entry()
+            && *entry.key() == self.next
+            && entry.get().left == 0
+        {
+            sink(self.next, &entry.remove().sums)?;
+            self.next += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! A recording as the correlator reads it: frame by frame into a track, with the gaps that are known of it.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState};
+use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::validity::Gaps;
+use evlbi_wire::vdif::{self, Header};
+
+use super::tamper::Tamper;
+use crate::output;
+use crate::recording::{self, Blocks, Recording};
+
+/// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
+/// out of order by about as many.
+const MARGIN: usize = 8;
+
+/// The recording of one station.
+pub struct StationFile {
+    recording: Recording,
+    layout: Layout,
+    threads: Vec<u16>,
+    trust: Trust,
+    gaps: Option<Gaps>,
+}
+
+impl StationFile {
+    /// Looks into the recording at `path` and the gaps file beside it. Its rate is that of `sample_rate`, where
+    /// given, else it is found out.
+    pub fn open(path: &Path, sample_rate: Option<u64>, trust: Trust) -> Result<StationFile> {
+        let mut recording = Recording::survey(path, None)?;
+        let shown = path.display();
+        if recording.format != Format::Vdif {
+            bail!("{shown} is no VDIF, and only that can be correlated");
+        }
+        let header = first_header(&recording)?;
+        if let Some(rate) = sample_rate {
+            recording.frame_rate = Some(frame_rate(&header, rate).with_context(|| format!("{shown}"))?);
+        }
+        let rate = recording.frame_rate.ok_or_else(|| {
+            anyhow!("the sample rate of {shown} cannot be told from it; give --sample-rate")
+        })?;
+        let layout = Layout::of(&header, rate).with_context(|| format!("cannot decode {shown}"))?;
+        let station = header.key().station;
+        let mut threads: Vec<u16> = recording
+            .keys
+            .iter()
+            .filter(|key| key.station == station)
+            .map(|key| key.thread)
+            .collect();
+        threads.sort_unstable();
+        let gaps = match trust {
+            Trust::Exact => read_gaps(path)?,
+            _ => None,
+        };
+        Ok(StationFile {
+            recording,
+            layout,
+            threads,
+            trust,
+            gaps,
+        })
+    }
+
+    /// How its samples lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Its threads, ascending.
+    pub fn threads(&self) -> &[u16] {
+        &self.threads
+    }
+
+    /// The UTC second of its first frame.
+    pub fn first_second(&self) -> Option<i64> {
+        Some(self.recording.first?.second)
+    }
+
+    /// The samples that it holds, from the first to the last, since the UTC second `epoch`.
+    pub fn samples(&self, epoch: i64) -> Result<Range<i64>> {
+        let number = |time: Option<FrameTime>| Some(frame_number(time?, epoch, self.layout.frame_rate));
+        let (first, last) = (number(self.recording.first), number(self.recording.last));
+        let samples = self.layout.frame_samples();
+        match (first, last) {
+            (Some(first), Some(last)) if last >= first => Ok(first * samples..(last + 1) * samples),
+            _ => bail!(
+                "the times of {} cannot be told from its first and last frames",
+                self.recording.path.display()
+            ),
+        }
+    }
+
+    /// Starts to read it from the beginning. `tamper` harms it on the way.
+    pub fn read(&self, epoch: i64, tamper: Option<Tamper>) -> Result<StationReader> {
+        let mut track = Track::new(self.layout, &self.threads, self.trust);
+        for gap in self.gaps.iter().flat_map(|gaps| &gaps.time) {
+            let first = frame_number(gap.start, epoch, self.layout.frame_rate);
+            let samples = self.layout.frame_samples();
+            let bits = self.layout.bits() as i64;
+            match &gap.bytes {
+                None => {
+                    let end = first.saturating_add_unsigned(gap.frames);
+                    track.flag(gap.key.thread, first * samples..end.saturating_mul(samples));
+                }
+                Some(bytes) => {
+                    let of = |byte: usize| byte as i64 * 8;
+                    let part = of(bytes.start) / bits..(of(bytes.end) + bits - 1) / bits;
+                    for frame in first..first.saturating_add_unsigned(gap.frames) {
+                        let at = frame * samples;
+                        track.flag(gap.key.thread, at + part.start..at + part.end);
+                    }
+                }
+            }
+        }
+        let file = recording::open(&self.recording.path)?;
+        Ok(StationReader {
+            blocks: Blocks::new(file, self.recording.size),
+            deframer: recording::deframer(Some(self.layout.frame_rate)),
+            feed: Feed {
+                track,
+                tamper,
+                epoch,
+                rate: self.layout.frame_rate,
+            },
+            ended: false,
+        })
+    }
+}
+
+/// A recording that is being read.
+pub struct StationReader {
+    blocks: Blocks,
+    deframer: Deframer,
+    feed: Feed,
+    ended: bool,
+}
+
+/// The way of the frames into the track.
+struct Feed {
+    track: Track,
+    tamper: Option<Tamper>,
+    epoch: i64,
+    rate: FrameRate,
+}
+
+impl StationReader {
+    /// The samples in `range`; those before it are forgotten.
+    pub fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+        self.feed.track.forget(range.start);
+        while !self.ended && !self.feed.track.has_come_to(range.end, MARGIN) {
+            let feed = &mut self.feed;
+            let more = self
+                .blocks
+                .step(&mut self.deframer, |chunk| feed.take(chunk))?;
+            self.ended = !more;
+        }
+        Ok(self.feed.track.slab(range))
+    }
+
+    /// What came in.
+    pub fn counts(&self) -> Counts {
+        self.feed.track.counts()
+    }
+}
+
+impl Feed {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        for frame in chunk.frames {
+            let (Some(key), Some(time)) = (frame.key, frame.time) else {
+                continue;
+            };
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            let Ok(header) = Header::parse(bytes) else {
+                continue;
+            };
+            let payload = bytes.get(header.len()..).unwrap_or_default();
+            let invalid = matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost);
+            let number = frame_number(time, self.epoch, self.rate);
+            let track = &mut self.track;
+            let mut push = |invalid: bool, payload: &[u8]| {
+                track.push(key.thread, number, invalid, payload);
+            };
+            match &mut self.tamper {
+                Some(tamper) => tamper.take(key, time, invalid, payload, &mut push),
+                None => push(invalid, payload),
+            }
+        }
+    }
+}
+
+/// Number of a frame since the UTC second `epoch`.
+pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
+    let second = time.second.saturating_sub(epoch);
+    second
+        .saturating_mul(i64::from(rate.get()))
+        .saturating_add(i64::from(time.frame))
+}
+
+fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate> {
+    let samples = header.shape().samples_per_frame();
+    u32::try_from(sample_rate / samples.max(1))
+        .ok()
+        .filter(|_| sample_rate.is_multiple_of(samples.max(1)))
+        .and_then(FrameRate::new)
+        .ok_or_else(|| {
+            anyhow!("at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second")
+        })
+}
+
+/// The header of the first frame.
+fn first_header(recording: &Recording) -> Result<Header> {
+    use std::os::unix::fs::FileExt;
+    let file = recording::open(&recording.path)?;
+    let length = recording.frame_length.unwrap_or(0) as u64;
+    let shape = recording.shape;
+    for number in 0..recording.frames().min(64) {
+        let mut bytes = [0; vdif::HEADER_LEN];
+        file.read_exact_at(&mut bytes, recording.leading + number * length)?;
+        if let Ok(header) = Header::parse(&bytes)
+            && Some(header.shape()) == shape
+        {
+            return Ok(header);
+        }
+    }
+    bail!("{} begins with damaged frames", recording.path.display())
+}
+
+fn read_gaps(recording: &Path) -> Result<Option<Gaps>> {
+    let path = output::gaps_beside(recording);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let gaps = serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+    Ok(Some(gaps))
+}

@@ -1,0 +1,75 @@
+//! Frames that are harmed on their way from a file to the correlator, as a lossy path would.
+
+use evlbi_core::shed::{Replace, Shed, Unit};
+use evlbi_wire::fill;
+use evlbi_wire::time::FrameTime;
+use evlbi_wire::vdif::StreamKey;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Sheds frames and puts something in their place.
+pub struct Tamper {
+    shed: Shed,
+    replace: Replace,
+    /// A reader that loses step at each gap and finds it again one frame later.
+    loses_step: bool,
+    /// The frame before was shed.
+    in_gap: bool,
+    random: ChaCha8Rng,
+    payload: Vec<u8>,
+}
+
+impl Tamper {
+    /// Sheds as `shed` says. With `loses_step` the first frame after each gap is lost too.
+    pub fn new(shed: Shed, replace: Replace, seed: u64, loses_step: bool) -> Tamper {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        // Another stream than that of the decisions.
+        random.set_stream(1);
+        Tamper {
+            shed,
+            replace,
+            loses_step,
+            in_gap: false,
+            random,
+            payload: Vec::new(),
+        }
+    }
+
+    /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.
+    pub fn take(
+        &mut self,
+        key: StreamKey,
+        time: FrameTime,
+        invalid: bool,
+        payload: &[u8],
+        push: &mut dyn FnMut(bool, &[u8]),
+    ) {
+        let unit = Unit {
+            key,
+            time: Some(time),
+        };
+        let shed = self.shed.decide(&unit);
+        let out_of_step = self.loses_step && self.in_gap && !shed;
+        self.in_gap = shed;
+        if out_of_step {
+            return;
+        }
+        if !shed {
+            push(invalid, payload);
+            return;
+        }
+        self.payload.resize(payload.len(), 0);
+        match self.replace {
+            Replace::Nothing => {}
+            Replace::Invalid => push(true, payload),
+            Replace::Fill => {
+                fill::make(&mut self.payload);
+                push(invalid, &self.payload);
+            }
+            Replace::Random => {
+                self.random.fill_bytes(&mut self.payload);
+                push(invalid, &self.payload);
+            }
+        }
+    }
+}

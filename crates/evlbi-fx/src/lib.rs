@@ -5,6 +5,7 @@
 pub mod codec;
 pub mod correlator;
 pub mod delay;
+pub mod difx;
 pub mod fringe;
 pub mod quantise;
 pub mod sky;

@@ -126,6 +126,8 @@ pub struct Track {
     lanes: Vec<Lane>,
     /// Number of the first frame that is still of use.
     first: i64,
+    /// The first frame that was ever asked for.
+    begin: i64,
     counts: Counts,
 }
 
@@ -179,6 +181,7 @@ impl Track {
             trust,
             lanes: threads.iter().map(lane).collect(),
             first: i64::MIN,
+            begin: i64::MAX,
             counts: Counts::default(),
         }
     }
@@ -212,7 +215,8 @@ impl Track {
         }
         lane.newest = lane.newest.max(number);
         if number < self.first {
-            self.counts.late += 1;
+            // What lies before all that was asked for is not late.
+            self.counts.late += u64::from(number >= self.begin);
             return;
         }
         if lane.frames.contains_key(&number) {
@@ -267,6 +271,7 @@ impl Track {
             return;
         }
         self.first = first;
+        self.begin = self.begin.min(first);
         for lane in &mut self.lanes {
             while let Some(entry) = lane.frames.first_entry()
                 && *entry.key() < first

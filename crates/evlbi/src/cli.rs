@@ -9,6 +9,7 @@ use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
+use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::units;
 use crate::url::{self, Url};
 
@@ -40,7 +41,19 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write recordings of simulated stations
     Sky(SkyArgs),
+    /// Correlate recordings: spectra of all baselines, amplitudes, delays, what missing data cost
+    #[command(after_help = CORRELATE_HELP)]
+    Correlate(CorrelateArgs),
 }
+
+const CORRELATE_HELP: &str = "\
+Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the
+seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12. A positive delay is later.
+
+Examples:
+  evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
+  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
+  evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512";
 
 const SHED_HELP: &str = "\
 Policies of --shed:
@@ -372,6 +385,93 @@ pub struct SkyArgs {
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Clone)]
+pub struct CorrelateArgs {
+    /// Recordings, one a station, in the order of the model's stations
+    #[arg(required = true, num_args = 2..=32)]
+    pub files: Vec<PathBuf>,
+    /// Delay model of DiFX; the .input beside it gives frequencies, side bands and clocks
+    #[arg(long, value_name = "X.im", conflicts_with_all = ["delay", "freq", "polarisations"])]
+    pub model: Option<PathBuf>,
+    /// Delay of each station in the order of the files [default: none]
+    #[arg(long, value_name = "TERMS", allow_hyphen_values = true)]
+    pub delay: Vec<DelayTerms>,
+    /// Sky frequency that the first band was mixed down with; the others follow, or each is given [default: not known]
+    #[arg(long, value_name = "HZ", value_delimiter = ',')]
+    pub freq: Vec<Hertz>,
+    /// Side band of real samples
+    #[arg(long, value_enum, default_value_t = SideBand::U)]
+    pub sideband: SideBand,
+    /// Polarisations of the bands, in turn
+    #[arg(long, value_name = "LETTERS", default_value = "R", value_parser = polarisations)]
+    pub polarisations: String,
+    /// Correlate different polarisations too
+    #[arg(long)]
+    pub cross_hands: bool,
+    /// Samples a second of a band, where the recordings cannot tell
+    #[arg(long, value_name = "HZ")]
+    pub sample_rate: Option<Hertz>,
+    /// Channels of a band [default: 1024, or the model's]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<usize>,
+    /// Length of an integration; they begin at whole multiples of it since midnight [default: 1s, or the model's]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub integration: Option<Duration>,
+    /// Search a fringe in delays up to this, either side [default: all that the channels can tell apart]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub delay_window: Option<Duration>,
+    /// Search a fringe in rates up to this, either side [default: all that can be told apart]
+    #[arg(long, value_name = "HZ")]
+    pub rate_window: Option<Hertz>,
+    /// What is believed of samples
+    #[arg(long, value_enum, default_value_t = TrustChoice::Exact)]
+    pub trust: TrustChoice,
+    /// Leave out a time of a station: NAME:FROM..TO in seconds since the first recording's first second
+    #[arg(long, value_name = "FLAG")]
+    pub flag: Vec<Flag>,
+    /// Correlate only part K of N of the integrations; the parts' sums are the whole
+    #[arg(long, value_name = "K/N")]
+    pub chunk: Option<Chunk>,
+    /// Threads that correlate [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Write visibilities (SWIN, as DiFX) and a summary here
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Overwrite results that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn polarisations(text: &str) -> Result<String, String> {
+    let mut seen = std::collections::HashSet::new();
+    let good = |letter: char| letter.is_ascii_uppercase();
+    if text.is_empty()
+        || !text
+            .chars()
+            .all(|letter| good(letter) && seen.insert(letter))
+    {
+        return Err(format!(
+            "`{text}` names no polarisations; write R, RL or XY"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// Whether frequency grows with the sky's or against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SideBand {
+    /// Upper
+    #[value(name = "U", alias = "u")]
+    U,
+    /// Lower
+    #[value(name = "L", alias = "l")]
+    L,
 }
 
 #[derive(Args)]

@@ -1,6 +1,7 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
 mod cli;
+mod correlate;
 mod demo;
 mod drain;
 mod drop;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Drop(args) => drop::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Sky(args) => sky::run(&args),
+        Command::Correlate(args) => correlate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

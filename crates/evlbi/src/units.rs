@@ -89,6 +89,18 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
+/// `12.5 us`: a time for people.
+pub fn show_seconds(seconds: f64) -> String {
+    let (value, unit) = match seconds.abs() {
+        0.0 => (0.0, "s"),
+        length if length < 1e-6 => (seconds * 1e9, "ns"),
+        length if length < 1e-3 => (seconds * 1e6, "us"),
+        length if length < 1.0 => (seconds * 1e3, "ms"),
+        _ => (seconds, "s"),
+    };
+    format!("{value:.4} {unit}")
+}
+
 /// `1,234,567`: a count for people.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();

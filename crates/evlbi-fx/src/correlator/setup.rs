@@ -127,8 +127,8 @@ pub struct Setup {
 
 impl Setup {
     /// Correlates `stations` into spectra of `channels` channels. Samples are counted since the UTC second
-    /// `epoch`; blocks begin `start` parts after it. How fringes are stopped is chosen for `seconds` from there
-    /// on.
+    /// `epoch`; blocks begin `start` parts after it. How fringes are stopped is chosen for the time from
+    /// `span.0` to `span.1` seconds after that.
     ///
     /// # Errors
     /// [`SetupError`] when it does not go together.
@@ -138,7 +138,7 @@ impl Setup {
         channels: usize,
         epoch: i64,
         start: i64,
-        seconds: f64,
+        span: (f64, f64),
     ) -> Result<Setup, SetupError> {
         let first = stations.first().ok_or(SetupError::Nothing)?;
         if products.is_empty() {
@@ -173,7 +173,7 @@ impl Setup {
             bandwidth: a_hz,
             rotation: Rotation::Blocks,
         };
-        setup.rotation = setup.choose_rotation(seconds)?;
+        setup.rotation = setup.choose_rotation(span)?;
         Ok(setup)
     }
 
@@ -290,14 +290,14 @@ impl Setup {
         Ok((first, length, [seconds, slope, seconds - whole / rate]))
     }
 
-    fn choose_rotation(&self, seconds: f64) -> Result<Rotation, SetupError> {
-        let start = self.middle(0);
+    fn choose_rotation(&self, (from, to): (f64, f64)) -> Result<Rotation, SetupError> {
+        let start = self.middle(0).plus(from);
         let mut most: f64 = 0.0;
         for station in &self.stations {
             let highest = station.bands.iter().map(|band| band.zero_hz.abs());
             let highest = highest.fold(0.0, f64::max);
             for part in [0.0, 0.5, 1.0] {
-                let about = station.delay.about(start.plus(part * seconds));
+                let about = station.delay.about(start.plus(part * (to - from)));
                 let (_, rate) = match about {
                     Ok(about) => about,
                     Err(error) if part == 0.0 => {

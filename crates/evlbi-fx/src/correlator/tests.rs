@@ -94,7 +94,7 @@ pub fn pairs(stations: &[StationSetup]) -> Vec<Product> {
 pub fn correlate(recorded: &[Recorded], channels: usize, blocks: Range<i64>) -> (Arc<Setup>, Sums) {
     let stations: Vec<StationSetup> = recorded.iter().map(|r| r.setup.clone()).collect();
     let products = pairs(&stations);
-    let setup = Arc::new(Setup::new(stations, products, channels, START, 0, 1.0).unwrap());
+    let setup = Arc::new(Setup::new(stations, products, channels, START, 0, (0.0, 1.0)).unwrap());
     let slabs = slabs(&setup, recorded, blocks.clone());
     let sums = Correlator::new(&setup).correlate(&slabs, blocks).unwrap();
     (setup, sums)

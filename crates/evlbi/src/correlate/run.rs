@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use evlbi_fx::correlator::{Correlator, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::track::{Counts, Slab};
@@ -70,7 +70,8 @@ struct Pending {
     left: usize,
 }
 
-/// Correlates `periods` one by one; `sink` gets the sums of each in order. Says what was read of each station.
+/// Correlates `periods` one by one, until Ctrl-C; `sink` gets the sums of each in order. Says what was read of each
+/// station.
 pub fn run(
     setup: &Arc<Setup>,
     stations: &mut [StationReader],
@@ -96,7 +97,7 @@ pub fn run(
         };
         for period in range.clone() {
             if stop.load(Ordering::Relaxed) {
-                bail!("stopped before the end");
+                break;
             }
             let pieces = pieces(setup, periods.blocks(period));
             order.expect(setup, period, pieces.len());
@@ -116,7 +117,10 @@ pub fn run(
             }
             if progress.is_due() {
                 let done = period - range.start;
-                progress.show(done as u64, &format!("{done} of {} periods", range.end - range.start));
+                progress.show(
+                    done as u64,
+                    &format!("{done} of {} periods", range.end - range.start),
+                );
             }
         }
         drop(to_workers);

@@ -140,6 +140,12 @@ impl Series {
         }
     }
 
+    /// Dumps that were added so far.
+    pub fn dumps_added(&self) -> usize {
+        let first = self.products.first();
+        first.map_or(0, |product| product.overlap.len())
+    }
+
     /// The totals of an input.
     pub fn input(&self, input: Input) -> &InputTotals {
         &self.inputs[self.setup.index(input)]
@@ -189,7 +195,11 @@ impl Series {
             .enumerate()
             .map(|(number, ((sum, overlap), energy))| Dump {
                 seconds: (number as f64 + 0.5) * self.dump_seconds,
-                amplitude: if *energy > 0.0 { sum.norm() / energy } else { 0.0 },
+                amplitude: if *energy > 0.0 {
+                    sum.norm() / energy
+                } else {
+                    0.0
+                },
                 phase_rad: sum.arg(),
                 weight: *overlap as f64 / parts,
             })

@@ -8,8 +8,9 @@ use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState};
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Gaps;
-use evlbi_wire::vdif::{self, Header};
+use evlbi_wire::vdif::{self, Header, StationId};
 
+use super::options::Flag;
 use super::tamper::Tamper;
 use crate::output;
 use crate::recording::{self, Blocks, Recording};
@@ -25,6 +26,7 @@ pub struct StationFile {
     threads: Vec<u16>,
     trust: Trust,
     gaps: Option<Gaps>,
+    code: Option<String>,
 }
 
 impl StationFile {
@@ -38,7 +40,8 @@ impl StationFile {
         }
         let header = first_header(&recording)?;
         if let Some(rate) = sample_rate {
-            recording.frame_rate = Some(frame_rate(&header, rate).with_context(|| format!("{shown}"))?);
+            recording.frame_rate =
+                Some(frame_rate(&header, rate).with_context(|| format!("{shown}"))?);
         }
         let rate = recording.frame_rate.ok_or_else(|| {
             anyhow!("the sample rate of {shown} cannot be told from it; give --sample-rate")
@@ -62,7 +65,13 @@ impl StationFile {
             threads,
             trust,
             gaps,
+            code: (station != StationId::default()).then(|| station.to_string()),
         })
+    }
+
+    /// The station's code, if its headers have one.
+    pub fn code(&self) -> Option<String> {
+        self.code.clone()
     }
 
     /// How its samples lie.
@@ -82,7 +91,8 @@ impl StationFile {
 
     /// The samples that it holds, from the first to the last, since the UTC second `epoch`.
     pub fn samples(&self, epoch: i64) -> Result<Range<i64>> {
-        let number = |time: Option<FrameTime>| Some(frame_number(time?, epoch, self.layout.frame_rate));
+        let number =
+            |time: Option<FrameTime>| Some(frame_number(time?, epoch, self.layout.frame_rate));
         let (first, last) = (number(self.recording.first), number(self.recording.last));
         let samples = self.layout.frame_samples();
         match (first, last) {
@@ -94,8 +104,15 @@ impl StationFile {
         }
     }
 
-    /// Starts to read it from the beginning. `tamper` harms it on the way.
-    pub fn read(&self, epoch: i64, tamper: Option<Tamper>) -> Result<StationReader> {
+    /// Starts to read it from the beginning. `tamper` harms it on the way; `flags` count from the UTC second
+    /// `since`.
+    pub fn read<'a>(
+        &self,
+        epoch: i64,
+        tamper: Option<Tamper>,
+        flags: impl IntoIterator<Item = &'a Flag>,
+        since: Option<i64>,
+    ) -> Result<StationReader> {
         let mut track = Track::new(self.layout, &self.threads, self.trust);
         for gap in self.gaps.iter().flat_map(|gaps| &gaps.time) {
             let first = frame_number(gap.start, epoch, self.layout.frame_rate);
@@ -114,6 +131,16 @@ impl StationFile {
                         track.flag(gap.key.thread, at + part.start..at + part.end);
                     }
                 }
+            }
+        }
+        let rate = self.layout.sample_rate() as f64;
+        for flag in flags {
+            let of = |seconds: f64| {
+                let since = since.unwrap_or(epoch) - epoch;
+                ((since as f64 + seconds) * rate).round() as i64
+            };
+            for thread in &self.threads {
+                track.flag(*thread, of(flag.seconds.start)..of(flag.seconds.end));
             }
         }
         let file = recording::open(&self.recording.path)?;

@@ -1,0 +1,34 @@
+//! DiFX's files: the `.input` and `.im` of a job, and SWIN visibilities.
+//!
+//! DiFX's delays grow when a station receives earlier: its delay and its clock are what is added to the time at the
+//! station to get that at the centre of the Earth. [`crate::delay`] counts the other way, so both change their sign
+//! here. (mpifxcorr adds the clock polynomial to the delay polynomial; that a positive delay is early is seen in
+//! jobs whose first integrations lack the time of the delay.)
+
+mod input;
+mod model;
+pub mod swin;
+mod text;
+
+pub use self::input::{Datastream, Frequency, Input, JobBaseline, RecordedBand, Telescope};
+pub use self::model::{Model, Scan};
+pub use self::text::DifxError;
+
+use crate::delay::Moment;
+
+/// Modified Julian date of 1970-01-01.
+const UNIX_MJD: i64 = 40_587;
+
+/// A modified Julian date and a second of that day.
+pub fn moment(mjd: i64, second: f64) -> Moment {
+    Moment::at((mjd - UNIX_MJD) * 86_400).plus(second)
+}
+
+/// The modified Julian date and the second of the day of a moment.
+pub fn mjd(moment: Moment) -> (i64, f64) {
+    let whole = moment.fraction.floor();
+    let second = moment.second + whole as i64;
+    let day = second.div_euclid(86_400);
+    let in_day = (second - day * 86_400) as f64 + (moment.fraction - whole);
+    (day + UNIX_MJD, in_day)
+}

@@ -1,0 +1,633 @@
+//! `evlbi correlate`: recordings of several stations become visibilities and amplitudes.
+
+mod options;
+mod plan;
+mod run;
+mod series;
+mod station;
+mod tamper;
+pub mod visibilities;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use evlbi_fx::correlator::{Input, Rotation, Setup};
+use evlbi_fx::fringe::Window;
+use evlbi_fx::quantise;
+use evlbi_fx::track::Counts;
+use serde::Serialize;
+
+use crate::cli::CorrelateArgs;
+use crate::output;
+use crate::units::{show_count, show_seconds};
+
+pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
+pub use self::run::Periods;
+pub use self::series::{Amplitude, Found, Series};
+pub use self::station::{StationFile, StationReader};
+
+use self::plan::Plan;
+use self::visibilities::VisibilityWriter;
+
+/// Dumps that a fringe is searched in, at least, where the blocks are short enough.
+const LEAST_DUMPS: i64 = 64;
+/// Blocks of a dump, at least.
+const LEAST_BLOCKS: i64 = 4;
+
+/// The result of `evlbi correlate`.
+#[derive(Serialize)]
+pub struct CorrelateResult {
+    schema: &'static str,
+    stations: Vec<StationResult>,
+    /// UTC of the beginning.
+    start: String,
+    seconds: f64,
+    channels: usize,
+    channel_width_hz: f64,
+    integration_s: f64,
+    /// How fringes were stopped.
+    rotation: Rotation,
+    /// Half widths of the window that was searched.
+    window: SearchWindow,
+    /// Cross products, 1-2, 1-3, ... in the order of the files.
+    pub baselines: Vec<BaselineResult>,
+    autos: Vec<AutoResult>,
+    /// The file of visibilities that was written.
+    visibilities: Option<PathBuf>,
+    interrupted: bool,
+}
+
+/// Half widths of the window in which fringes were searched.
+#[derive(Clone, Copy, Serialize)]
+struct SearchWindow {
+    delay_s: f64,
+    rate_hz: f64,
+}
+
+/// What was read of a station.
+#[derive(Serialize)]
+struct StationResult {
+    name: String,
+    file: PathBuf,
+    sample_rate: i64,
+    bits: u8,
+    complex: bool,
+    threads: usize,
+    channels: usize,
+    frames: u64,
+    /// Frames that came out of order by too much, twice, or of another shape.
+    late: u64,
+    duplicates: u64,
+    foreign: u64,
+}
+
+/// A pair of stations. Where there are several bands, amplitudes are their mean weighted by the valid samples, the
+/// signal-to-noise ratio is that of all together, delay and rate are means weighted by its square, and the phase is
+/// that of the strongest band.
+#[derive(Clone, Serialize)]
+pub struct BaselineResult {
+    pub stations: [String; 2],
+    pub amplitude: Amplitude,
+    pub snr: f64,
+    pub weight: f64,
+    /// Share of the signal-to-noise ratio that missing samples cost: 1 - sqrt(weight).
+    pub snr_loss: f64,
+    pub delay_s: f64,
+    pub delay_error_s: f64,
+    /// s/s; none where the sky frequency is not known.
+    pub rate: Option<f64>,
+    pub rate_hz: f64,
+    pub rate_error_hz: f64,
+    pub phase_rad: f64,
+    pub phase_error_rad: f64,
+    /// Probability that noise alone has such a peak in the window.
+    pub false_alarm: f64,
+    pub bands: Vec<BandResult>,
+}
+
+/// One product of a baseline.
+#[derive(Clone, Serialize)]
+pub struct BandResult {
+    /// Lowest sky frequency; none where it is not known.
+    frequency_hz: Option<f64>,
+    polarisations: String,
+    #[serde(flatten)]
+    found: Found,
+    delay_s: f64,
+    rate_hz: f64,
+    phase_rad: f64,
+}
+
+/// The autocorrelation of a band.
+#[derive(Serialize)]
+struct AutoResult {
+    station: String,
+    frequency_hz: Option<f64>,
+    polarisation: char,
+    /// Share of the time with good samples.
+    weight: f64,
+    /// Mean square of the good samples over what the levels mean: 1 where the sampler is set right.
+    power: f64,
+}
+
+/// Correlates as the options say.
+pub fn run(args: &CorrelateArgs) -> Result<()> {
+    let correlation = correlate(args)?;
+    let result = correlation.result(args)?;
+    if let Some(directory) = &args.out {
+        output::write_json(&directory.join("summary.json"), &result)?;
+        let path = directory.join("baselines.csv");
+        std::fs::write(&path, csv(&result))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    output::print(args.json, &result, text)
+}
+
+/// A line a product.
+fn csv(result: &CorrelateResult) -> String {
+    let mut shown = String::from(
+        "station_a,station_b,frequency_hz,polarisations,amplitude_all,amplitude_autos,amplitude_valid,\
+         amplitude_corrected,snr,weight,delay_s,rate_hz,phase_rad\n",
+    );
+    for baseline in &result.baselines {
+        for band in &baseline.bands {
+            let Amplitude {
+                all,
+                autos,
+                valid,
+                corrected,
+            } = band.found.amplitude;
+            let frequency = band
+                .frequency_hz
+                .map_or_else(String::new, |hertz| hertz.to_string());
+            shown += &format!(
+                "{},{frequency},{},{all},{autos},{valid},{corrected},{},{},{},{},{}\n",
+                baseline.stations.join(","),
+                band.polarisations,
+                band.found.snr,
+                band.found.weight,
+                band.delay_s,
+                band.rate_hz,
+                band.phase_rad,
+            );
+        }
+    }
+    shown
+}
+
+/// What came of a run.
+pub struct Correlation {
+    pub setup: Arc<Setup>,
+    pub series: Series,
+    names: Vec<String>,
+    visibilities: Option<PathBuf>,
+    counts: Vec<Counts>,
+    threads: Vec<usize>,
+    /// Parts since the grid's beginning in which each station could have had data, and those correlated.
+    spans: Vec<Range<i64>>,
+    correlated: Range<i64>,
+    integration: f64,
+}
+
+fn correlate(args: &CorrelateArgs) -> Result<Correlation> {
+    let files = open(args)?;
+    let codes: Vec<Option<String>> = files.iter().map(StationFile::code).collect();
+    let plan = match &args.model {
+        Some(model) => plan::by_model(&files, model, args)?,
+        None => plan::by_options(&files, &plan::names(&args.files, &codes), args)?,
+    };
+    let names: Vec<String> = plan.stations.iter().map(|s| s.name.clone()).collect();
+    let (averaged, model) = (plan.averaged, plan.model.clone());
+    let job = Job::new(plan, &files, args.chunk)?;
+    let mut writer = match &args.out {
+        Some(directory) => Some(VisibilityWriter::create(
+            directory,
+            &job.setup,
+            model,
+            averaged,
+            job.integration,
+            job.begins(job.range.start),
+            args.force,
+        )?),
+        None => None,
+    };
+    let mut readers = files
+        .iter()
+        .zip(&names)
+        .map(|(file, name)| {
+            let flags = args.flag.iter().filter(|flag| flag.station == *name);
+            file.read(job.setup.epoch(), None, flags, files[0].first_second())
+        })
+        .collect::<Result<Vec<StationReader>>>()?;
+    check_flags(args, &names)?;
+    let mut series = job.series();
+    let threads = threads(args.threads);
+    let counts = run::run(
+        &job.setup,
+        &mut readers,
+        job.periods,
+        job.range.clone(),
+        threads,
+        |period, sums| {
+            series.add(sums);
+            match &mut writer {
+                Some(writer) => writer.add(job.begins(period), sums),
+                None => Ok(()),
+            }
+        },
+    )?;
+    let visibilities = writer.map(VisibilityWriter::finish).transpose()?;
+    Ok(Correlation {
+        names,
+        visibilities,
+        counts,
+        threads: files.iter().map(|file| file.threads().len()).collect(),
+        correlated: job.correlated(),
+        integration: job.integration,
+        spans: job.spans,
+        setup: job.setup,
+        series,
+    })
+}
+
+fn open(args: &CorrelateArgs) -> Result<Vec<StationFile>> {
+    let rate = args.sample_rate.map(|rate| rate.0.round() as u64);
+    let open = |path: &PathBuf| StationFile::open(path, rate, args.trust.into());
+    args.files.iter().map(open).collect()
+}
+
+fn check_flags(args: &CorrelateArgs, names: &[String]) -> Result<()> {
+    match args.flag.iter().find(|flag| !names.contains(&flag.station)) {
+        Some(flag) => bail!(
+            "--flag names station {}, and the stations are {}",
+            flag.station,
+            names.join(", ")
+        ),
+        None => Ok(()),
+    }
+}
+
+/// How many threads correlate.
+pub fn threads(asked: Option<u16>) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    asked.map_or(processors, usize::from)
+}
+
+/// A set-up and the time that is to be correlated.
+pub struct Job {
+    pub setup: Arc<Setup>,
+    pub periods: Periods,
+    pub range: Range<i64>,
+    pub spans: Vec<Range<i64>>,
+    pub integration: f64,
+}
+
+impl Job {
+    /// Takes all integrations in which two stations have data, or a chunk of them.
+    pub fn new(plan: Plan, files: &[StationFile], chunk: Option<Chunk>) -> Result<Job> {
+        let stations = files.iter().enumerate();
+        let spans = stations
+            .map(|(index, file)| plan.span(index, file))
+            .collect::<Result<Vec<Range<i64>>>>()?;
+        let common = common(&spans).with_context(|| {
+            let shown = plan.stations.iter().zip(&spans).map(|(station, span)| {
+                let second = |part: i64| {
+                    part as f64 / plan.part_rate() as f64 + (plan.epoch + plan.start) as f64
+                };
+                format!(
+                    "{} from {} to {}",
+                    station.name,
+                    utc(second(span.start)),
+                    utc(second(span.end))
+                )
+            });
+            let shown: Vec<String> = shown.collect();
+            format!("no two recordings overlap in time: {}", shown.join("; "))
+        })?;
+        let integration = plan.integration;
+        let rate = plan.part_rate() as f64;
+        let parts = (integration * rate).round() as i64;
+        let block = 2 * plan.channels as i64;
+        if parts < block {
+            bail!(
+                "an integration of {} is shorter than a spectrum of {} channels, {}",
+                show_seconds(integration),
+                plan.channels,
+                show_seconds(block as f64 / rate)
+            );
+        }
+        let length = common.end - common.start;
+        let wanted = (LEAST_DUMPS * parts / length.max(1)).clamp(1, LEAST_DUMPS);
+        let count = wanted.min(parts / (LEAST_BLOCKS * block)).max(1);
+        let periods = Periods {
+            count,
+            parts,
+            block,
+        };
+        let setup = plan.setup((common.start as f64 / rate, common.end as f64 / rate))?;
+        let range = periods.of(common.start)..periods.of(common.end - 1) + 1;
+        Ok(Job {
+            setup: Arc::new(setup),
+            range: chunk.map_or(range.clone(), |chunk| chunk.of(range, count)),
+            periods,
+            spans,
+            integration,
+        })
+    }
+
+    /// Where what is found goes.
+    pub fn series(&self) -> Series {
+        let dumps = (self.range.end - self.range.start).max(0) as usize;
+        let seconds = self.integration / self.periods.count as f64;
+        Series::new(&self.setup, dumps, seconds)
+    }
+
+    /// When the integration of a period begins, in seconds since the beginning of the grid.
+    pub fn begins(&self, period: i64) -> f64 {
+        period.div_euclid(self.periods.count) as f64 * self.integration
+    }
+
+    /// The parts that are correlated.
+    pub fn correlated(&self) -> Range<i64> {
+        self.periods.first_part(self.range.start)..self.periods.first_part(self.range.end)
+    }
+}
+
+/// The time in which at least two have data.
+fn common(spans: &[Range<i64>]) -> Option<Range<i64>> {
+    let mut starts: Vec<i64> = spans.iter().map(|span| span.start).collect();
+    let mut ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    let common = *starts.get(1)?..*ends.get(ends.len().checked_sub(2)?)?;
+    (!common.is_empty()).then_some(common)
+}
+
+impl Correlation {
+    /// The parts in which both stations of a product could have had data.
+    pub fn span(&self, a: Input, b: Input) -> i64 {
+        let (a, b) = (&self.spans[a.station], &self.spans[b.station]);
+        let start = a.start.max(b.start).max(self.correlated.start);
+        let end = a.end.min(b.end).min(self.correlated.end);
+        (end - start).max(0)
+    }
+
+    fn result(&self, args: &CorrelateArgs) -> Result<CorrelateResult> {
+        let window = Window {
+            delay_s: args.delay_window.map(|window| window.as_secs_f64()),
+            rate_hz: args.rate_window.map(|window| window.0),
+        };
+        let setup = &self.setup;
+        let rate = setup.part_rate() as f64;
+        let start = setup.first_part(0) + self.correlated.start;
+        let found: Vec<Found> = (0..setup.products().len())
+            .map(|index| self.find(index, &window))
+            .collect();
+        let searched = found
+            .first()
+            .map_or((0.0, 0.0), |found| found.fringe.window);
+        Ok(CorrelateResult {
+            schema: "evlbi.correlate/1",
+            stations: self.stations(&args.files),
+            start: utc(setup.epoch() as f64 + start as f64 / rate),
+            seconds: (self.correlated.end - self.correlated.start) as f64 / rate,
+            channels: setup.channels(),
+            channel_width_hz: setup.channel_width(),
+            integration_s: self.integration,
+            rotation: setup.rotation(),
+            window: SearchWindow {
+                delay_s: searched.0,
+                rate_hz: searched.1,
+            },
+            baselines: self.baselines(&found),
+            autos: self.autos(),
+            visibilities: self.visibilities.clone(),
+            interrupted: self.series.dumps_added() < self.series.dumps,
+        })
+    }
+
+    /// Finds the fringe of a product.
+    pub fn find(&self, index: usize, window: &Window) -> Found {
+        let product = self.setup.products()[index];
+        self.series
+            .find(index, self.span(product.a, product.b), window)
+    }
+
+    fn stations(&self, files: &[PathBuf]) -> Vec<StationResult> {
+        let stations = self.setup.stations().iter().zip(files);
+        let read = self.counts.iter().zip(&self.threads);
+        stations
+            .zip(read)
+            .map(|((station, file), (counts, threads))| StationResult {
+                name: station.name.clone(),
+                file: file.clone(),
+                sample_rate: station.layout.sample_rate(),
+                bits: station.layout.codec.bits(),
+                complex: station.layout.complex,
+                threads: *threads,
+                channels: station.layout.channels,
+                frames: counts.frames,
+                late: counts.late,
+                duplicates: counts.duplicates,
+                foreign: counts.foreign,
+            })
+            .collect()
+    }
+
+    fn frequency(&self, input: Input) -> Option<f64> {
+        let band = self.setup.band(input);
+        (band.zero_hz != 0.0).then_some(band.edge_hz)
+    }
+
+    /// Puts the products of each pair together.
+    fn baselines(&self, found: &[Found]) -> Vec<BaselineResult> {
+        let mut baselines = Vec::new();
+        for a in 0..self.names.len() {
+            for b in a + 1..self.names.len() {
+                let of_pair = self
+                    .setup
+                    .products()
+                    .iter()
+                    .zip(found)
+                    .filter(|(product, _)| (product.a.station, product.b.station) == (a, b));
+                let bands: Vec<(BandResult, f64)> = of_pair
+                    .map(|(product, found)| {
+                        let (x, y) = (self.setup.band(product.a), self.setup.band(product.b));
+                        let band = BandResult {
+                            frequency_hz: self.frequency(product.a),
+                            polarisations: [x.polarisation, y.polarisation].iter().collect(),
+                            found: found.clone(),
+                            delay_s: found.fringe.delay_s,
+                            rate_hz: found.fringe.rate_hz,
+                            phase_rad: found.fringe.phase_rad,
+                        };
+                        (band, x.zero_hz)
+                    })
+                    .collect();
+                if !bands.is_empty() {
+                    baselines.push(baseline([&self.names[a], &self.names[b]], bands));
+                }
+            }
+        }
+        baselines
+    }
+
+    fn autos(&self) -> Vec<AutoResult> {
+        let parts = (self.correlated.end - self.correlated.start).max(1) as f64;
+        let inputs = self.setup.inputs();
+        inputs
+            .map(|input| {
+                let station = &self.setup.stations()[input.station];
+                let layout = &station.layout;
+                let totals = self.series.input(input);
+                let (per_sample, components) = if layout.complex {
+                    (2.0, 2.0)
+                } else {
+                    (1.0, 1.0)
+                };
+                let samples = totals.good as f64 / per_sample;
+                let nominal = samples * components * quantise::power(layout.codec);
+                AutoResult {
+                    station: station.name.clone(),
+                    frequency_hz: self.frequency(input),
+                    polarisation: self.setup.band(input).polarisation,
+                    weight: totals.good as f64 / parts,
+                    power: if nominal > 0.0 {
+                        totals.energy / self.setup.channels() as f64 / nominal
+                    } else {
+                        0.0
+                    },
+                }
+            })
+            .collect()
+    }
+}
+
+fn baseline(stations: [&String; 2], bands: Vec<(BandResult, f64)>) -> BaselineResult {
+    let mean = |weight: &dyn Fn(&Found) -> f64, value: &dyn Fn(&BandResult) -> f64| {
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (band, _) in &bands {
+            let weight = weight(&band.found);
+            sum += weight * value(band);
+            weights += weight;
+        }
+        if weights > 0.0 { sum / weights } else { 0.0 }
+    };
+    let by_weight = |value: &dyn Fn(&BandResult) -> f64| mean(&|found| found.weight, value);
+    let by_snr = |value: &dyn Fn(&BandResult) -> f64| mean(&|found| found.snr * found.snr, value);
+    let snr = bands
+        .iter()
+        .map(|(band, _)| band.found.snr.powi(2))
+        .sum::<f64>();
+    let snr = snr.sqrt();
+    let weight = mean(&|_| 1.0, &|band| band.found.weight);
+    let strongest = bands
+        .iter()
+        .max_by(|(a, _), (b, _)| a.found.snr.total_cmp(&b.found.snr));
+    // As if all bands had the strongest one's errors but for the signal-to-noise ratio.
+    let error = |value: &dyn Fn(&Found) -> f64| {
+        strongest.map_or(0.0, |(band, _)| {
+            value(&band.found) * if snr > 0.0 { band.found.snr / snr } else { 1.0 }
+        })
+    };
+    let reference = strongest.map_or(0.0, |(_, reference)| *reference);
+    let rate_hz = by_snr(&|band| band.rate_hz);
+    BaselineResult {
+        stations: stations.map(Clone::clone),
+        amplitude: Amplitude {
+            all: by_weight(&|band| band.found.amplitude.all),
+            autos: by_weight(&|band| band.found.amplitude.autos),
+            valid: by_weight(&|band| band.found.amplitude.valid),
+            corrected: by_weight(&|band| band.found.amplitude.corrected),
+        },
+        snr,
+        weight,
+        snr_loss: 1.0 - weight.clamp(0.0, 1.0).sqrt(),
+        delay_s: by_snr(&|band| band.delay_s),
+        delay_error_s: error(&|found| found.fringe.delay_error_s),
+        rate: (reference != 0.0).then(|| rate_hz / reference),
+        rate_hz,
+        rate_error_hz: error(&|found| found.fringe.rate_error_hz),
+        phase_rad: strongest.map_or(0.0, |(band, _)| band.phase_rad),
+        phase_error_rad: strongest.map_or(0.0, |(band, _)| band.found.fringe.phase_error_rad),
+        false_alarm: bands
+            .iter()
+            .map(|(band, _)| band.found.fringe.false_alarm)
+            .fold(1.0, f64::min),
+        bands: bands.into_iter().map(|(band, _)| band).collect(),
+    }
+}
+
+/// UTC seconds as date and time, to a tenth of a millisecond.
+pub fn utc(seconds: f64) -> String {
+    let tenths = (seconds * 1e4).round() as i128;
+    jiff::Timestamp::from_nanosecond(tenths * 100_000)
+        .map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+fn text(result: &CorrelateResult) -> String {
+    let mut shown = format!(
+        "{} for {}, {} channels of {:.3} kHz, integrations of {}\n",
+        result.start,
+        show_seconds(result.seconds),
+        result.channels,
+        result.channel_width_hz / 1e3,
+        show_seconds(result.integration_s),
+    );
+    for station in &result.stations {
+        let odd = station.late + station.duplicates + station.foreign;
+        let other = if odd > 0 {
+            format!(", {} others", show_count(odd))
+        } else {
+            String::new()
+        };
+        shown += &format!(
+            "{:>12}  {} frames{other}\n",
+            station.name,
+            show_count(station.frames)
+        );
+    }
+    shown += &format!(
+        "fringes searched within {} and {:.3} Hz\n\n",
+        show_seconds(result.window.delay_s),
+        result.window.rate_hz
+    );
+    shown += &format!(
+        "{:<14} {:>9} {:>9} {:>9} {:>9} {:>10} {:>8} {:>14} {:>12} {:>8}\n",
+        "baseline",
+        "all",
+        "autos",
+        "valid",
+        "corrected",
+        "SNR",
+        "weight",
+        "delay",
+        "rate mHz",
+        "phase"
+    );
+    for baseline in &result.baselines {
+        let Amplitude {
+            all,
+            autos,
+            valid,
+            corrected,
+        } = baseline.amplitude;
+        shown += &format!(
+            "{:<14} {all:>9.6} {autos:>9.6} {valid:>9.6} {corrected:>9.6} {:>10.1} {:>8.5} {:>14} {:>12.4} {:>6.1} deg{}\n",
+            baseline.stations.join("-"),
+            baseline.snr,
+            baseline.weight,
+            show_seconds(baseline.delay_s),
+            baseline.rate_hz * 1e3,
+            baseline.phase_rad.to_degrees(),
+            if baseline.false_alarm > 1e-3 {
+                "  no fringe"
+            } else {
+                ""
+            }
+        );
+    }
+    shown.trim_end().to_string()
+}

@@ -1,0 +1,193 @@
+//! Values of the correlator's options.
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use evlbi_fx::track::Trust;
+
+/// A frequency: `4.9G`, `32M`, `5000000`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hertz(pub f64);
+
+impl FromStr for Hertz {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hertz, String> {
+        let number = text.strip_suffix("Hz").unwrap_or(text).trim();
+        let (number, scale) = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3)]
+            .into_iter()
+            .find_map(|(unit, scale)| Some((number.strip_suffix(unit)?, scale)))
+            .unwrap_or((number, 1.0));
+        number
+            .trim()
+            .parse::<f64>()
+            .ok()
+            .map(|number| number * scale)
+            .filter(|hertz| hertz.is_finite() && *hertz > 0.0)
+            .map(Hertz)
+            .ok_or_else(|| format!("`{text}` is no frequency; write 4.9G, 32M or 5000000"))
+    }
+}
+
+/// A polynomial of a delay: seconds, seconds per second and so on, `1.5us,2e-12`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DelayTerms(pub Vec<f64>);
+
+impl FromStr for DelayTerms {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DelayTerms, String> {
+        let term = |term: &str| {
+            let term = term.trim();
+            let (number, scale) = [("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("s", 1.0)]
+                .into_iter()
+                .find_map(|(unit, scale)| Some((term.strip_suffix(unit)?, scale)))
+                .unwrap_or((term, 1.0));
+            number
+                .trim()
+                .parse::<f64>()
+                .ok()
+                .map(|number| number * scale)
+                .filter(|seconds| seconds.is_finite())
+                .ok_or_else(|| {
+                    format!(
+                        "`{text}` is no delay; write seconds, seconds per second and so on: 1.5us,2e-12"
+                    )
+                })
+        };
+        text.split(',')
+            .map(term)
+            .collect::<Result<_, _>>()
+            .map(DelayTerms)
+    }
+}
+
+/// A time of a station that is not to be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flag {
+    /// Name of the station.
+    pub station: String,
+    /// Seconds since the first second of the first recording.
+    pub seconds: Range<f64>,
+}
+
+impl FromStr for Flag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Flag, String> {
+        let parse = || {
+            let (station, seconds) = text.rsplit_once(':')?;
+            let (from, to) = seconds.split_once("..")?;
+            let seconds: Range<f64> = from.parse().ok()?..to.parse().ok()?;
+            let good = !station.is_empty() && seconds.start < seconds.end;
+            good.then(|| Flag {
+                station: station.to_owned(),
+                seconds,
+            })
+        };
+        parse().ok_or_else(|| {
+            format!("`{text}` flags nothing; write STATION:FROM..TO in seconds: Ef:12.5..13")
+        })
+    }
+}
+
+/// One of several parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// From 1 on.
+    number: i64,
+    of: i64,
+}
+
+impl FromStr for Chunk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Chunk, String> {
+        let parse = || {
+            let (number, of) = text.split_once('/')?;
+            let (number, of): (u32, u32) = (number.parse().ok()?, of.parse().ok()?);
+            (1..=of).contains(&number).then(|| Chunk {
+                number: i64::from(number),
+                of: i64::from(of),
+            })
+        };
+        parse().ok_or_else(|| format!("`{text}` is no part; write K/N, from 1/N to N/N"))
+    }
+}
+
+impl Chunk {
+    /// Its share of periods, of which so many make an integration: whole integrations.
+    pub fn of(self, periods: Range<i64>, count: i64) -> Range<i64> {
+        let first = periods.start.div_euclid(count);
+        let last = (periods.end - 1).div_euclid(count) + 1;
+        let cut = |number: i64| {
+            let integration = first + (last - first) * number / self.of;
+            (integration * count).clamp(periods.start, periods.end)
+        };
+        cut(self.number - 1)..cut(self.number)
+    }
+}
+
+/// What is believed of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TrustChoice {
+    /// The invalid bit, the fill pattern anywhere, the gaps file beside the recording
+    Exact,
+    /// The invalid bit, and payloads that are nothing but fill pattern
+    Headers,
+    /// All samples are taken for good
+    Blind,
+}
+
+impl From<TrustChoice> for Trust {
+    fn from(choice: TrustChoice) -> Trust {
+        match choice {
+            TrustChoice::Exact => Trust::Exact,
+            TrustChoice::Headers => Trust::Headers,
+            TrustChoice::Blind => Trust::Blind,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequencies_delays_and_flags_are_read() {
+        assert_eq!("4.9G".parse(), Ok(Hertz(4.9e9)));
+        assert_eq!("32MHz".parse(), Ok(Hertz(32e6)));
+        let DelayTerms(terms) = "1.5us,-2e-12".parse().unwrap();
+        assert!((terms[0] - 1.5e-6).abs() < 1e-18 && terms[1] == -2e-12);
+        let flag: Flag = "Ef:1.5..2".parse().unwrap();
+        assert_eq!((flag.station.as_str(), flag.seconds), ("Ef", 1.5..2.0));
+        for bad in ["", "x", "-1", "0", "nan"] {
+            assert!(bad.parse::<Hertz>().is_err(), "{bad}");
+        }
+        for bad in ["", "1,,2", "inf"] {
+            assert!(bad.parse::<DelayTerms>().is_err(), "{bad}");
+        }
+        for bad in ["", "Ef", "Ef:1", "Ef:2..1", ":1..2"] {
+            assert!(bad.parse::<Flag>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn chunks_are_all_of_it_and_apart() {
+        for of in 1..8 {
+            let mut next = -7;
+            for number in 1..=of {
+                let chunk: Chunk = format!("{number}/{of}").parse().unwrap();
+                let part = chunk.of(-7..25, 3);
+                assert_eq!(part.start, next);
+                assert!(part.end >= part.start);
+                next = part.end;
+            }
+            assert_eq!(next, 25);
+        }
+        for bad in ["", "1", "0/3", "4/3", "a/b"] {
+            assert!(bad.parse::<Chunk>().is_err(), "{bad}");
+        }
+    }
+}

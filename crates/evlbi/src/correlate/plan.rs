@@ -1,0 +1,359 @@
+//! From what the user says of stations and bands to what the correlator is set up with.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_fx::correlator::{Band, Input, Product, Setup, StationSetup};
+use evlbi_fx::delay::{Delay, Moment, Polynomial};
+use evlbi_fx::difx::{self, Model};
+
+use super::options::DelayTerms;
+use super::station::StationFile;
+use crate::cli::{CorrelateArgs, SideBand};
+
+const DAY: i64 = 86_400;
+
+/// A set-up before the length of the run is known.
+pub struct Plan {
+    pub stations: Vec<StationSetup>,
+    pub products: Vec<Product>,
+    pub channels: usize,
+    /// UTC second that samples are counted from.
+    pub epoch: i64,
+    /// Seconds from there to the beginning of the first period that there could be.
+    pub start: i64,
+    /// Length of a period in seconds.
+    pub integration: f64,
+    /// Channels that are averaged to one in what is written.
+    pub averaged: usize,
+    /// The model of a DiFX job.
+    pub model: Option<Model>,
+}
+
+/// Sets stations up as the options say. Bands of a station are its threads' channels in their order; those of
+/// several polarisations follow each other at each frequency.
+pub fn by_options(files: &[StationFile], names: &[String], args: &CorrelateArgs) -> Result<Plan> {
+    let first = files.first().and_then(StationFile::first_second);
+    let first = first.context("the first recording has no time")?;
+    let polarisations: Vec<char> = args.polarisations.chars().collect();
+    if args.delay.len() > files.len() {
+        bail!(
+            "--delay was given {} times for {} recordings",
+            args.delay.len(),
+            files.len()
+        );
+    }
+    let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
+    if args.freq.is_empty() && args.delay.iter().any(has_rate) {
+        bail!("a delay that changes turns the phase by the sky frequency, which --freq says");
+    }
+    let mut stations = Vec::new();
+    for (index, (file, name)) in files.iter().zip(names).enumerate() {
+        let mut delay = Delay::default();
+        if let Some(DelayTerms(coefficients)) = args.delay.get(index) {
+            delay.add(Polynomial {
+                start: Moment::at(first),
+                coefficients: coefficients.clone(),
+            });
+        }
+        stations.push(StationSetup {
+            name: name.clone(),
+            layout: *file.layout(),
+            delay,
+            bands: bands(file, &polarisations, args)?,
+        });
+    }
+    let products = products(&stations, args.cross_hands);
+    if products.is_empty() {
+        bail!("the recordings have no frequency and polarisation in common");
+    }
+    Ok(Plan {
+        stations,
+        products,
+        channels: args.channels.unwrap_or(1024),
+        epoch: first - first.rem_euclid(DAY),
+        start: 0,
+        integration: args.integration.map_or(1.0, |time| time.as_secs_f64()),
+        averaged: 1,
+        model: None,
+    })
+}
+
+/// Sets stations up as a job of DiFX says: the files are its stations in their order.
+pub fn by_model(files: &[StationFile], path: &Path, args: &CorrelateArgs) -> Result<Plan> {
+    let model = Model::parse(&read(path)?).with_context(|| format!("in {}", path.display()))?;
+    let beside = path.with_extension("input");
+    let job =
+        difx::Input::parse(&read(&beside)?).with_context(|| format!("in {}", beside.display()))?;
+    if files.len() > job.telescopes.len() {
+        bail!(
+            "{} recordings were given, and the job of {} has {} stations",
+            files.len(),
+            beside.display(),
+            job.telescopes.len()
+        );
+    }
+    let mut stations = Vec::new();
+    for (number, (file, telescope)) in files.iter().zip(&job.telescopes).enumerate() {
+        let of_station = |stream: &&difx::Datastream| stream.telescope == number;
+        let stream = job.datastreams.iter().find(of_station).with_context(|| {
+            format!(
+                "{} has no recording of station {}",
+                beside.display(),
+                telescope.name
+            )
+        })?;
+        let in_model = model
+            .telescopes
+            .iter()
+            .position(|name| *name == telescope.name);
+        let mut delay = model
+            .delay(in_model.with_context(|| {
+                format!("{} has no station {}", path.display(), telescope.name)
+            })?);
+        delay.add(telescope.clock.clone());
+        stations.push(StationSetup {
+            name: telescope.name.clone(),
+            layout: *file.layout(),
+            delay,
+            bands: recorded_bands(file, stream, &job)
+                .with_context(|| format!("station {} in {}", telescope.name, beside.display()))?,
+        });
+    }
+    let stream_of = |station: usize| {
+        job.datastreams
+            .iter()
+            .position(|stream| stream.telescope == station)
+    };
+    let mut products = Vec::new();
+    for a in 0..stations.len() {
+        for b in a + 1..stations.len() {
+            let of_pair = |baseline: &&difx::JobBaseline| {
+                Some(baseline.a) == stream_of(a) && Some(baseline.b) == stream_of(b)
+            };
+            let Some(baseline) = job.baselines.iter().find(of_pair) else {
+                continue;
+            };
+            for (x, y) in &baseline.products {
+                if *x < stations[a].bands.len() && *y < stations[b].bands.len() {
+                    products.push(Product {
+                        a: Input {
+                            station: a,
+                            band: *x,
+                        },
+                        b: Input {
+                            station: b,
+                            band: *y,
+                        },
+                    });
+                }
+            }
+        }
+    }
+    let frequency = job
+        .frequencies
+        .first()
+        .context("the job has no frequencies")?;
+    let epoch = job.start.second - job.start.second.rem_euclid(DAY);
+    Ok(Plan {
+        stations,
+        products,
+        channels: args.channels.unwrap_or(frequency.channels),
+        epoch,
+        start: job.start.plus(0.5).since(Moment::at(epoch)).floor() as i64,
+        integration: args
+            .integration
+            .map_or(job.integration, |time| time.as_secs_f64()),
+        averaged: if args.channels.is_some() {
+            1
+        } else {
+            frequency.averaged
+        },
+        model: Some(model),
+    })
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn recorded_bands(
+    file: &StationFile,
+    stream: &difx::Datastream,
+    job: &difx::Input,
+) -> Result<Vec<Band>> {
+    let channels = file.layout().channels;
+    let there = channels * file.threads().len();
+    if stream.bands.len() > there {
+        bail!(
+            "{} bands are named, and the recording has {there}",
+            stream.bands.len()
+        );
+    }
+    let bands = stream.bands.iter().enumerate().map(|(number, band)| {
+        let of = job.frequencies.get(band.frequency);
+        let of = of.with_context(|| format!("there is no frequency {}", band.frequency))?;
+        Ok(Band {
+            lane: number / channels,
+            channel: number % channels,
+            zero_hz: of.zero_hz,
+            edge_hz: of.zero_hz - if of.is_lower { of.bandwidth_hz } else { 0.0 },
+            polarisation: band.polarisation,
+        })
+    });
+    bands.collect()
+}
+
+fn bands(file: &StationFile, polarisations: &[char], args: &CorrelateArgs) -> Result<Vec<Band>> {
+    let layout = file.layout();
+    let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };
+    let lanes = 0..file.threads().len();
+    let all = lanes.flat_map(|lane| (0..layout.channels).map(move |channel| (lane, channel)));
+    let mut bands = Vec::new();
+    for (number, (lane, channel)) in all.enumerate() {
+        let frequency = number / polarisations.len();
+        let zero_hz = match args.freq.as_slice() {
+            [] => frequency as f64 * width,
+            // The others follow without a gap.
+            [one] => one.0 + frequency as f64 * width,
+            several => several.get(frequency).map(|hertz| hertz.0).ok_or_else(|| {
+                anyhow!(
+                    "--freq names {} frequencies, and there are more",
+                    several.len()
+                )
+            })?,
+        };
+        let below = match (layout.complex, args.sideband) {
+            (true, _) => width / 2.0,
+            (false, SideBand::U) => 0.0,
+            (false, SideBand::L) => width,
+        };
+        bands.push(Band {
+            lane,
+            channel,
+            zero_hz: if args.freq.is_empty() { 0.0 } else { zero_hz },
+            edge_hz: if args.freq.is_empty() {
+                -below
+            } else {
+                zero_hz - below
+            },
+            polarisation: polarisations[number % polarisations.len()],
+        });
+    }
+    Ok(bands)
+}
+
+/// All pairs of stations in the order 1-2, 1-3, ...; of each the bands of the same frequency, in equal
+/// polarisations or in all.
+pub fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
+    let mut products = Vec::new();
+    for (a, first) in stations.iter().enumerate() {
+        for (b, second) in stations.iter().enumerate().skip(a + 1) {
+            for (n, x) in first.bands.iter().enumerate() {
+                for (m, y) in second.bands.iter().enumerate() {
+                    let alike = x.polarisation == y.polarisation || cross_hands;
+                    if same_band(first, n, second, m) && alike {
+                        products.push(Product {
+                            a: Input {
+                                station: a,
+                                band: n,
+                            },
+                            b: Input {
+                                station: b,
+                                band: m,
+                            },
+                        });
+                    }
+                }
+            }
+        }
+    }
+    products
+}
+
+/// Where no frequencies are known, bands at the same place go together.
+fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) -> bool {
+    let (x, y) = (&first.bands[n], &second.bands[m]);
+    let known = x.zero_hz != 0.0 || y.zero_hz != 0.0;
+    if known {
+        return (x.edge_hz - y.edge_hz).abs() < 1.0;
+    }
+    // Polarisations of a frequency follow each other.
+    let place = |station: &StationSetup, band: usize| {
+        let own = station.bands[band].polarisation;
+        let before = &station.bands[..band];
+        before
+            .iter()
+            .filter(|other| other.polarisation == own)
+            .count()
+    };
+    place(first, n) == place(second, m)
+}
+
+/// Names for the stations: their codes where these differ, else those of the files.
+pub fn names(files: &[std::path::PathBuf], codes: &[Option<String>]) -> Vec<String> {
+    let differ = |names: &[String]| {
+        let distinct: std::collections::HashSet<&String> = names.iter().collect();
+        distinct.len() == names.len()
+    };
+    if let Some(codes) = codes.iter().cloned().collect::<Option<Vec<String>>>()
+        && differ(&codes)
+    {
+        return codes;
+    }
+    let stem = |file: &std::path::PathBuf| {
+        let stem = Path::new(file).file_stem();
+        stem.map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+    };
+    let stems: Vec<String> = files.iter().map(stem).collect();
+    if differ(&stems) {
+        return stems;
+    }
+    (1..=files.len())
+        .map(|number| format!("station {number}"))
+        .collect()
+}
+
+impl Plan {
+    /// Parts in a second.
+    pub fn part_rate(&self) -> i64 {
+        self.stations.first().map_or(0, |station| {
+            let layout = &station.layout;
+            layout.sample_rate() * if layout.complex { 2 } else { 1 }
+        })
+    }
+
+    /// The parts since the plan's start in which a station's samples passed the reference.
+    ///
+    /// # Errors
+    /// When its delay model says nothing about them.
+    pub fn span(&self, station: usize, file: &StationFile) -> Result<Range<i64>> {
+        let StationSetup { name, delay, .. } = &self.stations[station];
+        let rate = file.layout().sample_rate() as f64;
+        let samples = file.samples(self.epoch)?;
+        let part = |sample: i64| -> Result<i64> {
+            let seconds = sample as f64 / rate;
+            let moment = Moment::at(self.epoch).plus(seconds);
+            let (late, _) = delay
+                .about(moment)
+                .with_context(|| format!("station {name}"))?;
+            let since = seconds - late - self.start as f64;
+            Ok((since * self.part_rate() as f64).round() as i64)
+        };
+        Ok(part(samples.start)?..part(samples.end)?)
+    }
+
+    /// The set-up of a run over so many seconds after the plan's start.
+    pub fn setup(self, span: (f64, f64)) -> Result<Setup> {
+        let start = self.start * self.part_rate();
+        Ok(Setup::new(
+            self.stations,
+            self.products,
+            self.channels,
+            self.epoch,
+            start,
+            span,
+        )?)
+    }
+}

@@ -1,0 +1,289 @@
+//! Visibilities in a directory: SWIN files as DiFX writes them, and a description of what is in them.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_fx::correlator::{Input, Setup, Sums};
+use evlbi_fx::difx::{self, Model, swin};
+use rustfft::num_complex::{Complex32, Complex64};
+use serde::{Deserialize, Serialize};
+
+use crate::output;
+
+/// What is in a directory of visibilities.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Description {
+    pub schema: String,
+    /// Names of the stations, in the order of their numbers in the records.
+    pub stations: Vec<String>,
+    /// Frequencies, in the order of their indices in the records.
+    pub frequencies: Vec<FrequencyDescription>,
+    /// Length of an integration in seconds.
+    pub integration_s: f64,
+    /// Files of visibilities, in the order of their times.
+    pub files: Vec<String>,
+}
+
+/// A frequency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FrequencyDescription {
+    /// Sky frequency of the zero frequency of the samples: that of phases and rates; zero where it is not known.
+    pub reference_hz: f64,
+    /// Frequency of the first channel above that.
+    pub first_channel_hz: f64,
+    /// Distance of the channels.
+    pub channel_width_hz: f64,
+    /// Channels.
+    pub channels: usize,
+}
+
+/// Name of the description in the directory.
+const DESCRIPTION: &str = "visibilities.json";
+const SCHEMA: &str = "evlbi.visibilities/1";
+
+impl Description {
+    /// The description of `directory`.
+    pub fn read(directory: &Path) -> Result<Description> {
+        let path = directory.join(DESCRIPTION);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let description: Description =
+            serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        if description.schema != SCHEMA {
+            bail!(
+                "{} says schema {}, this program reads {SCHEMA}",
+                path.display(),
+                description.schema
+            );
+        }
+        Ok(description)
+    }
+
+    /// All records of `directory`, file after file.
+    pub fn records(&self, directory: &Path) -> Result<Vec<swin::Record>> {
+        let channels: Vec<usize> = self.frequencies.iter().map(|f| f.channels).collect();
+        let mut records = Vec::new();
+        for name in &self.files {
+            let path = directory.join(name);
+            let file =
+                File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+            for record in swin::Reader::new(BufReader::new(file), channels.clone()) {
+                records.push(record.with_context(|| format!("in {}", path.display()))?);
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// Writes the visibilities of a run.
+pub struct VisibilityWriter {
+    setup: Arc<Setup>,
+    model: Option<Model>,
+    directory: PathBuf,
+    name: String,
+    file: BufWriter<File>,
+    description: Description,
+    /// Index of the frequency of each input.
+    frequencies: Vec<usize>,
+    /// Channels that are averaged to one.
+    averaged: usize,
+    integration_s: f64,
+    /// The integration at hand.
+    sums: Sums,
+    /// When it begins, in seconds since the beginning of the grid.
+    begins: Option<f64>,
+}
+
+impl VisibilityWriter {
+    /// Makes the directory and the file. `first`: seconds since the beginning of the grid of what comes first.
+    pub fn create(
+        directory: &Path,
+        setup: &Arc<Setup>,
+        model: Option<Model>,
+        averaged: usize,
+        integration_s: f64,
+        first: f64,
+        force: bool,
+    ) -> Result<VisibilityWriter> {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let start = setup.middle(0).plus(first - setup.block_seconds() / 2.0);
+        // A hair on, lest rounding makes it the second before.
+        let (mjd, second) = difx::mjd(start.plus(1e-6));
+        let name = swin::file_name(mjd, second as i64);
+        let path = directory.join(&name);
+        output::check_new([path.as_path()], force)?;
+        let file =
+            File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let (frequencies, table) = frequencies(setup, averaged)?;
+        Ok(VisibilityWriter {
+            sums: Sums::new(setup),
+            setup: Arc::clone(setup),
+            model,
+            directory: directory.to_path_buf(),
+            file: BufWriter::new(file),
+            description: Description {
+                schema: SCHEMA.into(),
+                stations: setup
+                    .stations()
+                    .iter()
+                    .map(|station| station.name.clone())
+                    .collect(),
+                frequencies: table,
+                integration_s,
+                files: vec![name.clone()],
+            },
+            name,
+            frequencies,
+            averaged,
+            integration_s,
+            begins: None,
+        })
+    }
+
+    /// Adds a dump of the integration that begins so many seconds after the beginning of the grid.
+    pub fn add(&mut self, begins: f64, sums: &Sums) -> Result<()> {
+        if self
+            .begins
+            .is_some_and(|now| begins > now + self.integration_s / 2.0)
+        {
+            self.flush()?;
+        }
+        self.begins.get_or_insert(begins);
+        self.sums.add(sums);
+        Ok(())
+    }
+
+    /// Writes the rest and the description; returns the path of the visibilities.
+    pub fn finish(mut self) -> Result<PathBuf> {
+        self.flush()?;
+        let path = self.directory.join(&self.name);
+        self.file
+            .flush()
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let description = self.directory.join(DESCRIPTION);
+        // Parts of a run that are correlated apart share a directory.
+        if let Ok(earlier) = Description::read(&self.directory)
+            && earlier.stations == self.description.stations
+            && earlier.frequencies == self.description.frequencies
+        {
+            self.description.files.extend(earlier.files);
+            self.description.files.sort();
+            self.description.files.dedup();
+        }
+        output::write_json(&description, &self.description)?;
+        Ok(path)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(begins) = self.begins.take() else {
+            return Ok(());
+        };
+        let sums = std::mem::replace(&mut self.sums, Sums::new(&self.setup));
+        let middle = self
+            .setup
+            .middle(0)
+            .plus(begins + self.integration_s / 2.0 - self.setup.block_seconds() / 2.0);
+        let (mjd, seconds) = difx::mjd(middle);
+        let record = |a: Input, b: Input| {
+            let number = |input: Input| u8::try_from(input.station + 1);
+            Ok::<_, anyhow::Error>(swin::Record {
+                baseline: (number(a)?, number(b)?),
+                mjd: i32::try_from(mjd)?,
+                seconds,
+                frequency: i32::try_from(self.frequencies[self.setup.index(a)])?,
+                polarisations: [a, b].map(|input| self.setup.band(input).polarisation as u8),
+                ..swin::Record::default()
+            })
+        };
+        let parts = self.integration_s * self.setup.part_rate() as f64;
+        let channels = self.setup.channels() as f64;
+        let mut records = Vec::new();
+        for (product, sums) in self.setup.products().iter().zip(&sums.products) {
+            if sums.overlap == 0 {
+                continue;
+            }
+            let uvw = |input: Input| {
+                let model = self.model.as_ref()?;
+                model.uvw(input.station, middle)
+            };
+            let scale = channels / (sums.energy_a * sums.energy_b).sqrt();
+            let mut record = record(product.a, product.b)?;
+            record.weight = sums.overlap as f64 / parts;
+            if let (Some(a), Some(b)) = (uvw(product.a), uvw(product.b)) {
+                record.uvw = [0, 1, 2].map(|axis| a[axis] - b[axis]);
+            }
+            record.channels = self.average(sums.values.iter().map(|value| value * scale));
+            records.push(record);
+        }
+        for (input, sums) in self.setup.inputs().zip(&sums.inputs) {
+            if sums.good == 0 {
+                continue;
+            }
+            let scale = channels / sums.energy;
+            let mut record = record(input, input)?;
+            record.weight = sums.good as f64 / parts;
+            let power = sums
+                .power
+                .iter()
+                .map(|power| Complex64::new(power * scale, 0.0));
+            record.channels = self.average(power);
+            records.push(record);
+        }
+        for record in records {
+            record.write(&mut self.file).with_context(|| {
+                format!("cannot write {}", self.directory.join(&self.name).display())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn average(&self, values: impl Iterator<Item = Complex64>) -> Vec<Complex32> {
+        let values: Vec<Complex64> = values.collect();
+        let means = values.chunks(self.averaged).map(|values| {
+            let mean = values.iter().sum::<Complex64>() / values.len() as f64;
+            Complex32::new(mean.re as f32, mean.im as f32)
+        });
+        means.collect()
+    }
+}
+
+/// The index of each input's frequency, and the table of frequencies.
+fn frequencies(setup: &Setup, averaged: usize) -> Result<(Vec<usize>, Vec<FrequencyDescription>)> {
+    if !setup.channels().is_multiple_of(averaged) {
+        return Err(anyhow!(
+            "{} channels cannot be averaged by {averaged}",
+            setup.channels()
+        ));
+    }
+    let mut table: Vec<FrequencyDescription> = Vec::new();
+    let mut indices = Vec::new();
+    for input in setup.inputs() {
+        let band = setup.band(input);
+        let width = setup.channel_width();
+        let frequency = FrequencyDescription {
+            reference_hz: band.zero_hz,
+            // Averaged channels lie about their middle.
+            first_channel_hz: band.edge_hz - band.zero_hz + (averaged - 1) as f64 / 2.0 * width,
+            channel_width_hz: width * averaged as f64,
+            channels: setup.channels() / averaged,
+        };
+        let place = table.iter().position(|other| *other == frequency);
+        indices.push(place.unwrap_or(table.len()));
+        if place.is_none() {
+            table.push(frequency);
+        }
+    }
+    Ok((indices, table))
+}
+
+/// Not a thread of VDIF, but what tells products apart in records: baseline, frequency and polarisations.
+pub type ProductKey = ((u8, u8), i32, [u8; 2]);
+
+/// What tells a record's product from others.
+pub fn key(record: &swin::Record) -> ProductKey {
+    (record.baseline, record.frequency, record.polarisations)
+}

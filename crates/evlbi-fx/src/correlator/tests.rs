@@ -18,6 +18,11 @@ pub struct Recorded {
 }
 
 pub fn record(plan: &SkyPlan) -> Vec<Recorded> {
+    record_with(plan, |_| {})
+}
+
+/// The same with flags that `prepare` sets.
+pub fn record_with(plan: &SkyPlan, mut prepare: impl FnMut(&mut Track)) -> Vec<Recorded> {
     plan.stations()
         .unwrap()
         .iter()
@@ -28,6 +33,7 @@ pub fn record(plan: &SkyPlan) -> Vec<Recorded> {
             let layout = Layout::of(&header, station.frame_rate()).unwrap();
             let threads: Vec<u16> = (0..station.threads()).collect();
             let mut track = Track::new(layout, &threads, Trust::Exact);
+            prepare(&mut track);
             for frame in frames.chunks(station.frame_length()) {
                 let frame = Frame::new_checked(frame).unwrap();
                 let header = frame.header();
@@ -141,8 +147,344 @@ fn a_source_is_found_with_its_amplitude_and_phase() {
         }
         let (setup, sums) = correlate(&recorded, 128, 10..700);
         let r = coefficient(&sums.products[0]);
-        println!("{complex} {delays:?} {r} {:?}", setup.rotation());
+        let turns = delays[0].len() > 1;
+        assert_eq!(setup.rotation() == Rotation::Samples, turns);
         assert!((r.norm() - 0.3 * 0.8825).abs() < 0.012, "{r}");
         assert!(r.arg().abs() < 0.03, "{r}");
     }
+}
+
+/// The same by the definition: every sample rotated, each channel a sum over all samples, in f64.
+fn oracle(setup: &Setup, recorded: &[Recorded], input: Input, block: i64) -> Vec<Complex64> {
+    let station = &setup.stations()[input.station];
+    let layout = &station.layout;
+    let band = setup.band(input);
+    let (first, length, [delay, rate, residual]) = setup.place(input.station, block).unwrap();
+    let slab = recorded[input.station].track.slab(first..first + length);
+    let group = if layout.complex { 2 } else { 1 };
+    let mut values = vec![0.0; layout.codec.components(slab.lanes[band.lane].bytes.len())];
+    layout
+        .codec
+        .decode(&slab.lanes[band.lane].bytes, &mut values);
+    let fs = layout.sample_rate() as f64;
+    (0..setup.channels())
+        .map(|channel| {
+            let f = band.edge_hz - band.zero_hz + channel as f64 * setup.channel_width();
+            let mut sum = Complex64::default();
+            for n in 0..length {
+                let number = first + n;
+                if !slab.lanes[band.lane].good.contains(number) {
+                    continue;
+                }
+                let at =
+                    (number - slab.first) as usize * layout.components() + band.channel * group;
+                let im = if layout.complex { values[at + 1] } else { 0.0 };
+                let sample = Complex64::new(f64::from(values[at]), f64::from(im));
+                let t = (n as f64 - length as f64 / 2.0) / fs;
+                let turns = match setup.rotation() {
+                    Rotation::Samples => band.zero_hz * (delay + rate * (t - residual)),
+                    Rotation::Blocks => band.zero_hz * (delay - rate * residual),
+                };
+                let phase = turns.fract() - f * n as f64 / fs + f * residual;
+                sum += sample * Complex64::cis(std::f64::consts::TAU * phase);
+            }
+            sum
+        })
+        .collect()
+}
+
+/// Stations of any shape that see one source, with delays that the plan knows.
+fn plan(bits: u8, complex: bool, channels: u32, threads: u16, delays: [&[f64]; 2]) -> SkyPlan {
+    let mut plan = SkyPlan {
+        duration: 0.004,
+        sample_rate: 8e6,
+        bits,
+        complex,
+        channels,
+        threads,
+        payload: 1000,
+        correlation: 0.4,
+        stations: vec![StationPlan::new("Ef"), StationPlan::new("Jb")],
+        ..SkyPlan::default()
+    };
+    for (station, delay) in plan.stations.iter_mut().zip(delays) {
+        station.delay = delay.to_vec();
+    }
+    plan
+}
+
+fn record_with_model(plan: &SkyPlan) -> Vec<Recorded> {
+    let mut recorded = record(plan);
+    for (recorded, station) in recorded.iter_mut().zip(&plan.stations) {
+        recorded.setup.delay = delayed(&station.delay);
+    }
+    recorded
+}
+
+/// All kinds of samples, bands that are mirrored, missing data, delays that change: every spectrum is what its
+/// definition says.
+#[test]
+fn spectra_are_what_they_are_defined_as() {
+    let still: [&[f64]; 2] = [&[2.3e-6], &[-1.1e-6]];
+    let moving: [&[f64]; 2] = [&[2.3e-6, 1.5e-6], &[-1.1e-6, -8e-7]];
+    for (bits, complex, channels, threads) in [
+        (2, false, 1, 1),
+        (1, false, 1, 1),
+        (8, false, 2, 1),
+        (2, true, 1, 1),
+        (4, true, 4, 2),
+        (1, true, 2, 2),
+        (2, false, 4, 4),
+    ] {
+        for delays in [still, moving] {
+            for lower in [false, true] {
+                let plan = plan(bits, complex, channels, threads, delays);
+                let mut recorded = record_with_model(&plan);
+                for recorded in &mut recorded {
+                    for band in &mut recorded.setup.bands {
+                        let width = 4e6;
+                        match (lower, complex) {
+                            (true, false) => band.edge_hz = band.zero_hz - width,
+                            // Complex samples whose zero frequency is the edge.
+                            (true, true) => band.edge_hz = band.zero_hz,
+                            (false, _) => {}
+                        }
+                    }
+                }
+                // Flags work for what comes after them.
+                let again = record_flagged(&plan, &recorded);
+                check_against_oracle(&again);
+            }
+        }
+    }
+}
+
+fn record_flagged(plan: &SkyPlan, like: &[Recorded]) -> Vec<Recorded> {
+    let mut again = record_with(plan, |track| track.flag(0, 10_000..10_037));
+    for (recorded, like) in again.iter_mut().zip(like) {
+        recorded.setup = like.setup.clone();
+    }
+    again
+}
+
+fn check_against_oracle(recorded: &[Recorded]) {
+    let blocks = 75..85;
+    let (setup, sums) = correlate(recorded, 64, blocks.clone());
+    for (product, found) in setup.products().iter().zip(&sums.products).take(2) {
+        let mut expected = vec![Complex64::default(); 64];
+        for block in blocks.clone() {
+            let a = oracle(&setup, recorded, product.a, block);
+            let b = oracle(&setup, recorded, product.b, block);
+            for ((sum, a), b) in expected.iter_mut().zip(&a).zip(&b) {
+                *sum += a * b.conj();
+            }
+        }
+        let scale = expected.iter().map(|v| v.norm()).fold(0.0, f64::max);
+        for (channel, (found, expected)) in found.values.iter().zip(&expected).enumerate() {
+            assert!(
+                (found - expected).norm() < 2e-5 * scale,
+                "{product:?} channel {channel}: {found} {expected}, {:?}",
+                setup.rotation()
+            );
+        }
+    }
+}
+
+/// Whatever lies under a flag, the result is the same to the bit.
+#[test]
+fn bytes_under_a_flag_do_not_count() {
+    use rand::{Rng, SeedableRng};
+    let plan = plan(2, false, 1, 1, [&[1e-6, 1e-6], &[]]);
+    let found = |seed: u64| {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let mut recorded = record_with(&plan, |track| {
+            track.flag(0, 5000..5123);
+            track.flag(0, 16_001..20_000);
+        });
+        for recorded in &mut recorded {
+            recorded.setup.delay = delayed(&[1e-6, 1e-6]);
+        }
+        let stations: Vec<StationSetup> = recorded.iter().map(|r| r.setup.clone()).collect();
+        let products = pairs(&stations);
+        let setup = Arc::new(Setup::new(stations, products, 64, START, 0, (0.0, 1.0)).unwrap());
+        let mut slabs = slabs(&setup, &recorded, 0..200);
+        // Bytes whose samples are all flagged.
+        for slab in &mut slabs {
+            for flagged in [5000i64..5123, 16_001..20_000] {
+                let byte = |sample: i64| ((sample - slab.first) / 4) as usize;
+                let bytes = byte(flagged.start + 3)..byte(flagged.end);
+                random.fill_bytes(&mut slab.lanes[0].bytes[bytes]);
+            }
+        }
+        let sums = Correlator::new(&setup).correlate(&slabs, 0..200).unwrap();
+        format!("{sums:?}")
+    };
+    assert_eq!(found(1), found(2));
+}
+
+/// The overlap of a baseline is counted sample by sample, and the power in it.
+#[test]
+fn overlaps_and_their_powers_are_exact() {
+    let plan = plan(2, false, 1, 1, [&[], &[]]);
+    let flags = [vec![1000..1500, 4000..4010], vec![1400..2000, 4005..9000]];
+    let mut at = 0;
+    let recorded = record_with(&plan, |track| {
+        for flag in &flags[at] {
+            track.flag(0, flag.clone());
+        }
+        at += 1;
+    });
+    let (setup, sums) = correlate(&recorded, 64, 0..240);
+    let samples = 240 * 128;
+    let bad: evlbi_wire::validity::Intervals = flags.iter().flatten().cloned().collect();
+    assert_eq!(sums.products[0].overlap, samples - bad.total());
+    assert_eq!(sums.inputs[0].good, samples - 510);
+    assert_eq!(sums.blocks, 240);
+    let mut energies = [0.0; 2];
+    for (station, energy) in energies.iter_mut().enumerate() {
+        let slab = recorded[station].track.slab(0..samples as i64);
+        let layout = &setup.stations()[station].layout;
+        let mut values = vec![0.0; samples as usize];
+        layout.codec.decode(&slab.lanes[0].bytes, &mut values);
+        for (number, value) in values.iter().enumerate() {
+            if !bad.contains(number as i64) {
+                *energy += f64::from(value * value) * 64.0;
+            }
+        }
+    }
+    let found = &sums.products[0];
+    assert!((found.energy_a / energies[0] - 1.0).abs() < 1e-6);
+    assert!((found.energy_b / energies[1] - 1.0).abs() < 1e-6);
+}
+
+/// However the blocks are shared out, the sums are the same.
+#[test]
+fn parts_sum_to_the_whole() {
+    let plan = plan(2, false, 2, 1, [&[1e-6, 1e-6], &[-2e-6]]);
+    let recorded = record_with_model(&plan);
+    let (_, whole) = correlate(&recorded, 32, 3..230);
+    for cuts in [vec![3, 40, 41, 100, 230], vec![3, 4, 229, 230]] {
+        let mut sum: Option<Sums> = None;
+        for part in cuts.windows(2) {
+            let (_, part) = correlate(&recorded, 32, part[0]..part[1]);
+            match &mut sum {
+                Some(sum) => sum.add(&part),
+                None => sum = Some(part),
+            }
+        }
+        let sum = sum.unwrap();
+        for (whole, sum) in whole.products.iter().zip(&sum.products) {
+            assert_eq!(whole.overlap, sum.overlap);
+            let scale = whole.values.iter().map(|v| v.norm()).fold(0.0, f64::max);
+            for (whole, sum) in whole.values.iter().zip(&sum.values) {
+                assert!((whole - sum).norm() < 1e-5 * scale);
+            }
+        }
+    }
+}
+
+/// Phases close round every triangle, and the order of a baseline is its sign.
+#[test]
+fn phases_close_round_triangles() {
+    for stations in 3..=8usize {
+        let mut plan = plan(2, false, 1, 1, [&[], &[]]);
+        plan.correlation = 0.7;
+        plan.duration = 0.01;
+        plan.stations = (0..stations)
+            .map(|number| StationPlan {
+                delay: vec![number as f64 * 0.7e-7 + (number * number) as f64 * 1e-8],
+                ..StationPlan::new(["Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh"][number])
+            })
+            .collect();
+        // Delays are left in, so that each baseline has a phase of its own.
+        let recorded = record(&plan);
+        let (setup, sums) = correlate(&recorded, 64, 0..600);
+        let order: Vec<(usize, usize)> = setup
+            .products()
+            .iter()
+            .map(|product| (product.a.station, product.b.station))
+            .collect();
+        assert_eq!(&order[..2], [(0, 1), (0, 2)]);
+        let value = |a: usize, b: usize| {
+            let place = order.iter().position(|pair| *pair == (a, b)).unwrap();
+            // One channel in the middle of the band.
+            sums.products[place].values[20..24]
+                .iter()
+                .sum::<Complex64>()
+        };
+        let mut closed = 0;
+        for a in 0..stations {
+            for b in a + 1..stations {
+                for c in b + 1..stations {
+                    let closure = value(a, b) * value(b, c) * value(a, c).conj();
+                    assert!(
+                        closure.arg().abs() < 0.12,
+                        "{stations}: {a} {b} {c} {}",
+                        closure.arg()
+                    );
+                    closed += 1;
+                }
+            }
+        }
+        assert_eq!(closed, stations * (stations - 1) * (stations - 2) / 6);
+        // B later than A turns V = A conj(B) forward over frequency.
+        let lower = sums.products[0].values[10..20].iter().sum::<Complex64>();
+        let upper = sums.products[0].values[40..50].iter().sum::<Complex64>();
+        assert!((upper * lower.conj()).arg() > 0.0);
+    }
+}
+
+/// A fill pattern in the middle of a payload, with a good first and last word, passes the checks of headers and
+/// of ends; here it is found.
+#[test]
+fn fill_inside_a_payload_is_found() {
+    let plan = plan(2, false, 1, 1, [&[], &[]]);
+    let station = &plan.stations().unwrap()[0];
+    let mut frames = vec![0; station.total_frames() as usize * station.frame_length()];
+    station.generator().fill(&mut frames);
+    let header = Header::parse(&frames).unwrap();
+    let layout = Layout::of(&header, station.frame_rate()).unwrap();
+    let mut payload = frames[32..1032].to_vec();
+    evlbi_wire::fill::make(&mut payload[200..360]);
+    for (trust, good) in [
+        (Trust::Exact, vec![0..800, 1440..4000]),
+        (Trust::Headers, vec![0..4000]),
+        (Trust::Blind, vec![0..4000]),
+    ] {
+        let mut track = Track::new(layout, &[0], trust);
+        track.push(0, 0, false, &payload);
+        let found: Vec<Range<i64>> = track.slab(0..4000).lanes[0].good.iter().collect();
+        assert_eq!(found, good);
+    }
+}
+
+#[test]
+fn what_cannot_be_correlated_is_refused() {
+    let recorded = record(&plan(2, false, 1, 1, [&[], &[]]));
+    let stations: Vec<StationSetup> = recorded.iter().map(|r| r.setup.clone()).collect();
+    let products = pairs(&stations);
+    let make = |stations: &[StationSetup], products: &[Product], channels: usize| {
+        Setup::new(
+            stations.to_vec(),
+            products.to_vec(),
+            channels,
+            START,
+            0,
+            (0.0, 1.0),
+        )
+    };
+    assert!(make(&stations, &products, 64).is_ok());
+    assert_eq!(
+        make(&stations, &products, 3).unwrap_err(),
+        SetupError::Channels(3)
+    );
+    assert_eq!(make(&stations, &[], 64).unwrap_err(), SetupError::Nothing);
+    assert_eq!(make(&[], &products, 64).unwrap_err(), SetupError::Nothing);
+    let other = record(&SkyPlan {
+        sample_rate: 16e6,
+        ..plan(2, false, 1, 1, [&[], &[]])
+    });
+    let mixed = [stations[0].clone(), other[1].setup.clone()];
+    let error = make(&mixed, &products, 64).unwrap_err().to_string();
+    assert!(error.contains("4000000 Hz and Jb of 8000000 Hz"), "{error}");
 }

@@ -28,6 +28,7 @@ pub use self::setup::{Band, Input, Product, Rotation, Setup, SetupError, Station
 pub use self::sums::{InputSums, ProductSums, Sums};
 
 use self::block::{Block, State};
+use self::kernel::TILE;
 use self::spectrum::Spectrograph;
 use crate::delay::OutsideModel;
 use crate::track::Slab;
@@ -46,10 +47,42 @@ pub struct Correlator {
     batch: usize,
 }
 
-/// Spectra of one input: real and imaginary parts apart, channel by channel, block after block.
-struct Spectra {
+/// Spectra of one input for some blocks: real and imaginary parts apart. A tile of channels of all blocks lies
+/// together, block after block, so that the tiles of all inputs fit the fastest cache at the same time.
+pub(crate) struct Spectra {
     re: Vec<f32>,
     im: Vec<f32>,
+    blocks: usize,
+}
+
+impl Spectra {
+    fn new(channels: usize, blocks: usize) -> Spectra {
+        let length = channels.div_ceil(TILE) * TILE * blocks;
+        Spectra {
+            re: vec![0.0; length],
+            im: vec![0.0; length],
+            blocks,
+        }
+    }
+
+    /// The tiles of a block.
+    fn block(
+        &mut self,
+        block: usize,
+    ) -> impl Iterator<Item = (&mut [f32; TILE], &mut [f32; TILE])> {
+        let re = self.re.as_chunks_mut::<TILE>().0.iter_mut();
+        let im = self.im.as_chunks_mut::<TILE>().0.iter_mut();
+        re.zip(im).skip(block).step_by(self.blocks)
+    }
+
+    /// One tile of the first blocks.
+    fn tile(&self, tile: usize, count: usize) -> (&[[f32; TILE]], &[[f32; TILE]]) {
+        let from = tile * self.blocks;
+        let of = from..from + count;
+        let re = &self.re.as_chunks::<TILE>().0[of.clone()];
+        let im = &self.im.as_chunks::<TILE>().0[of];
+        (re, im)
+    }
 }
 
 impl Correlator {
@@ -58,10 +91,7 @@ impl Correlator {
         let inputs = setup.inputs().count();
         let bytes = inputs * setup.channels() * 8;
         let batch = (CACHE / bytes).clamp(1, MOST_BLOCKS);
-        let spectra = || Spectra {
-            re: vec![0.0; batch * setup.channels()],
-            im: vec![0.0; batch * setup.channels()],
-        };
+        let spectra = || Spectra::new(setup.channels(), batch);
         Correlator {
             setup: Arc::clone(setup),
             spectrograph: Spectrograph::new(setup),
@@ -94,20 +124,20 @@ impl Correlator {
         sums: &mut Sums,
     ) -> Result<(), OutsideModel> {
         let setup = Arc::clone(&self.setup);
-        let channels = setup.channels();
         let count = (blocks.end - blocks.start) as usize;
         for (place, number) in blocks.enumerate() {
             let block = Block::look(&setup, slabs, number)?;
-            let rows = place * channels..(place + 1) * channels;
             for (input, spectra) in setup.inputs().zip(&mut self.spectra) {
-                let (re, im) = (&mut spectra.re[rows.clone()], &mut spectra.im[rows.clone()]);
                 if block.state(&setup, input) == State::Empty {
-                    re.fill(0.0);
-                    im.fill(0.0);
+                    for (re, im) in spectra.block(place) {
+                        re.fill(0.0);
+                        im.fill(0.0);
+                    }
                     continue;
                 }
+                let slab = &slabs[input.station];
                 self.spectrograph
-                    .take(&setup, input, &slabs[input.station], &block, (re, im));
+                    .take(&setup, input, slab, &block, spectra.block(place));
             }
             sums.add_goods(&setup, &block, &self.spectrograph);
         }
@@ -116,18 +146,27 @@ impl Correlator {
         Ok(())
     }
 
+    /// Multiplies tile by tile, all pairs of each.
     fn multiply(&self, count: usize, sums: &mut Sums) {
-        let of = |index: usize| {
-            let Spectra { re, im } = &self.spectra[index];
-            (re.as_slice(), im.as_slice())
-        };
-        for (index, input) in sums.inputs.iter_mut().enumerate() {
-            self.spectrograph.square(of(index), count, &mut input.power);
-        }
-        for (product, sums) in self.setup.products().iter().zip(&mut sums.products) {
-            let (a, b) = (self.setup.index(product.a), self.setup.index(product.b));
-            self.spectrograph
-                .multiply(of(a), of(b), count, &mut sums.values);
+        let tiles = self.setup.channels().div_ceil(TILE);
+        let products: Vec<(usize, usize)> = self
+            .setup
+            .products()
+            .iter()
+            .map(|product| (self.setup.index(product.a), self.setup.index(product.b)))
+            .collect();
+        for tile in 0..tiles {
+            let at = tile * TILE;
+            for (spectra, input) in self.spectra.iter().zip(&mut sums.inputs) {
+                let power = &mut input.power[at..];
+                self.spectrograph.square(spectra.tile(tile, count), power);
+            }
+            for ((a, b), sums) in products.iter().zip(&mut sums.products) {
+                let (a, b) = (&self.spectra[*a], &self.spectra[*b]);
+                let values = &mut sums.values[at..];
+                self.spectrograph
+                    .multiply(a.tile(tile, count), b.tile(tile, count), values);
+            }
         }
     }
 }

@@ -8,7 +8,10 @@ use rustfft::num_complex::{Complex32, Complex64};
 /// Factors of a rotation that are made at a time.
 const RUN: usize = 32;
 /// Channels that are multiplied at a time: their sums stay in registers.
-const TILE: usize = 32;
+pub const TILE: usize = RUN;
+
+/// A tile of channels of some blocks: real and imaginary parts.
+pub type Tiles<'a> = (&'a [[f32; TILE]], &'a [[f32; TILE]]);
 
 /// `exp(2 pi i turns)`.
 fn cis(turns: f64) -> Complex64 {
@@ -65,6 +68,19 @@ pub fn join(samples: &[f32], joined: &mut [Complex32]) {
     }
 }
 
+/// The spectrum of real samples from the transform of them as pairs, even ones real and odd ones imaginary, whose
+/// first point is at its end again: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, Z* being its mirror.
+#[inline(always)]
+pub fn split(halves: &[Complex32], factors: &[Complex32], bins: &mut [Complex32]) {
+    let there = halves.iter().zip(halves.iter().rev());
+    for ((bin, factor), (z, mirror)) in bins.iter_mut().zip(factors).zip(there) {
+        let (even_re, even_im) = (z.re + mirror.re, z.im - mirror.im);
+        let (odd_re, odd_im) = (z.im + mirror.im, mirror.re - z.re);
+        bin.re = 0.5 * (even_re + factor.re * odd_re - factor.im * odd_im);
+        bin.im = 0.5 * (even_im + factor.re * odd_im + factor.im * odd_re);
+    }
+}
+
 /// Sum of the squares.
 #[inline(always)]
 pub fn energy(samples: &[f32]) -> f64 {
@@ -81,11 +97,15 @@ pub fn energy(samples: &[f32]) -> f64 {
 
 /// Rotates a spectrum by `start` turns and `step` turns more each channel, and takes its parts apart.
 #[inline(always)]
-pub fn level(bins: &[Complex32], start: f64, step: f64, re: &mut [f32], im: &mut [f32]) {
+pub fn level<'a>(
+    bins: &[Complex32],
+    start: f64,
+    step: f64,
+    tiles: impl Iterator<Item = (&'a mut [f32; TILE], &'a mut [f32; TILE])>,
+) {
     let (fine_re, fine_im, next) = factors(step);
     let mut run = cis(start);
-    let parts = re.chunks_mut(RUN).zip(im.chunks_mut(RUN));
-    for (bins, (re, im)) in bins.chunks(RUN).zip(parts) {
+    for (bins, (re, im)) in bins.chunks(RUN).zip(tiles) {
         let (c, s) = (run.re as f32, run.im as f32);
         let fine = fine_re.iter().zip(&fine_im);
         for (((bin, re), im), (fine_re, fine_im)) in bins.iter().zip(re).zip(im).zip(fine) {
@@ -97,56 +117,31 @@ pub fn level(bins: &[Complex32], start: f64, step: f64, re: &mut [f32], im: &mut
     }
 }
 
-/// Adds A conj(B) of `count` spectra to `values`.
+/// Adds A conj(B) of some blocks to `values`, a tile of them or what is left.
 #[inline(always)]
-pub fn multiply(a: (&[f32], &[f32]), b: (&[f32], &[f32]), count: usize, values: &mut [Complex64]) {
-    let channels = values.len();
-    for (tile, values) in values.chunks_mut(TILE).enumerate() {
-        let (mut re, mut im) = ([0.0f32; TILE], [0.0f32; TILE]);
-        for spectrum in 0..count {
-            let at = spectrum * channels + tile * TILE;
-            let row = at..at + values.len();
-            let (ar, ai) = (&a.0[row.clone()], &a.1[row.clone()]);
-            let (br, bi) = (&b.0[row.clone()], &b.1[row]);
-            if let (Ok(ar), Ok(ai), Ok(br), Ok(bi)) = (
-                <&[f32; TILE]>::try_from(ar),
-                <&[f32; TILE]>::try_from(ai),
-                <&[f32; TILE]>::try_from(br),
-                <&[f32; TILE]>::try_from(bi),
-            ) {
-                for n in 0..TILE {
-                    re[n] += ar[n] * br[n] + ai[n] * bi[n];
-                    im[n] += ai[n] * br[n] - ar[n] * bi[n];
-                }
-            } else {
-                for n in 0..values.len() {
-                    re[n] += ar[n] * br[n] + ai[n] * bi[n];
-                    im[n] += ai[n] * br[n] - ar[n] * bi[n];
-                }
-            }
+pub fn multiply(a: Tiles<'_>, b: Tiles<'_>, values: &mut [Complex64]) {
+    let (mut re, mut im) = ([0.0f32; TILE], [0.0f32; TILE]);
+    for ((ar, ai), (br, bi)) in a.0.iter().zip(a.1).zip(b.0.iter().zip(b.1)) {
+        for n in 0..TILE {
+            re[n] += ar[n] * br[n] + ai[n] * bi[n];
+            im[n] += ai[n] * br[n] - ar[n] * bi[n];
         }
-        for ((value, re), im) in values.iter_mut().zip(re).zip(im) {
-            *value += Complex64::new(f64::from(re), f64::from(im));
-        }
+    }
+    for ((value, re), im) in values.iter_mut().zip(re).zip(im) {
+        *value += Complex64::new(f64::from(re), f64::from(im));
     }
 }
 
-/// Adds the power of `count` spectra to `power`.
+/// Adds the power of some blocks to `power`, a tile of it or what is left.
 #[inline(always)]
-pub fn square(a: (&[f32], &[f32]), count: usize, power: &mut [f64]) {
-    let channels = power.len();
-    for (tile, power) in power.chunks_mut(TILE).enumerate() {
-        let mut sums = [0.0f32; TILE];
-        for spectrum in 0..count {
-            let at = spectrum * channels + tile * TILE;
-            let row = at..at + power.len();
-            let parts = a.0[row.clone()].iter().zip(&a.1[row]);
-            for (sum, (re, im)) in sums.iter_mut().zip(parts) {
-                *sum += re * re + im * im;
-            }
+pub fn square(a: Tiles<'_>, power: &mut [f64]) {
+    let mut sums = [0.0f32; TILE];
+    for (re, im) in a.0.iter().zip(a.1) {
+        for n in 0..TILE {
+            sums[n] += re[n] * re[n] + im[n] * im[n];
         }
-        for (power, sum) in power.iter_mut().zip(sums) {
-            *power += f64::from(sum);
-        }
+    }
+    for (power, sum) in power.iter_mut().zip(sums) {
+        *power += f64::from(sum);
     }
 }

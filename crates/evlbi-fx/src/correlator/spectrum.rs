@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use evlbi_wire::validity::Intervals;
 use pulp::Arch;
-use realfft::{RealFftPlanner, RealToComplex};
 use rustfft::num_complex::{Complex32, Complex64};
 use rustfft::{Fft, FftPlanner};
 
 use super::block::{Block, Good, Placed};
-use super::kernel;
+use super::kernel::{self, TILE, Tiles};
 use super::setup::{Band, Input, Rotation, Setup};
 use crate::track::{Layout, Slab};
 
@@ -26,6 +25,8 @@ pub struct Spectrograph {
     /// Components of one channel.
     samples: Vec<f32>,
     bins: Vec<Complex32>,
+    /// Transform of pairs of real samples.
+    halves: Vec<Complex32>,
     turned: Vec<Complex32>,
     scratch: Vec<Complex32>,
     /// Squares of the samples of each input, times the number of channels.
@@ -38,10 +39,10 @@ pub struct Spectrograph {
 struct Plan {
     /// Samples of a block.
     length: usize,
-    /// Samples are rotated, or complex from the beginning.
-    complex: Arc<dyn Fft<f32>>,
-    /// Samples are real.
-    real: Option<Arc<dyn RealToComplex<f32>>>,
+    /// Of complex samples: those that are rotated or complex from the beginning, or pairs of real ones.
+    transform: Arc<dyn Fft<f32>>,
+    /// Samples are real and transformed in pairs: factors that take the spectra of the two apart.
+    pairs: Option<Vec<Complex32>>,
 }
 
 impl Plan {
@@ -49,16 +50,16 @@ impl Plan {
         let parts = if layout.complex { 2 } else { 1 };
         let length = 2 * setup.channels() / parts;
         let is_real = !layout.complex && setup.rotation() == Rotation::Blocks;
+        let points = if is_real { length / 2 } else { length };
+        let factor = |bin: usize| {
+            let turn = Complex64::cis(-std::f64::consts::TAU * bin as f64 / length as f64);
+            Complex32::new(turn.re as f32, turn.im as f32)
+        };
         Plan {
             length,
-            complex: FftPlanner::new().plan_fft_forward(length),
-            real: is_real.then(|| RealFftPlanner::new().plan_fft_forward(length)),
+            transform: FftPlanner::new().plan_fft_forward(points),
+            pairs: is_real.then(|| (0..=points).map(factor).collect()),
         }
-    }
-
-    fn scratch(&self) -> usize {
-        let real = self.real.as_ref().map_or(0, |plan| plan.get_scratch_len());
-        self.complex.get_inplace_scratch_len().max(real)
     }
 }
 
@@ -67,7 +68,10 @@ impl Spectrograph {
     pub fn new(setup: &Setup) -> Spectrograph {
         let layouts = setup.stations().iter().map(|station| &station.layout);
         let plans: Vec<Plan> = layouts.map(|layout| Plan::new(setup, layout)).collect();
-        let scratch = plans.iter().map(Plan::scratch).max().unwrap_or(0);
+        let scratch = plans
+            .iter()
+            .map(|plan| plan.transform.get_inplace_scratch_len());
+        let scratch = scratch.max().unwrap_or(0);
         let inputs = setup.inputs().count();
         Spectrograph {
             arch: Arch::new(),
@@ -77,6 +81,7 @@ impl Spectrograph {
             skip: 0,
             samples: Vec::new(),
             bins: vec![Complex32::default(); 2 * setup.channels() + 1],
+            halves: vec![Complex32::default(); setup.channels() + 1],
             turned: vec![Complex32::default(); setup.channels()],
             scratch: vec![Complex32::default(); scratch],
             energies: vec![0.0; inputs],
@@ -106,14 +111,14 @@ impl Spectrograph {
     }
 
     /// Makes the spectrum of an input that has good samples in this block: real and imaginary parts, in ascending
-    /// sky frequency.
-    pub fn take(
+    /// sky frequency, in tiles.
+    pub fn take<'a>(
         &mut self,
         setup: &Setup,
         input: Input,
         slab: &Slab,
         block: &Block,
-        (re, im): (&mut [f32], &mut [f32]),
+        tiles: impl Iterator<Item = (&'a mut [f32; TILE], &'a mut [f32; TILE])>,
     ) {
         let station = &setup.stations()[input.station];
         let band = &station.bands[input.band];
@@ -125,7 +130,7 @@ impl Spectrograph {
         }
         self.weigh(setup, &station.layout, input, block.is_partial);
         let turns = self.transform(setup, &station.layout, input.station, band, placed);
-        self.level(setup, input.station, band, placed, turns, (re, im));
+        self.level(setup, input.station, band, placed, turns, tiles);
     }
 
     /// Decodes the block of a whole thread.
@@ -137,8 +142,8 @@ impl Spectrograph {
         slab: &Slab,
         placed: &Placed,
     ) {
-        if self.raw_of.replace((station, lane, placed.first)) == Some((station, lane, placed.first))
-        {
+        let of = (station, lane, placed.first);
+        if self.raw_of.replace(of) == Some(of) && layout.channels > 1 {
             return;
         }
         let bits = layout.bits() as i64;
@@ -154,16 +159,24 @@ impl Spectrograph {
         } else {
             (from % 8 / code) as usize
         };
-        self.raw.clear();
-        self.raw.resize(self.skip + components, 0.0);
+        // One channel needs no picking.
+        let raw = if layout.channels == 1 && self.skip == 0 {
+            &mut self.samples
+        } else {
+            &mut self.raw
+        };
+        raw.resize(self.skip + components, 0.0);
         let start = ((from / 8) as usize).min(bytes.len());
-        layout
-            .codec
-            .decode(&bytes[start..], &mut self.raw[before..]);
+        let there = layout.codec.decode(&bytes[start..], &mut raw[before..]);
+        raw[..before].fill(0.0);
+        raw[before + there..].fill(0.0);
     }
 
     /// Picks one channel.
     fn select(&mut self, layout: &Layout, station: usize, channel: usize) {
+        if layout.channels == 1 && self.skip == 0 {
+            return;
+        }
         let raw = &self.raw[self.skip..];
         let group = if layout.complex { 2 } else { 1 };
         self.samples.clear();
@@ -221,6 +234,7 @@ impl Spectrograph {
         let Spectrograph {
             arch,
             bins,
+            halves,
             samples,
             scratch,
             ..
@@ -228,11 +242,10 @@ impl Spectrograph {
         // In the middle of the block; the sample there was taken `residual` before its time.
         let middle = turns(band.zero_hz, placed.delay - placed.rate * placed.residual);
         let step = band.zero_hz * placed.rate / layout.sample_rate() as f64;
-        let bins = &mut bins[..];
-        if let Some(real) = &plan.real {
-            let bins = &mut bins[..plan.length / 2 + 1];
-            // Only wrong lengths make it fail.
-            let _ = real.process_with_scratch(samples, bins, scratch);
+        if plan.pairs.is_some() {
+            let halves = &mut halves[..plan.length / 2];
+            kernel::join(samples, halves);
+            plan.transform.process_with_scratch(halves, scratch);
             return middle;
         }
         let bins = &mut bins[..plan.length];
@@ -243,24 +256,25 @@ impl Spectrograph {
             (true, true) => arch.dispatch(|| kernel::rotate_complex(samples, start, step, bins)),
             (true, false) => kernel::join(samples, bins),
         }
-        plan.complex.process_with_scratch(bins, scratch);
+        plan.transform.process_with_scratch(bins, scratch);
         if rotated { 0.0 } else { middle }
     }
 
     /// Takes the rest of the delay out, and puts the channels in ascending sky frequency.
-    fn level(
+    fn level<'a>(
         &mut self,
         setup: &Setup,
         station: usize,
         band: &Band,
         placed: &Placed,
         turns: f64,
-        (re, im): (&mut [f32], &mut [f32]),
+        tiles: impl Iterator<Item = (&'a mut [f32; TILE], &'a mut [f32; TILE])>,
     ) {
         let Spectrograph {
             arch,
             plans,
             bins,
+            halves,
             turned,
             ..
         } = self;
@@ -268,7 +282,12 @@ impl Spectrograph {
         let plan = &plans[station];
         let lowest = band.edge_hz - band.zero_hz;
         let first = (lowest / width).round() as i64;
-        let ascending: &[Complex32] = if plan.real.is_some() && first < 0 {
+        if let Some(factors) = &plan.pairs {
+            // The transform repeats itself.
+            halves[plan.length / 2] = halves[0];
+            arch.dispatch(|| kernel::split(halves, factors, bins));
+        }
+        let ascending: &[Complex32] = if plan.pairs.is_some() && first < 0 {
             // Negative frequencies of a real signal.
             for (channel, turned) in turned.iter_mut().enumerate() {
                 let bin = (first + channel as i64).unsigned_abs() as usize;
@@ -276,7 +295,11 @@ impl Spectrograph {
             }
             turned
         } else {
-            let length = plan.length;
+            let length = if plan.pairs.is_some() {
+                channels + 1
+            } else {
+                plan.length
+            };
             let from = first.rem_euclid(length as i64) as usize;
             if from + channels <= length {
                 &bins[from..from + channels]
@@ -289,23 +312,17 @@ impl Spectrograph {
         };
         let start = turns + lowest * placed.residual;
         let step = width * placed.residual;
-        arch.dispatch(|| kernel::level(ascending, start, step, re, im));
+        arch.dispatch(|| kernel::level(ascending, start, step, tiles));
     }
 
-    /// Multiplies the spectra of `count` blocks and adds the products.
-    pub fn multiply(
-        &self,
-        a: (&[f32], &[f32]),
-        b: (&[f32], &[f32]),
-        count: usize,
-        values: &mut [Complex64],
-    ) {
-        self.arch.dispatch(|| kernel::multiply(a, b, count, values));
+    /// Multiplies a tile of some blocks and adds the products.
+    pub fn multiply(&self, a: Tiles<'_>, b: Tiles<'_>, values: &mut [Complex64]) {
+        self.arch.dispatch(|| kernel::multiply(a, b, values));
     }
 
-    /// Adds the power of the spectra of `count` blocks.
-    pub fn square(&self, a: (&[f32], &[f32]), count: usize, power: &mut [f64]) {
-        self.arch.dispatch(|| kernel::square(a, count, power));
+    /// Adds the power of a tile of some blocks.
+    pub fn square(&self, a: Tiles<'_>, power: &mut [f64]) {
+        self.arch.dispatch(|| kernel::square(a, power));
     }
 }
 

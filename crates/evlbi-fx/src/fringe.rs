@@ -72,6 +72,20 @@ pub fn search(visibilities: &Visibilities<'_>, window: &Window) -> Fringe {
     let grid = Grid::new(visibilities, window);
     let (delay, rate) = grid.peak(visibilities);
     let (delay, rate) = refine(visibilities, &grid, delay, rate);
+    measure(visibilities, &grid, delay, rate)
+}
+
+/// What lies at the delay and the rate of another fringe, in the window of that.
+pub fn at(visibilities: &Visibilities<'_>, known: &Fringe) -> Fringe {
+    let window = Window {
+        delay_s: Some(known.window.0),
+        rate_hz: Some(known.window.1),
+    };
+    let grid = Grid::new(visibilities, &window);
+    measure(visibilities, &grid, known.delay_s, known.rate_hz)
+}
+
+fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -> Fringe {
     let moments = Moments::at(visibilities, delay, rate);
     let amplitude = moments.sum.norm();
     let snr = if visibilities.noise > 0.0 {

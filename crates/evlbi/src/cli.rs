@@ -389,9 +389,47 @@ pub struct SkyArgs {
 
 #[derive(Args, Clone)]
 pub struct CorrelateArgs {
-    /// Recordings, one a station, in the order of the model's stations
+    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT, a stream each
     #[arg(required = true, num_args = 2..=32)]
-    pub files: Vec<PathBuf>,
+    pub files: Vec<String>,
+    #[command(flatten)]
+    pub options: CorrelateOptions,
+    /// Correlate only part K of N of the integrations; the parts' sums are the whole
+    #[arg(long, value_name = "K/N", conflicts_with = "live")]
+    pub chunk: Option<Chunk>,
+    /// Receive streams and correlate them as they come; one line an integration
+    #[arg(long)]
+    pub live: bool,
+    #[command(flatten)]
+    pub streams: StreamArgs,
+    /// Write visibilities (SWIN, as DiFX) and a summary here
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Overwrite results that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output (with --live one a line for each integration before it)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How streams are received that are correlated as they come.
+#[derive(Args, Clone)]
+pub struct StreamArgs {
+    /// With --live: how long a station that is late is waited for
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "live")]
+    pub wait: Duration,
+    /// With --live: end after this time without a datagram
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
+    pub idle: Option<Duration>,
+    /// With --live: end this long after the start
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
+    pub duration: Option<Duration>,
+}
+
+/// How stations are correlated.
+#[derive(Args, Clone)]
+pub struct CorrelateOptions {
     /// Delay model of DiFX; the .input beside it gives frequencies, side bands and clocks
     #[arg(long, value_name = "X.im", conflicts_with_all = ["delay", "freq", "polarisations"])]
     pub model: Option<PathBuf>,
@@ -431,21 +469,9 @@ pub struct CorrelateArgs {
     /// Leave out a time of a station: NAME:FROM..TO in seconds since the first recording's first second
     #[arg(long, value_name = "FLAG")]
     pub flag: Vec<Flag>,
-    /// Correlate only part K of N of the integrations; the parts' sums are the whole
-    #[arg(long, value_name = "K/N")]
-    pub chunk: Option<Chunk>,
     /// Threads that correlate [default: one a processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Write visibilities (SWIN, as DiFX) and a summary here
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Overwrite results that exist
-    #[arg(long)]
-    pub force: bool,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn polarisations(text: &str) -> Result<String, String> {

@@ -9,7 +9,7 @@ mod tamper;
 pub mod visibilities;
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,7 @@ use evlbi_fx::quantise;
 use evlbi_fx::track::Counts;
 use serde::Serialize;
 
-use crate::cli::CorrelateArgs;
+use crate::cli::{CorrelateArgs, CorrelateOptions};
 use crate::output;
 use crate::units::{show_count, show_seconds};
 
@@ -27,8 +27,9 @@ pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 pub use self::run::Periods;
 pub use self::series::{Amplitude, Found, Series};
 pub use self::station::{StationFile, StationReader};
+pub use self::tamper::Tamper;
 
-use self::plan::Plan;
+use self::plan::{Plan, Shape};
 use self::visibilities::VisibilityWriter;
 
 /// Dumps that a fringe is searched in, at least, where the blocks are short enough.
@@ -70,7 +71,7 @@ struct SearchWindow {
 #[derive(Serialize)]
 struct StationResult {
     name: String,
-    file: PathBuf,
+    source: String,
     sample_rate: i64,
     bits: u8,
     complex: bool,
@@ -134,7 +135,14 @@ struct AutoResult {
 
 /// Correlates as the options say.
 pub fn run(args: &CorrelateArgs) -> Result<()> {
-    let correlation = correlate(args)?;
+    let recordings = Recordings::open(&args.files, &args.options)?;
+    let output = args.out.as_ref().map(|directory| Output {
+        directory: directory.as_path(),
+        force: args.force,
+    });
+    let correlation = correlate(&recordings, &args.options, args.chunk, output, &mut |_| {
+        Ok(None)
+    })?;
     let result = correlation.result(args)?;
     if let Some(directory) = &args.out {
         output::write_json(&directory.join("summary.json"), &result)?;
@@ -191,39 +199,78 @@ pub struct Correlation {
     integration: f64,
 }
 
-fn correlate(args: &CorrelateArgs) -> Result<Correlation> {
-    let files = open(args)?;
-    let codes: Vec<Option<String>> = files.iter().map(StationFile::code).collect();
-    let plan = match &args.model {
-        Some(model) => plan::by_model(&files, model, args)?,
-        None => plan::by_options(&files, &plan::names(&args.files, &codes), args)?,
-    };
+/// Recordings of several stations.
+pub struct Recordings {
+    pub paths: Vec<String>,
+    pub files: Vec<StationFile>,
+    pub shapes: Vec<Shape>,
+}
+
+impl Recordings {
+    /// Opens them.
+    pub fn open(paths: &[String], options: &CorrelateOptions) -> Result<Recordings> {
+        let rate = options.sample_rate.map(|rate| rate.0.round() as u64);
+        let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust.into());
+        let files = paths
+            .iter()
+            .map(open)
+            .collect::<Result<Vec<StationFile>>>()?;
+        Ok(Recordings {
+            paths: paths.to_vec(),
+            shapes: files.iter().map(|file| file.shape().clone()).collect(),
+            files,
+        })
+    }
+}
+
+/// Where visibilities are written.
+pub struct Output<'a> {
+    directory: &'a Path,
+    force: bool,
+}
+
+/// Correlates recordings; `tamper` may harm each on its way.
+pub fn correlate(
+    recordings: &Recordings,
+    options: &CorrelateOptions,
+    chunk: Option<Chunk>,
+    output: Option<Output<'_>>,
+    tamper: &mut dyn FnMut(usize) -> Result<Option<Tamper>>,
+) -> Result<Correlation> {
+    let Recordings {
+        paths,
+        files,
+        shapes,
+    } = recordings;
+    let plan = plan::plan(paths, shapes, options)?;
     let names: Vec<String> = plan.stations.iter().map(|s| s.name.clone()).collect();
     let (averaged, model) = (plan.averaged, plan.model.clone());
-    let job = Job::new(plan, &files, args.chunk)?;
-    let mut writer = match &args.out {
-        Some(directory) => Some(VisibilityWriter::create(
+    let job = Job::of_files(plan, files, chunk)?;
+    let mut writer = match output {
+        Some(Output { directory, force }) => Some(VisibilityWriter::create(
             directory,
             &job.setup,
             model,
             averaged,
             job.integration,
             job.begins(job.range.start),
-            args.force,
+            force,
         )?),
         None => None,
     };
     let mut readers = files
         .iter()
         .zip(&names)
-        .map(|(file, name)| {
-            let flags = args.flag.iter().filter(|flag| flag.station == *name);
-            file.read(job.setup.epoch(), None, flags, files[0].first_second())
+        .enumerate()
+        .map(|(index, (file, name))| {
+            let flags = options.flag.iter().filter(|flag| flag.station == *name);
+            let since = shapes[0].first_second;
+            file.read(job.setup.epoch(), tamper(index)?, flags, since)
         })
         .collect::<Result<Vec<StationReader>>>()?;
-    check_flags(args, &names)?;
+    check_flags(options, &names)?;
     let mut series = job.series();
-    let threads = threads(args.threads);
+    let threads = threads(options.threads);
     let counts = run::run(
         &job.setup,
         &mut readers,
@@ -243,7 +290,7 @@ fn correlate(args: &CorrelateArgs) -> Result<Correlation> {
         names,
         visibilities,
         counts,
-        threads: files.iter().map(|file| file.threads().len()).collect(),
+        threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
         correlated: job.correlated(),
         integration: job.integration,
         spans: job.spans,
@@ -252,20 +299,23 @@ fn correlate(args: &CorrelateArgs) -> Result<Correlation> {
     })
 }
 
-fn open(args: &CorrelateArgs) -> Result<Vec<StationFile>> {
-    let rate = args.sample_rate.map(|rate| rate.0.round() as u64);
-    let open = |path: &PathBuf| StationFile::open(path, rate, args.trust.into());
-    args.files.iter().map(open).collect()
-}
-
-fn check_flags(args: &CorrelateArgs, names: &[String]) -> Result<()> {
-    match args.flag.iter().find(|flag| !names.contains(&flag.station)) {
+fn check_flags(options: &CorrelateOptions, names: &[String]) -> Result<()> {
+    let unknown = |flag: &&Flag| !names.contains(&flag.station);
+    match options.flag.iter().find(unknown) {
         Some(flag) => bail!(
             "--flag names station {}, and the stations are {}",
             flag.station,
             names.join(", ")
         ),
         None => Ok(()),
+    }
+}
+
+/// Where fringes are searched.
+pub fn window(options: &CorrelateOptions) -> Window {
+    Window {
+        delay_s: options.delay_window.map(|window| window.as_secs_f64()),
+        rate_hz: options.rate_window.map(|window| window.0),
     }
 }
 
@@ -285,11 +335,11 @@ pub struct Job {
 }
 
 impl Job {
-    /// Takes all integrations in which two stations have data, or a chunk of them.
-    pub fn new(plan: Plan, files: &[StationFile], chunk: Option<Chunk>) -> Result<Job> {
+    /// Takes all integrations in which two recordings have data, or a chunk of them.
+    pub fn of_files(plan: Plan, files: &[StationFile], chunk: Option<Chunk>) -> Result<Job> {
         let stations = files.iter().enumerate();
         let spans = stations
-            .map(|(index, file)| plan.span(index, file))
+            .map(|(index, file)| plan.span(index, &file.samples(plan.epoch)?))
             .collect::<Result<Vec<Range<i64>>>>()?;
         let common = common(&spans).with_context(|| {
             let shown = plan.stations.iter().zip(&spans).map(|(station, span)| {
@@ -375,10 +425,7 @@ impl Correlation {
     }
 
     fn result(&self, args: &CorrelateArgs) -> Result<CorrelateResult> {
-        let window = Window {
-            delay_s: args.delay_window.map(|window| window.as_secs_f64()),
-            rate_hz: args.rate_window.map(|window| window.0),
-        };
+        let window = window(&args.options);
         let setup = &self.setup;
         let rate = setup.part_rate() as f64;
         let start = setup.first_part(0) + self.correlated.start;
@@ -415,14 +462,14 @@ impl Correlation {
             .find(index, self.span(product.a, product.b), window)
     }
 
-    fn stations(&self, files: &[PathBuf]) -> Vec<StationResult> {
+    fn stations(&self, files: &[String]) -> Vec<StationResult> {
         let stations = self.setup.stations().iter().zip(files);
         let read = self.counts.iter().zip(&self.threads);
         stations
             .zip(read)
             .map(|((station, file), (counts, threads))| StationResult {
                 name: station.name.clone(),
-                file: file.clone(),
+                source: file.clone(),
                 sample_rate: station.layout.sample_rate(),
                 bits: station.layout.codec.bits(),
                 complex: station.layout.complex,

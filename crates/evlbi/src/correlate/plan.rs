@@ -7,12 +7,25 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_fx::correlator::{Band, Input, Product, Setup, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, Polynomial};
 use evlbi_fx::difx::{self, Model};
+use evlbi_fx::track::Layout;
 
 use super::options::DelayTerms;
-use super::station::StationFile;
-use crate::cli::{CorrelateArgs, SideBand};
+use crate::cli::{CorrelateOptions, SideBand};
 
 const DAY: i64 = 86_400;
+
+/// What a station records, whether it lies in a file or comes as a stream.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How its samples lie.
+    pub layout: Layout,
+    /// Its threads, ascending.
+    pub threads: Vec<u16>,
+    /// Its code, if its headers have one.
+    pub code: Option<String>,
+    /// UTC second of its first frame.
+    pub first_second: i64,
+}
 
 /// A set-up before the length of the run is known.
 pub struct Plan {
@@ -31,17 +44,24 @@ pub struct Plan {
     pub model: Option<Model>,
 }
 
+/// Sets stations up as a model says, or else the options.
+pub fn plan(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> Result<Plan> {
+    match &options.model {
+        Some(model) => by_model(shapes, model, options),
+        None => by_options(shapes, &names(files, shapes), options),
+    }
+}
+
 /// Sets stations up as the options say. Bands of a station are its threads' channels in their order; those of
 /// several polarisations follow each other at each frequency.
-pub fn by_options(files: &[StationFile], names: &[String], args: &CorrelateArgs) -> Result<Plan> {
-    let first = files.first().and_then(StationFile::first_second);
-    let first = first.context("the first recording has no time")?;
+fn by_options(shapes: &[Shape], names: &[String], args: &CorrelateOptions) -> Result<Plan> {
+    let first = shapes.first().map_or(0, |shape| shape.first_second);
     let polarisations: Vec<char> = args.polarisations.chars().collect();
-    if args.delay.len() > files.len() {
+    if args.delay.len() > shapes.len() {
         bail!(
             "--delay was given {} times for {} recordings",
             args.delay.len(),
-            files.len()
+            shapes.len()
         );
     }
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
@@ -49,7 +69,7 @@ pub fn by_options(files: &[StationFile], names: &[String], args: &CorrelateArgs)
         bail!("a delay that changes turns the phase by the sky frequency, which --freq says");
     }
     let mut stations = Vec::new();
-    for (index, (file, name)) in files.iter().zip(names).enumerate() {
+    for (index, (shape, name)) in shapes.iter().zip(names).enumerate() {
         let mut delay = Delay::default();
         if let Some(DelayTerms(coefficients)) = args.delay.get(index) {
             delay.add(Polynomial {
@@ -59,9 +79,9 @@ pub fn by_options(files: &[StationFile], names: &[String], args: &CorrelateArgs)
         }
         stations.push(StationSetup {
             name: name.clone(),
-            layout: *file.layout(),
+            layout: shape.layout,
             delay,
-            bands: bands(file, &polarisations, args)?,
+            bands: bands(shape, &polarisations, args)?,
         });
     }
     let products = products(&stations, args.cross_hands);
@@ -81,21 +101,21 @@ pub fn by_options(files: &[StationFile], names: &[String], args: &CorrelateArgs)
 }
 
 /// Sets stations up as a job of DiFX says: the files are its stations in their order.
-pub fn by_model(files: &[StationFile], path: &Path, args: &CorrelateArgs) -> Result<Plan> {
+fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Plan> {
     let model = Model::parse(&read(path)?).with_context(|| format!("in {}", path.display()))?;
     let beside = path.with_extension("input");
     let job =
         difx::Input::parse(&read(&beside)?).with_context(|| format!("in {}", beside.display()))?;
-    if files.len() > job.telescopes.len() {
+    if shapes.len() > job.telescopes.len() {
         bail!(
             "{} recordings were given, and the job of {} has {} stations",
-            files.len(),
+            shapes.len(),
             beside.display(),
             job.telescopes.len()
         );
     }
     let mut stations = Vec::new();
-    for (number, (file, telescope)) in files.iter().zip(&job.telescopes).enumerate() {
+    for (number, (shape, telescope)) in shapes.iter().zip(&job.telescopes).enumerate() {
         let of_station = |stream: &&difx::Datastream| stream.telescope == number;
         let stream = job.datastreams.iter().find(of_station).with_context(|| {
             format!(
@@ -115,9 +135,9 @@ pub fn by_model(files: &[StationFile], path: &Path, args: &CorrelateArgs) -> Res
         delay.add(telescope.clock.clone());
         stations.push(StationSetup {
             name: telescope.name.clone(),
-            layout: *file.layout(),
+            layout: shape.layout,
             delay,
-            bands: recorded_bands(file, stream, &job)
+            bands: recorded_bands(shape, stream, &job)
                 .with_context(|| format!("station {} in {}", telescope.name, beside.display()))?,
         });
     }
@@ -179,12 +199,12 @@ fn read(path: &Path) -> Result<String> {
 }
 
 fn recorded_bands(
-    file: &StationFile,
+    shape: &Shape,
     stream: &difx::Datastream,
     job: &difx::Input,
 ) -> Result<Vec<Band>> {
-    let channels = file.layout().channels;
-    let there = channels * file.threads().len();
+    let channels = shape.layout.channels;
+    let there = channels * shape.threads.len();
     if stream.bands.len() > there {
         bail!(
             "{} bands are named, and the recording has {there}",
@@ -205,10 +225,10 @@ fn recorded_bands(
     bands.collect()
 }
 
-fn bands(file: &StationFile, polarisations: &[char], args: &CorrelateArgs) -> Result<Vec<Band>> {
-    let layout = file.layout();
+fn bands(shape: &Shape, polarisations: &[char], args: &CorrelateOptions) -> Result<Vec<Band>> {
+    let layout = shape.layout;
     let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };
-    let lanes = 0..file.threads().len();
+    let lanes = 0..shape.threads.len();
     let all = lanes.flat_map(|lane| (0..layout.channels).map(move |channel| (lane, channel)));
     let mut bands = Vec::new();
     for (number, (lane, channel)) in all.enumerate() {
@@ -246,7 +266,7 @@ fn bands(file: &StationFile, polarisations: &[char], args: &CorrelateArgs) -> Re
 
 /// All pairs of stations in the order 1-2, 1-3, ...; of each the bands of the same frequency, in equal
 /// polarisations or in all.
-pub fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
+fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
     let mut products = Vec::new();
     for (a, first) in stations.iter().enumerate() {
         for (b, second) in stations.iter().enumerate().skip(a + 1) {
@@ -292,17 +312,18 @@ fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) ->
 }
 
 /// Names for the stations: their codes where these differ, else those of the files.
-pub fn names(files: &[std::path::PathBuf], codes: &[Option<String>]) -> Vec<String> {
+fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
     let differ = |names: &[String]| {
         let distinct: std::collections::HashSet<&String> = names.iter().collect();
         distinct.len() == names.len()
     };
-    if let Some(codes) = codes.iter().cloned().collect::<Option<Vec<String>>>()
+    let codes = shapes.iter().map(|shape| shape.code.clone());
+    if let Some(codes) = codes.collect::<Option<Vec<String>>>()
         && differ(&codes)
     {
         return codes;
     }
-    let stem = |file: &std::path::PathBuf| {
+    let stem = |file: &String| {
         let stem = Path::new(file).file_stem();
         stem.map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
     };
@@ -328,10 +349,14 @@ impl Plan {
     ///
     /// # Errors
     /// When its delay model says nothing about them.
-    pub fn span(&self, station: usize, file: &StationFile) -> Result<Range<i64>> {
-        let StationSetup { name, delay, .. } = &self.stations[station];
-        let rate = file.layout().sample_rate() as f64;
-        let samples = file.samples(self.epoch)?;
+    pub fn span(&self, station: usize, samples: &Range<i64>) -> Result<Range<i64>> {
+        let StationSetup {
+            name,
+            delay,
+            layout,
+            ..
+        } = &self.stations[station];
+        let rate = layout.sample_rate() as f64;
         let part = |sample: i64| -> Result<i64> {
             let seconds = sample as f64 / rate;
             let moment = Moment::at(self.epoch).plus(seconds);

@@ -11,8 +11,24 @@ use evlbi_fx::correlator::{Correlator, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::track::{Counts, Slab};
 
-use super::station::StationReader;
 use crate::progress::{Progress, interrupt};
+
+/// Where the samples of a station come from.
+pub trait Station {
+    /// The samples in `range`; those before it are forgotten.
+    ///
+    /// # Errors
+    /// When they cannot be read any more.
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab>;
+
+    /// What came in.
+    fn counts(&self) -> Counts;
+
+    /// Whether nothing comes any more that lies at or behind a sample. A recording's end is known beforehand.
+    fn is_over(&self, _sample: i64) -> bool {
+        false
+    }
+}
 
 /// Samples of a station that are handed to a thread together, about.
 const UNIT: i64 = 1 << 20;
@@ -74,7 +90,7 @@ struct Pending {
 /// station.
 pub fn run(
     setup: &Arc<Setup>,
-    stations: &mut [StationReader],
+    stations: &mut [impl Station],
     periods: Periods,
     range: Range<i64>,
     threads: usize,
@@ -96,7 +112,7 @@ pub fn run(
             next: range.start,
         };
         for period in range.clone() {
-            if stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) || are_over(setup, stations, periods.blocks(period))? {
                 break;
             }
             let pieces = pieces(setup, periods.blocks(period));
@@ -130,7 +146,25 @@ pub fn run(
         order.finish(&mut sink)
     })?;
     progress.finish();
-    Ok(stations.iter().map(StationReader::counts).collect())
+    Ok(stations.iter().map(Station::counts).collect())
+}
+
+/// Whether no station has anything for these blocks.
+fn are_over(setup: &Setup, stations: &[impl Station], blocks: Range<i64>) -> Result<bool> {
+    for (index, station) in stations.iter().enumerate() {
+        let samples = samples(setup, index, &blocks)?;
+        if !station.is_over(samples.start) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>> {
+    let name = &setup.stations()[station].name;
+    setup
+        .samples(station, blocks.clone())
+        .with_context(|| format!("station {name}"))
 }
 
 fn work(
@@ -167,14 +201,10 @@ fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
     pieces
 }
 
-fn slabs(setup: &Setup, stations: &mut [StationReader], blocks: &Range<i64>) -> Result<Vec<Slab>> {
+fn slabs(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> Result<Vec<Slab>> {
     let mut slabs = Vec::with_capacity(stations.len());
     for (index, station) in stations.iter_mut().enumerate() {
-        let name = &setup.stations()[index].name;
-        let samples = setup
-            .samples(index, blocks.clone())
-            .with_context(|| format!("station {name}"))?;
-        slabs.push(station.slab(samples)?);
+        slabs.push(station.slab(samples(setup, index, blocks)?)?);
     }
     Ok(slabs)
 }

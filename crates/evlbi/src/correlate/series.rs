@@ -34,8 +34,8 @@ pub struct ProductSeries {
     energy: Vec<f64>,
     energy_a: f64,
     energy_b: f64,
-    /// Variance of each component of the sum over all values.
-    noise: f64,
+    /// Variance of each component of the sum of a dump.
+    noise: Vec<f64>,
 }
 
 /// One input over the whole time.
@@ -81,6 +81,8 @@ pub struct Dump {
     pub amplitude: f64,
     pub phase_rad: f64,
     pub weight: f64,
+    /// Standard error of the amplitude, and of the phase where it is small.
+    pub error: f64,
 }
 
 impl Series {
@@ -129,14 +131,13 @@ impl Series {
             series.energy_b += found.energy_b;
             let of = |input: Input| &sums.inputs[self.setup.index(input)];
             let (a, b) = (of(product.a), of(product.b));
-            if a.good > 0 && b.good > 0 {
-                // Independent in each channel of each block: half of the product of the powers in either part.
-                let powers = a.power.iter().zip(&b.power);
-                let sum: f64 = powers.map(|(a, b)| a * b).sum();
-                let blocks = |good: u64| good as f64 / block;
-                series.noise +=
-                    0.5 * sum * blocks(found.overlap) / (blocks(a.good) * blocks(b.good));
-            }
+            // Independent in each channel of each block: half of the product of the powers in either part.
+            let powers = a.power.iter().zip(&b.power);
+            let sum: f64 = powers.map(|(a, b)| a * b).sum();
+            let blocks = |good: u64| (good.max(1)) as f64 / block;
+            series
+                .noise
+                .push(0.5 * sum * blocks(found.overlap) / (blocks(a.good) * blocks(b.good)));
         }
     }
 
@@ -153,8 +154,20 @@ impl Series {
 
     /// Finds the fringe of a product. `span`: parts of the time at which both stations could have had data.
     pub fn find(&self, index: usize, span: i64, window: &Window) -> Found {
+        self.found(
+            index,
+            span,
+            fringe::search(&self.visibilities(index), window),
+        )
+    }
+
+    /// A product at a known delay and rate.
+    pub fn find_at(&self, index: usize, span: i64, known: &Fringe) -> Found {
+        self.found(index, span, fringe::at(&self.visibilities(index), known))
+    }
+
+    fn found(&self, index: usize, span: i64, fringe: Fringe) -> Found {
         let series = &self.products[index];
-        let fringe = fringe::search(&self.visibilities(index), window);
         let product = self.setup.products()[index];
         let overlap: u64 = series.overlap.iter().sum();
         let weight = overlap as f64 / span.max(1) as f64;
@@ -190,18 +203,19 @@ impl Series {
         let series = &self.products[index];
         let parts = self.dump_seconds * self.setup.part_rate() as f64;
         let stopped = fringe::by_period(&self.visibilities(index), fringe);
-        let dumps = stopped.iter().zip(&series.overlap).zip(&series.energy);
+        let per_dump = series.energy.iter().zip(&series.noise);
+        let dumps = stopped.iter().zip(&series.overlap).zip(per_dump);
         dumps
             .enumerate()
-            .map(|(number, ((sum, overlap), energy))| Dump {
-                seconds: (number as f64 + 0.5) * self.dump_seconds,
-                amplitude: if *energy > 0.0 {
-                    sum.norm() / energy
-                } else {
-                    0.0
-                },
-                phase_rad: sum.arg(),
-                weight: *overlap as f64 / parts,
+            .map(|(number, ((sum, overlap), (energy, noise)))| {
+                let per_energy = |value: f64| if *energy > 0.0 { value / energy } else { 0.0 };
+                Dump {
+                    seconds: (number as f64 + 0.5) * self.dump_seconds,
+                    amplitude: per_energy(sum.norm()),
+                    phase_rad: sum.arg(),
+                    weight: *overlap as f64 / parts,
+                    error: per_energy(noise.sqrt()),
+                }
             })
             .collect()
     }
@@ -221,7 +235,7 @@ impl Series {
             first_channel_hz: band.edge_hz - band.zero_hz + offset,
             reference_hz: band.zero_hz,
             period_s: self.dump_seconds,
-            noise: self.products[index].noise,
+            noise: self.products[index].noise.iter().sum(),
         }
     }
 

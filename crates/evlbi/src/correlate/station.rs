@@ -11,6 +11,8 @@ use evlbi_wire::validity::Gaps;
 use evlbi_wire::vdif::{self, Header, StationId};
 
 use super::options::Flag;
+use super::plan::Shape;
+use super::run::Station;
 use super::tamper::Tamper;
 use crate::output;
 use crate::recording::{self, Blocks, Recording};
@@ -22,11 +24,9 @@ const MARGIN: usize = 8;
 /// The recording of one station.
 pub struct StationFile {
     recording: Recording,
-    layout: Layout,
-    threads: Vec<u16>,
+    shape: Shape,
     trust: Trust,
     gaps: Option<Gaps>,
-    code: Option<String>,
 }
 
 impl StationFile {
@@ -59,42 +59,34 @@ impl StationFile {
             Trust::Exact => read_gaps(path)?,
             _ => None,
         };
+        let first = recording
+            .first
+            .with_context(|| format!("no frame of {shown} has a time that can be believed"))?;
         Ok(StationFile {
             recording,
-            layout,
-            threads,
+            shape: Shape {
+                layout,
+                threads,
+                code: (station != StationId::default()).then(|| station.to_string()),
+                first_second: first.second,
+            },
             trust,
             gaps,
-            code: (station != StationId::default()).then(|| station.to_string()),
         })
     }
 
-    /// The station's code, if its headers have one.
-    pub fn code(&self) -> Option<String> {
-        self.code.clone()
-    }
-
-    /// How its samples lie.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// Its threads, ascending.
-    pub fn threads(&self) -> &[u16] {
-        &self.threads
-    }
-
-    /// The UTC second of its first frame.
-    pub fn first_second(&self) -> Option<i64> {
-        Some(self.recording.first?.second)
+    /// What it is.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// The samples that it holds, from the first to the last, since the UTC second `epoch`.
     pub fn samples(&self, epoch: i64) -> Result<Range<i64>> {
-        let number =
-            |time: Option<FrameTime>| Some(frame_number(time?, epoch, self.layout.frame_rate));
+        let number = |time: Option<FrameTime>| {
+            Some(frame_number(time?, epoch, self.shape.layout.frame_rate))
+        };
         let (first, last) = (number(self.recording.first), number(self.recording.last));
-        let samples = self.layout.frame_samples();
+        let samples = self.shape.layout.frame_samples();
         match (first, last) {
             (Some(first), Some(last)) if last >= first => Ok(first * samples..(last + 1) * samples),
             _ => bail!(
@@ -111,13 +103,13 @@ impl StationFile {
         epoch: i64,
         tamper: Option<Tamper>,
         flags: impl IntoIterator<Item = &'a Flag>,
-        since: Option<i64>,
+        since: i64,
     ) -> Result<StationReader> {
-        let mut track = Track::new(self.layout, &self.threads, self.trust);
+        let mut track = Track::new(self.shape.layout, &self.shape.threads, self.trust);
         for gap in self.gaps.iter().flat_map(|gaps| &gaps.time) {
-            let first = frame_number(gap.start, epoch, self.layout.frame_rate);
-            let samples = self.layout.frame_samples();
-            let bits = self.layout.bits() as i64;
+            let first = frame_number(gap.start, epoch, self.shape.layout.frame_rate);
+            let samples = self.shape.layout.frame_samples();
+            let bits = self.shape.layout.bits() as i64;
             match &gap.bytes {
                 None => {
                     let end = first.saturating_add_unsigned(gap.frames);
@@ -133,25 +125,22 @@ impl StationFile {
                 }
             }
         }
-        let rate = self.layout.sample_rate() as f64;
+        let rate = self.shape.layout.sample_rate() as f64;
         for flag in flags {
-            let of = |seconds: f64| {
-                let since = since.unwrap_or(epoch) - epoch;
-                ((since as f64 + seconds) * rate).round() as i64
-            };
-            for thread in &self.threads {
+            let of = |seconds: f64| (((since - epoch) as f64 + seconds) * rate).round() as i64;
+            for thread in &self.shape.threads {
                 track.flag(*thread, of(flag.seconds.start)..of(flag.seconds.end));
             }
         }
         let file = recording::open(&self.recording.path)?;
         Ok(StationReader {
             blocks: Blocks::new(file, self.recording.size),
-            deframer: recording::deframer(Some(self.layout.frame_rate)),
+            deframer: recording::deframer(Some(self.shape.layout.frame_rate)),
             feed: Feed {
                 track,
                 tamper,
                 epoch,
-                rate: self.layout.frame_rate,
+                rate: self.shape.layout.frame_rate,
             },
             ended: false,
         })
@@ -174,9 +163,8 @@ struct Feed {
     rate: FrameRate,
 }
 
-impl StationReader {
-    /// The samples in `range`; those before it are forgotten.
-    pub fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+impl Station for StationReader {
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
         self.feed.track.forget(range.start);
         while !self.ended && !self.feed.track.has_come_to(range.end, MARGIN) {
             let feed = &mut self.feed;
@@ -188,8 +176,7 @@ impl StationReader {
         Ok(self.feed.track.slab(range))
     }
 
-    /// What came in.
-    pub fn counts(&self) -> Counts {
+    fn counts(&self) -> Counts {
         self.feed.track.counts()
     }
 }

@@ -115,24 +115,6 @@ impl Codec {
         }
     }
 
-    /// Where [`Codec::encode`] goes from one level to the next, in units of the rms, ascending.
-    pub(crate) fn thresholds(self) -> Vec<f64> {
-        let steps = |levels: u16, first: f64, steps: f32| {
-            (0..levels - 1)
-                .map(|step| (f64::from(step) - first) / f64::from(steps))
-                .collect()
-        };
-        match self.0 {
-            Kind::Vdif1 | Kind::Mark5b1 => vec![0.0],
-            Kind::Vdif2 | Kind::Mark5b2 => {
-                let threshold = f64::from(THRESHOLD);
-                vec![-threshold, 0.0, threshold]
-            }
-            Kind::Vdif4 => steps(16, 7.5, levels::STEPS_4),
-            Kind::Vdif8 => steps(256, 127.0, levels::STEPS_8),
-        }
-    }
-
     /// How many components lie in `bytes` bytes of payload.
     pub fn components(self, bytes: usize) -> usize {
         bytes.saturating_mul(8 / usize::from(self.bits()))

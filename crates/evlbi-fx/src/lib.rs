@@ -7,6 +7,7 @@ pub mod correlator;
 pub mod delay;
 pub mod difx;
 pub mod fringe;
+pub mod loss;
 pub mod quantise;
 pub mod sky;
 pub mod statistics;

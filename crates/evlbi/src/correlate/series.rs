@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evlbi_fx::correlator::{Input, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
-use evlbi_fx::quantise;
+use evlbi_fx::quantise::{self, VanVleck};
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
@@ -189,7 +189,7 @@ impl Series {
                 ),
                 autos: of(self.input(product.a).energy, self.input(product.b).energy),
                 valid,
-                corrected: quantise::corrected(valid, codec(product.a), codec(product.b)),
+                corrected: VanVleck::between(codec(product.a), codec(product.b)).corrected(valid),
             },
             snr: fringe.snr,
             weight,

@@ -1,0 +1,276 @@
+//! What the loss of a part of the samples costs a correlation, in theory.
+//!
+//! Two stations record noise that correlates little, of equal power in all channels (white). Of the samples
+//! in the correlation the fraction `overlap` is intact at both stations. The sum of products then holds that
+//! fraction of the signal. Its noise is the sum of the products of the powers, whatever the signal:
+//!
+//! variance = overlap + k_a (lost at a only) + k_b (lost at b only) + k_a k_b (lost at both)
+//!
+//! in units of that without loss, k being the power of what stands in the place of lost samples, in units of
+//! that of the noise: 0 where they are flagged, 1.41 for random bytes of 2 bits, 1.70 for the fill pattern.
+//! So flagged loss costs sqrt(overlap) of the signal-to-noise ratio, as so much less time or bandwidth does,
+//! and loss that is not flagged costs more.
+//!
+//! **The noise of fill is in lines.** The pattern repeats every 4 bytes, every 16 samples of one channel of
+//! 2 bits, so its power lies at multiples of 1/16 of the sample rate, most of it at zero and at half of the
+//! rate: 26 % each of real 2-bit samples. [`noise`] is its power, for a signal-to-noise ratio of
+//!
+//! mean over channels of the visibility / root of the mean over channels of its variance
+//!
+//! with equal weight of all channels from zero to half of the rate, those two half, which is the sum of
+//! products at one lag. In one channel of real 2-bit samples the lines at zero and at half of the rate are
+//! equal, so that it is also the mean over the channels from zero to *below* half of the rate, and a rotation
+//! of fringes that moves one line out of the band moves the other in. [`noise_within`] is the mean over any
+//! other band, before such rotation: above the channel at zero frequency, fill has *less* power than noise.
+//!
+//! A mean of each channel's own signal-to-noise ratio, or channels weighed by their noise, see the lines in
+//! few channels only, and lose little more than where fill is flagged. Then it depends on the number of
+//! channels and the fringe rate what is lost.
+//!
+//! Fill that coincides at both stations is not noise but a signal, of k / r times the overlap of the fill in
+//! units of the amplitude without loss at zero delay and fringe rate. There is no theory of it here.
+
+use std::f64::consts::TAU;
+use std::ops::Range;
+
+use evlbi_wire::fill;
+use rustfft::num_complex::Complex64;
+
+use crate::codec::Codec;
+use crate::quantise;
+
+/// What a correlator finds in the place of lost samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Replaced {
+    /// Nothing, and it knows: they count as zero.
+    Flagged,
+    /// Random bytes that it takes for samples.
+    Random,
+    /// The fill pattern 0x11223344 that it takes for samples.
+    Fill,
+}
+
+/// How the samples of the channel in question lie in the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Samples {
+    /// Code of each component.
+    pub codec: Codec,
+    /// Channels in the payload, from 1.
+    pub channels: usize,
+    /// Which one, from 0.
+    pub channel: usize,
+    /// Whether samples have a real and an imaginary component.
+    pub complex: bool,
+}
+
+impl Samples {
+    /// One channel of real samples.
+    pub fn real(codec: Codec) -> Samples {
+        Samples {
+            codec,
+            channels: 1,
+            channel: 0,
+            complex: false,
+        }
+    }
+}
+
+/// Which parts of the time are lost to a baseline of the stations a and b, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lost {
+    a: f64,
+    b: f64,
+    both: f64,
+}
+
+impl Lost {
+    /// The fraction `a` at one station, nothing at the other.
+    pub fn at_one(a: f64) -> Lost {
+        Lost::independent(a, 0.0)
+    }
+
+    /// These fractions, each by its own chance.
+    pub fn independent(a: f64, b: f64) -> Lost {
+        let (a, b) = (a.clamp(0.0, 1.0), b.clamp(0.0, 1.0));
+        Lost { a, b, both: a * b }
+    }
+
+    /// The same wavefronts at both stations.
+    pub fn in_common(fraction: f64) -> Lost {
+        let fraction = fraction.clamp(0.0, 1.0);
+        Lost {
+            a: fraction,
+            b: fraction,
+            both: fraction,
+        }
+    }
+
+    /// The same times at both stations, in cells of `cell` seconds that are lost by chance, where one station
+    /// receives `delay` seconds after the other. A part delay / cell of the wavefronts falls into different
+    /// cells, so that f + f (1 - f) delay / cell is lost to the baseline: from `in_common` at no delay to
+    /// `independent` from one cell on. (Cells that are lost by a regular pattern share less: f + f delay /
+    /// cell.)
+    pub fn at_same_times(fraction: f64, delay: f64, cell: f64) -> Lost {
+        let lost = Lost::in_common(fraction);
+        let apart = (delay.abs() / cell.abs()).min(1.0);
+        let both = lost.a * (1.0 - apart * (1.0 - lost.a));
+        Lost { both, ..lost }
+    }
+
+    /// The fraction that is intact at both stations: the weight of the baseline if the loss is flagged.
+    pub fn overlap(self) -> f64 {
+        (1.0 - self.a - self.b + self.both).max(0.0)
+    }
+
+    /// Signal-to-noise ratio in units of that without loss, `noise` being the power of what replaces lost
+    /// samples at each station in units of the power of the noise, in the channels that are averaged.
+    pub fn snr(self, noise: [f64; 2]) -> f64 {
+        let [a, b] = noise;
+        let overlap = self.overlap();
+        let variance =
+            overlap + a * (self.a - self.both) + b * (self.b - self.both) + a * b * self.both;
+        quotient(overlap, variance.sqrt())
+    }
+
+    /// The root of the autocorrelations over all samples of both stations in units of that without loss.
+    fn autos(self, noise: [f64; 2]) -> f64 {
+        let auto = |lost: f64, noise: f64| 1.0 - lost + noise * lost;
+        (auto(self.a, noise[0]) * auto(self.b, noise[1])).sqrt()
+    }
+}
+
+/// What a correlation measures in units of what it measures without loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratios {
+    /// Amplitude, where the sum of products is divided by the number of all samples.
+    pub amplitude_by_all: f64,
+    /// Amplitude, where it is divided by the root of the autocorrelations, sums over all samples as well.
+    pub amplitude_by_autos: f64,
+    /// Amplitude, where it is divided by the number of samples that are intact at both stations. If the loss
+    /// is not flagged, someone must tell when it was. 0 if none is intact.
+    pub amplitude_by_overlap: f64,
+    /// The weight that the correlator gives: the overlap if loss is flagged, otherwise 1.
+    pub weight: f64,
+    /// Signal-to-noise ratio over the whole band, see [the module](self).
+    pub snr: f64,
+}
+
+impl Ratios {
+    /// The part of the observing time or of the bandwidth that would have done as well without loss.
+    pub fn equivalent_time(&self) -> f64 {
+        self.snr * self.snr
+    }
+}
+
+/// What theory says of a baseline of two stations with such samples. None where fill coincides with fill.
+pub fn predicted(replaced: Replaced, lost: Lost, samples: [Samples; 2]) -> Option<Ratios> {
+    if replaced == Replaced::Fill && lost.both > 0.0 {
+        return None;
+    }
+    let noise = samples.map(|samples| noise(replaced, samples));
+    let overlap = lost.overlap();
+    Some(Ratios {
+        amplitude_by_all: overlap,
+        amplitude_by_autos: quotient(overlap, lost.autos(noise)),
+        amplitude_by_overlap: quotient(overlap, overlap),
+        weight: if replaced == Replaced::Flagged {
+            overlap
+        } else {
+            1.0
+        },
+        snr: lost.snr(noise),
+    })
+}
+
+fn quotient(above: f64, below: f64) -> f64 {
+    if below == 0.0 { 0.0 } else { above / below }
+}
+
+/// Power of what replaces lost samples in units of that of sampled Gaussian noise, mean over the whole band.
+pub fn noise(replaced: Replaced, samples: Samples) -> f64 {
+    match replaced {
+        Replaced::Flagged => 0.0,
+        Replaced::Random => {
+            let levels = samples.codec.levels();
+            let squares = levels.iter().map(|level| f64::from(level * level));
+            squares.sum::<f64>() / levels.len() as f64 / quantise::power(samples.codec)
+        }
+        Replaced::Fill => fill_lines(samples).iter().map(|line| line.power).sum(),
+    }
+}
+
+/// The same, mean over a band only: `band` is in units of the sample rate, within 0 to 0.5 for real samples
+/// and -0.5 to 0.5 for complex ones. A line at its start counts, one at its end does not. Without the channel
+/// at zero frequency of N channels of real samples, the band is 0.5/N..0.5.
+pub fn noise_within(replaced: Replaced, samples: Samples, band: Range<f64>) -> f64 {
+    if replaced != Replaced::Fill {
+        return noise(replaced, samples);
+    }
+    let lines = fill_lines(samples);
+    let inside = lines.iter().filter(|line| band.contains(&line.frequency));
+    quotient(inside.map(|line| line.power).sum(), band.end - band.start)
+}
+
+/// A line in the spectrum of the fill pattern.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// In units of the sample rate, -0.5 or more and below 0.5.
+    pub frequency: f64,
+    /// In units of the power of sampled Gaussian noise over the whole band, from minus to plus half of the
+    /// sample rate.
+    pub power: f64,
+}
+
+/// The spectrum of the fill pattern in the channel, real samples having each line at both signs. Lines
+/// without power are among them.
+///
+/// The line at half of the rate stands at minus half of it, for real samples outside of 0 to 0.5.
+pub fn fill_lines(samples: Samples) -> Vec<Line> {
+    let pattern = fill_pattern(samples);
+    let length = pattern.len() as f64;
+    let components = if samples.complex { 2.0 } else { 1.0 };
+    let unit = length * length * components * quantise::power(samples.codec);
+    (0..pattern.len())
+        .map(|turn| {
+            let frequency = turn as f64 / length;
+            let terms = pattern.iter().zip(0..).map(|(value, time)| {
+                value * Complex64::from_polar(1.0, -TAU * frequency * f64::from(time))
+            });
+            Line {
+                frequency: if frequency < 0.5 {
+                    frequency
+                } else {
+                    frequency - 1.0
+                },
+                power: terms.sum::<Complex64>().norm_sqr() / unit,
+            }
+        })
+        .collect()
+}
+
+/// Complete samples of the channel over a length after which the pattern repeats.
+fn fill_pattern(samples: Samples) -> Vec<Complex64> {
+    let mut word = [0; 4];
+    fill::make(&mut word);
+    let mut values = [0.0; 32];
+    let count = samples.codec.decode(&word, &mut values);
+    let components = if samples.complex { 2 } else { 1 };
+    let component = |time: usize, part: usize| {
+        let stride = samples.channels % count;
+        let place = (time * stride + samples.channel % count) * components + part;
+        f64::from(values[place % count])
+    };
+    (0..count)
+        .map(|time| {
+            let imaginary = if samples.complex {
+                component(time, 1)
+            } else {
+                0.0
+            };
+            Complex64::new(component(time, 0), imaginary)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+use std::f64::consts::TAU;
+
+use proptest::prelude::*;
+use rand::RngExt;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+fn two_bits() -> Samples {
+    Samples::real(Codec::vdif(2).unwrap())
+}
+
+fn at_one(replaced: Replaced, fraction: f64) -> Ratios {
+    predicted(replaced, Lost::at_one(fraction), [two_bits(); 2]).unwrap()
+}
+
+fn near(a: f64, b: f64, tolerance: f64) -> bool {
+    (a - b).abs() < tolerance
+}
+
+#[test]
+fn replaced_samples_have_the_power_of_their_levels() {
+    assert_eq!(noise(Replaced::Flagged, two_bits()), 0.0);
+    assert!(near(noise(Replaced::Random, two_bits()), 1.407, 1e-3));
+    assert!(near(noise(Replaced::Fill, two_bits()), 1.701, 1e-3));
+    let one_bit = Samples::real(Codec::vdif(1).unwrap());
+    assert!(near(noise(Replaced::Random, one_bit), 1.0, 1e-12));
+    assert!(near(noise(Replaced::Fill, one_bit), 1.0, 1e-12));
+    // 0x44, 0x33, 0x22, 0x11 are 60 to 111 levels of 35.5 to the rms below the middle.
+    let eight_bits = Samples::real(Codec::vdif(8).unwrap());
+    let levels = [59.5, 76.5, 93.5, 110.5f64].map(|level| (level / 35.5).powi(2));
+    let expected = levels.iter().sum::<f64>() / 4.0 / quantise::power(eight_bits.codec);
+    assert!(near(noise(Replaced::Fill, eight_bits), expected, 1e-5));
+}
+
+#[test]
+fn a_channel_of_many_has_its_own_part_of_the_pattern() {
+    // Sixteen channels of two bits: a word is a sample of each, and each stands still. Codes of the first
+    // two: 0 and 1.
+    let channel = |channel| Samples {
+        channels: 16,
+        channel,
+        ..two_bits()
+    };
+    let power = quantise::power(two_bits().codec);
+    let high = f64::from(crate::codec::HIGH);
+    let first = noise(Replaced::Fill, channel(0));
+    assert!(near(first, high * high / power, 1e-6));
+    assert!(near(noise(Replaced::Fill, channel(1)), 1.0 / power, 1e-9));
+    let lines = fill_lines(channel(0));
+    assert!(near(lines[0].power, first, 1e-9));
+    let mean: f64 = (0..16).map(|c| noise(Replaced::Fill, channel(c))).sum();
+    assert!(near(mean / 16.0, noise(Replaced::Fill, two_bits()), 1e-9));
+    // All of it is at zero frequency.
+    let above = noise_within(Replaced::Fill, channel(0), 0.001..0.5);
+    assert!(near(above, 0.0, 1e-9));
+    // One complex channel has all components of the pattern.
+    let complex = Samples {
+        complex: true,
+        ..two_bits()
+    };
+    let found = noise(Replaced::Fill, complex);
+    assert!(near(found, noise(Replaced::Fill, two_bits()), 1e-9));
+}
+
+#[test]
+fn fill_is_loud_at_both_ends_of_the_band() {
+    let lines = fill_lines(two_bits());
+    assert_eq!(lines.len(), 16);
+    // Mean -1.369, power 4.263.
+    assert!(near(lines[0].power, 0.4395, 1e-4));
+    assert_eq!(lines[8].frequency, -0.5);
+    assert!(near(lines[8].power, 0.4395, 1e-4));
+    let within = |band| noise_within(Replaced::Fill, two_bits(), band);
+    assert!(near(
+        within(0.0..0.5),
+        noise(Replaced::Fill, two_bits()),
+        1e-9
+    ));
+    assert!(near(within(0.001..0.5), 0.822 / 0.998, 1e-3));
+    assert_eq!(within(0.07..0.12), 0.0);
+    assert_eq!(
+        noise_within(Replaced::Random, two_bits(), 0.1..0.2),
+        noise(Replaced::Random, two_bits())
+    );
+}
+
+/// Levels with an outer one of 3.336 would give powers of 1.409 and 1.703: the third digit.
+#[test]
+fn ratios_are_those_of_theory() {
+    use Replaced::{Fill, Flagged, Random};
+    for (replaced, fraction, autos, snr) in [
+        (Flagged, 0.1, 0.949, 0.949),
+        (Flagged, 0.3, 0.837, 0.837),
+        (Random, 0.1, 0.882, 0.882),
+        (Random, 0.3, 0.661, 0.661),
+        (Fill, 0.1, 0.870, 0.870),
+        (Fill, 0.3, 0.636, 0.636),
+    ] {
+        let found = at_one(replaced, fraction);
+        let shown = format!("{replaced:?} {fraction}: {found:?}");
+        assert!(
+            near(found.amplitude_by_all, 1.0 - fraction, 1e-12),
+            "{shown}"
+        );
+        assert!(near(found.amplitude_by_autos, autos, 6e-4), "{shown}");
+        assert!(near(found.amplitude_by_overlap, 1.0, 1e-12), "{shown}");
+        assert!(near(found.snr, snr, 6e-4), "{shown}");
+        let weight = if replaced == Flagged {
+            1.0 - fraction
+        } else {
+            1.0
+        };
+        assert!(near(found.weight, weight, 1e-12), "{shown}");
+    }
+    assert!(near(at_one(Flagged, 0.3).equivalent_time(), 0.7, 1e-12));
+}
+
+#[test]
+fn loss_at_both_stations_multiplies_unless_it_is_alike() {
+    let both = [two_bits(); 2];
+    let flagged = |lost| predicted(Replaced::Flagged, lost, both).unwrap();
+    let apart = flagged(Lost::independent(0.1, 0.3));
+    assert!(near(apart.amplitude_by_all, 0.63, 1e-12));
+    assert!(near(apart.weight, 0.63, 1e-12));
+    assert!(near(apart.snr, 0.63f64.sqrt(), 1e-12));
+    assert!(near(apart.amplitude_by_autos, 0.63f64.sqrt(), 1e-12));
+    let alike = flagged(Lost::in_common(0.3));
+    assert!(near(alike.weight, 0.7, 1e-12));
+    assert!(near(alike.amplitude_by_autos, 1.0, 1e-12));
+    assert!(near(alike.equivalent_time(), 0.7, 1e-12));
+
+    // Two stations' worth of noise where the random bytes meet.
+    let k = noise(Replaced::Random, two_bits());
+    let random = |lost| predicted(Replaced::Random, lost, both).unwrap();
+    let expected = 0.7 / (0.7 + 0.3 * k * k).sqrt();
+    assert!(near(random(Lost::in_common(0.3)).snr, expected, 1e-12));
+    let station = at_one(Replaced::Random, 0.3).snr;
+    let apart = random(Lost::independent(0.3, 0.3)).snr;
+    assert!(near(apart, station * station, 1e-12));
+
+    assert_eq!(predicted(Replaced::Fill, Lost::in_common(0.1), both), None);
+    let apart = Lost::independent(0.1, 0.1);
+    assert_eq!(predicted(Replaced::Fill, apart, both), None);
+}
+
+#[test]
+fn nothing_lost_and_everything_lost() {
+    for replaced in [Replaced::Flagged, Replaced::Random, Replaced::Fill] {
+        let none = at_one(replaced, 0.0);
+        assert_eq!(
+            none,
+            Ratios {
+                amplitude_by_all: 1.0,
+                amplitude_by_autos: 1.0,
+                amplitude_by_overlap: 1.0,
+                weight: 1.0,
+                snr: 1.0,
+            }
+        );
+        let all = at_one(replaced, 1.0);
+        assert_eq!(all.amplitude_by_all, 0.0);
+        assert_eq!(all.amplitude_by_autos, 0.0);
+        assert_eq!(all.amplitude_by_overlap, 0.0);
+        assert_eq!(all.snr, 0.0);
+    }
+    // What is no fraction is taken as the nearest one.
+    assert_eq!(Lost::in_common(-1.0), Lost::in_common(0.0));
+    assert_eq!(Lost::independent(2.0, 7.0), Lost::independent(1.0, 1.0));
+}
+
+#[test]
+fn alike_at_the_same_times_is_less_alike_the_later_the_other_receives() {
+    let lost = |delay| Lost::at_same_times(0.1, delay, 1.0);
+    assert_eq!(lost(0.0), Lost::in_common(0.1));
+    assert!(near(lost(-0.02).overlap(), 0.9 - 0.1 * 0.9 * 0.02, 1e-12));
+    for delay in [1.0, 1.5, f64::INFINITY] {
+        assert!(near(lost(delay).overlap(), 0.81, 1e-12));
+    }
+    assert!(near(
+        Lost::at_same_times(0.1, 0.0, 0.0).overlap(),
+        0.81,
+        1e-12
+    ));
+}
+
+/// Cells by chance at the same times, and a wavefront that arrives later at one station.
+#[test]
+fn cells_overlap_as_counted() {
+    const CELL: usize = 100;
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let cells: Vec<bool> = (0..20_001).map(|_| rng.random::<f64>() < 0.3).collect();
+    for delay in [0, 20, 70, 100] {
+        let intact = (0..20_000 * CELL)
+            .filter(|time| !cells[time / CELL] && !cells[(time + delay) / CELL])
+            .count();
+        let found = intact as f64 / (20_000 * CELL) as f64;
+        let expected = Lost::at_same_times(0.3, delay as f64, CELL as f64).overlap();
+        assert!(near(found, expected, 0.015), "{delay}: {found} {expected}");
+    }
+}
+
+/// Two normal numbers (Box and Muller).
+fn normal(rng: &mut ChaCha8Rng) -> [f64; 2] {
+    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    let (sine, cosine) = (TAU * rng.random::<f64>()).sin_cos();
+    [radius * cosine, radius * sine]
+}
+
+/// Samples of a block: the length after which the pattern repeats, so that its lines count fully.
+const BLOCK: usize = 16;
+const BLOCKS: usize = 40_000;
+
+#[test]
+fn sampled_noise_loses_what_theory_says() {
+    let codec = two_bits().codec;
+    let rho = 0.2f64;
+    let mut rng = ChaCha8Rng::seed_from_u64(8);
+    let (a, b): (Vec<f32>, Vec<f32>) = (0..BLOCKS * BLOCK)
+        .map(|_| {
+            let [a, other] = normal(&mut rng);
+            let b = rho * a + (1.0 - rho * rho).sqrt() * other;
+            (a as f32, b as f32)
+        })
+        .unzip();
+    let encoded = |noise: &[f32]| {
+        let mut payload = vec![0; noise.len() / 4];
+        codec.encode(noise, 1.0, &mut payload);
+        payload
+    };
+    let (a, b) = (encoded(&a), encoded(&b));
+    let fraction = 0.3;
+    let lost: Vec<bool> = (0..BLOCKS)
+        .map(|_| rng.random::<f64>() < fraction)
+        .collect();
+    let whole = measured(codec, &a, &b, &lost);
+    for replaced in [Replaced::Random, Replaced::Fill] {
+        let mut damaged = a.clone();
+        for (bytes, _) in damaged.chunks_mut(4).zip(&lost).filter(|(_, lost)| **lost) {
+            match replaced {
+                Replaced::Random => rng.fill(bytes),
+                _ => fill::make(bytes),
+            }
+        }
+        let found = measured(codec, &damaged, &b, &lost);
+        let expected = at_one(replaced, fraction);
+        let amplitude = found.0 / whole.0;
+        let snr = amplitude * whole.1 / found.1;
+        assert!(
+            near(amplitude, expected.amplitude_by_all, 0.02),
+            "{amplitude}"
+        );
+        assert!(near(snr, expected.snr, 0.016), "{replaced:?}: {snr}");
+    }
+}
+
+/// Mean of the products, and their noise: the scatter of the sums of intact blocks and of lost ones, each
+/// about their own mean.
+fn measured(codec: Codec, a: &[u8], b: &[u8], lost: &[bool]) -> (f64, f64) {
+    let decoded = |payload: &[u8]| {
+        let mut values = vec![0.0; payload.len() * 4];
+        codec.decode(payload, &mut values);
+        values
+    };
+    let (a, b) = (decoded(a), decoded(b));
+    let sums: Vec<f64> = a
+        .chunks(BLOCK)
+        .zip(b.chunks(BLOCK))
+        .map(|(a, b)| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum())
+        .collect();
+    let scatter = |which: bool| {
+        let chosen = || {
+            let all = sums.iter().zip(lost);
+            all.filter(move |(_, lost)| **lost == which)
+                .map(|(sum, _)| sum)
+        };
+        let mean = chosen().sum::<f64>() / chosen().count() as f64;
+        chosen().map(|sum| (sum - mean).powi(2)).sum::<f64>()
+    };
+    let variance = scatter(false) + scatter(true);
+    (sums.iter().sum(), variance.sqrt())
+}
+
+proptest! {
+    #[test]
+    fn more_loss_costs_more(
+        replaced in prop::sample::select(vec![Replaced::Flagged, Replaced::Random, Replaced::Fill]),
+        bits in prop::sample::select(vec![1u8, 2, 4, 8]),
+        less in 0.0f64..0.98,
+        step in 0.001f64..0.02,
+        other in 0.0f64..0.9,
+        common: bool,
+    ) {
+        let samples = [Samples::real(Codec::vdif(bits).unwrap()); 2];
+        let at = |fraction| {
+            let lost = match (replaced, common) {
+                (Replaced::Fill, _) => Lost::at_one(fraction),
+                (_, true) => Lost::in_common(fraction),
+                (_, false) => Lost::independent(fraction, other),
+            };
+            predicted(replaced, lost, samples).unwrap()
+        };
+        let (less, more) = (at(less), at(less + step));
+        prop_assert!(more.amplitude_by_all < less.amplitude_by_all);
+        prop_assert!(more.snr < less.snr);
+        prop_assert!(more.amplitude_by_autos <= less.amplitude_by_autos + 1e-12);
+        prop_assert!(more.weight <= less.weight);
+        // What is flagged costs least.
+        prop_assert!(more.snr <= more.amplitude_by_all.sqrt() + 1e-12);
+    }
+
+    #[test]
+    fn overlap_falls_with_the_delay(f in 0.0f64..1.0, delay in 0.0f64..2.0, later in 0.0f64..1.0) {
+        let overlap = |delay| Lost::at_same_times(f, delay, 1.0).overlap();
+        prop_assert!(overlap(delay + later) <= overlap(delay) + 1e-12);
+        prop_assert!(overlap(delay) <= Lost::in_common(f).overlap() + 1e-12);
+        prop_assert!(overlap(delay) >= Lost::independent(f, f).overlap() - 1e-12);
+    }
+
+    #[test]
+    fn lines_hold_the_power_of_the_pattern(
+        bits in prop::sample::select(vec![1u8, 2, 4, 8]),
+        channels: usize,
+        channel: usize,
+        complex: bool,
+    ) {
+        let codec = Codec::vdif(bits).unwrap();
+        let samples = Samples { codec, channels, channel, complex };
+        let (lowest, highest) = (codec.levels()[0], codec.levels().iter().fold(0f32, |a, b| a.max(b.abs())));
+        let unit = quantise::power(codec);
+        let found = noise(Replaced::Fill, samples);
+        prop_assert!(found >= 0.0 && found <= f64::from(highest.max(-lowest)).powi(2) / unit + 1e-9);
+        let lower = if complex { -0.5..0.0 } else { 0.0..0.5 };
+        prop_assert!(noise_within(Replaced::Fill, samples, lower).is_finite());
+    }
+}

@@ -99,7 +99,7 @@ pub enum Trust {
     /// Everything that is known: the invalid bit, the fill pattern anywhere in the payload, the flags.
     #[default]
     Exact,
-    /// The invalid bit, and the fill pattern where a whole payload is nothing else.
+    /// The invalid bit alone.
     Headers,
     /// Nothing: all that is there is taken for good.
     Blind,
@@ -327,8 +327,7 @@ fn good_samples(
     let offset = number * samples;
     let bad = match trust {
         Trust::Blind => false,
-        Trust::Headers => invalid || fill::is_fill(payload),
-        Trust::Exact => invalid,
+        Trust::Headers | Trust::Exact => invalid,
     };
     if bad {
         return Intervals::new();

@@ -10,6 +10,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
+use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;
 use crate::url::{self, Url};
 
@@ -44,6 +45,9 @@ pub enum Command {
     /// Correlate recordings: spectra of all baselines, amplitudes, delays, what missing data cost
     #[command(after_help = CORRELATE_HELP)]
     Correlate(CorrelateArgs),
+    /// What losing data costs a correlation: amplitude, weight and noise against loss, beside the theory
+    #[command(after_help = LOSS_CURVE_HELP)]
+    LossCurve(LossCurveArgs),
 }
 
 const CORRELATE_HELP: &str = "\
@@ -54,6 +58,14 @@ Examples:
   evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
   evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512";
+
+const LOSS_CURVE_HELP: &str = "\
+Each point sheds frames of one station (or of both) on their way from the file, correlates, and is held against the
+theory. Ratios are to the whole recordings. Replaced by random bytes or the fill pattern, lost frames look valid to a
+correlator that knows headers only (--knows headers); one that knows the gaps leaves them out (--knows all).
+
+Example:
+  evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill";
 
 const SHED_HELP: &str = "\
 Policies of --shed:
@@ -409,6 +421,42 @@ pub struct CorrelateArgs {
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output (with --live one a line for each integration before it)
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct LossCurveArgs {
+    /// Recordings, of which two are correlated: that of --station and the first other
+    #[arg(required = true, num_args = 2..=32)]
+    pub files: Vec<String>,
+    /// Which station loses data, from 1 on
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub station: u8,
+    /// Fractions that are lost: a list or a range
+    #[arg(long, value_name = "FRACTIONS", default_value = "0.5%..20%")]
+    pub loss: Losses,
+    /// How frames are shed
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Every, Kind::Bunch, Kind::Random])]
+    pub shed: Vec<Kind>,
+    /// What stands in their place
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Instead::Nothing, Instead::Fill])]
+    pub replace: Vec<Instead>,
+    /// What the correlator knows of the loss
+    #[arg(long, value_enum, default_value_t = Knows::All)]
+    pub knows: Knows,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub options: CorrelateOptions,
+    /// Write the curves and their pictures here
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Overwrite results that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::{Input, Rotation, Setup};
-use evlbi_fx::fringe::Window;
+use evlbi_fx::fringe::{Fringe, Window};
 use evlbi_fx::quantise;
 use evlbi_fx::track::Counts;
 use serde::Serialize;
@@ -25,7 +25,7 @@ use crate::units::{show_count, show_seconds};
 
 pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 pub use self::run::Periods;
-pub use self::series::{Amplitude, Found, Series};
+pub use self::series::{Amplitude, Dump, Found, Series};
 pub use self::station::{StationFile, StationReader};
 pub use self::tamper::Tamper;
 
@@ -192,6 +192,8 @@ pub struct Correlation {
     names: Vec<String>,
     visibilities: Option<PathBuf>,
     counts: Vec<Counts>,
+    /// Of each station what tampering shed.
+    sheds: Vec<Option<f64>>,
     threads: Vec<usize>,
     /// Parts since the grid's beginning in which each station could have had data, and those correlated.
     spans: Vec<Range<i64>>,
@@ -288,6 +290,7 @@ pub fn correlate(
     let visibilities = writer.map(VisibilityWriter::finish).transpose()?;
     Ok(Correlation {
         names,
+        sheds: readers.iter().map(StationReader::shed).collect(),
         visibilities,
         counts,
         threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
@@ -453,6 +456,23 @@ impl Correlation {
             visibilities: self.visibilities.clone(),
             interrupted: self.series.dumps_added() < self.series.dumps,
         })
+    }
+
+    /// The share of its frames that a station lost by tampering.
+    pub fn shed(&self, station: usize) -> Option<f64> {
+        self.sheds.get(station).copied().flatten()
+    }
+
+    /// The first block that was correlated.
+    pub fn first_block(&self) -> i64 {
+        self.correlated.start / self.setup.block_parts()
+    }
+
+    /// A product at a delay and rate that are known.
+    pub fn find_at(&self, index: usize, known: &Fringe) -> Found {
+        let product = self.setup.products()[index];
+        self.series
+            .find_at(index, self.span(product.a, product.b), known)
     }
 
     /// Finds the fringe of a product.

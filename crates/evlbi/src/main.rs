@@ -6,6 +6,7 @@ mod demo;
 mod drain;
 mod drop;
 mod inspect;
+mod loss_curve;
 mod numbering;
 mod output;
 mod progress;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Sky(args) => sky::run(&args),
         Command::Correlate(args) => correlate::run(&args),
+        Command::LossCurve(args) => loss_curve::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -134,7 +134,7 @@ impl Chunk {
 pub enum TrustChoice {
     /// The invalid bit, the fill pattern anywhere, the gaps file beside the recording
     Exact,
-    /// The invalid bit, and payloads that are nothing but fill pattern
+    /// The invalid bit alone
     Headers,
     /// All samples are taken for good
     Blind,

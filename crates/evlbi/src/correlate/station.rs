@@ -75,6 +75,11 @@ impl StationFile {
         })
     }
 
+    /// Length of its frames in bytes.
+    pub fn frame_length(&self) -> usize {
+        self.recording.frame_length.unwrap_or(0)
+    }
+
     /// What it is.
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -161,6 +166,13 @@ struct Feed {
     tamper: Option<Tamper>,
     epoch: i64,
     rate: FrameRate,
+}
+
+impl StationReader {
+    /// The share of the frames that tampering shed.
+    pub fn shed(&self) -> Option<f64> {
+        self.feed.tamper.as_ref().map(Tamper::fraction)
+    }
 }
 
 impl Station for StationReader {

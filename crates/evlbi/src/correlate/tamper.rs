@@ -35,6 +35,11 @@ impl Tamper {
         }
     }
 
+    /// The share of the frames that was shed so far.
+    pub fn fraction(&self) -> f64 {
+        self.shed.report().fraction
+    }
+
     /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.
     pub fn take(
         &mut self,

@@ -1,0 +1,603 @@
+//! `evlbi loss-curve`: what losing data costs a correlation, measured on recordings and held against theory.
+//!
+//! Each point harms the recordings on their way into the correlator with one shedding policy, loss and replacement,
+//! and correlates them at the delay and rate of the whole recordings.
+
+mod theory;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use evlbi_core::shed::{Policy, Replace, Shed, Stream};
+use evlbi_fx::correlator::Input;
+use evlbi_fx::loss::Ratios;
+use serde::Serialize;
+
+use crate::cli::LossCurveArgs;
+use crate::correlate::{self, Correlation, Dump, Found, Recordings, Tamper, TrustChoice};
+use crate::output;
+use crate::progress::{Progress, interrupt};
+
+/// Losses of a range: those of these that lie in it, and its ends.
+const STEPS: [f64; 12] = [
+    0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+];
+/// Periods further than this off the theory, in standard errors, are off.
+const OFF: f64 = 5.0;
+/// Share of the periods that may be off.
+const MOST_OFF: f64 = 0.01;
+/// Least weight of a period for the mean with a cut.
+const WEIGHT_CUT: f64 = 0.5;
+
+/// Fractions: `1%,5%,10%` or `0.5%..20%`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Losses(Vec<f64>);
+
+impl FromStr for Losses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Losses, String> {
+        let fraction = crate::units::fraction;
+        let mut losses = match text.split_once("..") {
+            Some((from, to)) => {
+                let (from, to) = (fraction(from)?, fraction(to)?);
+                let inside = STEPS.into_iter().filter(|loss| (from..=to).contains(loss));
+                inside.chain([from, to]).collect()
+            }
+            None => text
+                .split(',')
+                .map(fraction)
+                .collect::<Result<Vec<f64>, String>>()?,
+        };
+        losses.retain(|loss| *loss > 0.0);
+        losses.sort_by(f64::total_cmp);
+        losses.dedup();
+        if losses.is_empty() || losses.iter().any(|loss| *loss > 0.9) {
+            return Err(format!(
+                "`{text}` names no losses between 0 and 90 %: write 0.5%..20% or 1%,5%"
+            ));
+        }
+        Ok(Losses(losses))
+    }
+}
+
+/// How data are shed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Steadily, one in so many
+    Every,
+    /// In bunches of 1 to 10
+    Bunch,
+    /// By chance
+    Random,
+    /// By chance in bursts
+    Burst,
+    /// Alike at all stations, in blocks of time or whole threads
+    Common,
+}
+
+/// What stands in the place of what is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Instead {
+    Nothing,
+    Fill,
+    Invalid,
+    Random,
+}
+
+/// How a correlator finds out what is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Knows {
+    /// All that there is to know: invalid bits, fill pattern, lists of gaps
+    All,
+    /// Invalid bits alone
+    Headers,
+    /// Invalid bits alone, and after each gap one frame more is lost until frames are found again
+    Papers,
+}
+
+/// Which stations lose data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Where {
+    /// One of the two.
+    One,
+    /// Both.
+    Both,
+}
+
+/// The result of `evlbi loss-curve`.
+#[derive(Serialize)]
+struct LossCurve {
+    schema: &'static str,
+    stations: [String; 2],
+    /// The station that loses data, or both of them in curves of both.
+    lossy: String,
+    knows: Knows,
+    seed: u64,
+    period_s: f64,
+    /// The whole recordings.
+    lossless: Point,
+    curves: Vec<Curve>,
+    /// What it means.
+    conclusions: Vec<String>,
+    interrupted: bool,
+}
+
+/// One policy and replacement.
+#[derive(Serialize)]
+pub struct Curve {
+    shed: Kind,
+    replace: Instead,
+    at: Where,
+    points: Vec<Point>,
+    /// Smallest loss at which more than 1 % of the periods lie 5 standard errors off the theory.
+    breaks_at: Option<f64>,
+}
+
+/// One correlation.
+#[derive(Clone, Serialize)]
+pub struct Point {
+    /// Fraction asked for.
+    loss: f64,
+    /// Fraction of the frames that was shed, the mean of the stations that lost some.
+    shed: f64,
+    amplitude: correlate::Amplitude,
+    /// Standard error of an amplitude relative to itself.
+    relative_error: f64,
+    snr: f64,
+    weight: f64,
+    /// Amplitudes, weight and signal-to-noise ratio in units of those without loss.
+    ratio: Measures,
+    /// What theory says of these; none where it says nothing.
+    theory: Option<Measures>,
+    /// Share of the periods that lie 5 standard errors off the theory.
+    periods_off: Option<f64>,
+    /// Mean over the periods of the amplitude by the valid overlap, in units of that without loss.
+    mean_of_periods: f64,
+    /// The same of those with half of their data or more.
+    mean_of_heavy_periods: f64,
+    light_periods: usize,
+    /// The periods of the highest loss of a curve.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    periods: Vec<Dump>,
+}
+
+/// What changes with loss.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Measures {
+    all: f64,
+    autos: f64,
+    valid: f64,
+    weight: f64,
+    snr: f64,
+}
+
+impl From<Ratios> for Measures {
+    fn from(ratios: Ratios) -> Measures {
+        Measures {
+            all: ratios.amplitude_by_all,
+            autos: ratios.amplitude_by_autos,
+            // Where loss is not flagged, all samples count as valid.
+            valid: if ratios.weight < 1.0 {
+                ratios.amplitude_by_overlap
+            } else {
+                ratios.amplitude_by_autos
+            },
+            weight: ratios.weight,
+            snr: ratios.snr,
+        }
+    }
+}
+
+/// Measures the curves that are asked for.
+pub fn run(args: &LossCurveArgs) -> Result<()> {
+    let experiment = Experiment::new(args)?;
+    let result = experiment.run()?;
+    if let Some(directory) = &args.out {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let path = directory.join("loss-curve.json");
+        output::check_new([path.as_path()], args.force)?;
+        output::write_json(&path, &result)?;
+    }
+    output::print(args.json, &result, text)
+}
+
+/// What all points have in common.
+struct Experiment<'a> {
+    args: &'a LossCurveArgs,
+    recordings: Recordings,
+    options: crate::cli::CorrelateOptions,
+    /// Which of the two loses data.
+    lossy: usize,
+    whole: Found,
+    whole_mean: f64,
+    stations: [String; 2],
+    period_s: f64,
+}
+
+/// What is done to the recordings for one point.
+#[derive(Clone, Copy)]
+struct Harm {
+    kind: Kind,
+    loss: f64,
+    instead: Instead,
+    at: Where,
+}
+
+impl Experiment<'_> {
+    fn new(args: &LossCurveArgs) -> Result<Experiment<'_>> {
+        let station = usize::from(args.station);
+        if station > args.files.len() {
+            bail!(
+                "--station {station} is not among the {} recordings",
+                args.files.len()
+            );
+        }
+        // The first of the others is its partner.
+        let partner = usize::from(station == 1);
+        let mut pair = [partner, station - 1];
+        pair.sort_unstable();
+        let paths: Vec<String> = pair
+            .iter()
+            .map(|index| args.files[*index].clone())
+            .collect();
+        let mut options = args.options.clone();
+        if options.model.is_some() && pair != [0, 1] {
+            bail!("with --model give the two recordings of the model's first two stations");
+        }
+        options.delay = pair
+            .iter()
+            .filter_map(|index| args.options.delay.get(*index).cloned())
+            .collect();
+        options.trust = match args.knows {
+            Knows::All => TrustChoice::Exact,
+            Knows::Headers | Knows::Papers => TrustChoice::Headers,
+        };
+        let recordings = Recordings::open(&paths, &options)?;
+        let whole = correlate::correlate(&recordings, &options, None, None, &mut |_| Ok(None))?;
+        let found = whole.find(0, &correlate::window(&options));
+        if found.fringe.false_alarm > 1e-3 {
+            bail!(
+                "the whole recordings show no fringe (signal-to-noise ratio {:.1}), so there is nothing that loss could harm",
+                found.snr
+            );
+        }
+        let mut experiment = Experiment {
+            args,
+            lossy: pair
+                .iter()
+                .position(|index| *index == station - 1)
+                .unwrap_or(1),
+            stations: [0, 1].map(|place| whole.setup.stations()[place].name.clone()),
+            period_s: whole.series.dump_seconds,
+            recordings,
+            options,
+            whole: found,
+            whole_mean: 1.0,
+        };
+        experiment.whole_mean = mean(&experiment.periods(&whole), 0.0);
+        Ok(experiment)
+    }
+
+    fn run(&self) -> Result<LossCurve> {
+        let stop = interrupt();
+        let harms = self.harms();
+        let mut progress = Progress::new(Some(harms.len() as u64));
+        let mut curves: Vec<Curve> = Vec::new();
+        let mut interrupted = false;
+        for (done, harm) in harms.iter().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                interrupted = true;
+                break;
+            }
+            let point = self.point(*harm)?;
+            let is_of = |curve: &&mut Curve| {
+                (curve.shed, curve.replace, curve.at) == (harm.kind, harm.instead, harm.at)
+            };
+            match curves.iter_mut().find(is_of) {
+                Some(curve) => curve.points.push(point),
+                None => curves.push(Curve {
+                    shed: harm.kind,
+                    replace: harm.instead,
+                    at: harm.at,
+                    points: vec![point],
+                    breaks_at: None,
+                }),
+            }
+            if progress.is_due() {
+                progress.show(done as u64, &format!("{done} of {} points", harms.len()));
+            }
+        }
+        progress.finish();
+        for curve in &mut curves {
+            let broken = |point: &&Point| point.periods_off.is_some_and(|off| off > MOST_OFF);
+            curve.breaks_at = curve.points.iter().find(broken).map(|point| point.loss);
+            let last = curve.points.len().saturating_sub(1);
+            for point in curve.points.iter_mut().take(last) {
+                point.periods.clear();
+            }
+        }
+        let lossless = self.measure(&self.whole, 0.0, 0.0, &[], None);
+        Ok(LossCurve {
+            schema: "evlbi.loss-curve/1",
+            stations: self.stations.clone(),
+            lossy: self.stations[self.lossy].clone(),
+            knows: self.args.knows,
+            seed: self.args.seed,
+            period_s: self.period_s,
+            conclusions: theory::conclusions(self.args.knows, &curves),
+            lossless,
+            curves,
+            interrupted,
+        })
+    }
+
+    /// All points: the policies and replacements at one station; then flagged loss at both, independent and in
+    /// common.
+    fn harms(&self) -> Vec<Harm> {
+        let mut harms = Vec::new();
+        let mut add = |kind, instead, at| {
+            for loss in &self.args.loss.0 {
+                harms.push(Harm {
+                    kind,
+                    loss: *loss,
+                    instead,
+                    at,
+                });
+            }
+        };
+        for kind in &self.args.shed {
+            for instead in &self.args.replace {
+                add(*kind, *instead, Where::One);
+            }
+        }
+        for kind in [Kind::Random, Kind::Common] {
+            add(kind, Instead::Invalid, Where::Both);
+        }
+        harms
+    }
+
+    fn point(&self, harm: Harm) -> Result<Point> {
+        let found = correlate::correlate(
+            &self.recordings,
+            &self.options,
+            None,
+            None,
+            &mut |station| {
+                let loses = harm.at == Where::Both || station == self.lossy;
+                if loses {
+                    self.tamper(station, harm).map(Some)
+                } else {
+                    Ok(None)
+                }
+            },
+        )?;
+        let lossy = (0..2).filter(|station| harm.at == Where::Both || *station == self.lossy);
+        let sheds: Vec<f64> = lossy.filter_map(|station| found.shed(station)).collect();
+        let shed = sheds.iter().sum::<f64>() / sheds.len().max(1) as f64;
+        let delay = self.delay_between(&found);
+        let theory = theory::predict(
+            &found,
+            harm.kind,
+            self.knowledge(harm.instead),
+            harm.at,
+            self.lossy,
+            shed,
+            delay,
+        );
+        let here = found.find_at(0, &self.whole.fringe);
+        let periods = self.periods(&found);
+        Ok(self.measure(&here, harm.loss, shed, &periods, theory.map(Measures::from)))
+    }
+
+    /// What the correlator takes the place of lost data for.
+    fn knowledge(&self, instead: Instead) -> Instead {
+        match (self.args.knows, instead) {
+            (Knows::All, _) => Instead::Nothing,
+            (Knows::Headers | Knows::Papers, other) => other,
+        }
+    }
+
+    fn delay_between(&self, found: &Correlation) -> f64 {
+        let late = |station: usize| {
+            let delay = &found.setup.stations()[station].delay;
+            delay
+                .about(found.setup.middle(found.first_block()))
+                .map_or(0.0, |(late, _)| late)
+        };
+        (late(0) - late(1)).abs()
+    }
+
+    fn tamper(&self, station: usize, harm: Harm) -> Result<Tamper> {
+        let policy: Policy = match harm.kind {
+            Kind::Every => format!("every:{}", (1.0 / harm.loss).round().max(2.0)),
+            Kind::Bunch => format!("bunch:{}", harm.loss),
+            Kind::Random => format!("random:{}", harm.loss),
+            Kind::Burst => format!("burst:{}", harm.loss),
+            Kind::Common => format!("common:{}", harm.loss),
+        }
+        .parse()
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
+        let file = &self.recordings.files[station];
+        let shape = file.shape();
+        let frame = file.frame_length() as u64;
+        let stream = Stream {
+            rate: None,
+            unit_bytes: frame,
+            wire_bytes: frame,
+            threads: shape.threads.clone(),
+            frame_rate: Some(shape.layout.frame_rate),
+        };
+        // Common shedding goes by one seed, all other by one a station.
+        let seed = match harm.kind {
+            Kind::Common => self.args.seed,
+            _ => self.args.seed.wrapping_add(1000 * station as u64),
+        };
+        let replace = match harm.instead {
+            Instead::Nothing => Replace::Nothing,
+            Instead::Fill => Replace::Fill,
+            Instead::Invalid => Replace::Invalid,
+            // Who knows the list of gaps does not look at what lies there.
+            Instead::Random if self.args.knows == Knows::All => Replace::Invalid,
+            Instead::Random => Replace::Random,
+        };
+        let loses_step = self.args.knows == Knows::Papers;
+        Ok(Tamper::new(
+            Shed::new(policy, seed, &stream)?,
+            replace,
+            seed,
+            loses_step,
+        ))
+    }
+
+    fn periods(&self, found: &Correlation) -> Vec<Dump> {
+        found.series.dumps_at(0, &self.whole.fringe)
+    }
+
+    fn measure(
+        &self,
+        here: &Found,
+        loss: f64,
+        shed: f64,
+        periods: &[Dump],
+        theory: Option<Measures>,
+    ) -> Point {
+        let whole = &self.whole;
+        let ratio = Measures {
+            all: here.amplitude.all / whole.amplitude.all,
+            autos: here.amplitude.autos / whole.amplitude.autos,
+            valid: here.amplitude.valid / whole.amplitude.valid,
+            weight: here.weight / whole.weight,
+            snr: here.snr / whole.snr,
+        };
+        let off = theory.filter(|_| !periods.is_empty()).map(|theory| {
+            let expected = theory.valid * self.whole_mean;
+            let with_data: Vec<&Dump> = periods
+                .iter()
+                .filter(|period| period.weight > 0.0)
+                .collect();
+            let off = |period: &&&Dump| (period.amplitude - expected).abs() > OFF * period.error;
+            with_data.iter().filter(off).count() as f64 / with_data.len().max(1) as f64
+        });
+        let is_light = |period: &&Dump| period.weight < WEIGHT_CUT;
+        Point {
+            loss,
+            shed,
+            amplitude: here.amplitude,
+            relative_error: 1.0 / here.snr.max(1e-9),
+            snr: here.snr,
+            weight: here.weight,
+            ratio,
+            theory,
+            periods_off: off,
+            mean_of_periods: mean(periods, 0.0) / self.whole_mean,
+            mean_of_heavy_periods: mean(periods, WEIGHT_CUT) / self.whole_mean,
+            light_periods: periods.iter().filter(is_light).count(),
+            periods: periods.to_vec(),
+        }
+    }
+}
+
+/// Mean amplitude of the periods of some weight.
+fn mean(periods: &[Dump], least: f64) -> f64 {
+    let heavy = periods
+        .iter()
+        .filter(|period| period.weight > 0.0 && period.weight >= least);
+    let (sum, count) = heavy.fold((0.0, 0usize), |(sum, count), period| {
+        (sum + period.amplitude, count + 1)
+    });
+    if count > 0 { sum / count as f64 } else { 0.0 }
+}
+
+/// An input of the pair: its first product's.
+pub fn inputs(found: &Correlation) -> [Input; 2] {
+    let product = found.setup.products()[0];
+    [product.a, product.b]
+}
+
+fn text(result: &LossCurve) -> String {
+    let mut shown = format!(
+        "{}: amplitude {:.6}, signal-to-noise ratio {:.1} without loss; periods of {:.3} s\n",
+        result.stations.join("-"),
+        result.lossless.amplitude.valid,
+        result.lossless.snr,
+        result.period_s
+    );
+    for curve in &result.curves {
+        let place = match curve.at {
+            Where::One => result.lossy.clone(),
+            Where::Both => "both".into(),
+        };
+        shown += &format!(
+            "\n{} at {place}, replaced by {}\n{:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}   theory: {:>8} {:>8} {:>8} {:>8}  off\n",
+            name(&curve.shed),
+            name(&curve.replace),
+            "loss",
+            "shed",
+            "all",
+            "autos",
+            "valid",
+            "weight",
+            "SNR",
+            "all",
+            "autos",
+            "valid",
+            "SNR"
+        );
+        for point in &curve.points {
+            let theory = point.theory.map_or_else(String::new, |theory| {
+                format!(
+                    "{:>8.4} {:>8.4} {:>8.4} {:>8.4}",
+                    theory.all, theory.autos, theory.valid, theory.snr
+                )
+            });
+            let off = point
+                .periods_off
+                .map_or_else(String::new, |off| format!("{:.0} %", off * 100.0));
+            shown += &format!(
+                "{:>7.2}% {:>7.3}%  {:>8.4} {:>8.4} {:>8.4} {:>8.4} {:>8.4}           {theory:<35}  {off}\n",
+                point.loss * 100.0,
+                point.shed * 100.0,
+                point.ratio.all,
+                point.ratio.autos,
+                point.ratio.valid,
+                point.ratio.weight,
+                point.ratio.snr,
+            );
+        }
+    }
+    for conclusion in &result.conclusions {
+        shown += &format!("\n{conclusion}");
+    }
+    shown.trim_end().to_string()
+}
+
+/// An option's value as it is written.
+fn name(value: &impl ValueEnum) -> String {
+    let shown = value.to_possible_value();
+    shown.map_or_else(String::new, |shown| shown.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_read() {
+        assert_eq!("1%,0.05".parse(), Ok(Losses(vec![0.01, 0.05])));
+        let Losses(range) = "0.5%..20%".parse().unwrap();
+        assert_eq!((range[0], *range.last().unwrap()), (0.005, 0.2));
+        assert!(range.len() > 5);
+        for bad in ["", "0", "95%", "20%..x", "5%..1%,"] {
+            assert!(bad.parse::<Losses>().is_err(), "{bad}");
+        }
+    }
+}

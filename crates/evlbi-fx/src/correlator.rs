@@ -29,7 +29,7 @@ pub use self::sums::{InputSums, ProductSums, Sums};
 
 use self::block::{Block, State};
 use self::kernel::TILE;
-use self::spectrum::Spectrograph;
+use self::spectrum::{Place, Spectrograph};
 use crate::delay::OutsideModel;
 use crate::track::Slab;
 
@@ -66,13 +66,12 @@ impl Spectra {
     }
 
     /// The tiles of a block.
-    fn block(
-        &mut self,
-        block: usize,
-    ) -> impl Iterator<Item = (&mut [f32; TILE], &mut [f32; TILE])> {
-        let re = self.re.as_chunks_mut::<TILE>().0.iter_mut();
-        let im = self.im.as_chunks_mut::<TILE>().0.iter_mut();
-        re.zip(im).skip(block).step_by(self.blocks)
+    fn block(&mut self, block: usize) -> Place<'_> {
+        Place {
+            re: &mut self.re.as_chunks_mut::<TILE>().0[block..],
+            im: &mut self.im.as_chunks_mut::<TILE>().0[block..],
+            stride: self.blocks,
+        }
     }
 
     /// One tile of the first blocks.
@@ -129,10 +128,7 @@ impl Correlator {
             let block = Block::look(&setup, slabs, number)?;
             for (input, spectra) in setup.inputs().zip(&mut self.spectra) {
                 if block.state(&setup, input) == State::Empty {
-                    for (re, im) in spectra.block(place) {
-                        re.fill(0.0);
-                        im.fill(0.0);
-                    }
+                    spectra.block(place).clear();
                     continue;
                 }
                 let slab = &slabs[input.station];

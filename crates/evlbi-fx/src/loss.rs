@@ -108,12 +108,19 @@ impl Lost {
     /// The same times at both stations, in cells of `cell` seconds that are lost by chance, where one station
     /// receives `delay` seconds after the other. A part delay / cell of the wavefronts falls into different
     /// cells, so that f + f (1 - f) delay / cell is lost to the baseline: from `in_common` at no delay to
-    /// `independent` from one cell on. (Cells that are lost by a regular pattern share less: f + f delay /
-    /// cell.)
+    /// `independent` from one cell on.
     pub fn at_same_times(fraction: f64, delay: f64, cell: f64) -> Lost {
         let lost = Lost::in_common(fraction);
         let apart = (delay.abs() / cell.abs()).min(1.0);
         let both = lost.a * (1.0 - apart * (1.0 - lost.a));
+        Lost { both, ..lost }
+    }
+
+    /// The same where no two cells that are lost follow each other, as where they are spread evenly:
+    /// f + f delay / cell is lost to the baseline.
+    pub fn at_same_spread_times(fraction: f64, delay: f64, cell: f64) -> Lost {
+        let lost = Lost::in_common(fraction);
+        let both = lost.a * (1.0 - (delay.abs() / cell.abs()).min(1.0));
         Lost { both, ..lost }
     }
 

@@ -319,6 +319,24 @@ pub struct RecvArgs {
     pub json: bool,
 }
 
+impl RecvArgs {
+    /// A stream that is not recorded.
+    pub fn stream(
+        url: &str,
+        idle: Option<Duration>,
+        duration: Option<Duration>,
+    ) -> Result<RecvArgs, clap::Error> {
+        match Cli::try_parse_from(["evlbi", "recv", url, "--to", "null"])?.command {
+            Command::Recv(args) => Ok(RecvArgs {
+                idle,
+                duration,
+                ..args
+            }),
+            _ => Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand)),
+        }
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub enum PartialChoice {
     /// The whole frame becomes invalid

@@ -1,5 +1,6 @@
 //! `evlbi correlate`: recordings of several stations become visibilities and amplitudes.
 
+mod live;
 mod options;
 mod plan;
 mod run;
@@ -23,17 +24,23 @@ use crate::cli::{CorrelateArgs, CorrelateOptions};
 use crate::output;
 use crate::units::{show_count, show_seconds};
 
+pub use self::live::Feed;
 pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 pub use self::run::Periods;
 pub use self::series::{Amplitude, Dump, Found, Series};
 pub use self::station::{StationFile, StationReader};
 pub use self::tamper::Tamper;
 
+use self::live::StreamResult;
 use self::plan::{Plan, Shape};
 use self::visibilities::VisibilityWriter;
 
 /// Dumps that a fringe is searched in, at least, where the blocks are short enough.
 const LEAST_DUMPS: i64 = 64;
+/// Dumps of an integration of streams.
+const LIVE_DUMPS: i64 = 16;
+/// Dumps that are reckoned with where nobody knows the length of a run: an hour of integrations of a second.
+const LONG: i64 = 3600 * LIVE_DUMPS;
 /// Blocks of a dump, at least.
 const LEAST_BLOCKS: i64 = 4;
 
@@ -55,6 +62,9 @@ pub struct CorrelateResult {
     /// Cross products, 1-2, 1-3, ... in the order of the files.
     pub baselines: Vec<BaselineResult>,
     autos: Vec<AutoResult>,
+    /// What was received, of streams.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    streams: Vec<StreamResult>,
     /// The file of visibilities that was written.
     visibilities: Option<PathBuf>,
     interrupted: bool,
@@ -135,6 +145,9 @@ struct AutoResult {
 
 /// Correlates as the options say.
 pub fn run(args: &CorrelateArgs) -> Result<()> {
+    if args.live {
+        return run_live(args);
+    }
     let recordings = Recordings::open(&args.files, &args.options)?;
     let output = args.out.as_ref().map(|directory| Output {
         directory: directory.as_path(),
@@ -151,6 +164,19 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     output::print(args.json, &result, text)
+}
+
+fn run_live(args: &CorrelateArgs) -> Result<()> {
+    let (correlation, streams) = live::run(args)?;
+    let mut result = correlation.result(args)?;
+    result.streams = streams;
+    if args.json {
+        // A line, as those before it.
+        let line = serde_json::to_string(&result).context("cannot write the result as JSON")?;
+        println!("{line}");
+        return Ok(());
+    }
+    output::print(false, &result, text)
 }
 
 /// A line a product.
@@ -195,6 +221,7 @@ pub struct Correlation {
     /// Of each station what tampering shed.
     sheds: Vec<Option<f64>>,
     threads: Vec<usize>,
+    interrupted: bool,
     /// Parts since the grid's beginning in which each station could have had data, and those correlated.
     spans: Vec<Range<i64>>,
     correlated: Range<i64>,
@@ -292,6 +319,7 @@ pub fn correlate(
         names,
         sheds: readers.iter().map(StationReader::shed).collect(),
         visibilities,
+        interrupted: series.dumps_added() < series.dumps,
         counts,
         threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
         correlated: job.correlated(),
@@ -390,11 +418,38 @@ impl Job {
         })
     }
 
+    /// Takes all of streams whose latest begins so many seconds after the plan's epoch.
+    pub fn live(plan: Plan, first: f64) -> Result<Job> {
+        let rate = plan.part_rate() as f64;
+        let integration = plan.integration;
+        let parts = (integration * rate).round() as i64;
+        let block = 2 * plan.channels as i64;
+        let begin = ((first - plan.start as f64) * rate) as i64;
+        let periods = Periods {
+            count: LIVE_DUMPS.min(parts / (LEAST_BLOCKS * block)).max(1),
+            parts,
+            block,
+        };
+        let stations = plan.stations.len();
+        let setup = plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?;
+        Ok(Job {
+            setup: Arc::new(setup),
+            range: periods.of(begin) + 1..i64::MAX,
+            periods,
+            spans: vec![0..0; stations],
+            integration,
+        })
+    }
+
+    /// Length of a dump in seconds.
+    pub fn dump_seconds(&self) -> f64 {
+        self.integration / self.periods.count as f64
+    }
+
     /// Where what is found goes.
     pub fn series(&self) -> Series {
-        let dumps = (self.range.end - self.range.start).max(0) as usize;
-        let seconds = self.integration / self.periods.count as f64;
-        Series::new(&self.setup, dumps, seconds)
+        let dumps = (self.range.end - self.range.start).clamp(0, LONG) as usize;
+        Series::new(&self.setup, dumps, self.dump_seconds())
     }
 
     /// When the integration of a period begins, in seconds since the beginning of the grid.
@@ -419,6 +474,31 @@ fn common(spans: &[Range<i64>]) -> Option<Range<i64>> {
 }
 
 impl Correlation {
+    /// What came of streams.
+    fn of_streams(
+        job: &Job,
+        series: Series,
+        names: Vec<String>,
+        counts: Vec<Counts>,
+        shapes: &[Shape],
+        dumps: Range<i64>,
+    ) -> Correlation {
+        let correlated = job.periods.first_part(dumps.start)..job.periods.first_part(dumps.end);
+        Correlation {
+            setup: Arc::clone(&job.setup),
+            series,
+            visibilities: None,
+            interrupted: false,
+            counts,
+            sheds: vec![None; names.len()],
+            threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
+            spans: vec![correlated.clone(); names.len()],
+            correlated,
+            integration: job.integration,
+            names,
+        }
+    }
+
     /// The parts in which both stations of a product could have had data.
     pub fn span(&self, a: Input, b: Input) -> i64 {
         let (a, b) = (&self.spans[a.station], &self.spans[b.station]);
@@ -451,10 +531,11 @@ impl Correlation {
                 delay_s: searched.0,
                 rate_hz: searched.1,
             },
-            baselines: self.baselines(&found),
+            baselines: baselines(setup, &self.names, &found),
             autos: self.autos(),
+            streams: Vec::new(),
             visibilities: self.visibilities.clone(),
-            interrupted: self.series.dumps_added() < self.series.dumps,
+            interrupted: self.interrupted,
         })
     }
 
@@ -508,39 +589,6 @@ impl Correlation {
         (band.zero_hz != 0.0).then_some(band.edge_hz)
     }
 
-    /// Puts the products of each pair together.
-    fn baselines(&self, found: &[Found]) -> Vec<BaselineResult> {
-        let mut baselines = Vec::new();
-        for a in 0..self.names.len() {
-            for b in a + 1..self.names.len() {
-                let of_pair = self
-                    .setup
-                    .products()
-                    .iter()
-                    .zip(found)
-                    .filter(|(product, _)| (product.a.station, product.b.station) == (a, b));
-                let bands: Vec<(BandResult, f64)> = of_pair
-                    .map(|(product, found)| {
-                        let (x, y) = (self.setup.band(product.a), self.setup.band(product.b));
-                        let band = BandResult {
-                            frequency_hz: self.frequency(product.a),
-                            polarisations: [x.polarisation, y.polarisation].iter().collect(),
-                            found: found.clone(),
-                            delay_s: found.fringe.delay_s,
-                            rate_hz: found.fringe.rate_hz,
-                            phase_rad: found.fringe.phase_rad,
-                        };
-                        (band, x.zero_hz)
-                    })
-                    .collect();
-                if !bands.is_empty() {
-                    baselines.push(baseline([&self.names[a], &self.names[b]], bands));
-                }
-            }
-        }
-        baselines
-    }
-
     fn autos(&self) -> Vec<AutoResult> {
         let parts = (self.correlated.end - self.correlated.start).max(1) as f64;
         let inputs = self.setup.inputs();
@@ -570,6 +618,36 @@ impl Correlation {
             })
             .collect()
     }
+}
+
+/// Puts the products of each pair together.
+fn baselines(setup: &Setup, names: &[String], found: &[Found]) -> Vec<BaselineResult> {
+    let mut baselines = Vec::new();
+    for a in 0..names.len() {
+        for b in a + 1..names.len() {
+            let products = setup.products().iter().zip(found);
+            let of_pair =
+                products.filter(|(product, _)| (product.a.station, product.b.station) == (a, b));
+            let bands: Vec<(BandResult, f64)> = of_pair
+                .map(|(product, found)| {
+                    let (x, y) = (setup.band(product.a), setup.band(product.b));
+                    let band = BandResult {
+                        frequency_hz: (x.zero_hz != 0.0).then_some(x.edge_hz),
+                        polarisations: [x.polarisation, y.polarisation].iter().collect(),
+                        found: found.clone(),
+                        delay_s: found.fringe.delay_s,
+                        rate_hz: found.fringe.rate_hz,
+                        phase_rad: found.fringe.phase_rad,
+                    };
+                    (band, x.zero_hz)
+                })
+                .collect();
+            if !bands.is_empty() {
+                baselines.push(baseline([&names[a], &names[b]], bands));
+            }
+        }
+    }
+    baselines
 }
 
 fn baseline(stations: [&String; 2], bands: Vec<(BandResult, f64)>) -> BaselineResult {

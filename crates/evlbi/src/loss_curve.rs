@@ -5,7 +5,6 @@
 
 mod theory;
 
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 

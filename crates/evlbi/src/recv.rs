@@ -152,22 +152,7 @@ struct HostDelta {
 
 /// Receives until the stream ends, the time is over or Ctrl-C.
 pub fn run(args: &RecvArgs) -> Result<()> {
-    let frame_rate = match args.frame_rate {
-        Some(rate) => {
-            Some(FrameRate::new(rate).ok_or_else(|| anyhow!("--frame-rate is at least 1"))?)
-        }
-        None => None,
-    };
-    let settings = deframe::Settings {
-        frame_length: args.frame,
-        frame_rate,
-        partial: match args.partial {
-            PartialChoice::Invalid => Partial::Whole,
-            PartialChoice::Keep => Partial::Keep,
-        },
-        reference: recording::now(),
-        ..deframe::Settings::default()
-    };
+    let settings = settings(args)?;
     check_outputs(args)?;
     // From here on Ctrl-C ends with everything written.
     interrupt();
@@ -202,6 +187,26 @@ pub fn run(args: &RecvArgs) -> Result<()> {
     Ok(())
 }
 
+/// What is known beforehand of the frames of a stream.
+pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
+    let frame_rate = match args.frame_rate {
+        Some(rate) => {
+            Some(FrameRate::new(rate).ok_or_else(|| anyhow!("--frame-rate is at least 1"))?)
+        }
+        None => None,
+    };
+    Ok(deframe::Settings {
+        frame_length: args.frame,
+        frame_rate,
+        partial: match args.partial {
+            PartialChoice::Invalid => Partial::Whole,
+            PartialChoice::Keep => Partial::Keep,
+        },
+        reference: recording::now(),
+        ..deframe::Settings::default()
+    })
+}
+
 /// Nothing that is there already may be lost, whatever the files are called.
 fn check_outputs(args: &RecvArgs) -> Result<()> {
     let recording = match args.to.as_str() {
@@ -229,7 +234,7 @@ fn open_sink(args: &RecvArgs) -> Result<Sink> {
 }
 
 /// In one piece, so that a program that waits for the line reads all of it.
-fn say_listening(address: SocketAddr) {
+pub fn say_listening(address: SocketAddr) {
     let line = format!("listening on {address}\n");
     eprint!("{line}");
 }
@@ -266,7 +271,8 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
     finish(args, report, drained, host, Some(sizes))
 }
 
-fn options(args: &RecvArgs, frame_rate: Option<FrameRate>) -> Result<ReceiveOptions> {
+/// How a stream is received.
+pub fn options(args: &RecvArgs, frame_rate: Option<FrameRate>) -> Result<ReceiveOptions> {
     let numbering: Box<dyn Numbering> = match args.from.scheme {
         Scheme::Pudp => Box::new(FrameNumbers::new(frame_rate)),
         _ => Box::new(Numbers),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
@@ -10,6 +11,7 @@ use evlbi_wire::pattern;
 use evlbi_wire::vdif::{HEADER_LEN, Header, StreamKey};
 use serde::Serialize;
 
+use crate::correlate::Feed;
 use crate::output;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
@@ -25,6 +27,8 @@ pub enum Sink {
     File(Output),
     /// A file for each station or thread.
     Split(Split),
+    /// The correlator.
+    Feed(Arc<Feed>),
 }
 
 /// What became of what was handed to a sink.
@@ -88,6 +92,7 @@ impl Sink {
             Sink::Check(check) => check.take(chunk),
             Sink::File(output) => output.write(chunk.bytes),
             Sink::Split(split) => split.take(chunk),
+            Sink::Feed(feed) => feed.take(chunk),
         }
     }
 
@@ -95,7 +100,7 @@ impl Sink {
     pub fn finish(self) -> SinkReport {
         let mut report = SinkReport::default();
         match self {
-            Sink::Null => {}
+            Sink::Null | Sink::Feed(_) => {}
             Sink::Check(check) => report.check = Some(check.report),
             Sink::File(output) => output.finish(&mut report),
             Sink::Split(split) => {

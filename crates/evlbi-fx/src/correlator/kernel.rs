@@ -1,7 +1,31 @@
 //! The inner loops, written so that the compiler makes SIMD of them for the processor at hand: they are inlined
 //! into `pulp::Arch::dispatch`.
 
+/// A function whose body is compiled for each kind of processor. (A closure that is not inlined would be compiled
+/// for the least of them.)
+macro_rules! kernel {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
+        $(#[$doc])*
+        pub fn $name<'a>(arch: Arch, $($arg: $type),*) $(-> $output)? {
+            struct Kernel<'a>($($type,)* std::marker::PhantomData<&'a ()>);
+            impl<'a> NullaryFnOnce for Kernel<'a> {
+                type Output = kernel!(@output $($output)?);
+                #[inline(always)]
+                fn call(self) -> Self::Output {
+                    let Kernel($($arg,)* _) = self;
+                    $body
+                }
+            }
+            arch.dispatch(Kernel($($arg,)* std::marker::PhantomData))
+        }
+    };
+    (@output) => { () };
+    (@output $output:ty) => { $output };
+}
+
 use std::f64::consts::TAU;
+
+use pulp::{Arch, NullaryFnOnce};
 
 use rustfft::num_complex::{Complex32, Complex64};
 
@@ -31,9 +55,9 @@ fn factors(step: f64) -> ([f32; RUN], [f32; RUN], Complex64) {
     (re, im, factor)
 }
 
-/// Rotates real samples by `start` turns and `step` turns more each.
-#[inline(always)]
-pub fn rotate_real(samples: &[f32], start: f64, step: f64, rotated: &mut [Complex32]) {
+kernel! {
+    /// Rotates real samples by `start` turns and `step` turns more each.
+    fn rotate_real(samples: &'a [f32], start: f64, step: f64, rotated: &'a mut [Complex32])  {
     let (re, im, next) = factors(step);
     let mut run = cis(start);
     for (samples, rotated) in samples.chunks(RUN).zip(rotated.chunks_mut(RUN)) {
@@ -44,10 +68,11 @@ pub fn rotate_real(samples: &[f32], start: f64, step: f64, rotated: &mut [Comple
         run *= next;
     }
 }
+}
 
-/// Rotates complex samples, whose components follow each other, in the same way.
-#[inline(always)]
-pub fn rotate_complex(samples: &[f32], start: f64, step: f64, rotated: &mut [Complex32]) {
+kernel! {
+    /// Rotates complex samples, whose components follow each other, in the same way.
+    fn rotate_complex(samples: &'a [f32], start: f64, step: f64, rotated: &'a mut [Complex32])  {
     let (re, im, next) = factors(step);
     let mut run = cis(start);
     for (samples, rotated) in samples.chunks(2 * RUN).zip(rotated.chunks_mut(RUN)) {
@@ -60,6 +85,7 @@ pub fn rotate_complex(samples: &[f32], start: f64, step: f64, rotated: &mut [Com
         run *= next;
     }
 }
+}
 
 /// Complex samples of components that follow each other.
 pub fn join(samples: &[f32], joined: &mut [Complex32]) {
@@ -68,10 +94,10 @@ pub fn join(samples: &[f32], joined: &mut [Complex32]) {
     }
 }
 
-/// The spectrum of real samples from the transform of them as pairs, even ones real and odd ones imaginary, whose
-/// first point is at its end again: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, Z* being its mirror.
-#[inline(always)]
-pub fn split(halves: &[Complex32], factors: &[Complex32], bins: &mut [Complex32]) {
+kernel! {
+    /// The spectrum of real samples from the transform of them as pairs, even ones real and odd ones imaginary, whose
+    /// first point is at its end again: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, Z* being its mirror.
+    fn split(halves: &'a [Complex32], factors: &'a [Complex32], bins: &'a mut [Complex32])  {
     let there = halves.iter().zip(halves.iter().rev());
     for ((bin, factor), (z, mirror)) in bins.iter_mut().zip(factors).zip(there) {
         let (even_re, even_im) = (z.re + mirror.re, z.im - mirror.im);
@@ -80,10 +106,11 @@ pub fn split(halves: &[Complex32], factors: &[Complex32], bins: &mut [Complex32]
         bin.im = 0.5 * (even_im + factor.re * odd_im + factor.im * odd_re);
     }
 }
+}
 
-/// Sum of the squares.
-#[inline(always)]
-pub fn energy(samples: &[f32]) -> f64 {
+kernel! {
+    /// Sum of the squares.
+    fn energy(samples: &'a [f32]) -> f64 {
     let (whole, rest) = samples.as_chunks::<TILE>();
     let mut sums = [0.0f32; TILE];
     for samples in whole {
@@ -94,32 +121,41 @@ pub fn energy(samples: &[f32]) -> f64 {
     let rest: f32 = rest.iter().map(|sample| sample * sample).sum();
     sums.iter().map(|sum| f64::from(*sum)).sum::<f64>() + f64::from(rest)
 }
+}
 
-/// Rotates a spectrum by `start` turns and `step` turns more each channel, and takes its parts apart.
-#[inline(always)]
-pub fn level<'a>(
-    bins: &[Complex32],
-    start: f64,
-    step: f64,
-    tiles: impl Iterator<Item = (&'a mut [f32; TILE], &'a mut [f32; TILE])>,
-) {
-    let (fine_re, fine_im, next) = factors(step);
-    let mut run = cis(start);
-    for (bins, (re, im)) in bins.chunks(RUN).zip(tiles) {
-        let (c, s) = (run.re as f32, run.im as f32);
-        let fine = fine_re.iter().zip(&fine_im);
-        for (((bin, re), im), (fine_re, fine_im)) in bins.iter().zip(re).zip(im).zip(fine) {
-            let (a, b) = (fine_re * c - fine_im * s, fine_re * s + fine_im * c);
-            *re = bin.re * a - bin.im * b;
-            *im = bin.re * b + bin.im * a;
+kernel! {
+    /// Rotates a spectrum by `start` turns and `step` turns more each channel, and takes its parts apart: into every
+    /// `stride`th tile.
+    fn level(
+        bins: &'a [Complex32],
+        start: f64,
+        step: f64,
+        stride: usize,
+        re: &'a mut [[f32; TILE]],
+        im: &'a mut [[f32; TILE]],
+    ) {
+        let (fine_re, fine_im, next) = factors(step);
+        let mut run = cis(start);
+        let (whole, rest) = bins.as_chunks::<RUN>();
+        let mut last = [Complex32::default(); RUN];
+        last[..rest.len()].copy_from_slice(rest);
+        let tiles = re.iter_mut().zip(im).step_by(stride);
+        for (bins, (re, im)) in whole.iter().chain([&last]).zip(tiles) {
+            let (c, s) = (run.re as f32, run.im as f32);
+            for n in 0..RUN {
+                let a = fine_re[n] * c - fine_im[n] * s;
+                let b = fine_re[n] * s + fine_im[n] * c;
+                re[n] = bins[n].re * a - bins[n].im * b;
+                im[n] = bins[n].re * b + bins[n].im * a;
+            }
+            run *= next;
         }
-        run *= next;
     }
 }
 
-/// Adds A conj(B) of some blocks to `values`, a tile of them or what is left.
-#[inline(always)]
-pub fn multiply(a: Tiles<'_>, b: Tiles<'_>, values: &mut [Complex64]) {
+kernel! {
+    /// Adds A conj(B) of some blocks to `values`, a tile of them or what is left.
+    fn multiply(a: Tiles<'a>, b: Tiles<'a>, values: &'a mut [Complex64])  {
     let (mut re, mut im) = ([0.0f32; TILE], [0.0f32; TILE]);
     for ((ar, ai), (br, bi)) in a.0.iter().zip(a.1).zip(b.0.iter().zip(b.1)) {
         for n in 0..TILE {
@@ -131,10 +167,11 @@ pub fn multiply(a: Tiles<'_>, b: Tiles<'_>, values: &mut [Complex64]) {
         *value += Complex64::new(f64::from(re), f64::from(im));
     }
 }
+}
 
-/// Adds the power of some blocks to `power`, a tile of it or what is left.
-#[inline(always)]
-pub fn square(a: Tiles<'_>, power: &mut [f64]) {
+kernel! {
+    /// Adds the power of some blocks to `power`, a tile of it or what is left.
+    fn square(a: Tiles<'a>, power: &'a mut [f64])  {
     let mut sums = [0.0f32; TILE];
     for (re, im) in a.0.iter().zip(a.1) {
         for n in 0..TILE {
@@ -144,4 +181,5 @@ pub fn square(a: Tiles<'_>, power: &mut [f64]) {
     for (power, sum) in power.iter_mut().zip(sums) {
         *power += f64::from(sum);
     }
+}
 }

@@ -35,6 +35,24 @@ pub struct Spectrograph {
     running: Vec<Vec<f64>>,
 }
 
+/// Where the spectrum of a block goes: every so manieth tile.
+pub struct Place<'a> {
+    pub re: &'a mut [[f32; TILE]],
+    pub im: &'a mut [[f32; TILE]],
+    pub stride: usize,
+}
+
+impl Place<'_> {
+    /// Nothing is there.
+    pub fn clear(self) {
+        for tiles in [self.re, self.im] {
+            for tile in tiles.iter_mut().step_by(self.stride) {
+                tile.fill(0.0);
+            }
+        }
+    }
+}
+
 /// The transform of a station's blocks.
 struct Plan {
     /// Samples of a block.
@@ -112,13 +130,13 @@ impl Spectrograph {
 
     /// Makes the spectrum of an input that has good samples in this block: real and imaginary parts, in ascending
     /// sky frequency, in tiles.
-    pub fn take<'a>(
+    pub fn take(
         &mut self,
         setup: &Setup,
         input: Input,
         slab: &Slab,
         block: &Block,
-        tiles: impl Iterator<Item = (&'a mut [f32; TILE], &'a mut [f32; TILE])>,
+        tiles: Place<'_>,
     ) {
         let station = &setup.stations()[input.station];
         let band = &station.bands[input.band];
@@ -206,7 +224,7 @@ impl Spectrograph {
         let channels = setup.channels() as f64;
         let samples = &self.samples;
         if !running {
-            let energy = self.arch.dispatch(|| kernel::energy(samples));
+            let energy = kernel::energy(self.arch, samples);
             self.energies[index] = energy * channels;
             return;
         }
@@ -252,8 +270,8 @@ impl Spectrograph {
         let rotated = setup.rotation() == Rotation::Samples;
         let start = middle - step * (plan.length / 2) as f64;
         match (layout.complex, rotated) {
-            (false, _) => arch.dispatch(|| kernel::rotate_real(samples, start, step, bins)),
-            (true, true) => arch.dispatch(|| kernel::rotate_complex(samples, start, step, bins)),
+            (false, _) => kernel::rotate_real(*arch, samples, start, step, bins),
+            (true, true) => kernel::rotate_complex(*arch, samples, start, step, bins),
             (true, false) => kernel::join(samples, bins),
         }
         plan.transform.process_with_scratch(bins, scratch);
@@ -261,14 +279,14 @@ impl Spectrograph {
     }
 
     /// Takes the rest of the delay out, and puts the channels in ascending sky frequency.
-    fn level<'a>(
+    fn level(
         &mut self,
         setup: &Setup,
         station: usize,
         band: &Band,
         placed: &Placed,
         turns: f64,
-        tiles: impl Iterator<Item = (&'a mut [f32; TILE], &'a mut [f32; TILE])>,
+        tiles: Place<'_>,
     ) {
         let Spectrograph {
             arch,
@@ -285,7 +303,7 @@ impl Spectrograph {
         if let Some(factors) = &plan.pairs {
             // The transform repeats itself.
             halves[plan.length / 2] = halves[0];
-            arch.dispatch(|| kernel::split(halves, factors, bins));
+            kernel::split(*arch, halves, factors, bins);
         }
         let ascending: &[Complex32] = if plan.pairs.is_some() && first < 0 {
             // Negative frequencies of a real signal.
@@ -312,17 +330,25 @@ impl Spectrograph {
         };
         let start = turns + lowest * placed.residual;
         let step = width * placed.residual;
-        arch.dispatch(|| kernel::level(ascending, start, step, tiles));
+        kernel::level(
+            *arch,
+            ascending,
+            start,
+            step,
+            tiles.stride,
+            tiles.re,
+            tiles.im,
+        );
     }
 
     /// Multiplies a tile of some blocks and adds the products.
     pub fn multiply(&self, a: Tiles<'_>, b: Tiles<'_>, values: &mut [Complex64]) {
-        self.arch.dispatch(|| kernel::multiply(a, b, values));
+        kernel::multiply(self.arch, a, b, values);
     }
 
     /// Adds the power of a tile of some blocks.
     pub fn square(&self, a: Tiles<'_>, power: &mut [f64]) {
-        self.arch.dispatch(|| kernel::square(a, power));
+        kernel::square(self.arch, a, power);
     }
 }
 

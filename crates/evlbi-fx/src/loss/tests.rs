@@ -335,3 +335,12 @@ proptest! {
         prop_assert!(noise_within(Replaced::Fill, samples, lower).is_finite());
     }
 }
+
+#[test]
+fn cells_that_lie_apart_share_less_of_a_late_wavefront() {
+    // Every tenth of cells of 100 ms, 20 ms late: a fifth of each lost cell falls into another one.
+    let lost = Lost::at_same_spread_times(0.1, 0.02, 0.1);
+    assert!((lost.overlap() - 0.88).abs() < 1e-12);
+    assert!((Lost::at_same_spread_times(0.1, 0.0, 0.1).overlap() - 0.9).abs() < 1e-12);
+    assert!((Lost::at_same_spread_times(0.1, 1.0, 0.1).overlap() - 0.8).abs() < 1e-12);
+}

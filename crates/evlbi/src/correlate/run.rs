@@ -97,7 +97,9 @@ pub fn run(
     mut sink: impl FnMut(i64, &Sums) -> Result<()>,
 ) -> Result<Vec<Counts>> {
     let stop = interrupt();
-    let mut progress = Progress::new(Some((range.end - range.start) as u64));
+    // A stream shows what it finds instead.
+    let is_stream = range.end == i64::MAX;
+    let mut progress = Progress::new(Some((range.end - range.start) as u64).filter(|_| !is_stream));
     let (to_workers, units) = mpsc::sync_channel::<Unit>(2 * threads);
     let units = Mutex::new(units);
     let (to_main, found) = mpsc::channel::<Result<(i64, Sums), OutsideModel>>();
@@ -131,7 +133,7 @@ pub fn run(
                     order.add(done?, &mut sink)?;
                 }
             }
-            if progress.is_due() {
+            if progress.is_due() && !is_stream {
                 let done = period - range.start;
                 progress.show(
                     done as u64,

@@ -226,7 +226,8 @@ pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
         .saturating_add(i64::from(time.frame))
 }
 
-fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate> {
+/// The frame rate of samples at a rate.
+pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate> {
     let samples = header.shape().samples_per_frame();
     u32::try_from(sample_rate / samples.max(1))
         .ok()

@@ -24,7 +24,7 @@ pub fn predict(
         Instead::Fill => Replaced::Fill,
     };
     let lost = match (at, kind) {
-        (Where::Both, Kind::Common) => Lost::at_same_times(shed, delay, COMMON_CELL),
+        (Where::Both, Kind::Common) => Lost::at_same_spread_times(shed, delay, COMMON_CELL),
         (Where::Both, _) => Lost::independent(shed, shed),
         (Where::One, _) if lossy == 0 => Lost::independent(shed, 0.0),
         (Where::One, _) => Lost::independent(0.0, shed),

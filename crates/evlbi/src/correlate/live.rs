@@ -1,0 +1,597 @@
+//! `evlbi correlate --live`: streams are received and correlated as they come.
+//!
+//! Each stream has a receiver and a drain as `recv` has, whose frames go into a track. The correlator takes each
+//! dump when all stations have come past it, or when those that have not were waited for long enough; what comes
+//! of it later is late, and counted.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::deframe::{Chunk, FrameState};
+use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_net::receive::{self, ReceiveReport, Receiving};
+use evlbi_wire::time::FrameTime;
+use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use serde::Serialize;
+
+use super::plan::Shape;
+use super::run::Station;
+use super::station::{frame_number, frame_rate};
+use super::{BaselineResult, Job, Series};
+use crate::cli::{CorrelateArgs, RecvArgs};
+use crate::drain::{self, Drained};
+use crate::progress::interrupt;
+use crate::recv;
+use crate::sink::Sink;
+
+/// Frames from which the threads of a stream are learnt.
+const ENOUGH: usize = 256;
+/// Or so long after the first.
+const LONG_ENOUGH: Duration = Duration::from_millis(300);
+/// Data of a stream that waits for the correlator at most, in seconds; then its ring fills.
+const MOST_WAITING: f64 = 4.0;
+const NAP: Duration = Duration::from_millis(2);
+
+/// What a stream brings, for the drain that fills it and the correlator that empties it.
+pub struct Feed {
+    state: Mutex<State>,
+    sample_rate: Option<u64>,
+    trust: Trust,
+    /// The correlator takes no more.
+    is_closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Frames that came before the threads were known.
+    early: Vec<Early>,
+    first: Option<Instant>,
+    shape: Option<Shape>,
+    track: Option<Track>,
+    epoch: i64,
+    /// First sample that is still needed.
+    needed: i64,
+    ended: bool,
+    error: Option<String>,
+}
+
+struct Early {
+    key: StreamKey,
+    time: FrameTime,
+    invalid: bool,
+    payload: Vec<u8>,
+}
+
+impl Feed {
+    fn new(sample_rate: Option<u64>, trust: Trust) -> Arc<Feed> {
+        Arc::new(Feed {
+            state: Mutex::new(State::default()),
+            sample_rate,
+            trust,
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.
+    pub fn take(&self, chunk: Chunk<'_>) {
+        for frame in chunk.frames {
+            let (Some(key), Some(time)) = (frame.key, frame.time) else {
+                continue;
+            };
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            let Ok(header) = Header::parse(bytes) else {
+                continue;
+            };
+            let invalid = matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost);
+            let payload = bytes.get(header.len()..).unwrap_or_default();
+            loop {
+                let mut state = self.state();
+                if !state.is_full() || self.is_closed.load(Ordering::Relaxed) {
+                    state.push(self, &header, key, time, invalid, payload);
+                    break;
+                }
+                drop(state);
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+
+    /// The stream has ended.
+    pub fn end(&self) {
+        let mut state = self.state();
+        state.learn(self);
+        state.ended = true;
+    }
+}
+
+impl State {
+    fn push(
+        &mut self,
+        feed: &Feed,
+        header: &Header,
+        key: StreamKey,
+        time: FrameTime,
+        invalid: bool,
+        payload: &[u8],
+    ) {
+        if self.error.is_some() {
+            return;
+        }
+        if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
+            let number = frame_number(time, self.epoch, shape.layout.frame_rate);
+            track.push(key.thread, number, invalid, payload);
+            return;
+        }
+        if self.shape.is_none() {
+            match layout(header, feed.sample_rate) {
+                Ok(layout) => self.begin(header, layout, time),
+                Err(error) => {
+                    self.error = Some(crate::output::explain(&error));
+                    return;
+                }
+            }
+        }
+        self.early.push(Early {
+            key,
+            time,
+            invalid,
+            payload: payload.to_vec(),
+        });
+        let long_ago = self
+            .first
+            .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
+        if self.early.len() >= ENOUGH || long_ago {
+            self.learn(feed);
+        }
+    }
+
+    fn begin(&mut self, header: &Header, layout: Layout, time: FrameTime) {
+        let station = header.key().station;
+        self.first = Some(Instant::now());
+        self.epoch = time.second - time.second.rem_euclid(86_400);
+        self.shape = Some(Shape {
+            layout,
+            threads: Vec::new(),
+            code: (station != StationId::default()).then(|| station.to_string()),
+            first_second: time.second,
+        });
+    }
+
+    /// The threads are those that came so far.
+    fn learn(&mut self, feed: &Feed) {
+        let Some(shape) = &mut self.shape else {
+            return;
+        };
+        if self.track.is_some() {
+            return;
+        }
+        let threads: BTreeSet<u16> = self.early.iter().map(|frame| frame.key.thread).collect();
+        shape.threads = threads.into_iter().collect();
+        let mut track = Track::new(shape.layout, &shape.threads, feed.trust);
+        for frame in self.early.drain(..) {
+            let number = frame_number(frame.time, self.epoch, shape.layout.frame_rate);
+            track.push(frame.key.thread, number, frame.invalid, &frame.payload);
+        }
+        self.track = Some(track);
+    }
+
+    /// Newest data in seconds since the epoch.
+    fn newest(&self) -> Option<f64> {
+        let (track, shape) = (self.track.as_ref()?, self.shape.as_ref()?);
+        Some(track.newest()? as f64 / shape.layout.sample_rate() as f64)
+    }
+
+    fn is_full(&self) -> bool {
+        let (Some(track), Some(shape)) = (&self.track, &self.shape) else {
+            return false;
+        };
+        let waiting = track
+            .newest()
+            .unwrap_or(self.needed)
+            .saturating_sub(self.needed);
+        self.needed != 0 && waiting as f64 > MOST_WAITING * shape.layout.sample_rate() as f64
+    }
+}
+
+fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout> {
+    let rate = match sample_rate {
+        Some(rate) => frame_rate(header, rate)?,
+        None => header.frame_rate().ok_or_else(|| {
+            anyhow!("the headers of the stream do not tell its sample rate; give --sample-rate")
+        })?,
+    };
+    Ok(Layout::of(header, rate)?)
+}
+
+/// A stream as the correlator sees it.
+struct LiveStation {
+    feed: Arc<Feed>,
+    layout: Layout,
+    /// Those of all stations.
+    all: Vec<Arc<Feed>>,
+    wait: Duration,
+}
+
+impl Station for LiveStation {
+    /// Waits until the stream has come past `range`, has ended, or is later than all others by more than the wait.
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+        let end = range.end as f64 / self.layout.sample_rate() as f64;
+        loop {
+            // Before the stream is looked at: what the others have may be news to it.
+            let front = self.all.iter().filter_map(|feed| feed.state().newest());
+            let waited = front.fold(f64::NEG_INFINITY, f64::max) - end >= self.wait.as_secs_f64();
+            let over = waited || interrupt().load(Ordering::Relaxed);
+            let mut state = self.feed.state();
+            if let Some(error) = &state.error {
+                bail!("{error}");
+            }
+            state.needed = range.start;
+            let over = over || state.ended;
+            if let Some(track) = &mut state.track {
+                track.forget(range.start);
+                if over || track.has_come_to(range.end, 1) {
+                    return Ok(track.slab(range));
+                }
+            } else if state.ended {
+                bail!("a stream ended before it began");
+            }
+            drop(state);
+            std::thread::sleep(NAP);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let state = self.feed.state();
+        state
+            .track
+            .as_ref()
+            .map_or_else(Counts::default, Track::counts)
+    }
+
+    fn is_over(&self, sample: i64) -> bool {
+        let state = self.feed.state();
+        let newest = state.track.as_ref().and_then(Track::newest);
+        state.ended && newest.is_none_or(|newest| newest <= sample)
+    }
+}
+
+/// One stream's receiving end.
+struct Stream {
+    receiving: Receiving,
+    drainer: JoinHandle<Drained>,
+    feed: Arc<Feed>,
+}
+
+/// What a period of all baselines says.
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: &'static str,
+    time: String,
+    baselines: &'a [BaselineResult],
+    streams: Vec<StreamLine>,
+}
+
+/// What a period of a stream says, counted from the start.
+#[derive(Serialize)]
+struct StreamLine {
+    station: String,
+    rate_bps: f64,
+    expected: u64,
+    lost: u64,
+    ring_full: u64,
+    /// Frames that came when they had been waited for long enough.
+    late_frames: u64,
+    /// How far its newest data lie behind the newest of all, in seconds.
+    skew_s: f64,
+}
+
+/// What came of a live run, beside what was correlated.
+#[derive(Serialize)]
+pub struct StreamResult {
+    station: String,
+    expected: u64,
+    unique: u64,
+    lost: u64,
+    host_lost: u64,
+    network_lost: u64,
+    unattributed: u64,
+    ring_full: u64,
+    /// Frames that came when they had been waited for long enough.
+    late_frames: u64,
+    seconds: f64,
+    rate_bps: f64,
+}
+
+/// Receives the streams that `args` name and correlates them. `line` shows the baselines of each integration.
+pub fn run(args: &CorrelateArgs) -> Result<(super::Correlation, Vec<StreamResult>)> {
+    if args.out.is_some() {
+        bail!("--live writes no visibilities; record the streams with `evlbi recv` for that");
+    }
+    let stop = interrupt();
+    let streams = args
+        .files
+        .iter()
+        .map(|url| open(url, args))
+        .collect::<Result<Vec<Stream>>>()?;
+    let shapes = wait_for_shapes(&streams, &stop)?;
+    let plan = super::plan::plan(&args.files, &shapes, &args.options)?;
+    let names: Vec<String> = plan
+        .stations
+        .iter()
+        .map(|station| station.name.clone())
+        .collect();
+    let epoch = plan.epoch;
+    let first = shapes
+        .iter()
+        .zip(&streams)
+        .filter_map(|(shape, stream)| {
+            let state = stream.feed.state();
+            let earliest = state.track.as_ref()?.earliest()?;
+            Some(earliest as f64 / shape.layout.sample_rate() as f64)
+        })
+        .fold(f64::NEG_INFINITY, f64::max);
+    for stream in &streams {
+        if stream.feed.state().epoch != epoch {
+            bail!("the streams' times lie on different days, so they have nothing in common");
+        }
+    }
+    let job = Job::live(plan, first)?;
+    let feeds: Vec<Arc<Feed>> = streams
+        .iter()
+        .map(|stream| Arc::clone(&stream.feed))
+        .collect();
+    let mut stations: Vec<LiveStation> = streams
+        .iter()
+        .zip(&shapes)
+        .map(|(stream, shape)| LiveStation {
+            feed: Arc::clone(&stream.feed),
+            layout: shape.layout,
+            all: feeds.clone(),
+            wait: args.streams.wait,
+        })
+        .collect();
+    let mut whole = job.series();
+    let dumps = job.periods.count as usize;
+    let mut period = Series::new(&job.setup, dumps, job.dump_seconds());
+    let threads = super::threads(args.options.threads);
+    let mut seen = Seen::new(&streams);
+    let mut correlated = job.range.start..job.range.start;
+    let counts = super::run::run(
+        &job.setup,
+        &mut stations,
+        job.periods,
+        job.range.clone(),
+        threads,
+        |dump, sums| {
+            whole.add(sums);
+            period.add(sums);
+            if sums.inputs.iter().any(|input| input.good > 0) {
+                correlated.end = dump + 1;
+            }
+            if (dump + 1).rem_euclid(job.periods.count) == 0 {
+                let begins = job.begins(dump);
+                show(args, &job, &names, begins, &period, &mut seen, &streams)?;
+                period = Series::new(&job.setup, dumps, job.dump_seconds());
+            }
+            Ok(())
+        },
+    );
+    for stream in &streams {
+        stream.feed.is_closed.store(true, Ordering::Relaxed);
+        stream.receiving.stop();
+    }
+    let reports = streams
+        .into_iter()
+        .map(finish)
+        .collect::<Result<Vec<_>>>()?;
+    let counts = counts?;
+    let results = names
+        .iter()
+        .zip(&reports)
+        .zip(&counts)
+        .map(|((station, report), counts)| stream_result(station, report, counts))
+        .collect();
+    Ok((
+        super::Correlation::of_streams(&job, whole, names, counts, &shapes, correlated),
+        results,
+    ))
+}
+
+fn open(url: &str, args: &CorrelateArgs) -> Result<Stream> {
+    let recv = RecvArgs::stream(url, args.streams.idle, args.streams.duration)?;
+    let (receiving, opening) = receive::start(recv::options(&recv, None)?)?;
+    for address in receiving.addresses() {
+        recv::say_listening(*address);
+    }
+    let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
+    let feed = Feed::new(rate, args.options.trust.into());
+    let sink = Sink::Feed(Arc::clone(&feed));
+    let settings = recv::settings(&recv)?;
+    let drainer = std::thread::Builder::new().name("sink".into()).spawn({
+        let feed = Arc::clone(&feed);
+        move || {
+            let drained = match opening.wait() {
+                Some(consumer) => drain::run(consumer, settings, sink),
+                None => drain::nothing(sink),
+            };
+            feed.end();
+            drained
+        }
+    })?;
+    Ok(Stream {
+        receiving,
+        drainer,
+        feed,
+    })
+}
+
+fn finish(stream: Stream) -> Result<ReceiveReport> {
+    stream
+        .drainer
+        .join()
+        .map_err(|_| anyhow!("the thread that empties a ring panicked"))?;
+    Ok(stream.receiving.join())
+}
+
+/// Waits until it is known what each stream is.
+fn wait_for_shapes(streams: &[Stream], stop: &AtomicBool) -> Result<Vec<Shape>> {
+    let mut shapes = Vec::new();
+    for (number, stream) in streams.iter().enumerate() {
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                streams.iter().for_each(|stream| stream.receiving.stop());
+            }
+            {
+                let mut state = stream.feed.state();
+                if let Some(error) = &state.error {
+                    bail!("stream {}: {error}", number + 1);
+                }
+                let long_ago = state
+                    .first
+                    .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
+                if long_ago {
+                    state.learn(&stream.feed);
+                }
+                if state.track.is_some() {
+                    shapes.extend(state.shape.clone());
+                    break;
+                }
+                if state.ended {
+                    bail!("stream {} ended before a frame of VDIF came", number + 1);
+                }
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+    Ok(shapes)
+}
+
+fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> StreamResult {
+    let counters = &report.account.counters;
+    StreamResult {
+        station: station.to_owned(),
+        expected: counters.expected,
+        unique: counters.unique,
+        lost: counters.lost,
+        host_lost: report.attribution.host_lost,
+        network_lost: report.attribution.network_lost,
+        unattributed: report.attribution.unattributed,
+        ring_full: counters.ring_full,
+        late_frames: counts.late,
+        seconds: report.seconds,
+        rate_bps: if report.seconds > 0.0 {
+            report.bytes as f64 * 8.0 / report.seconds
+        } else {
+            0.0
+        },
+    }
+}
+
+/// What was shown last of each stream.
+struct Seen {
+    bytes: Vec<(u64, Instant)>,
+}
+
+impl Seen {
+    fn new(streams: &[Stream]) -> Seen {
+        Seen {
+            bytes: streams.iter().map(|_| (0, Instant::now())).collect(),
+        }
+    }
+}
+
+fn show(
+    args: &CorrelateArgs,
+    job: &Job,
+    names: &[String],
+    begins: f64,
+    period: &Series,
+    seen: &mut Seen,
+    streams: &[Stream],
+) -> Result<()> {
+    let window = super::window(&args.options);
+    let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
+    let found: Vec<super::Found> = (0..job.setup.products().len())
+        .map(|index| period.find(index, parts, &window))
+        .collect();
+    let baselines = super::baselines(&job.setup, names, &found);
+    let newest = |stream: &Stream| stream.feed.state().newest();
+    let times: Vec<f64> = streams
+        .iter()
+        .map(|stream| newest(stream).unwrap_or(f64::NEG_INFINITY))
+        .collect();
+    let front = times.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut lines = Vec::new();
+    for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
+        let live = stream.receiving.live();
+        let live = live.lock().map_or_else(
+            |poisoned| poisoned.into_inner().clone(),
+            |live| live.clone(),
+        );
+        let (bytes, when) = &mut seen.bytes[index];
+        let elapsed = when.elapsed().as_secs_f64().max(1e-9);
+        lines.push(StreamLine {
+            station: name.clone(),
+            rate_bps: (live.bytes - *bytes) as f64 * 8.0 / elapsed,
+            expected: live.counters.expected,
+            lost: live.counters.lost,
+            ring_full: live.counters.ring_full,
+            late_frames: {
+                let state = stream.feed.state();
+                state.track.as_ref().map_or(0, |track| track.counts().late)
+            },
+            skew_s: front - times[index],
+        });
+        (*bytes, *when) = (live.bytes, Instant::now());
+    }
+    let moment = job
+        .setup
+        .middle(0)
+        .plus(begins - job.setup.block_seconds() / 2.0);
+    let time = super::utc(moment.second as f64 + moment.fraction);
+    if args.json {
+        let line = Line {
+            schema: "evlbi.live/1",
+            time,
+            baselines: &baselines,
+            streams: lines,
+        };
+        let line = serde_json::to_string(&line).context("cannot write the line as JSON")?;
+        println!("{line}");
+        return Ok(());
+    }
+    for baseline in &baselines {
+        println!(
+            "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}",
+            baseline.stations.join("-"),
+            baseline.amplitude.valid,
+            baseline.snr,
+            crate::units::show_seconds(baseline.delay_s),
+            baseline.weight,
+        );
+    }
+    for line in lines {
+        println!(
+            "{time}  {:<12} {}  lost {} of {}  ring full {}  late {}  behind {:.3} s",
+            line.station,
+            crate::units::show_rate(line.rate_bps),
+            line.lost,
+            line.expected,
+            line.ring_full,
+            line.late_frames,
+            line.skew_s
+        );
+    }
+    Ok(())
+}

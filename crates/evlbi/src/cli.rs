@@ -479,6 +479,16 @@ pub struct LossCurveArgs {
     pub json: bool,
 }
 
+impl CorrelateOptions {
+    /// Without any option.
+    pub fn usual() -> Result<CorrelateOptions, clap::Error> {
+        match Cli::try_parse_from(["evlbi", "correlate", "a", "b"])?.command {
+            Command::Correlate(args) => Ok(args.options),
+            _ => Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand)),
+        }
+    }
+}
+
 /// How streams are received that are correlated as they come.
 #[derive(Args, Clone)]
 pub struct StreamArgs {

@@ -153,9 +153,12 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
         directory: directory.as_path(),
         force: args.force,
     });
-    let correlation = correlate(&recordings, &args.options, args.chunk, output, &mut |_| {
-        Ok(None)
-    })?;
+    let scope = Scope {
+        chunk: args.chunk,
+        output,
+        ..Scope::default()
+    };
+    let correlation = correlate(&recordings, &args.options, scope, &mut |_| Ok(None))?;
     let result = correlation.result(args)?;
     if let Some(directory) = &args.out {
         output::write_json(&directory.join("summary.json"), &result)?;
@@ -252,6 +255,15 @@ impl Recordings {
     }
 }
 
+/// What of recordings is correlated, and where visibilities go.
+#[derive(Default)]
+pub struct Scope<'a> {
+    pub chunk: Option<Chunk>,
+    /// So much from the beginning on.
+    pub seconds: Option<f64>,
+    pub output: Option<Output<'a>>,
+}
+
 /// Where visibilities are written.
 pub struct Output<'a> {
     directory: &'a Path,
@@ -262,8 +274,7 @@ pub struct Output<'a> {
 pub fn correlate(
     recordings: &Recordings,
     options: &CorrelateOptions,
-    chunk: Option<Chunk>,
-    output: Option<Output<'_>>,
+    scope: Scope<'_>,
     tamper: &mut dyn FnMut(usize) -> Result<Option<Tamper>>,
 ) -> Result<Correlation> {
     let Recordings {
@@ -274,8 +285,12 @@ pub fn correlate(
     let plan = plan::plan(paths, shapes, options)?;
     let names: Vec<String> = plan.stations.iter().map(|s| s.name.clone()).collect();
     let (averaged, model) = (plan.averaged, plan.model.clone());
-    let job = Job::of_files(plan, files, chunk)?;
-    let mut writer = match output {
+    let mut job = Job::of_files(plan, files, scope.chunk)?;
+    if let Some(seconds) = scope.seconds {
+        let dumps = (seconds / job.dump_seconds()).ceil() as i64;
+        job.range.end = job.range.end.min(job.range.start + dumps);
+    }
+    let mut writer = match scope.output {
         Some(Output { directory, force }) => Some(VisibilityWriter::create(
             directory,
             &job.setup,
@@ -505,6 +520,20 @@ impl Correlation {
         let start = a.start.max(b.start).max(self.correlated.start);
         let end = a.end.min(b.end).min(self.correlated.end);
         (end - start).max(0)
+    }
+
+    /// The fringes of all baselines.
+    pub fn fringes(&self, options: &CorrelateOptions) -> Vec<BaselineResult> {
+        let window = window(options);
+        let found: Vec<Found> = (0..self.setup.products().len())
+            .map(|index| self.find(index, &window))
+            .collect();
+        baselines(&self.setup, &self.names, &found)
+    }
+
+    /// Parts that were correlated.
+    pub fn parts(&self) -> i64 {
+        self.correlated.end - self.correlated.start
     }
 
     fn result(&self, args: &CorrelateArgs) -> Result<CorrelateResult> {

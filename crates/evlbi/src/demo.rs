@@ -14,6 +14,7 @@ use evlbi_core::deframe::{self, Deframer, FrameState};
 use evlbi_core::pace::train_length;
 use evlbi_core::path::Impairment;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
+use evlbi_fx::quantise::VanVleck;
 use evlbi_fx::sky::{SkyPlan, StationPlan};
 use evlbi_net::cpu;
 use evlbi_net::file::Durability;
@@ -24,7 +25,8 @@ use evlbi_net::udp::{Listen, ReceiverOptions, Sender, SenderOptions};
 use evlbi_wire::time::FrameRate;
 use serde::Serialize;
 
-use crate::cli::DemoArgs;
+use crate::cli::{CorrelateOptions, DemoArgs};
+use crate::correlate::{Hertz, Recordings, Scope};
 use crate::drain::{self, Drained};
 use crate::output;
 use crate::progress::{Progress, interrupt};
@@ -43,6 +45,8 @@ const ROUNDS: u64 = 4;
 const DISTANCE: u64 = 4;
 /// How long a receiver waits for more when the stations have ended.
 const IDLE: Duration = Duration::from_secs(1);
+/// Seconds of the recordings that are correlated.
+const CORRELATED: f64 = 4.0;
 const STATIONS: [&str; 16] = [
     "Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh", "Ys", "Sv", "Zc", "Bd", "Ur", "Sh", "Ir", "Cm",
 ];
@@ -54,11 +58,25 @@ struct DemoResult {
     stations: Vec<StationResult>,
     /// Every number below was compared, and all of them agree.
     accounting_agrees: bool,
+    /// The fringes of the first seconds of the recordings.
+    baselines: Vec<BaselineCheck>,
     rate_bps: f64,
     seconds: f64,
     impairment: Impairment,
     seed: u64,
     directory: Option<PathBuf>,
+}
+
+/// A baseline of the recordings: what the plan and the losses let expect, and what the correlator finds.
+#[derive(Serialize)]
+struct BaselineCheck {
+    stations: [String; 2],
+    amplitude_expected: f64,
+    amplitude_found: f64,
+    weight_expected: f64,
+    weight_found: f64,
+    snr_expected: f64,
+    snr_found: f64,
 }
 
 /// One station, from its sender to its recording.
@@ -70,6 +88,8 @@ struct StationResult {
     relay: RelayReport,
     received: ReceiveReport,
     recording: RecordingReport,
+    #[serde(skip)]
+    file: PathBuf,
 }
 
 /// A number known in two places.
@@ -422,6 +442,7 @@ fn compare(args: &DemoArgs, run: Run, impairment: Impairment) -> Result<DemoResu
             relay,
             received,
             recording,
+            file: file_of(&drained),
         });
     }
     Ok(DemoResult {
@@ -437,10 +458,67 @@ fn compare(args: &DemoArgs, run: Run, impairment: Impairment) -> Result<DemoResu
             .map(|station| station.sent.seconds)
             .fold(0.0, f64::max),
         impairment,
+        baselines: correlate(&stations, frame_rate)?,
         seed: args.seed,
         directory: args.out.clone(),
         stations,
     })
+}
+
+fn file_of(drained: &Drained) -> PathBuf {
+    let file = drained.sink.files.first();
+    file.map_or_else(PathBuf::new, |file| file.path.clone())
+}
+
+/// Correlates the recordings, if there are two of which something arrived.
+fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<BaselineCheck>> {
+    let arrived = |station: &&StationResult| station.recording.frames > station.recording.invalid;
+    let arrived: Vec<&StationResult> = stations.iter().filter(arrived).collect();
+    if arrived.len() < 2 {
+        return Ok(Vec::new());
+    }
+    eprintln!("correlating the recordings");
+    let paths = arrived
+        .iter()
+        .filter_map(|station| Some(station.file.to_str()?.to_owned()));
+    let paths: Vec<String> = paths.collect();
+    let mut options = CorrelateOptions::usual()?;
+    let sample_rate = f64::from(frame_rate.get()) * SAMPLES as f64;
+    options.sample_rate = Some(Hertz(sample_rate));
+    let recordings = Recordings::open(&paths, &options)?;
+    let scope = Scope {
+        seconds: Some(CORRELATED),
+        ..Scope::default()
+    };
+    let found = crate::correlate::correlate(&recordings, &options, scope, &mut |_| Ok(None))?;
+    let codec = recordings.shapes[0].layout.codec;
+    let amplitude = VanVleck::between(codec, codec).correlated(SkyPlan::default().correlation);
+    let whole = |name: &str| {
+        let station = arrived.iter().find(|station| station.station == name);
+        station.map_or(0.0, |station| {
+            let RecordingReport {
+                frames, invalid, ..
+            } = station.recording;
+            1.0 - invalid as f64 / frames as f64
+        })
+    };
+    let baselines = found.fringes(&options).into_iter().map(|baseline| {
+        let weight = baseline
+            .stations
+            .iter()
+            .map(|name| whole(name))
+            .product::<f64>();
+        BaselineCheck {
+            amplitude_expected: amplitude,
+            amplitude_found: baseline.amplitude.valid,
+            weight_expected: weight,
+            weight_found: baseline.weight,
+            snr_expected: amplitude * (weight * found.parts() as f64).sqrt(),
+            snr_found: baseline.snr,
+            stations: baseline.stations,
+        }
+    });
+    Ok(baselines.collect())
 }
 
 /// Every number that is known in two places, those of the sockets included.
@@ -605,6 +683,30 @@ fn text(result: &DemoResult) -> String {
                 show_count(check.found),
             ));
         }
+    }
+    if !result.baselines.is_empty() {
+        shown.push_str(&format!(
+            "\n{:<10} {:>18} {:>9} {:>18} {:>9} {:>14} {:>9}\n",
+            "baseline",
+            "amplitude expected",
+            "found",
+            "weight expected",
+            "found",
+            "SNR expected",
+            "found"
+        ));
+    }
+    for baseline in &result.baselines {
+        shown.push_str(&format!(
+            "{:<10} {:>18.5} {:>9.5} {:>18.5} {:>9.5} {:>14.1} {:>9.1}\n",
+            baseline.stations.join("-"),
+            baseline.amplitude_expected,
+            baseline.amplitude_found,
+            baseline.weight_expected,
+            baseline.weight_found,
+            baseline.snr_expected,
+            baseline.snr_found,
+        ));
     }
     let count = result
         .stations

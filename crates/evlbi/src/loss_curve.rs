@@ -16,7 +16,7 @@ use evlbi_fx::loss::Ratios;
 use serde::Serialize;
 
 use crate::cli::LossCurveArgs;
-use crate::correlate::{self, Correlation, Dump, Found, Recordings, Tamper, TrustChoice};
+use crate::correlate::{self, Correlation, Dump, Found, Recordings, Scope, Tamper, TrustChoice};
 use crate::output;
 use crate::progress::{Progress, interrupt};
 
@@ -261,7 +261,8 @@ impl Experiment<'_> {
             Knows::Headers | Knows::Papers => TrustChoice::Headers,
         };
         let recordings = Recordings::open(&paths, &options)?;
-        let whole = correlate::correlate(&recordings, &options, None, None, &mut |_| Ok(None))?;
+        let whole =
+            correlate::correlate(&recordings, &options, Scope::default(), &mut |_| Ok(None))?;
         let found = whole.find(0, &correlate::window(&options));
         if found.fringe.false_alarm > 1e-3 {
             bail!(
@@ -368,8 +369,7 @@ impl Experiment<'_> {
         let found = correlate::correlate(
             &self.recordings,
             &self.options,
-            None,
-            None,
+            Scope::default(),
             &mut |station| {
                 let loses = harm.at == Where::Both || station == self.lossy;
                 if loses {

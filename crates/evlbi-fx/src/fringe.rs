@@ -98,7 +98,6 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
         slope => 1.0 / slope,
     };
     let (bandwidth, time) = visibilities.extent();
-    let cells = (1.0 + 2.0 * grid.delay * bandwidth) * (1.0 + 2.0 * grid.rate * time);
     Fringe {
         delay_s: delay,
         delay_error_s: if grid.delay > 0.0 {
@@ -116,10 +115,25 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
         phase_error_rad: if snr > 0.0 { (1.0 / snr).min(PI) } else { PI },
         amplitude,
         snr,
-        // 1 - (1 - p)^cells without loss of digits.
-        false_alarm: -f64::exp_m1(cells * f64::ln_1p(-(-snr * snr / 2.0).exp())),
+        false_alarm: false_alarm(snr, 2.0 * grid.delay * bandwidth, 2.0 * grid.rate * time),
         window: (grid.delay, grid.rate),
     }
+}
+
+/// `1 - (1 - exp(-SNR^2 / 2))^n` with the number n of independent trials.
+///
+/// The window has `a` cells of the size 1 / B and `b` of 1 / T. As the peak is found wherever it is between
+/// them, there are more trials than a * b: n is such that for high peaks the probability is the expected
+/// Euler characteristic of a chi-square field of two degrees of freedom (Worsley 1994, Advances in Applied
+/// Probability 26, 13), with variances `(2 pi B)^2 / 12` and `(2 pi T)^2 / 12` of its slopes.
+fn false_alarm(snr: f64, a: f64, b: f64) -> f64 {
+    // Beyond, it is 0 in any window.
+    let snr = snr.min(100.0);
+    let along = (TAU / 12.0).sqrt() * snr * (a + b);
+    let across = TAU / 12.0 * (snr * snr - 1.0).max(0.0) * a * b;
+    let trials = (1.0 + along + across).max(a.max(1.0) * b.max(1.0));
+    let one = (-snr * snr / 2.0).exp();
+    0.0 - (trials * (-one).ln_1p()).exp_m1()
 }
 
 /// The sum of each period, delay and rate taken out.

@@ -45,6 +45,9 @@ pub enum Command {
     /// Correlate recordings: spectra of all baselines, amplitudes, delays, what missing data cost
     #[command(after_help = CORRELATE_HELP)]
     Correlate(CorrelateArgs),
+    /// Search fringes in visibilities or recordings, and draw them
+    #[command(after_help = FRINGE_HELP)]
+    Fringe(FringeArgs),
     /// What losing data costs a correlation: amplitude, weight and noise against loss, beside the theory
     #[command(after_help = LOSS_CURVE_HELP)]
     LossCurve(LossCurveArgs),
@@ -58,6 +61,11 @@ Examples:
   evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
   evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512";
+
+const FRINGE_HELP: &str = "\
+Examples:
+  evlbi fringe job.vis --out pictures          (what `evlbi correlate --out job.vis` wrote)
+  evlbi fringe Ef.vdif Jb.vdif --freq 4.9G     (correlates first; options as for correlate)";
 
 const LOSS_CURVE_HELP: &str = "\
 Each point sheds frames of one station (or of both) on their way from the file, correlates, and is held against the
@@ -439,6 +447,24 @@ pub struct CorrelateArgs {
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output (with --live one a line for each integration before it)
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct FringeArgs {
+    /// A directory of visibilities, or recordings, one a station
+    #[arg(required = true, num_args = 1..=32)]
+    pub inputs: Vec<String>,
+    #[command(flatten)]
+    pub options: CorrelateOptions,
+    /// Write pictures (SVG and PNG) here
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Overwrite pictures that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }

@@ -3,6 +3,7 @@
 //! Each point harms the recordings on their way into the correlator with one shedding policy, loss and replacement,
 //! and correlates them at the delay and rate of the whole recordings.
 
+mod picture;
 mod theory;
 
 use std::str::FromStr;
@@ -202,11 +203,38 @@ pub fn run(args: &LossCurveArgs) -> Result<()> {
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        let path = directory.join("loss-curve.json");
-        output::check_new([path.as_path()], args.force)?;
-        output::write_json(&path, &result)?;
+        let mut files = vec![(directory.join("loss-curve.json"), json(&result)?)];
+        let mut drawn = Vec::new();
+        for curve in &result.curves {
+            if drawn.contains(&(curve.at, curve.shed)) {
+                continue;
+            }
+            drawn.push((curve.at, curve.shed));
+            let place = match curve.at {
+                Where::One => "one",
+                Where::Both => "both",
+            };
+            let shed = name(&curve.shed);
+            let title = format!(
+                "Loss at {place} of {}, shed {shed}",
+                result.stations.join("-")
+            );
+            let figure = picture::figure(&result.curves, curve.at, curve.shed, &title);
+            let path = |ending: &str| directory.join(format!("{place}-{shed}.{ending}"));
+            files.push((path("svg"), figure.svg()?.into_bytes()));
+            files.push((path("png"), figure.png()?));
+        }
+        output::check_new(files.iter().map(|(path, _)| path.as_path()), args.force)?;
+        for (path, bytes) in files {
+            std::fs::write(&path, bytes)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     output::print(args.json, &result, text)
+}
+
+fn json(result: &LossCurve) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(result).context("cannot write the result as JSON")
 }
 
 /// What all points have in common.

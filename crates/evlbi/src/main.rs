@@ -5,10 +5,12 @@ mod correlate;
 mod demo;
 mod drain;
 mod drop;
+mod fringe;
 mod inspect;
 mod loss_curve;
 mod numbering;
 mod output;
+mod plot;
 mod progress;
 mod recording;
 mod recv;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Sky(args) => sky::run(&args),
         Command::Correlate(args) => correlate::run(&args),
+        Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
     };
     match result {

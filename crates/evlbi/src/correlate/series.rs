@@ -198,6 +198,13 @@ impl Series {
         }
     }
 
+    /// What makes correlation coefficients of the amplitudes of a product.
+    pub fn scale(&self, index: usize) -> f64 {
+        let series = &self.products[index];
+        let energy = (series.energy_a * series.energy_b).sqrt();
+        if energy > 0.0 { 1.0 / energy } else { 0.0 }
+    }
+
     /// The dumps of a product at a fringe.
     pub fn dumps_at(&self, index: usize, fringe: &Fringe) -> Vec<Dump> {
         let series = &self.products[index];

@@ -1,0 +1,239 @@
+//! `evlbi fringe`: searches fringes in visibilities or recordings, and draws them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use evlbi_fx::difx::swin::Record;
+use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
+use rustfft::num_complex::Complex32;
+use serde::Serialize;
+
+use crate::cli::FringeArgs;
+use crate::correlate::visibilities::{Description, FrequencyDescription, ProductKey, key};
+use crate::correlate::{self, Recordings, Scope};
+use crate::output;
+use crate::plot::fringe::fringe_figure;
+use crate::units::show_seconds;
+
+/// Width and height of a picture in the terminal.
+const TEXT: (usize, usize) = (100, 30);
+
+/// The result of `evlbi fringe`.
+#[derive(Serialize)]
+struct FringeResult {
+    schema: &'static str,
+    fringes: Vec<Found>,
+}
+
+/// The fringe of one product.
+#[derive(Serialize)]
+struct Found {
+    stations: [String; 2],
+    polarisations: String,
+    /// Sky frequency that phase and rate are those of; none where it is not known.
+    frequency_hz: Option<f64>,
+    /// Correlation coefficient of what was recorded.
+    correlation: f64,
+    #[serde(flatten)]
+    fringe: Fringe,
+    pictures: Vec<PathBuf>,
+    #[serde(skip)]
+    drawn: String,
+}
+
+/// What a fringe is searched in.
+struct Product<'a> {
+    stations: [String; 2],
+    polarisations: String,
+    visibilities: Visibilities<'a>,
+    /// Makes correlation coefficients of amplitudes.
+    scale: f64,
+}
+
+/// Searches and draws.
+pub fn run(args: &FringeArgs) -> Result<()> {
+    let window = correlate::window(&args.options);
+    let fringes = match args.inputs.as_slice() {
+        [directory] => in_directory(Path::new(directory), &window, args)?,
+        files => in_recordings(files, &window, args)?,
+    };
+    let result = FringeResult {
+        schema: "evlbi.fringe/1",
+        fringes,
+    };
+    output::print(args.json, &result, text)
+}
+
+fn in_recordings(files: &[String], window: &Window, args: &FringeArgs) -> Result<Vec<Found>> {
+    let recordings = Recordings::open(files, &args.options)?;
+    let found = correlate::correlate(&recordings, &args.options, Scope::default(), &mut |_| {
+        Ok(None)
+    })?;
+    let setup = &found.setup;
+    let products = setup.products().iter().enumerate();
+    products
+        .map(|(index, product)| {
+            let name = |station: usize| setup.stations()[station].name.clone();
+            let bands = [product.a, product.b].map(|input| setup.band(input).polarisation);
+            let product = Product {
+                stations: [name(product.a.station), name(product.b.station)],
+                polarisations: bands.iter().collect(),
+                visibilities: found.series.visibilities(index),
+                scale: found.series.scale(index),
+            };
+            search(&product, window, args)
+        })
+        .collect()
+}
+
+fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<Vec<Found>> {
+    if !directory.is_dir() {
+        bail!(
+            "{} is no directory of visibilities; give one that `evlbi correlate --out` wrote, or two recordings or more",
+            directory.display()
+        );
+    }
+    let description = Description::read(directory)?;
+    let mut by_product: BTreeMap<ProductKey, Vec<Record>> = BTreeMap::new();
+    for record in description.records(directory)? {
+        if record.baseline.0 != record.baseline.1 {
+            by_product.entry(key(&record)).or_default().push(record);
+        }
+    }
+    if by_product.is_empty() {
+        bail!("{} holds no cross products", directory.display());
+    }
+    by_product
+        .iter()
+        .map(|(key, records)| {
+            let frequency = usize::try_from(key.1)
+                .ok()
+                .and_then(|index| description.frequencies.get(index))
+                .context("a record is of a frequency that the description does not have")?;
+            let gathered = Gathered::new(records, frequency, description.integration_s);
+            let name = |station: u8| {
+                let known = description
+                    .stations
+                    .get(usize::from(station).wrapping_sub(1));
+                known.cloned().unwrap_or_else(|| station.to_string())
+            };
+            let product = Product {
+                stations: [name(key.0.0), name(key.0.1)],
+                polarisations: key.2.iter().map(|letter| *letter as char).collect(),
+                visibilities: gathered.visibilities(frequency, description.integration_s),
+                scale: 1.0 / gathered.weights.max(1e-30),
+            };
+            search(&product, window, args)
+        })
+        .collect()
+}
+
+/// The records of a product on a grid of time.
+struct Gathered {
+    values: Vec<Complex32>,
+    /// Weights of all values together.
+    weights: f64,
+    noise: f64,
+}
+
+impl Gathered {
+    fn new(records: &[Record], frequency: &FrequencyDescription, integration: f64) -> Gathered {
+        let seconds = |record: &Record| f64::from(record.mjd) * 86_400.0 + record.seconds;
+        let first = records.iter().map(seconds).fold(f64::INFINITY, f64::min);
+        let place = |record: &Record| ((seconds(record) - first) / integration).round() as usize;
+        let periods = records.iter().map(place).max().map_or(0, |last| last + 1);
+        let channels = frequency.channels;
+        let mut values = vec![Complex32::default(); periods * channels];
+        let (mut weights, mut noise) = (0.0, 0.0);
+        for record in records {
+            let row = &mut values[place(record) * channels..][..channels];
+            for (value, channel) in row.iter_mut().zip(&record.channels) {
+                *value += channel * record.weight as f32;
+            }
+            weights += record.weight * channels as f64;
+            // A coefficient of a channel over so many independent samples, weighted.
+            let samples = integration * frequency.channel_width_hz;
+            noise += record.weight * channels as f64 / (2.0 * samples);
+        }
+        Gathered {
+            values,
+            weights,
+            noise,
+        }
+    }
+
+    fn visibilities(&self, frequency: &FrequencyDescription, integration: f64) -> Visibilities<'_> {
+        Visibilities {
+            values: &self.values,
+            channels: frequency.channels,
+            channel_width_hz: frequency.channel_width_hz,
+            first_channel_hz: frequency.first_channel_hz,
+            reference_hz: frequency.reference_hz,
+            period_s: integration,
+            noise: self.noise,
+        }
+    }
+}
+
+fn search(product: &Product<'_>, window: &Window, args: &FringeArgs) -> Result<Found> {
+    let fringe = fringe::search(&product.visibilities, window);
+    let name = format!("{} {}", product.stations.join("-"), product.polarisations);
+    let figure = fringe_figure(&name, &product.visibilities, &fringe, product.scale);
+    let reference = product.visibilities.reference_hz;
+    let mut pictures = Vec::new();
+    if let Some(directory) = &args.out {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let stem = format!(
+            "fringe-{}-{}-{:.0}",
+            product.stations.join("-"),
+            product.polarisations,
+            reference / 1e6
+        );
+        for (ending, bytes) in [("svg", figure.svg()?.into_bytes()), ("png", figure.png()?)] {
+            let path = directory.join(format!("{stem}.{ending}"));
+            output::check_new([path.as_path()], args.force)?;
+            std::fs::write(&path, bytes)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            pictures.push(path);
+        }
+    }
+    Ok(Found {
+        stations: product.stations.clone(),
+        polarisations: product.polarisations.clone(),
+        frequency_hz: (reference != 0.0).then_some(reference),
+        correlation: fringe.amplitude * product.scale,
+        fringe,
+        pictures,
+        drawn: figure.text(TEXT.0, TEXT.1),
+    })
+}
+
+fn text(result: &FringeResult) -> String {
+    let shown = result.fringes.iter().map(|found| {
+        let Fringe {
+            delay_s,
+            rate_hz,
+            phase_rad,
+            snr,
+            ..
+        } = found.fringe;
+        format!(
+            "{}\n{} {}: correlation {:.6}, SNR {snr:.1}, delay {}, rate {:.4} mHz, phase {:.1} deg{}",
+            found.drawn,
+            found.stations.join("-"),
+            found.polarisations,
+            found.correlation,
+            show_seconds(delay_s),
+            rate_hz * 1e3,
+            phase_rad.to_degrees(),
+            if found.fringe.false_alarm > 1e-3 {
+                " (no fringe: noise alone does as much)"
+            } else {
+                ""
+            }
+        )
+    });
+    shown.collect::<Vec<String>>().join("\n\n")
+}

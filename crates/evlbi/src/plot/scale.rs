@@ -1,0 +1,268 @@
+//! From values to places on an axis: range, ticks, prefix of the unit.
+
+use super::{Axis, Unit};
+
+/// Values beyond are left out, and nearer to 0 than its reciprocal are 0: they leave no room to reckon in.
+const LARGEST: f64 = 1e280;
+/// Least part of its values that a range may span.
+const NARROWEST: f64 = 1e-10;
+/// Of the range, left free at both ends.
+const MARGIN: f64 = 0.05;
+/// Prefixes of units by powers of 1000 from 10^-24 on.
+const PREFIXES: [&str; 17] = [
+    "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E", "Z", "Y",
+];
+
+/// An axis with its range. Places are between 0 and 1.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    low: f64,
+    high: f64,
+    log: bool,
+    /// What the ticks are labelled in.
+    exponent: i32,
+    /// Places and labels.
+    ticks: Vec<(f64, String)>,
+    label: String,
+}
+
+impl Scale {
+    /// For the values that an axis shows. With `margin` the ends are left free.
+    pub fn new(
+        axis: &Axis,
+        values: impl Iterator<Item = f64>,
+        margin: bool,
+        ticks: usize,
+    ) -> Scale {
+        let (low, high) = match axis.range {
+            Some((a, b)) if sound(a) && sound(b) => {
+                let ends = [a.min(b), a.max(b)].map(|end| transformed(end, axis.log));
+                spread(ends[0].unwrap_or(0.0), ends[1].unwrap_or(1.0))
+            }
+            _ => range(
+                values.filter_map(|value| transformed(value, axis.log)),
+                axis.log,
+                margin,
+            ),
+        };
+        let exponent = exponent(axis, low, high);
+        let mut scale = Scale {
+            low,
+            high,
+            log: axis.log,
+            exponent,
+            ticks: Vec::new(),
+            label: label(axis, exponent),
+        };
+        scale.ticks = scale.make_ticks(axis.unit, ticks.max(1));
+        scale
+    }
+
+    /// Place of a value; `None` if it is not on the axis.
+    pub fn place(&self, value: f64) -> Option<f64> {
+        let place = self.unbounded(value)?;
+        (-1e-9..=1.0 + 1e-9).contains(&place).then_some(place)
+    }
+
+    /// Place of a value, or of the end that it lies beyond.
+    pub fn clamped(&self, value: f64) -> Option<f64> {
+        self.unbounded(value).map(|place| place.clamp(0.0, 1.0))
+    }
+
+    fn unbounded(&self, value: f64) -> Option<f64> {
+        transformed(value, self.log).map(|value| self.place_of(value))
+    }
+
+    fn place_of(&self, value: f64) -> f64 {
+        (value - self.low) / (self.high - self.low)
+    }
+
+    /// Places and labels of the ticks.
+    pub fn ticks(&self) -> &[(f64, String)] {
+        &self.ticks
+    }
+
+    /// What is shown, with its unit.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn make_ticks(&self, unit: Unit, about: usize) -> Vec<(f64, String)> {
+        let step = (self.high - self.low) / about as f64;
+        if self.log {
+            let ticks = self.decades(step).into_iter();
+            return ticks
+                .map(|value| (self.place_of(value), self.power_of_ten(value)))
+                .collect();
+        }
+        // Reckoned in the unit of the labels, so that no factor spoils round numbers.
+        let scale = match unit {
+            Unit::Degrees => 1.0,
+            Unit::Bare | Unit::Si(_) => 10f64.powi(self.exponent),
+        };
+        let step = nice(step / scale, unit);
+        let decimals = decimals(step);
+        multiples(self.low / scale, self.high / scale, step)
+            // No minus before a zero.
+            .map(|value| (value, if value.abs() < step / 2.0 { 0.0 } else { value }))
+            .map(|(value, shown)| (self.place_of(value * scale), format!("{shown:.decimals$}")))
+            .collect()
+    }
+
+    /// Logarithms of powers of ten, and of 2 and 5 times these where there are few.
+    fn decades(&self, step: f64) -> Vec<f64> {
+        if step > 0.3 {
+            return multiples(self.low, self.high, nice(step, Unit::Bare).max(1.0)).collect();
+        }
+        let within = |value: &f64| (self.low - 1e-6..=self.high + 1e-6).contains(value);
+        multiples(self.low - 1.0, self.high, 1.0)
+            .flat_map(|decade| [1f64, 2.0, 5.0].map(|part| decade + part.log10()))
+            .filter(within)
+            .collect()
+    }
+
+    fn power_of_ten(&self, logarithm: f64) -> String {
+        let value = 10f64.powf(logarithm - f64::from(self.exponent));
+        if (1e-4..1e5).contains(&value) {
+            // Of the digits but the first, all are of rounding.
+            format!("{}", format!("{value:.0e}").parse().unwrap_or(value))
+        } else {
+            format!("{value:.0e}")
+        }
+    }
+}
+
+/// Multiples of a step in a range; a thousand at most.
+fn multiples(low: f64, high: f64, step: f64) -> impl Iterator<Item = f64> {
+    let (first, last) = ((low / step - 1e-6).ceil(), (high / step + 1e-6).floor());
+    let count = (last - first + 1.0).clamp(0.0, 1000.0) as usize;
+    (0..count).map(move |at| (first + at as f64) * step)
+}
+
+fn sound(value: f64) -> bool {
+    value.abs() < LARGEST
+}
+
+/// The value as the axis counts it; `None` where it has none.
+fn transformed(value: f64, log: bool) -> Option<f64> {
+    let value = if value.abs() < 1.0 / LARGEST {
+        0.0
+    } else {
+        value
+    };
+    match log {
+        _ if !sound(value) => None,
+        true => (value > 0.0).then(|| value.log10()),
+        false => Some(value),
+    }
+}
+
+fn range(values: impl Iterator<Item = f64>, log: bool, margin: bool) -> (f64, f64) {
+    let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
+        let (low, high) = ends.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    });
+    let Some((low, high)) = ends else {
+        return (0.0, 1.0);
+    };
+    let (low, high) = match () {
+        // What is positive and falls far is seen best from zero on.
+        () if margin && !log && low >= 0.0 && low < 0.7 * high => (0.0, high),
+        () if margin && !log && high <= 0.0 && high > 0.7 * low => (low, 0.0),
+        () => (low, high),
+    };
+    let (wide_low, wide_high) = spread(low, high);
+    let free = if margin {
+        MARGIN * (wide_high - wide_low)
+    } else {
+        0.0
+    };
+    let beyond = |end: f64, by: f64| if end == 0.0 && !log { 0.0 } else { end + by };
+    (beyond(wide_low, -free), beyond(wide_high, free))
+}
+
+/// Ends that differ.
+fn spread(low: f64, high: f64) -> (f64, f64) {
+    let size = low.abs().max(high.abs());
+    if size == 0.0 {
+        return (-1.0, 1.0);
+    }
+    if low == high {
+        return (low - size / 2.0, high + size / 2.0);
+    }
+    let missing = (NARROWEST * size - (high - low)).max(0.0);
+    (low - missing, high + missing)
+}
+
+/// The power of ten that is split off the numbers.
+fn exponent(axis: &Axis, low: f64, high: f64) -> i32 {
+    let largest = if axis.log {
+        10f64.powf(high.abs().min(270.0) * high.signum())
+    } else {
+        low.abs().max(high.abs())
+    };
+    let thousands = 3 * ((largest.log10() + 1e-9) / 3.0).floor() as i32;
+    match axis.unit {
+        Unit::Si(unit) => {
+            // Nobody's unit is the kilosecond.
+            let most = if unit.starts_with('s') { 0 } else { 24 };
+            thousands.clamp(-24, most)
+        }
+        Unit::Bare if axis.log || (1e-2..1e5).contains(&largest) => 0,
+        Unit::Bare => thousands,
+        Unit::Degrees => 0,
+    }
+}
+
+fn label(axis: &Axis, exponent: i32) -> String {
+    let unit = match axis.unit {
+        Unit::Bare if exponent == 0 => return axis.label.clone(),
+        Unit::Bare => format!("10^{exponent}"),
+        Unit::Si(unit) => format!("{}{unit}", prefix(exponent)),
+        Unit::Degrees => "deg".to_string(),
+    };
+    format!("{} ({unit})", axis.label)
+}
+
+/// Of a power of 1000 from 10^-24 to 10^24.
+fn prefix(exponent: i32) -> &'static str {
+    let at = usize::try_from(exponent / 3 + 8).ok();
+    at.and_then(|at| PREFIXES.get(at)).unwrap_or(&"")
+}
+
+/// The step that people count in which is about as long.
+fn nice(step: f64, unit: Unit) -> f64 {
+    let fits = |nice: &f64| step <= *nice * 1.3;
+    let angles = [15.0, 30.0, 45.0, 90.0, 180.0, 360.0];
+    if unit == Unit::Degrees && (10.0..=360.0).contains(&step) {
+        return angles.into_iter().find(fits).unwrap_or(360.0);
+    }
+    let decade = 10f64.powf(step.log10().floor());
+    let steps = [1.0, 2.0, 5.0].map(|part| part * decade);
+    steps.into_iter().find(fits).unwrap_or(10.0 * decade)
+}
+
+/// Digits after the point that multiples of a step need.
+fn decimals(step: f64) -> usize {
+    (-step.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize
+}
+
+/// A value with its error in a unit with prefix, to two digits of the error: `12.34 ± 0.56 ns`.
+pub fn measured(value: f64, error: Option<f64>, unit: &'static str) -> String {
+    let axis = Axis::new("", Unit::Si(unit));
+    let largest = value.abs().max(error.unwrap_or(0.0));
+    let exponent = match transformed(largest, false) {
+        Some(largest) if largest > 0.0 => exponent(&axis, 0.0, largest),
+        _ => 0,
+    };
+    let scale = 10f64.powi(-exponent);
+    let unit = format!("{}{unit}", prefix(exponent));
+    let value = value * scale;
+    match error.map(|error| error * scale) {
+        Some(error) if error > 0.0 => {
+            let decimals = decimals(error / 10.0);
+            format!("{value:.decimals$} ± {error:.decimals$} {unit}")
+        }
+        _ => format!("{value:.6} {unit}"),
+    }
+}

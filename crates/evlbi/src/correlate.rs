@@ -41,6 +41,10 @@ const LEAST_DUMPS: i64 = 64;
 const LIVE_DUMPS: i64 = 16;
 /// Dumps that are reckoned with where nobody knows the length of a run: an hour of integrations of a second.
 const LONG: i64 = 3600 * LIVE_DUMPS;
+/// A line stands this far above the median of a spectrum.
+const LINE: f64 = 20.0;
+/// Lines of a spectrum that are listed.
+const MOST_LINES: usize = 64;
 /// Blocks of a dump, at least.
 const LEAST_BLOCKS: i64 = 4;
 
@@ -141,6 +145,9 @@ struct AutoResult {
     weight: f64,
     /// Mean square of the good samples over what the levels mean: 1 where the sampler is set right.
     power: f64,
+    /// Lines in the spectrum, such as the tones of a phase calibration: the frequencies, above the zero frequency
+    /// of the samples, of channels that stand far above the others.
+    lines_hz: Vec<f64>,
 }
 
 /// Correlates as the options say.
@@ -619,10 +626,10 @@ impl Correlation {
     }
 
     fn autos(&self) -> Vec<AutoResult> {
-        let parts = (self.correlated.end - self.correlated.start).max(1) as f64;
         let inputs = self.setup.inputs();
         inputs
             .map(|input| {
+                let parts = self.span(input, input).max(1) as f64;
                 let station = &self.setup.stations()[input.station];
                 let layout = &station.layout;
                 let totals = self.series.input(input);
@@ -643,7 +650,29 @@ impl Correlation {
                     } else {
                         0.0
                     },
+                    lines_hz: self.lines(input, &totals.power),
                 }
+            })
+            .collect()
+    }
+
+    /// The channels that are far above the median of all, and above their neighbours.
+    fn lines(&self, input: Input, power: &[f64]) -> Vec<f64> {
+        let mut sorted = power.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+        let band = self.setup.band(input);
+        let around = |channel: usize| {
+            let from = channel.saturating_sub(1);
+            power[from..(channel + 2).min(power.len())].iter().copied()
+        };
+        let peaks = power.iter().enumerate().filter(|(channel, power)| {
+            **power > LINE * median && around(*channel).all(|other| other <= **power)
+        });
+        peaks
+            .take(MOST_LINES)
+            .map(|(channel, _)| {
+                band.edge_hz - band.zero_hz + channel as f64 * self.setup.channel_width()
             })
             .collect()
     }

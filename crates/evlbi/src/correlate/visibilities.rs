@@ -113,7 +113,12 @@ impl VisibilityWriter {
         let start = setup.middle(0).plus(first - setup.block_seconds() / 2.0);
         // A hair on, lest rounding makes it the second before.
         let (mjd, second) = difx::mjd(start.plus(1e-6));
-        let name = swin::file_name(mjd, second as i64);
+        let mut name = swin::file_name(mjd, second as i64);
+        let micros = (second.fract() * 1e6) as i64;
+        if micros > 1 {
+            // DiFX's jobs begin with a second; parts of a run need not.
+            name += &format!(".us{micros:06}");
+        }
         let path = directory.join(&name);
         output::check_new([path.as_path()], force)?;
         let file =

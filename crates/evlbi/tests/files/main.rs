@@ -1,5 +1,6 @@
-//! `drop`, `inspect` and `sky` on files, run as a user runs them.
+//! `correlate`, `drop`, `inspect` and `sky` on files, run as a user runs them.
 
+mod correlate;
 mod drop;
 mod inspect;
 mod sky;

@@ -1,0 +1,525 @@
+//! `correlate`, `fringe` and `loss-curve` on simulated stations and on recordings that other correlators correlated.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use evlbi_fx::difx::swin::{Reader, Record};
+use rustfft::num_complex::Complex32;
+use serde_json::Value;
+
+use super::{Room, failure, json};
+
+const PLAN: &str = r#"
+start = "2024-01-01T12:00:00Z"
+duration = 0.5
+sample_rate = 16e6
+correlation = 0.3
+sky_frequency = 4.9e9
+edv = 1
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+delay = [2.5e-6, 1e-7]
+[[station]]
+name = "On"
+delay = [-1.5e-6, -3e-7]
+"#;
+
+/// Three stations; the options that take their delays out.
+fn stations(room: &Room) -> ([String; 3], Vec<&'static str>) {
+    let plan = room.write("plan.toml", PLAN.as_bytes());
+    json(&["sky", &plan, "--out", &room.path("sky")]);
+    let file = |name: &str| room.path(&format!("sky/{name}.vdif"));
+    let options = vec![
+        "--freq",
+        "4.9G",
+        "--delay",
+        "0",
+        "--delay",
+        "2.5us,1e-7",
+        "--delay",
+        "-1.5us,-3e-7",
+    ];
+    ([file("Ef"), file("Jb"), file("On")], options)
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    let found = value.pointer(path).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("no number at {path} in {value}"))
+}
+
+#[track_caller]
+fn near(found: f64, expected: f64, within: f64) {
+    assert!(
+        (found - expected).abs() <= within,
+        "{found}, not {expected} within {within}"
+    );
+}
+
+#[test]
+fn simulated_stations_show_their_fringes() {
+    let room = Room::new();
+    let (files, options) = stations(&room);
+    let [ef, jb, on] = &files;
+    let stopped = json(
+        &[
+            &["correlate", ef, jb, on, "--channels", "256"],
+            &options[..],
+        ]
+        .concat(),
+    );
+    let pairs: Vec<String> = stopped["baselines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|baseline| {
+            format!("{}-{}", baseline["stations"][0], baseline["stations"][1]).replace('"', "")
+        })
+        .collect();
+    assert_eq!(pairs, ["Ef-Jb", "Ef-On", "Jb-On"]);
+    for baseline in stopped["baselines"].as_array().unwrap() {
+        near(number(baseline, "/amplitude/corrected"), 0.3, 0.004);
+        near(number(baseline, "/amplitude/valid"), 0.2669, 0.004);
+        // rho sqrt(2 B T).
+        near(
+            number(baseline, "/snr") / (0.2669 * 8e6f64.sqrt()),
+            1.0,
+            0.02,
+        );
+        near(number(baseline, "/weight"), 1.0, 1e-3);
+        near(number(baseline, "/delay_s"), 0.0, 3e-10);
+        near(number(baseline, "/rate_hz"), 0.0, 0.02);
+        near(number(baseline, "/phase_rad"), 0.0, 0.02);
+    }
+    assert_eq!(stopped["autos"].as_array().unwrap().len(), 3);
+    assert_eq!(stopped["rotation"], "samples");
+    // What is left out of the delays is found: that of the second station minus that of the first.
+    let rates = [
+        "--freq",
+        "4.9G",
+        "--delay",
+        "0",
+        "--delay",
+        "0,1.01e-7",
+        "--delay",
+        "0,-3e-7",
+    ];
+    let found = json(&[&["correlate", ef, jb, on, "--channels", "256"], &rates[..]].concat());
+    for (number_of, delay, rate) in [(0, 2.5e-6, -1e-9), (1, -1.5e-6, 0.0), (2, -4e-6, 1e-9)] {
+        let baseline = &found["baselines"][number_of];
+        near(number(baseline, "/delay_s"), delay, 2e-9);
+        near(number(baseline, "/rate_hz"), rate * 4.9e9, 0.05);
+        near(number(baseline, "/rate"), rate, 1e-11);
+    }
+}
+
+/// Parts of a run share a directory and are the whole; what is searched there is what was found at once.
+#[test]
+fn chunks_are_the_whole() {
+    let room = Room::new();
+    let (files, options) = stations(&room);
+    let [ef, jb, _] = &files;
+    let base = [
+        &[
+            "correlate",
+            ef,
+            jb,
+            "--channels",
+            "64",
+            "--integration",
+            "50ms",
+        ],
+        &options[..options.len() - 2],
+    ]
+    .concat();
+    let (whole, parts) = (room.path("whole"), room.path("parts"));
+    let at_once = json(&[&base[..], &["--out", &whole]].concat());
+    for chunk in ["1/3", "2/3", "3/3"] {
+        json(&[&base[..], &["--out", &parts, "--chunk", chunk]].concat());
+    }
+    let (whole_records, part_records) = (
+        records(Path::new(&whole), 64),
+        records(Path::new(&parts), 64),
+    );
+    assert_eq!(whole_records.len(), 30);
+    assert_eq!(whole_records.len(), part_records.len());
+    for (a, b) in whole_records.iter().zip(&part_records) {
+        assert_eq!(
+            (a.baseline, a.seconds, a.weight),
+            (b.baseline, b.seconds, b.weight)
+        );
+        let (rms, level) = differ(&a.channels, &b.channels);
+        assert!(rms < 1e-5 * level, "{rms} {level}");
+    }
+    let searched = json(&["fringe", &parts, "--out", &room.path("pictures")]);
+    let fringe = &searched["fringes"][0];
+    near(
+        number(fringe, "/correlation"),
+        number(&at_once, "/baselines/0/amplitude/valid"),
+        2e-5,
+    );
+    near(
+        number(fringe, "/snr") / number(&at_once, "/baselines/0/snr"),
+        1.0,
+        0.02,
+    );
+    for picture in fringe["pictures"].as_array().unwrap() {
+        assert!(fs::metadata(picture.as_str().unwrap()).unwrap().len() > 1000);
+    }
+    assert!(failure(&["fringe", &parts, "--out", &room.path("pictures")]).contains("--force"));
+}
+
+/// All records of a directory in the order of the files' names.
+fn records(directory: &Path, channels: usize) -> Vec<Record> {
+    let files = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let is_swin = |path: &PathBuf| {
+        path.file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with("DIFX_")
+    };
+    let mut files: Vec<PathBuf> = files.filter(is_swin).collect();
+    files.sort();
+    let read = |path: PathBuf| Reader::new(File::open(path).unwrap(), vec![channels]);
+    let mut records: Vec<Record> = files
+        .into_iter()
+        .flat_map(read)
+        .map(Result::unwrap)
+        .collect();
+    records.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    records
+}
+
+/// Root mean square of the difference, and of the first.
+fn differ(a: &[Complex32], b: &[Complex32]) -> (f32, f32) {
+    let mean = |sum: f32| (sum / a.len() as f32).sqrt();
+    let difference = a.iter().zip(b).map(|(a, b)| (a - b).norm_sqr()).sum();
+    (
+        mean(difference),
+        mean(a.iter().map(Complex32::norm_sqr).sum()),
+    )
+}
+
+/// Frames that were replaced by noise are told by the gaps file alone.
+#[test]
+fn the_gaps_file_counts() {
+    let room = Room::new();
+    let (files, options) = stations(&room);
+    let [ef, jb, _] = &files;
+    let lossy = room.path("lossy.vdif");
+    json(&[
+        "drop",
+        jb,
+        &lossy,
+        "--shed",
+        "random:0.2",
+        "--replace",
+        "random",
+    ]);
+    let base = [
+        &["correlate", ef, &lossy, "--channels", "128"],
+        &options[..options.len() - 2],
+    ]
+    .concat();
+    let with = json(&base);
+    near(number(&with, "/baselines/0/amplitude/valid"), 0.2669, 0.004);
+    near(number(&with, "/baselines/0/weight"), 0.8, 0.05);
+    fs::remove_file(room.path("lossy.vdif.gaps.json")).unwrap();
+    let without = json(&base);
+    near(number(&without, "/baselines/0/weight"), 1.0, 1e-3);
+    let lost = 1.0 - number(&with, "/baselines/0/weight");
+    let expected = (1.0 - lost) / (1.0 + 0.407 * lost).sqrt() * 0.2669;
+    near(
+        number(&without, "/baselines/0/amplitude/valid"),
+        expected,
+        0.004,
+    );
+}
+
+/// Each kind of loss costs what theory says, at signal-to-noise ratios of 700.
+#[test]
+fn loss_costs_what_theory_says() {
+    let room = Room::new();
+    let (files, options) = stations(&room);
+    let [ef, jb, _] = &files;
+    let base = [
+        &[
+            "loss-curve",
+            ef,
+            jb,
+            "--channels",
+            "128",
+            "--loss",
+            "10%,30%",
+            "--shed",
+            "random",
+            "--replace",
+            "nothing,fill,random",
+            "--knows",
+        ],
+        &options[..options.len() - 2],
+    ]
+    .concat();
+    for knows in ["all", "headers"] {
+        let place = base.iter().position(|option| *option == "--knows").unwrap() + 1;
+        let mut with = base.clone();
+        with.insert(place, knows);
+        let result = json(&with);
+        assert!(number(&result, "/lossless/snr") > 500.0);
+        let curves = result["curves"].as_array().unwrap();
+        assert_eq!(curves.len(), 5);
+        for (curve, point) in curves.iter().flat_map(|curve| {
+            curve["points"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(move |point| (curve, point))
+        }) {
+            let what = format!(
+                "{knows} {} {} {}",
+                curve["replace"], curve["at"], point["loss"]
+            );
+            // Of this measurement and of that without loss.
+            let error =
+                3.0 * (number(point, "/relative_error") + 1.0 / number(&result, "/lossless/snr"));
+            for measure in ["all", "autos", "valid", "weight", "snr"] {
+                let found = number(point, &format!("/ratio/{measure}"));
+                let theory = number(point, &format!("/theory/{measure}"));
+                // The fill pattern's noise lies in a few lines, most of it at the edges of the band, where the
+                // stations' own noise fades.
+                let lines = if curve["replace"] == "fill" && measure == "snr" {
+                    0.04
+                } else {
+                    0.0
+                };
+                // What is lost at both at once scatters with the frames that it hits.
+                let chance = if curve["at"] == "both" { 0.02 } else { 0.0 };
+                assert!(
+                    (found / theory - 1.0).abs() < error + lines + chance,
+                    "{what} {measure}: {found}, theory {theory}"
+                );
+            }
+            if knows == "all" {
+                near(number(point, "/periods_off"), 0.0, 0.01);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_correlated_is_said() {
+    let room = Room::new();
+    let (files, _) = stations(&room);
+    let [ef, jb, _] = &files;
+    let text = room.write(
+        "notes.txt",
+        b"no recording at all, but quite a few bytes of text",
+    );
+    for (arguments, says) in [
+        (vec!["correlate", ef], "2 values"),
+        (vec!["correlate", ef, &text], "no VDIF"),
+        (vec!["correlate", ef, &room.path("none")], "cannot open"),
+        (vec!["correlate", ef, jb, "--channels", "2"], "ask for 4"),
+        (vec!["correlate", ef, jb, "--delay", "0,1e-6"], "--freq"),
+        (
+            vec!["correlate", ef, jb, "--flag", "Xx:0..1"],
+            "the stations are Ef, Jb",
+        ),
+        (
+            vec!["correlate", ef, jb, "--integration", "1us"],
+            "shorter than a spectrum",
+        ),
+        (
+            vec!["correlate", ef, jb, "--model", &room.path("x.im")],
+            "cannot read",
+        ),
+        (vec!["correlate", ef, jb, "--freq", "high"], "no frequency"),
+        (vec!["fringe", ef], "no directory"),
+        (vec!["loss-curve", ef, jb, "--station", "3"], "--station 3"),
+        (
+            vec!["loss-curve", ef, jb, "--loss", "95%"],
+            "between 0 and 90",
+        ),
+    ] {
+        let said = failure(&arguments);
+        assert!(said.contains(says), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    let flagged = json(&[
+        "correlate",
+        ef,
+        jb,
+        "--flag",
+        "Ef:0.1..0.2",
+        "--channels",
+        "64",
+    ]);
+    near(number(&flagged, "/baselines/0/weight"), 0.8, 1e-3);
+}
+
+/// The place of recordings with other correlators' results.
+fn reference(name: &str) -> Option<PathBuf> {
+    let Some(folder) = std::env::var_os("EVLBI_REFERENCE_DATA") else {
+        eprintln!("skipped: the recordings of EVLBI_REFERENCE_DATA, which is not set");
+        return None;
+    };
+    Some(Path::new(&folder).join(name))
+}
+
+/// Correlates a job of DiFX and gives the records of both.
+fn job(folder: &Path, rate: &str, room: &Room) -> (Value, Vec<Record>, Vec<Record>) {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "vdif"))
+        .collect();
+    files.sort();
+    let shown: Vec<&str> = files.iter().map(|file| file.to_str().unwrap()).collect();
+    let model = folder.join("sim_1.im");
+    let out = room.path("out");
+    let options = [
+        "--sample-rate",
+        rate,
+        "--model",
+        model.to_str().unwrap(),
+        "--out",
+        &out,
+    ];
+    let result = json(&[&["correlate"], &shown[..], &options].concat());
+    (
+        result,
+        records(&folder.join("sim_1.difx"), 64),
+        records(Path::new(&out), 64),
+    )
+}
+
+/// Visibilities are DiFX's, record by record, and so are the weights.
+fn agree(theirs: &[Record], ours: &[Record], rms_of_level: f32) {
+    let mut compared = 0;
+    for record in theirs {
+        let same = |other: &&Record| {
+            other.baseline == record.baseline && (other.seconds - record.seconds).abs() < 1e-4
+        };
+        let Some(found) = ours.iter().find(same) else {
+            assert!(record.seconds > 63_001.0, "no record at {}", record.seconds);
+            continue;
+        };
+        // DiFX ends with the second; what the delays leave of the last integration is cut off there.
+        if record.seconds > 63_000.98 {
+            continue;
+        }
+        near(found.weight, record.weight, 1e-3);
+        for axis in 0..3 {
+            near(
+                found.uvw[axis],
+                if record.baseline.0 == record.baseline.1 {
+                    0.0
+                } else {
+                    record.uvw[axis]
+                },
+                1e-6,
+            );
+        }
+        let (rms, level) = differ(&record.channels, &found.channels);
+        // DiFX leaves out whole subintegrations where a part is missing.
+        let rms_of_level = if record.weight < 0.99 {
+            0.01
+        } else {
+            rms_of_level
+        };
+        assert!(
+            rms < rms_of_level * level,
+            "{:?} at {}: {rms} of {level}",
+            record.baseline,
+            record.seconds
+        );
+        compared += 1;
+    }
+    assert!(compared >= 110, "{compared}");
+}
+
+#[test]
+fn a_zero_baseline_agrees_with_difx() {
+    let Some(folder) = reference("vierds/zerobaseline_001_very_basic") else {
+        return;
+    };
+    let room = Room::new();
+    let (result, theirs, ours) = job(&folder, "8M", &room);
+    let baseline = &result["baselines"][0];
+    // (2 / pi) asin(10 / 60), and before sampling in one bit 10 / 60.
+    let error = number(baseline, "/amplitude/valid") / number(baseline, "/snr");
+    near(number(baseline, "/amplitude/valid"), 0.1066, 2.0 * error);
+    near(
+        number(baseline, "/amplitude/corrected"),
+        1.0 / 6.0,
+        4.0 * error,
+    );
+    agree(&theirs, &ours, 2e-3);
+}
+
+#[test]
+fn a_long_baseline_agrees_with_difx() {
+    let Some(folder) = reference("vierds/nonzerobasline_001_very_high_delay_rate") else {
+        return;
+    };
+    let room = Room::new();
+    let (result, theirs, ours) = job(&folder, "16M", &room);
+    assert_eq!(result["rotation"], "samples");
+    let baseline = &result["baselines"][0];
+    // The recordings were simulated with other delays than the model's: DiFX's own fringe lies here too.
+    near(number(baseline, "/delay_s"), 1.3425e-6, 2e-9);
+    near(number(baseline, "/rate_hz"), 0.278, 0.01);
+    // What of a block of 16 us a delay of 1.34 us leaves of (2 / pi) asin(1 / 4) = 0.1609.
+    near(
+        number(baseline, "/amplitude/valid"),
+        0.1609 * (1.0 - 1.3425 / 16.0),
+        1.5e-3,
+    );
+    agree(&theirs, &ours, 2e-3);
+}
+
+#[test]
+fn phase_calibration_tones_are_found() {
+    let Some(folder) = reference("correlx-vgos/media") else {
+        return;
+    };
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (a, b) = (
+        file("v15327_gs_328-185735_3m.vdif"),
+        file("expxx_stnxx_328-185735_3m.vdif"),
+    );
+    let options = [
+        "--sample-rate",
+        "32M",
+        "--channels",
+        "32000",
+        "--integration",
+        "3ms",
+    ];
+    let result = json(&[&["correlate", &a, &b], &options[..]].concat());
+    assert_eq!(result["stations"][0]["frames"], 95);
+    let autos = result["autos"].as_array().unwrap();
+    assert_eq!(autos.len(), 128);
+    for station in [0, 64] {
+        let name = &autos[station]["station"];
+        let mut five_apart = 0;
+        for auto in autos.iter().filter(|auto| auto["station"] == *name) {
+            near(number(auto, "/weight"), 1.0, 0.1);
+            let lines: Vec<f64> = auto["lines_hz"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_f64)
+                .collect();
+            five_apart += lines
+                .windows(2)
+                .filter(|pair| (pair[1] - pair[0] - 5e6).abs() < 2e3)
+                .count();
+        }
+        assert!(five_apart > 150, "{name}: {five_apart}");
+    }
+}

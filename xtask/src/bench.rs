@@ -1,8 +1,9 @@
 //! `cargo xtask bench net`: how fast and how evenly the program carries data, beside its peers, across a pair
-//! of network namespaces. Each figure is the median of repeated runs that take turns with the peer's.
+//! of network namespaces; `cargo xtask bench fx`: what the correlator costs. Each figure is the median of repeated runs that take turns with the peer's.
 
 mod cores;
 mod disk;
+mod fx;
 mod pacing;
 mod stage;
 
@@ -15,6 +16,8 @@ use stage::{Carried, Stage, Wire, iperf3, ours};
 pub enum Bench {
     /// Transport across two network namespaces (as root), beside iperf3, iperf and nuttcp
     Net(NetArgs),
+    /// The correlator, step by step and as a whole, beside numpy; streams as they come
+    Fx(fx::FxArgs),
 }
 
 #[derive(Args)]
@@ -34,7 +37,10 @@ pub struct NetArgs {
 }
 
 pub fn run(bench: &Bench) -> Result<()> {
-    let Bench::Net(args) = bench;
+    let args = match bench {
+        Bench::Net(args) => args,
+        Bench::Fx(args) => return fx::run(args),
+    };
     stage::build()?;
     let stage = Stage::new()?;
     let scenes: [(&str, Scene); 9] = [

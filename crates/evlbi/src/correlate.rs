@@ -165,7 +165,7 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
         output,
         ..Scope::default()
     };
-    let correlation = correlate(&recordings, &args.options, scope, &mut |_| Ok(None))?;
+    let correlation = correlate(&recordings, &args.options, &scope, &mut |_| Ok(None))?;
     let result = correlation.result(args)?;
     if let Some(directory) = &args.out {
         output::write_json(&directory.join("summary.json"), &result)?;
@@ -281,7 +281,7 @@ pub struct Output<'a> {
 pub fn correlate(
     recordings: &Recordings,
     options: &CorrelateOptions,
-    scope: Scope<'_>,
+    scope: &Scope<'_>,
     tamper: &mut dyn FnMut(usize) -> Result<Option<Tamper>>,
 ) -> Result<Correlation> {
     let Recordings {
@@ -297,7 +297,7 @@ pub fn correlate(
         let dumps = (seconds / job.dump_seconds()).ceil() as i64;
         job.range.end = job.range.end.min(job.range.start + dumps);
     }
-    let mut writer = match scope.output {
+    let mut writer = match &scope.output {
         Some(Output { directory, force }) => Some(VisibilityWriter::create(
             directory,
             &job.setup,
@@ -305,7 +305,7 @@ pub fn correlate(
             averaged,
             job.integration,
             job.begins(job.range.start),
-            force,
+            *force,
         )?),
         None => None,
     };

@@ -490,7 +490,7 @@ fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<Ba
         seconds: Some(CORRELATED),
         ..Scope::default()
     };
-    let found = crate::correlate::correlate(&recordings, &options, scope, &mut |_| Ok(None))?;
+    let found = crate::correlate::correlate(&recordings, &options, &scope, &mut |_| Ok(None))?;
     let codec = recordings.shapes[0].layout.codec;
     let amplitude = VanVleck::between(codec, codec).correlated(SkyPlan::default().correlation);
     let whole = |name: &str| {

@@ -67,7 +67,7 @@ pub fn run(args: &FringeArgs) -> Result<()> {
 
 fn in_recordings(files: &[String], window: &Window, args: &FringeArgs) -> Result<Vec<Found>> {
     let recordings = Recordings::open(files, &args.options)?;
-    let found = correlate::correlate(&recordings, &args.options, Scope::default(), &mut |_| {
+    let found = correlate::correlate(&recordings, &args.options, &Scope::default(), &mut |_| {
         Ok(None)
     })?;
     let setup = &found.setup;

@@ -290,7 +290,7 @@ impl Experiment<'_> {
         };
         let recordings = Recordings::open(&paths, &options)?;
         let whole =
-            correlate::correlate(&recordings, &options, Scope::default(), &mut |_| Ok(None))?;
+            correlate::correlate(&recordings, &options, &Scope::default(), &mut |_| Ok(None))?;
         let found = whole.find(0, &correlate::window(&options));
         if found.fringe.false_alarm > 1e-3 {
             bail!(
@@ -397,7 +397,7 @@ impl Experiment<'_> {
         let found = correlate::correlate(
             &self.recordings,
             &self.options,
-            Scope::default(),
+            &Scope::default(),
             &mut |station| {
                 let loses = harm.at == Where::Both || station == self.lossy;
                 if loses {

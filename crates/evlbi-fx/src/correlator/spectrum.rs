@@ -328,17 +328,10 @@ impl Spectrograph {
                 turned
             }
         };
+        let Place { re, im, stride } = tiles;
         let start = turns + lowest * placed.residual;
         let step = width * placed.residual;
-        kernel::level(
-            *arch,
-            ascending,
-            start,
-            step,
-            tiles.stride,
-            tiles.re,
-            tiles.im,
-        );
+        kernel::level(*arch, ascending, start, step, stride, re, im);
     }
 
     /// Multiplies a tile of some blocks and adds the products.

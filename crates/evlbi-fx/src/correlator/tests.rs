@@ -447,14 +447,15 @@ fn fill_inside_a_payload_is_found() {
     let mut payload = frames[32..1032].to_vec();
     evlbi_wire::fill::make(&mut payload[200..360]);
     for (trust, good) in [
-        (Trust::Exact, vec![0..800, 1440..4000]),
-        (Trust::Headers, vec![0..4000]),
-        (Trust::Blind, vec![0..4000]),
+        (Trust::Exact, 4000 - 640),
+        (Trust::Headers, 4000),
+        (Trust::Blind, 4000),
     ] {
         let mut track = Track::new(layout, &[0], trust);
         track.push(0, 0, false, &payload);
-        let found: Vec<Range<i64>> = track.slab(0..4000).lanes[0].good.iter().collect();
-        assert_eq!(found, good);
+        let found = &track.slab(0..4000).lanes[0].good;
+        assert_eq!(found.total(), good, "{trust:?}");
+        assert!(found.covers(0..800) && found.covers(1440..4000));
     }
 }
 

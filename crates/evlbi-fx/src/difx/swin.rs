@@ -228,7 +228,7 @@ mod tests {
         Record {
             baseline: (1, 2),
             mjd: 58_876,
-            seconds: 63_000.0128,
+            seconds: 63_000.012_8,
             frequency: 1,
             polarisations: *b"RL",
             weight: 0.75,

@@ -78,9 +78,8 @@ impl FromStr for Url {
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
-        if host.is_empty() {
-            return Err(format!("`{text}` has no host: {FORMS}"));
-        }
+        // To listen everywhere.
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
         let (port, ports) = parse_ports(ports).ok_or_else(|| {
             format!(
                 "`{ports}` is no port or range of ports (1 to 65535, at most 64 at once; 0 to listen on a free one): {FORMS}"
@@ -119,6 +118,9 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
 /// What is wrong with it, and what to give.
 pub fn destination(text: &str) -> Result<Url, String> {
     let url: Url = text.parse()?;
+    if text.contains("://:") {
+        return Err(format!("`{text}` has no host to send to: {FORMS}"));
+    }
     if url.port == 0 {
         return Err(format!(
             "port 0 is for listening on a free one; name the port that the receiver prints: {FORMS}"
@@ -237,13 +239,20 @@ mod tests {
     }
 
     #[test]
+    fn no_host_is_every_address_to_listen_on() {
+        let url: Url = "udp://:2630".parse().unwrap();
+        assert_eq!(url.to_string(), "udp://0.0.0.0:2630");
+        let error = destination("udp://:2630").unwrap_err();
+        assert!(error.contains("no host"), "{error}");
+    }
+
+    #[test]
     fn bad_urls_say_what_to_give() {
         for (text, says) in [
             ("localhost:2630", "names no transport"),
             ("http://localhost:2630", "unknown transport"),
             ("quic://localhost:2630", "not built yet"),
             ("udp://localhost", "no port"),
-            ("udp://:2630", "no host"),
             ("udp://localhost:0-3", "no port or range"),
             ("udp://localhost:70000", "no port or range"),
             ("udp://localhost:20-10", "no port or range"),

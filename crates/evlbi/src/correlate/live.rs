@@ -33,8 +33,12 @@ use crate::sink::Sink;
 const ENOUGH: usize = 256;
 /// Or so long after the first.
 const LONG_ENOUGH: Duration = Duration::from_millis(300);
-/// Data of a stream that waits for the correlator at most, in seconds; then its ring fills.
+/// Data of a stream that waits for the correlator at most, in seconds, beside what late stations are waited for;
+/// then its ring fills.
 const MOST_WAITING: f64 = 4.0;
+/// A frame this far ahead of all before, in seconds, is believed when so many of them came in a row.
+const WILD: f64 = 10.0;
+const WILD_RUN: u32 = 64;
 const NAP: Duration = Duration::from_millis(2);
 
 /// What a stream brings, for the drain that fills it and the correlator that empties it.
@@ -42,6 +46,8 @@ pub struct Feed {
     state: Mutex<State>,
     sample_rate: Option<u64>,
     trust: Trust,
+    /// Seconds of data that may wait for the correlator.
+    most_waiting: f64,
     /// The correlator takes no more.
     is_closed: AtomicBool,
 }
@@ -54,10 +60,12 @@ struct State {
     shape: Option<Shape>,
     track: Option<Track>,
     epoch: i64,
-    /// First sample that is still needed.
-    needed: i64,
+    /// First sample that is still needed; none until the correlator begins.
+    needed: Option<i64>,
     ended: bool,
     error: Option<String>,
+    /// Frames in a row that were far ahead.
+    wild: u32,
 }
 
 struct Early {
@@ -68,11 +76,12 @@ struct Early {
 }
 
 impl Feed {
-    fn new(sample_rate: Option<u64>, trust: Trust) -> Arc<Feed> {
+    fn new(sample_rate: Option<u64>, trust: Trust, wait: Duration) -> Arc<Feed> {
         Arc::new(Feed {
             state: Mutex::new(State::default()),
             sample_rate,
             trust,
+            most_waiting: wait.as_secs_f64() + MOST_WAITING,
             is_closed: AtomicBool::new(false),
         })
     }
@@ -97,7 +106,7 @@ impl Feed {
             let payload = bytes.get(header.len()..).unwrap_or_default();
             loop {
                 let mut state = self.state();
-                if !state.is_full() || self.is_closed.load(Ordering::Relaxed) {
+                if !state.is_full(self.most_waiting) || self.is_closed.load(Ordering::Relaxed) {
                     state.push(self, &header, key, time, invalid, payload);
                     break;
                 }
@@ -130,7 +139,21 @@ impl State {
         }
         if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
             let number = frame_number(time, self.epoch, shape.layout.frame_rate);
+            let ahead = number
+                .saturating_mul(shape.layout.frame_samples())
+                .saturating_sub(track.newest().unwrap_or(i64::MAX));
+            let is_wild = ahead as f64 > WILD * shape.layout.sample_rate() as f64;
+            self.wild = if is_wild { self.wild + 1 } else { 0 };
+            if is_wild && self.wild < WILD_RUN {
+                return;
+            }
             track.push(key.thread, number, invalid, payload);
+            if self.needed.is_none() {
+                // Others are waited for: only the newest is kept.
+                let rate = shape.layout.sample_rate() as f64;
+                let newest = track.newest().unwrap_or(i64::MIN);
+                track.forget(newest.saturating_sub((MOST_WAITING * rate) as i64));
+            }
             return;
         }
         if self.shape.is_none() {
@@ -192,15 +215,13 @@ impl State {
         Some(track.newest()? as f64 / shape.layout.sample_rate() as f64)
     }
 
-    fn is_full(&self) -> bool {
-        let (Some(track), Some(shape)) = (&self.track, &self.shape) else {
+    fn is_full(&self, most: f64) -> bool {
+        let (Some(track), Some(shape), Some(needed)) = (&self.track, &self.shape, self.needed)
+        else {
             return false;
         };
-        let waiting = track
-            .newest()
-            .unwrap_or(self.needed)
-            .saturating_sub(self.needed);
-        self.needed != 0 && waiting as f64 > MOST_WAITING * shape.layout.sample_rate() as f64
+        let waiting = track.newest().unwrap_or(needed).saturating_sub(needed);
+        waiting as f64 > most * shape.layout.sample_rate() as f64
     }
 }
 
@@ -236,7 +257,7 @@ impl Station for LiveStation {
             if let Some(error) = &state.error {
                 bail!("{error}");
             }
-            state.needed = range.start;
+            state.needed = Some(range.start);
             let over = over || state.ended;
             if let Some(track) = &mut state.track {
                 track.forget(range.start);
@@ -415,7 +436,7 @@ fn open(url: &str, args: &CorrelateArgs) -> Result<Stream> {
         recv::say_listening(*address);
     }
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
-    let feed = Feed::new(rate, args.options.trust.into());
+    let feed = Feed::new(rate, args.options.trust.into(), args.streams.wait);
     let sink = Sink::Feed(Arc::clone(&feed));
     let settings = recv::settings(&recv)?;
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({

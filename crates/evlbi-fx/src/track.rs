@@ -17,6 +17,11 @@ use crate::codec::{Codec, CodecError};
 /// with a damaged time must not fill the memory.
 const MOST_FRAMES: usize = 1 << 18;
 
+/// Frames far ahead that are too many to have damaged times.
+const MANY: usize = 1024;
+/// Frames that a thread is ahead by when others are not waited for any more.
+const FAR: usize = 1 << 14;
+
 /// How samples lie in the frames of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -209,7 +214,8 @@ impl Track {
             self.counts.foreign += 1;
             return;
         };
-        if payload.len() != self.layout.payload {
+        let is_time = |number: i64| number.checked_mul(self.layout.frame_samples()).is_some();
+        if payload.len() != self.layout.payload || !is_time(number.saturating_add(1)) {
             self.counts.foreign += 1;
             return;
         }
@@ -241,12 +247,18 @@ impl Track {
         }
     }
 
-    /// Whether each thread has come to sample `end`: `margin` frames at or after it are there.
+    /// Whether each thread has come to sample `end`: `margin` frames at or after it are there. Frames that lie more
+    /// than a second behind it may have damaged times; only many of them count. A thread that is far ahead does not
+    /// wait for others that have ended.
     pub fn has_come_to(&self, end: i64, margin: usize) -> bool {
         let frame = end.div_euclid(self.layout.frame_samples());
-        self.lanes
-            .iter()
-            .all(|lane| lane.frames.range(frame..).take(margin).count() == margin)
+        let near = frame..frame.saturating_add(i64::from(self.layout.frame_rate.get()));
+        let come = |lane: &Lane| {
+            lane.frames.range(near.clone()).take(margin).count() == margin
+                || lane.frames.range(near.end..).take(MANY).count() == MANY
+        };
+        let far = |lane: &Lane| lane.frames.range(frame..).take(FAR).count() == FAR;
+        self.lanes.iter().all(come) || self.lanes.iter().any(far)
     }
 
     /// The samples in `range` and those around it that fill up frames. Numbers are since 1970.
@@ -350,4 +362,85 @@ fn good_samples(
             .map(|flag| flag.start - offset..flag.end - offset),
     );
     bad.missing_in(0..samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn track() -> Track {
+        let layout = Layout {
+            codec: Codec::vdif(2).unwrap(),
+            complex: false,
+            channels: 1,
+            payload: 16,
+            frame_rate: FrameRate::new(100).unwrap(),
+        };
+        Track::new(layout, &[0, 3], Trust::Exact)
+    }
+
+    #[test]
+    fn frames_of_any_order_lie_in_time_and_what_is_missing_is_not_good() {
+        let mut track = track();
+        for number in [7, 5, 9] {
+            track.push(0, number, false, &[number as u8; 16]);
+            track.push(3, number, number == 7, &[1; 16]);
+        }
+        track.flag(0, 64 * 9..64 * 9 + 10);
+        track.push(0, 8, false, &[8; 16]);
+        let slab = track.slab(64 * 5 + 3..64 * 9 + 1);
+        assert_eq!((slab.first, slab.lanes[0].bytes.len()), (64 * 5, 80));
+        assert_eq!(
+            slab.lanes[0].bytes[..20],
+            [[5; 16].as_slice(), &[0; 4]].concat()
+        );
+        let good: Vec<Range<i64>> = slab.lanes[0].good.iter().collect();
+        assert_eq!(good, [320..384, 448..640]);
+        assert!(!slab.lanes[1].good.covers(448..449) && slab.lanes[1].good.covers(576..640));
+    }
+
+    #[test]
+    fn what_does_not_belong_is_counted() {
+        let mut track = track();
+        track.push(0, 5, false, &[0; 16]);
+        track.push(0, 5, false, &[0; 16]);
+        track.push(1, 5, false, &[0; 16]);
+        track.push(0, 6, false, &[0; 15]);
+        track.push(0, i64::MAX, false, &[0; 16]);
+        track.push(0, i64::MIN, false, &[0; 16]);
+        track.forget(64 * 5);
+        track.forget(64 * 20);
+        track.push(0, 10, false, &[0; 16]);
+        // Before all that was asked for.
+        track.push(0, 3, false, &[0; 16]);
+        assert_eq!(
+            track.counts(),
+            Counts {
+                frames: 1,
+                late: 1,
+                duplicates: 1,
+                foreign: 4,
+            }
+        );
+        assert_eq!(track.earliest(), None);
+        assert_eq!(track.newest(), Some(64 * 11));
+    }
+
+    #[test]
+    fn a_few_damaged_times_do_not_end_a_wait() {
+        let mut track = track();
+        for number in 0..20 {
+            track.push(0, number, false, &[0; 16]);
+            track.push(3, number, false, &[0; 16]);
+            track.push(0, 1_000_000 + number, false, &[0; 16]);
+            track.push(3, 1_000_000 + number, false, &[0; 16]);
+        }
+        assert!(track.has_come_to(64 * 12, 8));
+        assert!(!track.has_come_to(64 * 13, 8));
+        // A thread that has come further does not help the other.
+        for number in 20..30 {
+            track.push(0, number, false, &[0; 16]);
+        }
+        assert!(!track.has_come_to(64 * 13, 8));
+    }
 }

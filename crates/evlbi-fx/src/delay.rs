@@ -1,8 +1,12 @@
 //! How late each station receives: the delay model that the correlator takes out.
 //!
-//! The delay tau of a station is against a common reference (the centre of the Earth, or any other point):
-//! the station records at its time `t + tau(t)` what passed the reference at t. A positive delay makes a
-//! station later. Clock errors are delays too.
+//! The delay tau of a station is against a common reference (the centre of the Earth, or any other point): the
+//! station records tau later what passed the reference. A positive delay makes a station later. Clock errors are
+//! delays too.
+//!
+//! A delay of milliseconds that changes is not the same at the time when the wave passes the reference as at that when
+//! it comes to the station. Models of the geometry ([`Piece`]s) are functions of the former, as DiFX's are; what adds
+//! to them (clocks, and delays that a user gives) is a function of the station's own time: `s(t) = x(t - tau(t))`.
 
 /// A moment: whole UTC seconds since 1970 and a part of a second, so that nothing is rounded away.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -35,6 +39,9 @@ impl Moment {
         (self.second - earlier.second) as f64 + (self.fraction - earlier.fraction)
     }
 }
+
+/// Steps in which a delay at the station's own time is found.
+const STEPS: usize = 4;
 
 /// A polynomial in the seconds since a moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -80,7 +87,7 @@ pub struct Piece {
 pub struct Delay {
     /// In the order of their times; none where the geometry is taken to be without delay.
     pieces: Vec<Piece>,
-    /// What adds to it at all times: clock offsets and rates.
+    /// What adds to it, by the station's own time: clock offsets and rates.
     offsets: Vec<Polynomial>,
 }
 
@@ -104,7 +111,7 @@ impl Delay {
         }
     }
 
-    /// Adds a polynomial at all times, such as an offset and a rate of the clock.
+    /// Adds a polynomial in the station's own time, such as an offset and a rate of the clock.
     pub fn add(&mut self, polynomial: Polynomial) {
         self.offsets.push(polynomial);
     }
@@ -122,9 +129,18 @@ impl Delay {
                 (polynomial.value(moment), polynomial.slope(moment))
             }
         };
-        Ok(self.offsets.iter().fold(geometry, |(delay, rate), offset| {
-            (delay + offset.value(moment), rate + offset.slope(moment))
-        }))
+        let (mut delay, mut rate) = geometry;
+        // The station's time is later by the delay that is looked for. Rates are small, so each step is nearer by
+        // six digits.
+        for _ in 0..STEPS {
+            let there = moment.plus(delay);
+            let offset: f64 = self.offsets.iter().map(|offset| offset.value(there)).sum();
+            let slope: f64 = self.offsets.iter().map(|offset| offset.slope(there)).sum();
+            delay = geometry.0 + offset;
+            // With every second of the reference, 1 + rate seconds of the station go by.
+            rate = (geometry.1 + slope) / (1.0 - slope);
+        }
+        Ok((delay, rate))
     }
 }
 
@@ -163,12 +179,12 @@ mod tests {
         let mut delay = Delay::pieces(vec![piece(1000, &[1.0, 0.5]), piece(1120, &[7.0])]);
         delay.add(Polynomial {
             start: Moment::at(0),
-            coefficients: vec![0.25, 0.0, 1.0],
+            coefficients: vec![0.25],
         });
         let at = |second, fraction| delay.about(Moment { second, fraction });
-        assert_eq!(at(1000, 0.0), Ok((1.25 + 1e6, 2000.5)));
-        assert_eq!(at(1000, 2.0), Ok((2.25 + 1002.0 * 1002.0, 2004.5)));
-        assert_eq!(at(1120, 0.0).unwrap().0, 7.25 + 1120.0 * 1120.0);
+        assert_eq!(at(1000, 0.0), Ok((1.25, 0.5)));
+        assert_eq!(at(1000, 2.0), Ok((2.25, 0.5)));
+        assert_eq!(at(1120, 0.0).unwrap().0, 7.25);
         assert!(at(1240, 0.0).is_ok());
         for moment in [(999, 0.999), (1240, 0.001)] {
             let error = at(moment.0, moment.1).unwrap_err();
@@ -180,6 +196,23 @@ mod tests {
             );
         }
         assert_eq!(Delay::default().about(Moment::at(5)), Ok((0.0, 0.0)));
+    }
+
+    /// `s(t) = x(t - tau(t))`: what passed at t' comes when t - tau(t) = t'.
+    #[test]
+    fn what_is_added_goes_by_the_time_at_the_station() {
+        let mut delay = Delay::default();
+        let tau = Polynomial {
+            start: Moment::at(0),
+            coefficients: vec![0.02, -1e-6, 1e-9],
+        };
+        delay.add(tau.clone());
+        let passed = Moment::at(1000).plus(0.25);
+        let (late, rate) = delay.about(passed).unwrap();
+        let came = passed.plus(late);
+        assert!((late - tau.value(came)).abs() < 1e-15);
+        let (later, _) = delay.about(passed.plus(1e-3)).unwrap();
+        assert!(((later - late) / 1e-3 - rate).abs() < 1e-11);
     }
 
     #[test]

@@ -523,3 +523,44 @@ fn phase_calibration_tones_are_found() {
         assert!(five_apart > 150, "{name}: {five_apart}");
     }
 }
+
+/// A delay of milliseconds that changes is that at the station's own time; and a band that was mirrored by its
+/// sampler (every other sample negated) is a lower side band, with the same fringe.
+#[test]
+fn long_delays_and_lower_side_bands() {
+    let room = Room::new();
+    let plan = PLAN
+        .replace("delay = [2.5e-6, 1e-7]", "delay = [0.0021, -3e-7]")
+        .replace("name = \"Ef\"", "name = \"Ef\"\ndelay = [1e-6, 5e-7]");
+    let plan = room.write("plan.toml", plan.as_bytes());
+    json(&["sky", &plan, "--out", &room.path("sky")]);
+    let mirrored = |name: &str| {
+        let mut bytes = room.read(&format!("sky/{name}.vdif"));
+        for frame in bytes.chunks_mut(8032) {
+            // The codes of the second and fourth sample of a byte become 3 - code.
+            frame[32..].iter_mut().for_each(|byte| *byte ^= 0b1100_1100);
+        }
+        room.write(&format!("{name}-lower.vdif"), &bytes)
+    };
+    let upper = [room.path("sky/Ef.vdif"), room.path("sky/Jb.vdif")];
+    let lower = [mirrored("Ef"), mirrored("Jb")];
+    for (files, sideband) in [
+        (upper, ["--freq", "4.9G", "--sideband", "U"]),
+        (lower, ["--freq", "4.908G", "--sideband", "L"]),
+    ] {
+        let delays = [
+            "--delay",
+            "1us,5e-7",
+            "--delay",
+            "2.1ms,-3e-7",
+            "--channels",
+            "256",
+        ];
+        let result = json(&[&["correlate", &files[0], &files[1]], &sideband[..], &delays].concat());
+        let baseline = &result["baselines"][0];
+        near(number(baseline, "/amplitude/corrected"), 0.3, 0.004);
+        near(number(baseline, "/delay_s"), 0.0, 3e-10);
+        near(number(baseline, "/phase_rad"), 0.0, 0.02);
+        near(number(baseline, "/weight"), 1.0, 1e-3);
+    }
+}

@@ -368,8 +368,7 @@ impl Experiment<'_> {
         })
     }
 
-    /// All points: the policies and replacements at one station; then flagged loss at both, independent and in
-    /// common.
+    /// All points: the policies and replacements at one station; then at both, independent and in common.
     fn harms(&self) -> Vec<Harm> {
         let mut harms = Vec::new();
         let mut add = |kind, instead, at| {
@@ -388,7 +387,9 @@ impl Experiment<'_> {
             }
         }
         for kind in [Kind::Random, Kind::Common] {
-            add(kind, Instead::Invalid, Where::Both);
+            for instead in &self.args.replace {
+                add(kind, *instead, Where::Both);
+            }
         }
         harms
     }

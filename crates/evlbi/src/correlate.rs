@@ -98,7 +98,8 @@ struct StationResult {
     foreign: u64,
 }
 
-/// A pair of stations. Where there are several bands, amplitudes are their mean weighted by the valid samples, the
+/// A pair of stations. Where there are several bands (of equal polarisations, if there are such), amplitudes are their
+/// mean weighted by the valid samples, the
 /// signal-to-noise ratio is that of all together, delay and rate are means weighted by its square, and the phase is
 /// that of the strongest band.
 #[derive(Clone, Serialize)]
@@ -708,7 +709,17 @@ fn baselines(setup: &Setup, names: &[String], found: &[Found]) -> Vec<BaselineRe
     baselines
 }
 
-fn baseline(stations: [&String; 2], bands: Vec<(BandResult, f64)>) -> BaselineResult {
+fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResult {
+    // Different polarisations have little in common, and tell nothing of the baseline.
+    let is_parallel = |(band, _): &&(BandResult, f64)| {
+        let mut letters = band.polarisations.chars();
+        letters.next() == letters.next()
+    };
+    let parallel = all.iter().any(|band| is_parallel(&band));
+    let bands: Vec<&(BandResult, f64)> = all
+        .iter()
+        .filter(|band| !parallel || is_parallel(band))
+        .collect();
     let mean = |weight: &dyn Fn(&Found) -> f64, value: &dyn Fn(&BandResult) -> f64| {
         let (mut sum, mut weights) = (0.0, 0.0);
         for (band, _) in &bands {
@@ -728,6 +739,7 @@ fn baseline(stations: [&String; 2], bands: Vec<(BandResult, f64)>) -> BaselineRe
     let weight = mean(&|_| 1.0, &|band| band.found.weight);
     let strongest = bands
         .iter()
+        .copied()
         .max_by(|(a, _), (b, _)| a.found.snr.total_cmp(&b.found.snr));
     // As if all bands had the strongest one's errors but for the signal-to-noise ratio.
     let error = |value: &dyn Fn(&Found) -> f64| {
@@ -759,7 +771,7 @@ fn baseline(stations: [&String; 2], bands: Vec<(BandResult, f64)>) -> BaselineRe
             .iter()
             .map(|(band, _)| band.found.fringe.false_alarm)
             .fold(1.0, f64::min),
-        bands: bands.into_iter().map(|(band, _)| band).collect(),
+        bands: all.into_iter().map(|(band, _)| band).collect(),
     }
 }
 

@@ -570,3 +570,51 @@ fn long_delays_and_lower_side_bands() {
         near(number(baseline, "/weight"), 1.0, 1e-3);
     }
 }
+
+/// Two polarisations of two frequencies in two threads: each has its products, and the baseline is that of equal
+/// polarisations. Integrations need be no whole number of blocks.
+#[test]
+fn bands_polarisations_and_odd_integrations() {
+    let room = Room::new();
+    let plan = PLAN
+        .replace("edv = 1", "edv = 1\nchannels = 4\nthreads = 2")
+        .replace("16e6", "4e6");
+    let plan = room.write("plan.toml", plan.as_bytes());
+    json(&["sky", &plan, "--out", &room.path("sky")]);
+    let (ef, jb) = (room.path("sky/Ef.vdif"), room.path("sky/Jb.vdif"));
+    let options = [
+        "--freq",
+        "4.9G",
+        "--delay",
+        "0",
+        "--delay",
+        "2.5us,1e-7",
+        "--channels",
+        "64",
+        "--polarisations",
+        "RL",
+        "--cross-hands",
+        "--integration",
+        "33.3ms",
+    ];
+    let result = json(&[&["correlate", &ef, &jb], &options[..]].concat());
+    let baseline = &result["baselines"][0];
+    near(number(baseline, "/amplitude/corrected"), 0.3, 0.005);
+    near(number(baseline, "/weight"), 1.0, 1e-3);
+    let bands = baseline["bands"].as_array().unwrap();
+    let names: Vec<&str> = bands
+        .iter()
+        .filter_map(|band| band["polarisations"].as_str())
+        .collect();
+    assert_eq!(names, ["RR", "RL", "LR", "LL", "RR", "RL", "LR", "LL"]);
+    for (number_of, band) in bands.iter().enumerate() {
+        let frequency = 4.9e9 + (number_of / 4) as f64 * 2e6;
+        near(number(band, "/frequency_hz"), frequency, 0.5);
+        let equal = [0, 3].contains(&(number_of % 4));
+        near(
+            number(band, "/amplitude/valid"),
+            if equal { 0.267 } else { 0.0 },
+            0.008,
+        );
+    }
+}

@@ -554,9 +554,10 @@ pub struct CorrelateOptions {
     #[arg(long, value_name = "HZ")]
     pub sample_rate: Option<Hertz>,
     /// Channels of a band [default: 1024, or the model's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = channels)]
     pub channels: Option<usize>,
-    /// Length of an integration; they begin at whole multiples of it since midnight [default: 1s, or the model's]
+    /// Length of an integration; they begin at whole multiples of it since midnight, with a model at the job's start
+    /// [default: 1s, or the model's]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub integration: Option<Duration>,
     /// Search a fringe in delays up to this, either side [default: all that the channels can tell apart]
@@ -574,6 +575,13 @@ pub struct CorrelateOptions {
     /// Threads that correlate [default: one a processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+fn channels(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|channels| (4..=1 << 20).contains(channels))
+        .ok_or_else(|| format!("`{text}` channels cannot be made; ask for 4 to 1048576"))
 }
 
 fn polarisations(text: &str) -> Result<String, String> {

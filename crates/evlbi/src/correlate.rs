@@ -45,6 +45,10 @@ const LONG: i64 = 3600 * LIVE_DUMPS;
 const LINE: f64 = 20.0;
 /// Lines of a spectrum that are listed.
 const MOST_LINES: usize = 64;
+/// A false alarm that is more probable than this is no fringe.
+const NO_FRINGE: f64 = 1e-3;
+/// A fringe so far off that amplitudes lose more than this is told.
+const LITTLE_LOST: f64 = 0.995;
 /// Blocks of a dump, at least.
 const LEAST_BLOCKS: i64 = 4;
 
@@ -98,8 +102,8 @@ struct StationResult {
     foreign: u64,
 }
 
-/// A pair of stations. Where there are several bands (of equal polarisations, if there are such), amplitudes are their
-/// mean weighted by the valid samples, the
+/// A pair of stations. Where there are several bands (of equal polarisations, if there are such, and with a
+/// fringe, if any has one), amplitudes are their mean weighted by the valid samples, the
 /// signal-to-noise ratio is that of all together, delay and rate are means weighted by its square, and the phase is
 /// that of the strongest band.
 #[derive(Clone, Serialize)]
@@ -120,6 +124,8 @@ pub struct BaselineResult {
     pub phase_error_rad: f64,
     /// Probability that noise alone has such a peak in the window.
     pub false_alarm: f64,
+    /// What a fringe that lies off the model leaves of the amplitudes: they are to be divided by it.
+    pub coherence: f64,
     pub bands: Vec<BandResult>,
 }
 
@@ -157,6 +163,14 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
         return run_live(args);
     }
     let recordings = Recordings::open(&args.files, &args.options)?;
+    let summaries = args.out.as_ref().map(|directory| {
+        let part = args.chunk.map_or_else(String::new, Chunk::suffix);
+        [
+            directory.join(format!("summary{part}.json")),
+            directory.join(format!("baselines{part}.csv")),
+        ]
+    });
+    output::check_new(summaries.iter().flatten().map(PathBuf::as_path), args.force)?;
     let output = args.out.as_ref().map(|directory| Output {
         directory: directory.as_path(),
         force: args.force,
@@ -168,11 +182,10 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
     };
     let correlation = correlate(&recordings, &args.options, &scope, &mut |_| Ok(None))?;
     let result = correlation.result(args)?;
-    if let Some(directory) = &args.out {
-        output::write_json(&directory.join("summary.json"), &result)?;
-        let path = directory.join("baselines.csv");
-        std::fs::write(&path, csv(&result))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some([summary, table]) = &summaries {
+        output::write_json(summary, &result)?;
+        std::fs::write(table, csv(&result))
+            .with_context(|| format!("cannot write {}", table.display()))?;
     }
     output::print(args.json, &result, text)
 }
@@ -249,7 +262,11 @@ pub struct Recordings {
 impl Recordings {
     /// Opens them.
     pub fn open(paths: &[String], options: &CorrelateOptions) -> Result<Recordings> {
-        let rate = options.sample_rate.map(|rate| rate.0.round() as u64);
+        let rate = match (&options.sample_rate, &options.model) {
+            (Some(rate), _) => Some(rate.0.round() as u64),
+            (None, Some(model)) => plan::sample_rate(model)?,
+            (None, None) => None,
+        };
         let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust.into());
         let files = paths
             .iter()
@@ -299,16 +316,18 @@ pub fn correlate(
         job.range.end = job.range.end.min(job.range.start + dumps);
     }
     let mut writer = match &scope.output {
-        Some(Output { directory, force }) => Some(VisibilityWriter::create(
-            directory,
-            &job.setup,
-            model,
-            averaged,
-            job.integration,
-            job.begins(job.range.start),
-            *force,
-        )?),
-        None => None,
+        Some(Output { directory, force }) if !job.range.is_empty() => {
+            Some(VisibilityWriter::create(
+                directory,
+                &job.setup,
+                model,
+                averaged,
+                job.integration,
+                job.begins(job.range.start),
+                *force,
+            )?)
+        }
+        _ => None,
     };
     let mut readers = files
         .iter()
@@ -429,6 +448,10 @@ impl Job {
             count,
             parts,
             block,
+            there: (
+                spans.iter().map(|span| span.start).min().unwrap_or(0),
+                spans.iter().map(|span| span.end).max().unwrap_or(0),
+            ),
         };
         let setup = plan.setup((common.start as f64 / rate, common.end as f64 / rate))?;
         let range = periods.of(common.start)..periods.of(common.end - 1) + 1;
@@ -452,6 +475,7 @@ impl Job {
             count: LIVE_DUMPS.min(parts / (LEAST_BLOCKS * block)).max(1),
             parts,
             block,
+            there: (i64::MIN, i64::MAX),
         };
         let stations = plan.stations.len();
         let setup = plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?;
@@ -720,6 +744,23 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
         .iter()
         .filter(|band| !parallel || is_parallel(band))
         .collect();
+    // Each band was searched for itself: noise has its highest peak in one of them.
+    let trials = bands.len() as f64;
+    let least = bands.iter().map(|(band, _)| band.found.fringe.false_alarm);
+    let least = least.fold(1.0, f64::min);
+    let false_alarm = -f64::exp_m1(trials * f64::ln_1p(-least));
+    let has_fringe =
+        |band: &&&(BandResult, f64)| trials * band.0.found.fringe.false_alarm < NO_FRINGE;
+    let with_fringe: Vec<&(BandResult, f64)> = bands.iter().filter(has_fringe).copied().collect();
+    let strongest = bands
+        .iter()
+        .copied()
+        .max_by(|(a, _), (b, _)| a.found.snr.total_cmp(&b.found.snr));
+    let bands = if with_fringe.is_empty() {
+        strongest.into_iter().collect()
+    } else {
+        with_fringe
+    };
     let mean = |weight: &dyn Fn(&Found) -> f64, value: &dyn Fn(&BandResult) -> f64| {
         let (mut sum, mut weights) = (0.0, 0.0);
         for (band, _) in &bands {
@@ -737,10 +778,6 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
         .sum::<f64>();
     let snr = snr.sqrt();
     let weight = mean(&|_| 1.0, &|band| band.found.weight);
-    let strongest = bands
-        .iter()
-        .copied()
-        .max_by(|(a, _), (b, _)| a.found.snr.total_cmp(&b.found.snr));
     // As if all bands had the strongest one's errors but for the signal-to-noise ratio.
     let error = |value: &dyn Fn(&Found) -> f64| {
         strongest.map_or(0.0, |(band, _)| {
@@ -767,10 +804,8 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
         rate_error_hz: error(&|found| found.fringe.rate_error_hz),
         phase_rad: strongest.map_or(0.0, |(band, _)| band.phase_rad),
         phase_error_rad: strongest.map_or(0.0, |(band, _)| band.found.fringe.phase_error_rad),
-        false_alarm: bands
-            .iter()
-            .map(|(band, _)| band.found.fringe.false_alarm)
-            .fold(1.0, f64::min),
+        false_alarm,
+        coherence: by_weight(&|band| band.found.coherence),
         bands: all.into_iter().map(|(band, _)| band).collect(),
     }
 }
@@ -837,12 +872,21 @@ fn text(result: &CorrelateResult) -> String {
             show_seconds(baseline.delay_s),
             baseline.rate_hz * 1e3,
             baseline.phase_rad.to_degrees(),
-            if baseline.false_alarm > 1e-3 {
+            if baseline.false_alarm > NO_FRINGE {
                 "  no fringe"
             } else {
                 ""
             }
         );
+    }
+    for baseline in &result.baselines {
+        if baseline.coherence < LITTLE_LOST && baseline.false_alarm < NO_FRINGE {
+            shown += &format!(
+                "\n{}: the fringe lies so far off that amplitudes are low by a factor of {:.4}; put its delay and rate into the model",
+                baseline.stations.join("-"),
+                baseline.coherence
+            );
+        }
     }
     shown.trim_end().to_string()
 }

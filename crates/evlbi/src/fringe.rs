@@ -16,6 +16,8 @@ use crate::output;
 use crate::plot::fringe::fringe_figure;
 use crate::units::show_seconds;
 
+/// Values that a fringe is searched in at most.
+const MOST_VALUES: usize = 1 << 27;
 /// Width and height of a picture in the terminal.
 const TEXT: (usize, usize) = (100, 30);
 
@@ -46,6 +48,8 @@ struct Found {
 struct Product<'a> {
     stations: [String; 2],
     polarisations: String,
+    /// What tells it from others of these stations and polarisations.
+    number: usize,
     visibilities: Visibilities<'a>,
     /// Makes correlation coefficients of amplitudes.
     scale: f64,
@@ -79,6 +83,7 @@ fn in_recordings(files: &[String], window: &Window, args: &FringeArgs) -> Result
             let product = Product {
                 stations: [name(product.a.station), name(product.b.station)],
                 polarisations: bands.iter().collect(),
+                number: product.a.band,
                 visibilities: found.series.visibilities(index),
                 scale: found.series.scale(index),
             };
@@ -111,7 +116,7 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
                 .ok()
                 .and_then(|index| description.frequencies.get(index))
                 .context("a record is of a frequency that the description does not have")?;
-            let gathered = Gathered::new(records, frequency, description.integration_s);
+            let gathered = Gathered::new(records, frequency, description.integration_s)?;
             let name = |station: u8| {
                 let known = description
                     .stations
@@ -121,6 +126,7 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
             let product = Product {
                 stations: [name(key.0.0), name(key.0.1)],
                 polarisations: key.2.iter().map(|letter| *letter as char).collect(),
+                number: usize::try_from(key.1).unwrap_or(0),
                 visibilities: gathered.visibilities(frequency, description.integration_s),
                 scale: 1.0 / gathered.weights.max(1e-30),
             };
@@ -138,12 +144,21 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn new(records: &[Record], frequency: &FrequencyDescription, integration: f64) -> Gathered {
+    fn new(
+        records: &[Record],
+        frequency: &FrequencyDescription,
+        integration: f64,
+    ) -> Result<Gathered> {
         let seconds = |record: &Record| f64::from(record.mjd) * 86_400.0 + record.seconds;
         let first = records.iter().map(seconds).fold(f64::INFINITY, f64::min);
         let place = |record: &Record| ((seconds(record) - first) / integration).round() as usize;
         let periods = records.iter().map(place).max().map_or(0, |last| last + 1);
         let channels = frequency.channels;
+        if periods.saturating_mul(channels) > MOST_VALUES {
+            bail!(
+                "the records span {periods} integrations of {channels} channels: too many, or a time is damaged"
+            );
+        }
         let mut values = vec![Complex32::default(); periods * channels];
         let (mut weights, mut noise) = (0.0, 0.0);
         for record in records {
@@ -156,11 +171,11 @@ impl Gathered {
             let samples = integration * frequency.channel_width_hz;
             noise += record.weight * channels as f64 / (2.0 * samples);
         }
-        Gathered {
+        Ok(Gathered {
             values,
             weights,
             noise,
-        }
+        })
     }
 
     fn visibilities(&self, frequency: &FrequencyDescription, integration: f64) -> Visibilities<'_> {
@@ -186,10 +201,10 @@ fn search(product: &Product<'_>, window: &Window, args: &FringeArgs) -> Result<F
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let stem = format!(
-            "fringe-{}-{}-{:.0}",
+            "fringe-{}-{}-{}",
             product.stations.join("-"),
             product.polarisations,
-            reference / 1e6
+            product.number
         );
         for (ending, bytes) in [("svg", figure.svg()?.into_bytes()), ("png", figure.png()?)] {
             let path = directory.join(format!("{stem}.{ending}"));

@@ -16,7 +16,7 @@ use evlbi_core::deframe::{Chunk, FrameState};
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use evlbi_wire::time::FrameTime;
-use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use evlbi_wire::vdif::{Header, StreamKey};
 use serde::Serialize;
 
 use super::plan::Shape;
@@ -66,6 +66,8 @@ struct State {
     error: Option<String>,
     /// Frames in a row that were far ahead.
     wild: u32,
+    /// Frames of other stations, and of other bits or channels.
+    others: u64,
 }
 
 struct Early {
@@ -137,6 +139,13 @@ impl State {
         if self.error.is_some() {
             return;
         }
+        if let Some(shape) = &self.shape {
+            let layout = Layout::of(header, shape.layout.frame_rate);
+            if key.station != shape.station || layout.ok() != Some(shape.layout) {
+                self.others += 1;
+                return;
+            }
+        }
         if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
             let number = frame_number(time, self.epoch, shape.layout.frame_rate);
             let ahead = number
@@ -186,7 +195,7 @@ impl State {
         self.shape = Some(Shape {
             layout,
             threads: Vec::new(),
-            code: (station != StationId::default()).then(|| station.to_string()),
+            station,
             first_second: time.second,
         });
     }
@@ -274,10 +283,14 @@ impl Station for LiveStation {
 
     fn counts(&self) -> Counts {
         let state = self.feed.state();
-        state
+        let counts = state
             .track
             .as_ref()
-            .map_or_else(Counts::default, Track::counts)
+            .map_or_else(Counts::default, Track::counts);
+        Counts {
+            foreign: counts.foreign + state.others,
+            ..counts
+        }
     }
 
     fn is_over(&self, sample: i64) -> bool {
@@ -336,6 +349,9 @@ pub struct StreamResult {
 
 /// Receives the streams that `args` name and correlates them. `line` shows the baselines of each integration.
 pub fn run(args: &CorrelateArgs) -> Result<(super::Correlation, Vec<StreamResult>)> {
+    if !args.options.flag.is_empty() {
+        bail!("--flag leaves out times of recordings, and a stream has none beforehand");
+    }
     if args.out.is_some() {
         bail!("--live writes no visibilities; record the streams with `evlbi recv` for that");
     }

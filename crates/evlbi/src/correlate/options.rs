@@ -117,6 +117,11 @@ impl FromStr for Chunk {
 }
 
 impl Chunk {
+    /// What tells files of it from those of others.
+    pub fn suffix(self) -> String {
+        format!("-{}of{}", self.number, self.of)
+    }
+
     /// Its share of periods, of which so many make an integration: whole integrations.
     pub fn of(self, periods: Range<i64>, count: i64) -> Range<i64> {
         let first = periods.start.div_euclid(count);

@@ -8,6 +8,7 @@ use evlbi_fx::correlator::{Band, Input, Product, Setup, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, Polynomial};
 use evlbi_fx::difx::{self, Model};
 use evlbi_fx::track::Layout;
+use evlbi_wire::vdif::StationId;
 
 use super::options::DelayTerms;
 use crate::cli::{CorrelateOptions, SideBand};
@@ -21,8 +22,8 @@ pub struct Shape {
     pub layout: Layout,
     /// Its threads, ascending.
     pub threads: Vec<u16>,
-    /// Its code, if its headers have one.
-    pub code: Option<String>,
+    /// The station in its headers: frames of others are not its own.
+    pub station: StationId,
     /// UTC second of its first frame.
     pub first_second: i64,
 }
@@ -194,6 +195,24 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
     })
 }
 
+/// The sample rate of the first recording of a job.
+pub fn sample_rate(model: &Path) -> Result<Option<u64>> {
+    let beside = model.with_extension("input");
+    let job =
+        difx::Input::parse(&read(&beside)?).with_context(|| format!("in {}", beside.display()))?;
+    let stream = job.datastreams.first();
+    let rate = stream.and_then(|stream| {
+        let band = stream.bands.first()?;
+        let width = job.frequencies.get(band.frequency)?.bandwidth_hz;
+        Some(if stream.is_complex {
+            width
+        } else {
+            2.0 * width
+        })
+    });
+    Ok(rate.map(|rate| rate.round() as u64))
+}
+
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -211,9 +230,26 @@ fn recorded_bands(
             stream.bands.len()
         );
     }
+    let layout = &shape.layout;
+    if (stream.bits, stream.is_complex) != (layout.codec.bits(), layout.complex) {
+        bail!(
+            "the job says samples of {} bits{}, and the recording has {} bits{}",
+            stream.bits,
+            if stream.is_complex { ", complex" } else { "" },
+            layout.codec.bits(),
+            if layout.complex { ", complex" } else { "" },
+        );
+    }
+    let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };
     let bands = stream.bands.iter().enumerate().map(|(number, band)| {
         let of = job.frequencies.get(band.frequency);
         let of = of.with_context(|| format!("there is no frequency {}", band.frequency))?;
+        if (of.bandwidth_hz - width).abs() > 0.5 {
+            bail!(
+                "the job says a bandwidth of {} Hz, and the recording has {width} Hz",
+                of.bandwidth_hz
+            );
+        }
         Ok(Band {
             lane: number / channels,
             channel: number % channels,
@@ -317,7 +353,9 @@ fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
         let distinct: std::collections::HashSet<&String> = names.iter().collect();
         distinct.len() == names.len()
     };
-    let codes = shapes.iter().map(|shape| shape.code.clone());
+    let code =
+        |shape: &Shape| (shape.station != StationId::default()).then(|| shape.station.to_string());
+    let codes = shapes.iter().map(code);
     if let Some(codes) = codes.collect::<Option<Vec<String>>>()
         && differ(&codes)
     {

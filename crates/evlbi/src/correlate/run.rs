@@ -42,12 +42,19 @@ pub struct Periods {
     pub parts: i64,
     /// Parts of a block.
     pub block: i64,
+    /// The parts in which there can be data.
+    pub there: (i64, i64),
 }
 
 impl Periods {
-    /// The blocks that begin in a period.
+    /// The blocks that begin in a period and can have data.
     pub fn blocks(&self, period: i64) -> Range<i64> {
-        self.first_block(period)..self.first_block(period + 1)
+        let (from, to) = self.there;
+        let start = self.first_block(period).max(from.div_euclid(self.block));
+        let end = self
+            .first_block(period + 1)
+            .min(to.div_euclid(self.block).saturating_add(1));
+        start..end.max(start)
     }
 
     /// The period in which a part lies.
@@ -120,6 +127,9 @@ pub fn run(
             let pieces = pieces(setup, periods.blocks(period));
             order.expect(setup, period, pieces.len());
             for blocks in pieces {
+                if stop.load(Ordering::Relaxed) && !is_stream {
+                    break;
+                }
                 let slabs = slabs(setup, stations, &blocks)?;
                 let unit = Unit {
                     period,

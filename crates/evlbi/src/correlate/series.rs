@@ -68,6 +68,9 @@ pub struct Found {
     pub weight: f64,
     /// Share of the signal-to-noise ratio that the missing samples cost.
     pub snr_loss: f64,
+    /// What a delay and a rate that are left in leave of the amplitudes: the part of a block that still overlaps,
+    /// and the turn within a dump.
+    pub coherence: f64,
     #[serde(skip)]
     pub fringe: Fringe,
 }
@@ -194,6 +197,7 @@ impl Series {
             snr: fringe.snr,
             weight,
             snr_loss: 1.0 - weight.clamp(0.0, 1.0).sqrt(),
+            coherence: self.coherence(&fringe),
             fringe,
         }
     }
@@ -244,6 +248,13 @@ impl Series {
             period_s: self.dump_seconds,
             noise: self.products[index].noise.iter().sum(),
         }
+    }
+
+    fn coherence(&self, fringe: &Fringe) -> f64 {
+        let overlap = 1.0 - fringe.delay_s.abs() / self.setup.block_seconds();
+        let turn = std::f64::consts::PI * fringe.rate_hz * self.dump_seconds;
+        let turned = if turn == 0.0 { 1.0 } else { turn.sin() / turn };
+        overlap.max(0.0) * turned.abs()
     }
 
     /// Energy that an input has in so many parts if its samples use the levels as they are meant.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState};
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::validity::Gaps;
+use evlbi_wire::validity::{Gaps, TimeGap};
 use evlbi_wire::vdif::{self, Header, StationId};
 
 use super::options::Flag;
@@ -56,7 +56,7 @@ impl StationFile {
             .collect();
         threads.sort_unstable();
         let gaps = match trust {
-            Trust::Exact => read_gaps(path)?,
+            Trust::Exact => read_gaps(path, &layout)?,
             _ => None,
         };
         let first = recording
@@ -67,7 +67,7 @@ impl StationFile {
             shape: Shape {
                 layout,
                 threads,
-                code: (station != StationId::default()).then(|| station.to_string()),
+                station,
                 first_second: first.second,
             },
             trust,
@@ -111,19 +111,24 @@ impl StationFile {
         since: i64,
     ) -> Result<StationReader> {
         let mut track = Track::new(self.shape.layout, &self.shape.threads, self.trust);
-        for gap in self.gaps.iter().flat_map(|gaps| &gaps.time) {
-            let first = frame_number(gap.start, epoch, self.shape.layout.frame_rate);
-            let samples = self.shape.layout.frame_samples();
+        let samples = self.shape.layout.frame_samples();
+        let there = self.samples(epoch)?;
+        let there = there.start / samples..there.end / samples;
+        let ours = |gap: &&TimeGap| gap.key.station == self.shape.station;
+        for gap in self.gaps.iter().flat_map(|gaps| &gaps.time).filter(ours) {
+            let begin = frame_number(gap.start, epoch, self.shape.layout.frame_rate);
+            // What the recording holds of it.
+            let first = begin.max(there.start);
+            let end = begin.saturating_add_unsigned(gap.frames).min(there.end);
             let bits = self.shape.layout.bits() as i64;
             match &gap.bytes {
                 None => {
-                    let end = first.saturating_add_unsigned(gap.frames);
-                    track.flag(gap.key.thread, first * samples..end.saturating_mul(samples));
+                    track.flag(gap.key.thread, first * samples..end * samples);
                 }
                 Some(bytes) => {
                     let of = |byte: usize| byte as i64 * 8;
                     let part = of(bytes.start) / bits..(of(bytes.end) + bits - 1) / bits;
-                    for frame in first..first.saturating_add_unsigned(gap.frames) {
+                    for frame in first..end {
                         let at = frame * samples;
                         track.flag(gap.key.thread, at + part.start..at + part.end);
                     }
@@ -146,6 +151,8 @@ impl StationFile {
                 tamper,
                 epoch,
                 rate: self.shape.layout.frame_rate,
+                station: self.shape.station,
+                others: 0,
             },
             ended: false,
         })
@@ -166,6 +173,9 @@ struct Feed {
     tamper: Option<Tamper>,
     epoch: i64,
     rate: FrameRate,
+    station: StationId,
+    /// Frames of other stations, and of other bits or channels.
+    others: u64,
 }
 
 impl StationReader {
@@ -189,7 +199,11 @@ impl Station for StationReader {
     }
 
     fn counts(&self) -> Counts {
-        self.feed.track.counts()
+        let counts = self.feed.track.counts();
+        Counts {
+            foreign: counts.foreign + self.feed.others,
+            ..counts
+        }
     }
 }
 
@@ -203,6 +217,11 @@ impl Feed {
             let Ok(header) = Header::parse(bytes) else {
                 continue;
             };
+            let layout = Layout::of(&header, self.rate);
+            if key.station != self.station || layout.ok().as_ref() != Some(self.track.layout()) {
+                self.others += 1;
+                continue;
+            }
             let payload = bytes.get(header.len()..).unwrap_or_default();
             let invalid = matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost);
             let number = frame_number(time, self.epoch, self.rate);
@@ -256,13 +275,30 @@ fn first_header(recording: &Recording) -> Result<Header> {
     bail!("{} begins with damaged frames", recording.path.display())
 }
 
-fn read_gaps(recording: &Path) -> Result<Option<Gaps>> {
+fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>> {
     let path = output::gaps_beside(recording);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    let gaps = serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+    let gaps: Gaps =
+        serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+    let other_rate = gaps
+        .frame_rate
+        .is_some_and(|rate| rate != layout.frame_rate);
+    let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > layout.payload;
+    let beyond = gaps
+        .time
+        .iter()
+        .filter_map(|gap| gap.bytes.as_ref())
+        .any(is_beyond);
+    if other_rate || beyond {
+        bail!(
+            "{} does not describe {}: its frame rate or frames are others; remove it, or --trust headers leaves it out",
+            path.display(),
+            recording.display()
+        );
+    }
     Ok(Some(gaps))
 }

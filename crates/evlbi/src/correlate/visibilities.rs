@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::output;
 
 /// What is in a directory of visibilities.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     pub schema: String,
     /// Names of the stations, in the order of their numbers in the records.
@@ -23,8 +23,6 @@ pub struct Description {
     pub frequencies: Vec<FrequencyDescription>,
     /// Length of an integration in seconds.
     pub integration_s: f64,
-    /// Files of visibilities, in the order of their times.
-    pub files: Vec<String>,
 }
 
 /// A frequency.
@@ -38,11 +36,15 @@ pub struct FrequencyDescription {
     pub channel_width_hz: f64,
     /// Channels.
     pub channels: usize,
+    /// Number of the band, where its frequency is not known; else 0.
+    #[serde(default)]
+    pub band: usize,
 }
 
 /// Name of the description in the directory.
 const DESCRIPTION: &str = "visibilities.json";
 const SCHEMA: &str = "evlbi.visibilities/1";
+const MOST_CHANNELS: usize = 1 << 20;
 
 impl Description {
     /// The description of `directory`.
@@ -59,6 +61,18 @@ impl Description {
                 description.schema
             );
         }
+        let sound = |frequency: &FrequencyDescription| {
+            (1..=MOST_CHANNELS).contains(&frequency.channels)
+                && frequency.channel_width_hz > 0.0
+                && frequency.channel_width_hz.is_finite()
+        };
+        let integration = description.integration_s;
+        if !description.frequencies.iter().all(sound) || !(1e-9..1e9).contains(&integration) {
+            bail!(
+                "{} describes no visibilities: a length or a width is wrong",
+                path.display()
+            );
+        }
         Ok(description)
     }
 
@@ -66,8 +80,18 @@ impl Description {
     pub fn records(&self, directory: &Path) -> Result<Vec<swin::Record>> {
         let channels: Vec<usize> = self.frequencies.iter().map(|f| f.channels).collect();
         let mut records = Vec::new();
-        for name in &self.files {
-            let path = directory.join(name);
+        let entries = std::fs::read_dir(directory)
+            .with_context(|| format!("cannot read {}", directory.display()))?;
+        let is_swin = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("DIFX_"))
+        };
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(is_swin)
+            .collect();
+        files.sort();
+        for path in files {
             let file =
                 File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
             for record in swin::Reader::new(BufReader::new(file), channels.clone()) {
@@ -139,7 +163,6 @@ impl VisibilityWriter {
                     .collect(),
                 frequencies: table,
                 integration_s,
-                files: vec![name.clone()],
             },
             name,
             frequencies,
@@ -171,13 +194,13 @@ impl VisibilityWriter {
             .with_context(|| format!("cannot write {}", path.display()))?;
         let description = self.directory.join(DESCRIPTION);
         // Parts of a run that are correlated apart share a directory.
-        if let Ok(earlier) = Description::read(&self.directory)
-            && earlier.stations == self.description.stations
-            && earlier.frequencies == self.description.frequencies
+        if let Ok(other) = Description::read(&self.directory)
+            && other != self.description
         {
-            self.description.files.extend(earlier.files);
-            self.description.files.sort();
-            self.description.files.dedup();
+            bail!(
+                "{} describes visibilities of other stations, frequencies or integrations; give each run a directory of its own",
+                description.display()
+            );
         }
         output::write_json(&description, &self.description)?;
         Ok(path)
@@ -204,7 +227,9 @@ impl VisibilityWriter {
                 ..swin::Record::default()
             })
         };
+        // A block belongs to the integration in which it begins, so that there may be more of them than fit.
         let parts = self.integration_s * self.setup.part_rate() as f64;
+        let parts = parts.max(sums.blocks as f64 * self.setup.block_parts() as f64);
         let channels = self.setup.channels() as f64;
         let mut records = Vec::new();
         for (product, sums) in self.setup.products().iter().zip(&sums.products) {
@@ -275,6 +300,11 @@ fn frequencies(setup: &Setup, averaged: usize) -> Result<(Vec<usize>, Vec<Freque
             first_channel_hz: band.edge_hz - band.zero_hz + (averaged - 1) as f64 / 2.0 * width,
             channel_width_hz: width * averaged as f64,
             channels: setup.channels() / averaged,
+            band: if band.zero_hz == 0.0 {
+                place(setup, input)
+            } else {
+                0
+            },
         };
         let place = table.iter().position(|other| *other == frequency);
         indices.push(place.unwrap_or(table.len()));
@@ -285,7 +315,15 @@ fn frequencies(setup: &Setup, averaged: usize) -> Result<(Vec<usize>, Vec<Freque
     Ok((indices, table))
 }
 
-/// Not a thread of VDIF, but what tells products apart in records: baseline, frequency and polarisations.
+/// Bands of a polarisation before this one.
+fn place(setup: &Setup, input: Input) -> usize {
+    let bands = &setup.stations()[input.station].bands;
+    let own = bands[input.band].polarisation;
+    let before = bands[..input.band].iter();
+    before.filter(|band| band.polarisation == own).count()
+}
+
+/// What tells products apart in records: baseline, frequency and polarisations.
 pub type ProductKey = ((u8, u8), i32, [u8; 2]);
 
 /// What tells a record's product from others.

@@ -171,6 +171,10 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
         ]
     });
     output::check_new(summaries.iter().flatten().map(PathBuf::as_path), args.force)?;
+    if let Some(directory) = &args.out {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    }
     let output = args.out.as_ref().map(|directory| Output {
         directory: directory.as_path(),
         force: args.force,

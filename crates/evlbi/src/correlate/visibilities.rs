@@ -138,10 +138,10 @@ impl VisibilityWriter {
         // A hair on, lest rounding makes it the second before.
         let (mjd, second) = difx::mjd(start.plus(1e-6));
         let mut name = swin::file_name(mjd, second as i64);
-        let micros = (second.fract() * 1e6) as i64;
-        if micros > 1 {
+        let micros = (second.fract() * 1e6 - 1.0).round();
+        if micros > 0.0 {
             // DiFX's jobs begin with a second; parts of a run need not.
-            name += &format!(".us{micros:06}");
+            name += &format!(".us{micros:06.0}");
         }
         let path = directory.join(&name);
         output::check_new([path.as_path()], force)?;

@@ -12,6 +12,7 @@ pub mod visibilities;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::{Input, Rotation, Setup};
@@ -22,6 +23,7 @@ use serde::Serialize;
 
 use crate::cli::{CorrelateArgs, CorrelateOptions};
 use crate::output;
+use crate::progress::interrupt;
 use crate::units::{show_count, show_seconds};
 
 pub use self::live::Feed;
@@ -539,7 +541,7 @@ impl Correlation {
             setup: Arc::clone(&job.setup),
             series,
             visibilities: None,
-            interrupted: false,
+            interrupted: interrupt().load(Ordering::Relaxed),
             counts,
             sheds: vec![None; names.len()],
             threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
@@ -823,12 +825,16 @@ pub fn utc(seconds: f64) -> String {
 
 fn text(result: &CorrelateResult) -> String {
     let mut shown = format!(
-        "{} for {}, {} channels of {:.3} kHz, integrations of {}\n",
+        "{} for {}, {} channels of {:.3} kHz, integrations of {}, fringes stopped {}\n",
         result.start,
         show_seconds(result.seconds),
         result.channels,
         result.channel_width_hz / 1e3,
         show_seconds(result.integration_s),
+        match result.rotation {
+            Rotation::Samples => "sample by sample",
+            Rotation::Blocks => "block by block",
+        },
     );
     for station in &result.stations {
         let odd = station.late + station.duplicates + station.foreign;

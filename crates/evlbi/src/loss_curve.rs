@@ -198,6 +198,12 @@ impl From<Ratios> for Measures {
 
 /// Measures the curves that are asked for.
 pub fn run(args: &LossCurveArgs) -> Result<()> {
+    // Before minutes of work.
+    let curves = args
+        .out
+        .as_ref()
+        .map(|directory| directory.join("loss-curve.json"));
+    output::check_new(curves.as_deref(), args.force)?;
     let experiment = Experiment::new(args)?;
     let result = experiment.run()?;
     if let Some(directory) = &args.out {

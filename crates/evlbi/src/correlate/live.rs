@@ -40,6 +40,8 @@ const MOST_WAITING: f64 = 4.0;
 const WILD: f64 = 10.0;
 const WILD_RUN: u32 = 64;
 const NAP: Duration = Duration::from_millis(2);
+/// How often it is told that a stream is waited for.
+const TELL: Duration = Duration::from_secs(5);
 
 /// What a stream brings, for the drain that fills it and the correlator that empties it.
 pub struct Feed {
@@ -485,7 +487,12 @@ fn finish(stream: Stream) -> Result<ReceiveReport> {
 fn wait_for_shapes(streams: &[Stream], stop: &AtomicBool) -> Result<Vec<Shape>> {
     let mut shapes = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
+        let mut told = Instant::now();
         loop {
+            if told.elapsed() >= TELL {
+                eprintln!("waiting for stream {}", number + 1);
+                told = Instant::now();
+            }
             if stop.load(Ordering::Relaxed) {
                 streams.iter().for_each(|stream| stream.receiving.stop());
             }

@@ -36,7 +36,7 @@ impl Moment {
 
     /// Seconds from `earlier` to this.
     pub fn since(self, earlier: Moment) -> f64 {
-        (self.second - earlier.second) as f64 + (self.fraction - earlier.fraction)
+        self.second.saturating_sub(earlier.second) as f64 + (self.fraction - earlier.fraction)
     }
 }
 
@@ -156,7 +156,7 @@ fn piece_at(pieces: &[Piece], moment: Moment) -> Result<&Piece, OutsideModel> {
     Err(OutsideModel {
         from: from.second,
         seconds: last.polynomial.start.since(from) + last.seconds,
-        asked: moment.second + moment.fraction.floor() as i64,
+        asked: moment.second.saturating_add(moment.fraction.floor() as i64),
     })
 }
 

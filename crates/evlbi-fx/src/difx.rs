@@ -21,13 +21,13 @@ const UNIX_MJD: i64 = 40_587;
 
 /// A modified Julian date and a second of that day.
 pub fn moment(mjd: i64, second: f64) -> Moment {
-    Moment::at((mjd - UNIX_MJD) * 86_400).plus(second)
+    Moment::at(mjd.saturating_sub(UNIX_MJD).saturating_mul(86_400)).plus(second)
 }
 
 /// The modified Julian date and the second of the day of a moment.
 pub fn mjd(moment: Moment) -> (i64, f64) {
     let whole = moment.fraction.floor();
-    let second = moment.second + whole as i64;
+    let second = moment.second.saturating_add(whole as i64);
     let day = second.div_euclid(86_400);
     let in_day = (second - day * 86_400) as f64 + (moment.fraction - whole);
     (day + UNIX_MJD, in_day)

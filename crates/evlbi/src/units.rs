@@ -101,6 +101,13 @@ pub fn show_seconds(seconds: f64) -> String {
     format!("{value:.4} {unit}")
 }
 
+/// `2024-05-01T12:00:00.5Z`: UTC seconds since 1970 as date and time, to a tenth of a millisecond.
+pub fn utc(seconds: f64) -> String {
+    let tenths = (seconds * 1e4).round() as i128;
+    jiff::Timestamp::from_nanosecond(tenths * 100_000)
+        .map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
 /// `1,234,567`: a count for people.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();

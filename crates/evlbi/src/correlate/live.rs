@@ -19,15 +19,19 @@ use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StreamKey};
 use serde::Serialize;
 
+use super::correlation::Correlation;
+use super::job::Job;
 use super::plan::Shape;
+use super::result::{BaselineResult, baselines};
 use super::run::Station;
+use super::series::{Found, Series};
 use super::station::{frame_number, frame_rate};
-use super::{BaselineResult, Job, Series};
 use crate::cli::{CorrelateArgs, RecvArgs};
 use crate::drain::{self, Drained};
 use crate::progress::interrupt;
 use crate::recv;
 use crate::sink::Sink;
+use crate::units::{show_rate, show_seconds, utc};
 
 /// Frames from which the threads of a stream are learnt.
 const ENOUGH: usize = 256;
@@ -350,7 +354,7 @@ pub struct StreamResult {
 }
 
 /// Receives the streams that `args` name and correlates them. `line` shows the baselines of each integration.
-pub fn run(args: &CorrelateArgs) -> Result<(super::Correlation, Vec<StreamResult>)> {
+pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
     if !args.options.flag.is_empty() {
         bail!("--flag leaves out times of recordings, and a stream has none beforehand");
     }
@@ -442,7 +446,7 @@ pub fn run(args: &CorrelateArgs) -> Result<(super::Correlation, Vec<StreamResult
         .map(|((station, report), counts)| stream_result(station, report, counts))
         .collect();
     Ok((
-        super::Correlation::of_streams(&job, whole, names, counts, &shapes, correlated),
+        Correlation::of_streams(&job, whole, names, counts, &shapes, correlated),
         results,
     ))
 }
@@ -566,10 +570,10 @@ fn show(
 ) -> Result<()> {
     let window = super::window(&args.options);
     let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
-    let found: Vec<super::Found> = (0..job.setup.products().len())
+    let found: Vec<Found> = (0..job.setup.products().len())
         .map(|index| period.find(index, parts, &window))
         .collect();
-    let baselines = super::baselines(&job.setup, names, &found);
+    let baselines = baselines(&job.setup, names, &found);
     let newest = |stream: &Stream| stream.feed.state().newest();
     let times: Vec<f64> = streams
         .iter()
@@ -603,7 +607,7 @@ fn show(
         .setup
         .middle(0)
         .plus(begins - job.setup.block_seconds() / 2.0);
-    let time = super::utc(moment.second as f64 + moment.fraction);
+    let time = utc(moment.second as f64 + moment.fraction);
     if args.json {
         let line = Line {
             schema: "evlbi.live/1",
@@ -621,7 +625,7 @@ fn show(
             baseline.stations.join("-"),
             baseline.amplitude.valid,
             baseline.snr,
-            crate::units::show_seconds(baseline.delay_s),
+            show_seconds(baseline.delay_s),
             baseline.weight,
         );
     }
@@ -629,7 +633,7 @@ fn show(
         println!(
             "{time}  {:<12} {}  lost {} of {}  ring full {}  late {}  behind {:.3} s",
             line.station,
-            crate::units::show_rate(line.rate_bps),
+            show_rate(line.rate_bps),
             line.lost,
             line.expected,
             line.ring_full,

@@ -1,0 +1,145 @@
+//! The time that is correlated: a set-up, and the dumps of it in which there are data.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use evlbi_fx::correlator::Setup;
+
+use super::options::Chunk;
+use super::plan::Plan;
+use super::run::Periods;
+use super::series::Series;
+use super::station::StationFile;
+use crate::units::{show_seconds, utc};
+
+/// Dumps that a fringe is searched in, at least, where the blocks are short enough.
+const LEAST_DUMPS: i64 = 64;
+/// Dumps of an integration of streams.
+const LIVE_DUMPS: i64 = 16;
+/// Dumps that are reckoned with where nobody knows the length of a run: an hour of integrations of a second.
+const LONG: i64 = 3600 * LIVE_DUMPS;
+/// Blocks of a dump, at least.
+const LEAST_BLOCKS: i64 = 4;
+
+/// A set-up and the time that is to be correlated.
+pub struct Job {
+    pub setup: Arc<Setup>,
+    pub periods: Periods,
+    pub range: Range<i64>,
+    pub spans: Vec<Range<i64>>,
+    pub integration: f64,
+}
+
+impl Job {
+    /// Takes all integrations in which two recordings have data, or a chunk of them.
+    pub fn of_files(plan: Plan, files: &[StationFile], chunk: Option<Chunk>) -> Result<Job> {
+        let stations = files.iter().enumerate();
+        let spans = stations
+            .map(|(index, file)| plan.span(index, &file.samples(plan.epoch)?))
+            .collect::<Result<Vec<Range<i64>>>>()?;
+        let common = common(&spans).with_context(|| {
+            let shown = plan.stations.iter().zip(&spans).map(|(station, span)| {
+                let second = |part: i64| {
+                    part as f64 / plan.part_rate() as f64 + (plan.epoch + plan.start) as f64
+                };
+                format!(
+                    "{} from {} to {}",
+                    station.name,
+                    utc(second(span.start)),
+                    utc(second(span.end))
+                )
+            });
+            let shown: Vec<String> = shown.collect();
+            format!("no two recordings overlap in time: {}", shown.join("; "))
+        })?;
+        let integration = plan.integration;
+        let rate = plan.part_rate() as f64;
+        let parts = (integration * rate).round() as i64;
+        let block = 2 * plan.channels as i64;
+        if parts < block {
+            bail!(
+                "an integration of {} is shorter than a spectrum of {} channels, {}",
+                show_seconds(integration),
+                plan.channels,
+                show_seconds(block as f64 / rate)
+            );
+        }
+        let length = common.end - common.start;
+        let wanted = (LEAST_DUMPS * parts / length.max(1)).clamp(1, LEAST_DUMPS);
+        let count = wanted.min(parts / (LEAST_BLOCKS * block)).max(1);
+        let periods = Periods {
+            count,
+            parts,
+            block,
+            there: (
+                spans.iter().map(|span| span.start).min().unwrap_or(0),
+                spans.iter().map(|span| span.end).max().unwrap_or(0),
+            ),
+        };
+        let setup = plan.setup((common.start as f64 / rate, common.end as f64 / rate))?;
+        let range = periods.of(common.start)..periods.of(common.end - 1) + 1;
+        Ok(Job {
+            setup: Arc::new(setup),
+            range: chunk.map_or(range.clone(), |chunk| chunk.of(range, count)),
+            periods,
+            spans,
+            integration,
+        })
+    }
+
+    /// Takes all of streams whose latest begins so many seconds after the plan's epoch.
+    pub fn live(plan: Plan, first: f64) -> Result<Job> {
+        let rate = plan.part_rate() as f64;
+        let integration = plan.integration;
+        let parts = (integration * rate).round() as i64;
+        let block = 2 * plan.channels as i64;
+        let begin = ((first - plan.start as f64) * rate) as i64;
+        let periods = Periods {
+            count: LIVE_DUMPS.min(parts / (LEAST_BLOCKS * block)).max(1),
+            parts,
+            block,
+            there: (i64::MIN, i64::MAX),
+        };
+        let stations = plan.stations.len();
+        let setup = plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?;
+        Ok(Job {
+            setup: Arc::new(setup),
+            range: periods.of(begin) + 1..i64::MAX,
+            periods,
+            spans: vec![0..0; stations],
+            integration,
+        })
+    }
+
+    /// Length of a dump in seconds.
+    pub fn dump_seconds(&self) -> f64 {
+        self.integration / self.periods.count as f64
+    }
+
+    /// Where what is found goes.
+    pub fn series(&self) -> Series {
+        let dumps = (self.range.end - self.range.start).clamp(0, LONG) as usize;
+        Series::new(&self.setup, dumps, self.dump_seconds())
+    }
+
+    /// When the integration of a period begins, in seconds since the beginning of the grid.
+    pub fn begins(&self, period: i64) -> f64 {
+        period.div_euclid(self.periods.count) as f64 * self.integration
+    }
+
+    /// The parts that are correlated.
+    pub fn correlated(&self) -> Range<i64> {
+        self.periods.first_part(self.range.start)..self.periods.first_part(self.range.end)
+    }
+}
+
+/// The time in which at least two have data.
+fn common(spans: &[Range<i64>]) -> Option<Range<i64>> {
+    let mut starts: Vec<i64> = spans.iter().map(|span| span.start).collect();
+    let mut ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    let common = *starts.get(1)?..*ends.get(ends.len().checked_sub(2)?)?;
+    (!common.is_empty()).then_some(common)
+}

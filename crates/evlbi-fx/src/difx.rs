@@ -11,7 +11,7 @@ pub mod swin;
 mod text;
 
 pub use self::input::{Datastream, Frequency, Input, JobBaseline, RecordedBand, Telescope};
-pub use self::model::{Model, Scan};
+pub use self::model::Model;
 pub use self::text::DifxError;
 
 use crate::delay::Moment;

@@ -143,7 +143,7 @@ struct Lane {
     frames: BTreeMap<i64, Held>,
     /// Numbers of samples that must not be used.
     flags: Intervals,
-    /// Frames that came and lie at or behind a number are asked for often.
+    /// Number of the latest frame that came.
     newest: i64,
 }
 

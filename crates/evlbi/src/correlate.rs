@@ -1,5 +1,6 @@
 //! `evlbi correlate`: recordings of several stations become visibilities and amplitudes.
 
+mod arrived;
 mod correlation;
 mod job;
 mod live;

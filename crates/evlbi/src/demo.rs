@@ -313,12 +313,7 @@ fn receiver(path: &Path) -> Result<Sinked> {
     )?;
     let drainer = std::thread::Builder::new()
         .name("sink".into())
-        .spawn(move || {
-            Ok(match opening.wait() {
-                Some(consumer) => drain::run(consumer, deframe::Settings::default(), sink),
-                None => drain::nothing(sink),
-            })
-        })?;
+        .spawn(move || Ok(drain::all(opening, deframe::Settings::default(), sink)))?;
     Ok(Sinked { receiving, drainer })
 }
 

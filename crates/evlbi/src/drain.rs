@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
 use evlbi_core::reorder::Event;
+use evlbi_net::receive::Opening;
 use evlbi_net::ring::{Consumer, Span};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::TimeGap;
@@ -24,8 +25,15 @@ pub struct Drained {
     pub sink: SinkReport,
 }
 
-/// Takes everything from the ring until the receiver ends.
-pub fn run(mut consumer: Consumer<Event>, settings: Settings, sink: Sink) -> Drained {
+/// Waits for a stream and takes everything of it until the receiver ends.
+pub fn all(opening: Opening, settings: Settings, sink: Sink) -> Drained {
+    match opening.wait() {
+        Some(consumer) => run(consumer, settings, sink),
+        None => drained(&Deframer::new(Settings::default()), sink),
+    }
+}
+
+fn run(mut consumer: Consumer<Event>, settings: Settings, sink: Sink) -> Drained {
     let mut drain = Drain {
         slot: consumer.slot(),
         deframer: Deframer::new(settings),
@@ -163,9 +171,4 @@ fn drained(deframer: &Deframer, sink: Sink) -> Drained {
         layout: deframer.layout(),
         sink: sink.finish(),
     }
-}
-
-/// No stream came.
-pub fn nothing(sink: Sink) -> Drained {
-    drained(&Deframer::new(Settings::default()), sink)
 }

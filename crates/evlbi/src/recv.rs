@@ -346,10 +346,7 @@ fn watch(
     let start = Instant::now();
     let drainer = std::thread::Builder::new()
         .name("sink".into())
-        .spawn(move || match opening.wait() {
-            Some(consumer) => drain::run(consumer, settings, sink),
-            None => drain::nothing(sink),
-        })?;
+        .spawn(move || drain::all(opening, settings, sink))?;
     let total = args.duration.map(|duration| duration.as_millis() as u64);
     let mut progress = Progress::new(total);
     let mut before = (0, Instant::now());

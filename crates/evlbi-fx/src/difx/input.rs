@@ -9,8 +9,6 @@ use crate::delay::{Moment, Polynomial};
 pub struct Input {
     /// Its beginning.
     pub start: Moment,
-    /// Its length in seconds.
-    pub seconds: f64,
     /// Length of an integration in seconds.
     pub integration: f64,
     /// The frequency table.
@@ -52,8 +50,6 @@ pub struct Telescope {
 pub struct Datastream {
     /// Index of its station.
     pub telescope: usize,
-    /// Such as VDIF.
-    pub format: String,
     /// Bits of a sample.
     pub bits: u8,
     /// Samples are complex.
@@ -89,13 +85,11 @@ impl Input {
     /// [`DifxError`] with the line.
     pub fn parse(text: &str) -> Result<Input, DifxError> {
         let lines = &mut Lines::new(text);
-        let seconds = lines.number("EXECUTE TIME (SEC)")?;
         let mjd = lines.number("START MJD")?;
         let start = moment(mjd, lines.number("START SECONDS")?);
         let integration = lines.number("INT TIME (SEC)")?;
         Ok(Input {
             start,
-            seconds,
             integration,
             frequencies: frequencies(lines)?,
             telescopes: telescopes(lines)?,
@@ -156,7 +150,6 @@ fn datastreams(lines: &mut Lines<'_>) -> Result<Vec<Datastream>, DifxError> {
     (0..count)
         .map(|_| {
             let telescope = lines.count("TELESCOPE INDEX")?;
-            let format = lines.seek("DATA FORMAT")?.value.to_owned();
             let bits = lines.number("QUANTISATION BITS")?;
             let sampling = lines.seek("DATA SAMPLING")?.value;
             let recorded = lines.count("NUM RECORDED FREQS")?;
@@ -190,7 +183,6 @@ fn datastreams(lines: &mut Lines<'_>) -> Result<Vec<Datastream>, DifxError> {
             };
             Ok(Datastream {
                 telescope,
-                format,
                 bits,
                 is_complex: sampling.starts_with("COMPLEX"),
                 bands: (0..bands).map(band).collect::<Result<_, DifxError>>()?,
@@ -290,7 +282,7 @@ D/STREAM B BAND 1:  1
     fn a_job_is_read() {
         let job = Input::parse(JOB).unwrap();
         assert_eq!(job.start, moment(60_000, 100.0));
-        assert_eq!((job.seconds, job.integration), (10.0, 0.5));
+        assert_eq!(job.integration, 0.5);
         assert!(job.frequencies[1].is_lower && !job.frequencies[0].is_lower);
         assert_eq!(job.frequencies[0].zero_hz, 4.9005e9);
         // DiFX's clocks are early where they are positive.

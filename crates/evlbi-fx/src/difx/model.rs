@@ -9,15 +9,12 @@ use crate::delay::{Delay, Moment, Piece, Polynomial};
 pub struct Model {
     /// Names of the stations.
     pub telescopes: Vec<String>,
-    /// The scans.
-    pub scans: Vec<Scan>,
+    scans: Vec<Scan>,
 }
 
 /// The model of a scan.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scan {
-    /// Source that the telescopes point to.
-    pub source: String,
+struct Scan {
     /// Of each station: its delay in seconds, late is positive, piece by piece.
     delays: Vec<Vec<Piece>>,
     /// Of each station: u, v and w in metres, piece by piece.
@@ -75,10 +72,8 @@ fn scan(
     stations: usize,
     seconds: f64,
 ) -> Result<Scan, DifxError> {
-    let source = lines.seek(&format!("SCAN {number} POINTING SRC"))?.value;
     let pieces = lines.count(&format!("SCAN {number} NUM POLY"))?;
     let mut scan = Scan {
-        source: source.to_owned(),
         delays: vec![Vec::new(); stations],
         uvw: vec![Vec::new(); stations],
         seconds,
@@ -160,7 +155,6 @@ SRC 0 ANT 1 W (m):       0
     fn delays_and_baselines_are_read() {
         let model = Model::parse(MODEL).unwrap();
         assert_eq!(model.telescopes, ["EF", "JB"]);
-        assert_eq!(model.scans[0].source, "3C84");
         let delay = model.delay(0);
         let (late, rate) = delay.about(moment(60_000, 86_290.0)).unwrap();
         assert!((late + 1.02e-3).abs() < 1e-12 && (rate + 2e-6).abs() < 1e-15);

@@ -12,13 +12,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::deframe::{Chunk, FrameState};
+use evlbi_core::deframe::Chunk;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StreamKey};
 use serde::Serialize;
 
+use super::arrived::{Arrived, arrived};
 use super::correlation::Correlation;
 use super::job::Job;
 use super::plan::Shape;
@@ -72,7 +73,7 @@ struct State {
     error: Option<String>,
     /// Frames in a row that were far ahead.
     wild: u32,
-    /// Frames of other stations, and of other bits or channels.
+    /// Frames of other stations, of other bits or channels, and of single wild times.
     others: u64,
 }
 
@@ -102,20 +103,11 @@ impl Feed {
 
     /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.
     pub fn take(&self, chunk: Chunk<'_>) {
-        for frame in chunk.frames {
-            let (Some(key), Some(time)) = (frame.key, frame.time) else {
-                continue;
-            };
-            let bytes = &chunk.bytes[frame.bytes.clone()];
-            let Ok(header) = Header::parse(bytes) else {
-                continue;
-            };
-            let invalid = matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost);
-            let payload = bytes.get(header.len()..).unwrap_or_default();
+        for frame in arrived(chunk) {
             loop {
                 let mut state = self.state();
                 if !state.is_full(self.most_waiting) || self.is_closed.load(Ordering::Relaxed) {
-                    state.push(self, &header, key, time, invalid, payload);
+                    state.push(self, &frame);
                     break;
                 }
                 drop(state);
@@ -133,36 +125,26 @@ impl Feed {
 }
 
 impl State {
-    fn push(
-        &mut self,
-        feed: &Feed,
-        header: &Header,
-        key: StreamKey,
-        time: FrameTime,
-        invalid: bool,
-        payload: &[u8],
-    ) {
+    fn push(&mut self, feed: &Feed, frame: &Arrived<'_>) {
         if self.error.is_some() {
             return;
         }
-        if let Some(shape) = &self.shape {
-            let layout = Layout::of(header, shape.layout.frame_rate);
-            if key.station != shape.station || layout.ok() != Some(shape.layout) {
-                self.others += 1;
-                return;
-            }
+        if self.shape.as_ref().is_some_and(|shape| !shape.owns(frame)) {
+            self.others += 1;
+            return;
         }
         if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
-            let number = frame_number(time, self.epoch, shape.layout.frame_rate);
+            let number = frame_number(frame.time, self.epoch, shape.layout.frame_rate);
             let ahead = number
                 .saturating_mul(shape.layout.frame_samples())
                 .saturating_sub(track.newest().unwrap_or(i64::MAX));
             let is_wild = ahead as f64 > WILD * shape.layout.sample_rate() as f64;
             self.wild = if is_wild { self.wild + 1 } else { 0 };
             if is_wild && self.wild < WILD_RUN {
+                self.others += 1;
                 return;
             }
-            track.push(key.thread, number, invalid, payload);
+            track.push(frame.key.thread, number, frame.invalid, frame.payload);
             if self.needed.is_none() {
                 // Others are waited for: only the newest is kept.
                 let rate = shape.layout.sample_rate() as f64;
@@ -172,8 +154,8 @@ impl State {
             return;
         }
         if self.shape.is_none() {
-            match layout(header, feed.sample_rate) {
-                Ok(layout) => self.begin(header, layout, time),
+            match layout(&frame.header, feed.sample_rate) {
+                Ok(layout) => self.begin(layout, frame),
                 Err(error) => {
                     self.error = Some(crate::output::explain(&error));
                     return;
@@ -181,10 +163,10 @@ impl State {
             }
         }
         self.early.push(Early {
-            key,
-            time,
-            invalid,
-            payload: payload.to_vec(),
+            key: frame.key,
+            time: frame.time,
+            invalid: frame.invalid,
+            payload: frame.payload.to_vec(),
         });
         let long_ago = self
             .first
@@ -194,15 +176,15 @@ impl State {
         }
     }
 
-    fn begin(&mut self, header: &Header, layout: Layout, time: FrameTime) {
-        let station = header.key().station;
+    fn begin(&mut self, layout: Layout, frame: &Arrived<'_>) {
+        let second = frame.time.second;
         self.first = Some(Instant::now());
-        self.epoch = time.second - time.second.rem_euclid(86_400);
+        self.epoch = second - second.rem_euclid(86_400);
         self.shape = Some(Shape {
             layout,
             threads: Vec::new(),
-            station,
-            first_second: time.second,
+            station: frame.key.station,
+            first_second: second,
         });
     }
 
@@ -464,10 +446,7 @@ fn open(url: &str, args: &CorrelateArgs) -> Result<Stream> {
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
         let feed = Arc::clone(&feed);
         move || {
-            let drained = match opening.wait() {
-                Some(consumer) => drain::run(consumer, settings, sink),
-                None => drain::nothing(sink),
-            };
+            let drained = drain::all(opening, settings, sink);
             feed.end();
             drained
         }

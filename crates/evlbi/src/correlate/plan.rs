@@ -10,6 +10,7 @@ use evlbi_fx::difx::{self, Model};
 use evlbi_fx::track::Layout;
 use evlbi_wire::vdif::StationId;
 
+use super::arrived::Arrived;
 use super::options::DelayTerms;
 use crate::cli::{CorrelateOptions, SideBand};
 
@@ -26,6 +27,14 @@ pub struct Shape {
     pub station: StationId,
     /// UTC second of its first frame.
     pub first_second: i64,
+}
+
+impl Shape {
+    /// Whether a frame is this station's, of these bits and channels.
+    pub fn owns(&self, frame: &Arrived<'_>) -> bool {
+        let layout = Layout::of(&frame.header, self.layout.frame_rate);
+        frame.key.station == self.station && layout.ok() == Some(self.layout)
+    }
 }
 
 /// A set-up before the length of the run is known.

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState};
+use evlbi_core::deframe::{Chunk, Deframer, Format};
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
-use evlbi_wire::vdif::{self, Header, StationId};
+use evlbi_wire::vdif::{self, Header};
 
+use super::arrived::arrived;
 use super::options::Flag;
 use super::plan::Shape;
 use super::run::Station;
@@ -146,12 +147,11 @@ impl StationFile {
         Ok(StationReader {
             blocks: Blocks::new(file, self.recording.size),
             deframer: recording::deframer(Some(self.shape.layout.frame_rate)),
-            feed: Feed {
+            feeder: Feeder {
                 track,
                 tamper,
                 epoch,
-                rate: self.shape.layout.frame_rate,
-                station: self.shape.station,
+                shape: self.shape.clone(),
                 others: 0,
             },
             ended: false,
@@ -163,17 +163,16 @@ impl StationFile {
 pub struct StationReader {
     blocks: Blocks,
     deframer: Deframer,
-    feed: Feed,
+    feeder: Feeder,
     ended: bool,
 }
 
 /// The way of the frames into the track.
-struct Feed {
+struct Feeder {
     track: Track,
     tamper: Option<Tamper>,
     epoch: i64,
-    rate: FrameRate,
-    station: StationId,
+    shape: Shape,
     /// Frames of other stations, and of other bits or channels.
     others: u64,
 }
@@ -181,57 +180,47 @@ struct Feed {
 impl StationReader {
     /// The share of the frames that tampering shed.
     pub fn shed(&self) -> Option<f64> {
-        self.feed.tamper.as_ref().map(Tamper::fraction)
+        self.feeder.tamper.as_ref().map(Tamper::fraction)
     }
 }
 
 impl Station for StationReader {
     fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
-        self.feed.track.forget(range.start);
-        while !self.ended && !self.feed.track.has_come_to(range.end, MARGIN) {
-            let feed = &mut self.feed;
+        self.feeder.track.forget(range.start);
+        while !self.ended && !self.feeder.track.has_come_to(range.end, MARGIN) {
+            let feeder = &mut self.feeder;
             let more = self
                 .blocks
-                .step(&mut self.deframer, |chunk| feed.take(chunk))?;
+                .step(&mut self.deframer, |chunk| feeder.take(chunk))?;
             self.ended = !more;
         }
-        Ok(self.feed.track.slab(range))
+        Ok(self.feeder.track.slab(range))
     }
 
     fn counts(&self) -> Counts {
-        let counts = self.feed.track.counts();
+        let counts = self.feeder.track.counts();
         Counts {
-            foreign: counts.foreign + self.feed.others,
+            foreign: counts.foreign + self.feeder.others,
             ..counts
         }
     }
 }
 
-impl Feed {
+impl Feeder {
     fn take(&mut self, chunk: Chunk<'_>) {
-        for frame in chunk.frames {
-            let (Some(key), Some(time)) = (frame.key, frame.time) else {
-                continue;
-            };
-            let bytes = &chunk.bytes[frame.bytes.clone()];
-            let Ok(header) = Header::parse(bytes) else {
-                continue;
-            };
-            let layout = Layout::of(&header, self.rate);
-            if key.station != self.station || layout.ok().as_ref() != Some(self.track.layout()) {
+        for frame in arrived(chunk) {
+            if !self.shape.owns(&frame) {
                 self.others += 1;
                 continue;
             }
-            let payload = bytes.get(header.len()..).unwrap_or_default();
-            let invalid = matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost);
-            let number = frame_number(time, self.epoch, self.rate);
+            let number = frame_number(frame.time, self.epoch, self.shape.layout.frame_rate);
             let track = &mut self.track;
             let mut push = |invalid: bool, payload: &[u8]| {
-                track.push(key.thread, number, invalid, payload);
+                track.push(frame.key.thread, number, invalid, payload);
             };
             match &mut self.tamper {
-                Some(tamper) => tamper.take(key, time, invalid, payload, &mut push),
-                None => push(invalid, payload),
+                Some(tamper) => tamper.take(&frame, &mut push),
+                None => push(frame.invalid, frame.payload),
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use evlbi_core::shed::{Replace, Shed, Unit};
 use evlbi_wire::fill;
-use evlbi_wire::time::FrameTime;
-use evlbi_wire::vdif::StreamKey;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use super::arrived::Arrived;
 
 /// Sheds frames and puts something in their place.
 pub struct Tamper {
@@ -41,17 +41,13 @@ impl Tamper {
     }
 
     /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.
-    pub fn take(
-        &mut self,
-        key: StreamKey,
-        time: FrameTime,
-        invalid: bool,
-        payload: &[u8],
-        push: &mut dyn FnMut(bool, &[u8]),
-    ) {
+    pub fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, &[u8])) {
+        let Arrived {
+            invalid, payload, ..
+        } = *frame;
         let unit = Unit {
-            key,
-            time: Some(time),
+            key: frame.key,
+            time: Some(frame.time),
         };
         let shed = self.shed.decide(&unit);
         let out_of_step = self.loses_step && self.in_gap && !shed;

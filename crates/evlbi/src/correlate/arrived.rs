@@ -1,0 +1,29 @@
+//! Frames on their way into a track, from a file or a stream.
+
+use evlbi_core::deframe::{Chunk, FrameState};
+use evlbi_wire::time::FrameTime;
+use evlbi_wire::vdif::{Header, StreamKey};
+
+/// A frame whose place is known.
+pub struct Arrived<'a> {
+    pub header: Header,
+    pub key: StreamKey,
+    pub time: FrameTime,
+    pub invalid: bool,
+    pub payload: &'a [u8],
+}
+
+/// The frames of a piece of a stream.
+pub fn arrived<'a>(chunk: Chunk<'a>) -> impl Iterator<Item = Arrived<'a>> {
+    chunk.frames.iter().filter_map(move |frame| {
+        let bytes = &chunk.bytes[frame.bytes.clone()];
+        let header = Header::parse(bytes).ok()?;
+        Some(Arrived {
+            payload: bytes.get(header.len()..).unwrap_or_default(),
+            header,
+            key: frame.key?,
+            time: frame.time?,
+            invalid: matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost),
+        })
+    })
+}

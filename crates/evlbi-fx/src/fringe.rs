@@ -12,6 +12,8 @@ use serde::Serialize;
 
 /// Steps of the refinement, which doubles the digits with each.
 const MOST_STEPS: usize = 12;
+/// Share of the channels that lines may take.
+const LINES: f64 = 0.05;
 
 /// Visibilities of one product.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,8 @@ pub struct Fringe {
     pub snr: f64,
     /// Probability that noise alone has such a peak somewhere in the window.
     pub false_alarm: f64,
+    /// A few strong channels make most of it, as the tones of a phase calibration, interference or a maser do.
+    pub in_lines: bool,
     /// The window that was searched: half widths of the delay in s and of the rate in Hz.
     pub window: (f64, f64),
 }
@@ -116,8 +120,21 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
         amplitude,
         snr,
         false_alarm: false_alarm(snr, 2.0 * grid.delay * bandwidth, 2.0 * grid.rate * time),
+        in_lines: is_in_lines(visibilities, delay, rate),
         window: (grid.delay, grid.rate),
     }
+}
+
+/// Whether less than half of the amplitude is left without the strongest channels. Of a fringe in all channels
+/// alike they make `LINES` of it, and where noise hides it in each, no more than four times that.
+fn is_in_lines(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> bool {
+    let mut channels = sums_by_channel(visibilities, delay, rate);
+    let all: Complex64 = channels.iter().sum();
+    channels.sort_by(|a, b| b.norm_sqr().total_cmp(&a.norm_sqr()));
+    let strongest = (channels.len() as f64 * LINES) as usize;
+    let rest: Complex64 = channels[strongest..].iter().sum();
+    // In phase with all.
+    (rest * all.conj()).re < 0.5 * all.norm_sqr()
 }
 
 /// `1 - (1 - exp(-SNR^2 / 2))^n` with the number n of independent trials.
@@ -149,14 +166,18 @@ pub fn by_period(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Comple
 
 /// The sum of each channel, delay and rate taken out.
 pub fn by_channel(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Complex64> {
+    sums_by_channel(visibilities, fringe.delay_s, fringe.rate_hz)
+}
+
+fn sums_by_channel(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Vec<Complex64> {
     let mut sums = vec![Complex64::default(); visibilities.channels];
     for (period, row) in visibilities.rows().enumerate() {
-        let factor = turn(-fringe.rate_hz * visibilities.time(period));
+        let factor = turn(-rate * visibilities.time(period));
         for (sum, value) in sums.iter_mut().zip(row) {
             *sum += wide(*value) * factor;
         }
     }
-    let factors = visibilities.channel_factors(fringe.delay_s);
+    let factors = visibilities.channel_factors(delay);
     sums.iter().zip(factors).map(|(sum, f)| sum * f).collect()
 }
 
@@ -559,6 +580,25 @@ mod tests {
             assert!(found.delay_s.is_finite() && found.false_alarm.is_finite());
             let _ = over_rate(&of(&values, 16, 0.0), &found);
         }
+    }
+
+    #[test]
+    fn lines_are_told_from_all_channels() {
+        // A fringe in all channels, in much noise; and in every 25th channel only.
+        let values = fringe((16, 256), (1e-6, 7.0, 0.4), 8.0, 3);
+        let all = search(&of(&values, 256, 1e-3), &Window::default());
+        assert!(all.snr > 6.0 && !all.in_lines, "{all:?}");
+        let lines: Vec<Complex32> = fringe((16, 256), (1e-6, 7.0, 0.4), 0.0, 1)
+            .into_iter()
+            .zip(&fringe((16, 256), (1e-6, 7.0, 0.4), 8.0, 3))
+            .enumerate()
+            .map(|(place, (signal, noisy))| {
+                let strength = if place % 256 % 25 == 3 { 20.0 } else { -1.0 };
+                noisy + signal * strength
+            })
+            .collect();
+        let few = search(&of(&lines, 256, 1e-3), &Window::default());
+        assert!(few.snr > 6.0 && few.in_lines, "{few:?}");
     }
 
     #[test]

@@ -533,9 +533,9 @@ pub struct StreamArgs {
 #[derive(Args, Clone)]
 pub struct CorrelateOptions {
     /// Delay model of DiFX; the .input beside it gives frequencies, side bands and clocks
-    #[arg(long, value_name = "X.im", conflicts_with_all = ["delay", "freq", "polarisations"])]
+    #[arg(long, value_name = "X.im", conflicts_with_all = ["freq", "polarisations"])]
     pub model: Option<PathBuf>,
-    /// Delay of each station in the order of the files [default: none]
+    /// Delay of each station in the order of the files, or what its clock is late; adds to the model's [default: none]
     #[arg(long, value_name = "TERMS", allow_hyphen_values = true)]
     pub delay: Vec<DelayTerms>,
     /// Sky frequency that the first band was mixed down with; the others follow, or each is given [default: not known]

@@ -24,7 +24,7 @@ use crate::output;
 pub use self::correlation::Correlation;
 pub use self::live::Feed;
 pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
-pub use self::series::{Amplitude, Dump, Found};
+pub use self::series::{Amplitude, Dump, Found, check_window};
 pub use self::tamper::Tamper;
 
 use self::job::Job;
@@ -140,8 +140,9 @@ pub fn correlate(
     } = recordings;
     let plan = plan::plan(paths, shapes, options)?;
     let names: Vec<String> = plan.stations.iter().map(|s| s.name.clone()).collect();
-    let (averaged, model) = (plan.averaged, plan.model.clone());
-    let mut job = Job::of_files(plan, files, scope.chunk)?;
+    let (averaged, of_difx) = (plan.averaged, plan.job.clone());
+    let window = window(options);
+    let mut job = Job::of_files(plan, files, scope.chunk, &window)?;
     if let Some(seconds) = scope.seconds {
         let dumps = (seconds / job.dump_seconds()).ceil() as i64;
         job.range.end = job.range.end.min(job.range.start + dumps);
@@ -151,7 +152,7 @@ pub fn correlate(
             Some(VisibilityWriter::create(
                 directory,
                 &job.setup,
-                model,
+                of_difx,
                 averaged,
                 job.integration,
                 job.begins(job.range.start),
@@ -172,6 +173,7 @@ pub fn correlate(
         .collect::<Result<Vec<StationReader>>>()?;
     check_flags(options, &names)?;
     let mut series = job.series();
+    series.check(&window)?;
     let threads = threads(options.threads);
     let counts = run::run(
         &job.setup,

@@ -192,7 +192,9 @@ impl Gathered {
 }
 
 fn search(product: &Product<'_>, window: &Window, args: &FringeArgs) -> Result<Found> {
-    let fringe = fringe::search(&product.visibilities, window);
+    let visibilities = &product.visibilities;
+    correlate::check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
+    let fringe = fringe::search(visibilities, window);
     let name = format!("{} {}", product.stations.join("-"), product.polarisations);
     let figure = fringe_figure(&name, &product.visibilities, &fringe, product.scale);
     let reference = product.visibilities.reference_hz;
@@ -245,6 +247,8 @@ fn text(result: &FringeResult) -> String {
             phase_rad.to_degrees(),
             if found.fringe.false_alarm > 1e-3 {
                 " (no fringe: noise alone does as much)"
+            } else if found.fringe.in_lines {
+                " (lines only: tones, interference or a maser)"
             } else {
                 ""
             }

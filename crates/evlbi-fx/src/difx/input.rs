@@ -36,6 +36,18 @@ pub struct Frequency {
     pub averaged: usize,
 }
 
+impl Frequency {
+    /// Lowest sky frequency, Hz.
+    pub fn edge_hz(&self) -> f64 {
+        self.zero_hz
+            - if self.is_lower {
+                self.bandwidth_hz
+            } else {
+                0.0
+            }
+    }
+}
+
 /// A station.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Telescope {

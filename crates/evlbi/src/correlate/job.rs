@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::Setup;
+use evlbi_fx::fringe::Window;
 
 use super::options::Chunk;
 use super::plan::Plan;
@@ -33,7 +34,12 @@ pub struct Job {
 
 impl Job {
     /// Takes all integrations in which two recordings have data, or a chunk of them.
-    pub fn of_files(plan: Plan, files: &[StationFile], chunk: Option<Chunk>) -> Result<Job> {
+    pub fn of_files(
+        plan: Plan,
+        files: &[StationFile],
+        chunk: Option<Chunk>,
+        window: &Window,
+    ) -> Result<Job> {
         let stations = files.iter().enumerate();
         let spans = stations
             .map(|(index, file)| plan.span(index, &file.samples(plan.epoch)?))
@@ -67,7 +73,10 @@ impl Job {
         }
         let length = common.end - common.start;
         let wanted = (LEAST_DUMPS * parts / length.max(1)).clamp(1, LEAST_DUMPS);
-        let count = wanted.min(parts / (LEAST_BLOCKS * block)).max(1);
+        let count = wanted
+            .max(told(window, integration))
+            .min(parts / (LEAST_BLOCKS * block))
+            .max(1);
         let periods = Periods {
             count,
             parts,
@@ -89,14 +98,17 @@ impl Job {
     }
 
     /// Takes all of streams whose latest begins so many seconds after the plan's epoch.
-    pub fn live(plan: Plan, first: f64) -> Result<Job> {
+    pub fn live(plan: Plan, first: f64, window: &Window) -> Result<Job> {
         let rate = plan.part_rate() as f64;
         let integration = plan.integration;
         let parts = (integration * rate).round() as i64;
         let block = 2 * plan.channels as i64;
         let begin = ((first - plan.start as f64) * rate) as i64;
         let periods = Periods {
-            count: LIVE_DUMPS.min(parts / (LEAST_BLOCKS * block)).max(1),
+            count: LIVE_DUMPS
+                .max(told(window, integration))
+                .min(parts / (LEAST_BLOCKS * block))
+                .max(1),
             parts,
             block,
             there: (i64::MIN, i64::MAX),
@@ -132,6 +144,11 @@ impl Job {
     pub fn correlated(&self) -> Range<i64> {
         self.periods.first_part(self.range.start)..self.periods.first_part(self.range.end)
     }
+}
+
+/// Dumps of an integration that tell the rates of a window apart.
+fn told(window: &Window, integration: f64) -> i64 {
+    (2.0 * window.rate_hz.unwrap_or(0.0) * integration).ceil() as i64
 }
 
 /// The time in which at least two have data.

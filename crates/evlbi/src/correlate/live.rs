@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ pub struct Feed {
     trust: Trust,
     /// Seconds of data that may wait for the correlator.
     most_waiting: f64,
+    /// UTC second that the samples of all streams are counted from: midnight before the first frame of the first.
+    epoch: Arc<OnceLock<i64>>,
     /// The correlator takes no more.
     is_closed: AtomicBool,
 }
@@ -66,7 +68,6 @@ struct State {
     first: Option<Instant>,
     shape: Option<Shape>,
     track: Option<Track>,
-    epoch: i64,
     /// First sample that is still needed; none until the correlator begins.
     needed: Option<i64>,
     ended: bool,
@@ -85,14 +86,26 @@ struct Early {
 }
 
 impl Feed {
-    fn new(sample_rate: Option<u64>, trust: Trust, wait: Duration) -> Arc<Feed> {
+    fn new(
+        sample_rate: Option<u64>,
+        trust: Trust,
+        wait: Duration,
+        epoch: &Arc<OnceLock<i64>>,
+    ) -> Arc<Feed> {
         Arc::new(Feed {
             state: Mutex::new(State::default()),
             sample_rate,
             trust,
             most_waiting: wait.as_secs_f64() + MOST_WAITING,
+            epoch: Arc::clone(epoch),
             is_closed: AtomicBool::new(false),
         })
+    }
+
+    /// Number of a frame since the epoch, which is that frame's if none came before.
+    fn number(&self, time: FrameTime, layout: &Layout) -> i64 {
+        let midnight = || time.second.saturating_sub(time.second.rem_euclid(86_400));
+        frame_number(time, *self.epoch.get_or_init(midnight), layout.frame_rate)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,7 +147,7 @@ impl State {
             return;
         }
         if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
-            let number = frame_number(frame.time, self.epoch, shape.layout.frame_rate);
+            let number = feed.number(frame.time, &shape.layout);
             let ahead = number
                 .saturating_mul(shape.layout.frame_samples())
                 .saturating_sub(track.newest().unwrap_or(i64::MAX));
@@ -177,14 +190,12 @@ impl State {
     }
 
     fn begin(&mut self, layout: Layout, frame: &Arrived<'_>) {
-        let second = frame.time.second;
         self.first = Some(Instant::now());
-        self.epoch = second - second.rem_euclid(86_400);
         self.shape = Some(Shape {
             layout,
             threads: Vec::new(),
             station: frame.key.station,
-            first_second: second,
+            first_second: frame.time.second,
         });
     }
 
@@ -200,7 +211,7 @@ impl State {
         shape.threads = threads.into_iter().collect();
         let mut track = Track::new(shape.layout, &shape.threads, feed.trust);
         for frame in self.early.drain(..) {
-            let number = frame_number(frame.time, self.epoch, shape.layout.frame_rate);
+            let number = feed.number(frame.time, &shape.layout);
             track.push(frame.key.thread, number, frame.invalid, &frame.payload);
         }
         self.track = Some(track);
@@ -300,8 +311,17 @@ struct Stream {
 struct Line<'a> {
     schema: &'static str,
     time: String,
-    baselines: &'a [BaselineResult],
+    baselines: Vec<BaselineLine<'a>>,
     streams: Vec<StreamLine>,
+}
+
+/// What a period of a baseline says.
+#[derive(Serialize)]
+struct BaselineLine<'a> {
+    #[serde(flatten)]
+    result: &'a BaselineResult,
+    /// Shares of the packets that did not come of its stations' streams since the line before.
+    lost: [f64; 2],
 }
 
 /// What a period of a stream says, counted from the start.
@@ -344,19 +364,20 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
         bail!("--live writes no visibilities; record the streams with `evlbi recv` for that");
     }
     let stop = interrupt();
+    let epoch = Arc::default();
     let streams = args
         .files
         .iter()
-        .map(|url| open(url, args))
+        .map(|url| open(url, args, &epoch))
         .collect::<Result<Vec<Stream>>>()?;
     let shapes = wait_for_shapes(&streams, &stop)?;
-    let plan = super::plan::plan(&args.files, &shapes, &args.options)?;
+    let mut plan = super::plan::plan(&args.files, &shapes, &args.options)?;
+    plan.count_from(*epoch.get().context("no stream has a time")?);
     let names: Vec<String> = plan
         .stations
         .iter()
         .map(|station| station.name.clone())
         .collect();
-    let epoch = plan.epoch;
     let first = shapes
         .iter()
         .zip(&streams)
@@ -366,12 +387,7 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
             Some(earliest as f64 / shape.layout.sample_rate() as f64)
         })
         .fold(f64::NEG_INFINITY, f64::max);
-    for stream in &streams {
-        if stream.feed.state().epoch != epoch {
-            bail!("the streams' times lie on different days, so they have nothing in common");
-        }
-    }
-    let job = Job::live(plan, first)?;
+    let job = Job::live(plan, first, &super::window(&args.options))?;
     let feeds: Vec<Arc<Feed>> = streams
         .iter()
         .map(|stream| Arc::clone(&stream.feed))
@@ -433,14 +449,14 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
     ))
 }
 
-fn open(url: &str, args: &CorrelateArgs) -> Result<Stream> {
+fn open(url: &str, args: &CorrelateArgs, epoch: &Arc<OnceLock<i64>>) -> Result<Stream> {
     let recv = RecvArgs::stream(url, args.streams.idle, args.streams.duration)?;
     let (receiving, opening) = receive::start(recv::options(&recv, None)?)?;
     for address in receiving.addresses() {
         recv::say_listening(*address);
     }
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
-    let feed = Feed::new(rate, args.options.trust.into(), args.streams.wait);
+    let feed = Feed::new(rate, args.options.trust.into(), args.streams.wait, epoch);
     let sink = Sink::Feed(Arc::clone(&feed));
     let settings = recv::settings(&recv)?;
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
@@ -527,13 +543,29 @@ fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> Stre
 
 /// What was shown last of each stream.
 struct Seen {
-    bytes: Vec<(u64, Instant)>,
+    streams: Vec<SeenOfStream>,
+}
+
+#[derive(Clone, Copy)]
+struct SeenOfStream {
+    bytes: u64,
+    expected: u64,
+    lost: u64,
+    when: Instant,
 }
 
 impl Seen {
     fn new(streams: &[Stream]) -> Seen {
         Seen {
-            bytes: streams.iter().map(|_| (0, Instant::now())).collect(),
+            streams: vec![
+                SeenOfStream {
+                    bytes: 0,
+                    expected: 0,
+                    lost: 0,
+                    when: Instant::now(),
+                };
+                streams.len()
+            ],
         }
     }
 }
@@ -560,17 +592,22 @@ fn show(
         .collect();
     let front = times.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut lines = Vec::new();
+    let mut shares = Vec::new();
     for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
         let live = stream.receiving.live();
         let live = live.lock().map_or_else(
             |poisoned| poisoned.into_inner().clone(),
             |live| live.clone(),
         );
-        let (bytes, when) = &mut seen.bytes[index];
-        let elapsed = when.elapsed().as_secs_f64().max(1e-9);
+        let before = &mut seen.streams[index];
+        let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
+        let gone = live.counters.lost + live.counters.ring_full;
+        let expected = live.counters.expected.saturating_sub(before.expected);
+        // What comes late is no longer lost.
+        shares.push(gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64);
         lines.push(StreamLine {
             station: name.clone(),
-            rate_bps: (live.bytes - *bytes) as f64 * 8.0 / elapsed,
+            rate_bps: (live.bytes - before.bytes) as f64 * 8.0 / elapsed,
             expected: live.counters.expected,
             lost: live.counters.lost,
             ring_full: live.counters.ring_full,
@@ -580,32 +617,55 @@ fn show(
             },
             skew_s: front - times[index],
         });
-        (*bytes, *when) = (live.bytes, Instant::now());
+        *before = SeenOfStream {
+            bytes: live.bytes,
+            expected: live.counters.expected,
+            lost: gone,
+            when: Instant::now(),
+        };
     }
     let moment = job
         .setup
         .middle(0)
         .plus(begins - job.setup.block_seconds() / 2.0);
     let time = utc(moment.second as f64 + moment.fraction);
+    let share = |station: &String| {
+        let place = names.iter().position(|name| name == station);
+        place.map_or(0.0, |place| shares[place])
+    };
+    let of_baselines: Vec<BaselineLine<'_>> = baselines
+        .iter()
+        .map(|result| BaselineLine {
+            result,
+            lost: [share(&result.stations[0]), share(&result.stations[1])],
+        })
+        .collect();
     if args.json {
         let line = Line {
             schema: "evlbi.live/1",
             time,
-            baselines: &baselines,
+            baselines: of_baselines,
             streams: lines,
         };
         let line = serde_json::to_string(&line).context("cannot write the line as JSON")?;
         println!("{line}");
         return Ok(());
     }
-    for baseline in &baselines {
+    for BaselineLine {
+        result: baseline,
+        lost,
+    } in of_baselines
+    {
         println!(
-            "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}",
+            "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}",
             baseline.stations.join("-"),
             baseline.amplitude.valid,
             baseline.snr,
             show_seconds(baseline.delay_s),
             baseline.weight,
+            lost[0] * 100.0,
+            lost[1] * 100.0,
+            baseline.doubt(),
         );
     }
     for line in lines {

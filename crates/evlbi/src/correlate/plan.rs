@@ -50,12 +50,27 @@ pub struct Plan {
     pub integration: f64,
     /// Channels that are averaged to one in what is written.
     pub averaged: usize,
-    /// The model of a DiFX job.
-    pub model: Option<Model>,
+    /// A job of DiFX.
+    pub job: Option<Job>,
+}
+
+/// What of a job of DiFX goes into what is written.
+#[derive(Clone)]
+pub struct Job {
+    pub model: Model,
+    /// Records name frequencies by their place among these.
+    pub frequencies: Vec<difx::Frequency>,
 }
 
 /// Sets stations up as a model says, or else the options.
 pub fn plan(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> Result<Plan> {
+    if options.delay.len() > shapes.len() {
+        bail!(
+            "--delay was given {} times for {} recordings",
+            options.delay.len(),
+            shapes.len()
+        );
+    }
     match &options.model {
         Some(model) => by_model(shapes, model, options),
         None => by_options(shapes, &names(files, shapes), options),
@@ -67,13 +82,6 @@ pub fn plan(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> R
 fn by_options(shapes: &[Shape], names: &[String], args: &CorrelateOptions) -> Result<Plan> {
     let first = shapes.first().map_or(0, |shape| shape.first_second);
     let polarisations: Vec<char> = args.polarisations.chars().collect();
-    if args.delay.len() > shapes.len() {
-        bail!(
-            "--delay was given {} times for {} recordings",
-            args.delay.len(),
-            shapes.len()
-        );
-    }
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
     if args.freq.is_empty() && args.delay.iter().any(has_rate) {
         bail!("a delay that changes turns the phase by the sky frequency, which --freq says");
@@ -81,12 +89,7 @@ fn by_options(shapes: &[Shape], names: &[String], args: &CorrelateOptions) -> Re
     let mut stations = Vec::new();
     for (index, (shape, name)) in shapes.iter().zip(names).enumerate() {
         let mut delay = Delay::default();
-        if let Some(DelayTerms(coefficients)) = args.delay.get(index) {
-            delay.add(Polynomial {
-                start: Moment::at(first),
-                coefficients: coefficients.clone(),
-            });
-        }
+        delay.add(given_delay(index, first, args));
         stations.push(StationSetup {
             name: name.clone(),
             layout: shape.layout,
@@ -106,8 +109,17 @@ fn by_options(shapes: &[Shape], names: &[String], args: &CorrelateOptions) -> Re
         start: 0,
         integration: args.integration.map_or(1.0, |time| time.as_secs_f64()),
         averaged: 1,
-        model: None,
+        job: None,
     })
+}
+
+/// The delay that the options give of a station, from the UTC second `first` on.
+fn given_delay(index: usize, first: i64, args: &CorrelateOptions) -> Polynomial {
+    let terms = args.delay.get(index);
+    Polynomial {
+        start: Moment::at(first),
+        coefficients: terms.map_or_else(Vec::new, |DelayTerms(terms)| terms.clone()),
+    }
 }
 
 /// Sets stations up as a job of DiFX says: the files are its stations in their order.
@@ -143,6 +155,7 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
                 format!("{} has no station {}", path.display(), telescope.name)
             })?);
         delay.add(telescope.clock.clone());
+        delay.add(given_delay(number, shapes[0].first_second, args));
         stations.push(StationSetup {
             name: telescope.name.clone(),
             layout: shape.layout,
@@ -157,6 +170,7 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
             .position(|stream| stream.telescope == station)
     };
     let mut products = Vec::new();
+    let mut zoomed = 0;
     for a in 0..stations.len() {
         for b in a + 1..stations.len() {
             let of_pair = |baseline: &&difx::JobBaseline| {
@@ -177,9 +191,23 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
                             band: *y,
                         },
                     });
+                } else {
+                    zoomed += 1;
                 }
             }
         }
+    }
+    if products.is_empty() {
+        bail!(
+            "{} multiplies no recorded bands of these stations{}",
+            beside.display(),
+            if zoomed > 0 { ", only zoom bands" } else { "" }
+        );
+    }
+    if zoomed > 0 {
+        eprintln!(
+            "evlbi: {zoomed} products of zoom bands are left out; the recorded bands are correlated whole"
+        );
     }
     let frequency = job
         .frequencies
@@ -200,7 +228,10 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
         } else {
             frequency.averaged
         },
-        model: Some(model),
+        job: Some(Job {
+            model,
+            frequencies: job.frequencies,
+        }),
     })
 }
 
@@ -263,7 +294,7 @@ fn recorded_bands(
             lane: number / channels,
             channel: number % channels,
             zero_hz: of.zero_hz,
-            edge_hz: of.zero_hz - if of.is_lower { of.bandwidth_hz } else { 0.0 },
+            edge_hz: of.edge_hz(),
             polarisation: band.polarisation,
         })
     });
@@ -384,6 +415,12 @@ fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
 }
 
 impl Plan {
+    /// Counts samples from another UTC second.
+    pub fn count_from(&mut self, epoch: i64) {
+        self.start += self.epoch - epoch;
+        self.epoch = epoch;
+    }
+
     /// Parts in a second.
     pub fn part_rate(&self) -> i64 {
         self.stations.first().map_or(0, |station| {

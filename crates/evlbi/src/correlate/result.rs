@@ -93,6 +93,8 @@ pub struct BaselineResult {
     pub phase_error_rad: f64,
     /// Probability that noise alone has such a peak in the window.
     pub false_alarm: f64,
+    /// All that there is lies in a few channels: tones of a phase calibration, interference, or a maser.
+    pub in_lines: bool,
     /// What a fringe that lies off the model leaves of the amplitudes: they are to be divided by it.
     pub coherence: f64,
     pub bands: Vec<BandResult>,
@@ -109,6 +111,7 @@ pub struct BandResult {
     delay_s: f64,
     rate_hz: f64,
     phase_rad: f64,
+    in_lines: bool,
 }
 
 /// The autocorrelation of a band.
@@ -255,6 +258,7 @@ pub fn baselines(setup: &Setup, names: &[String], found: &[Found]) -> Vec<Baseli
                         delay_s: found.fringe.delay_s,
                         rate_hz: found.fringe.rate_hz,
                         phase_rad: found.fringe.phase_rad,
+                        in_lines: found.fringe.in_lines,
                     };
                     (band, x.zero_hz)
                 })
@@ -285,7 +289,11 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
     let false_alarm = -f64::exp_m1(trials * f64::ln_1p(-least));
     let has_fringe =
         |band: &&&(BandResult, f64)| trials * band.0.found.fringe.false_alarm < NO_FRINGE;
-    let with_fringe: Vec<&(BandResult, f64)> = bands.iter().filter(has_fringe).copied().collect();
+    let mut with_fringe: Vec<&(BandResult, f64)> =
+        bands.iter().filter(has_fringe).copied().collect();
+    if with_fringe.iter().any(|(band, _)| !band.in_lines) {
+        with_fringe.retain(|(band, _)| !band.in_lines);
+    }
     let strongest = bands
         .iter()
         .copied()
@@ -339,8 +347,24 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
         phase_rad: strongest.map_or(0.0, |(band, _)| band.phase_rad),
         phase_error_rad: strongest.map_or(0.0, |(band, _)| band.found.fringe.phase_error_rad),
         false_alarm,
+        in_lines: bands.iter().all(|(band, _)| band.in_lines),
         coherence: by_weight(&|band| band.found.coherence),
         bands: all.into_iter().map(|(band, _)| band).collect(),
+    }
+}
+
+impl BaselineResult {
+    /// Why it is not to be taken for a fringe, as a line ends.
+    pub fn doubt(&self) -> &'static str {
+        if self.weight <= 0.0 {
+            "  no data"
+        } else if self.false_alarm > NO_FRINGE {
+            "  no fringe"
+        } else if self.in_lines {
+            "  lines only"
+        } else {
+            ""
+        }
     }
 }
 
@@ -435,11 +459,7 @@ pub fn text(result: &CorrelateResult) -> String {
             show_seconds(baseline.delay_s),
             baseline.rate_hz * 1e3,
             baseline.phase_rad.to_degrees(),
-            if baseline.false_alarm > NO_FRINGE {
-                "  no fringe"
-            } else {
-                ""
-            }
+            baseline.doubt()
         );
     }
     for baseline in &result.baselines {

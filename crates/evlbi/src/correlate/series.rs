@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
 use evlbi_fx::quantise::{self, VanVleck};
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
+
+use crate::units::show_seconds;
 
 /// Memory for visibilities that a fringe is searched in, in bytes; beyond that channels are averaged.
 const MOST_BYTES: usize = 1 << 30;
@@ -14,10 +17,13 @@ const MOST_BYTES: usize = 1 << 30;
 /// Everything that is kept of a run.
 pub struct Series {
     pub setup: Arc<Setup>,
-    /// Dumps that were correlated.
+    /// Dumps that are expected. If there come more, two each are put together, so that memory does not grow.
     pub dumps: usize,
     /// Length of a dump in seconds.
     pub dump_seconds: f64,
+    /// Dumps as they come that make one that is kept, and those that the last one has.
+    together: usize,
+    has: usize,
     /// Channels that are averaged to one for the search.
     averaged: usize,
     products: Vec<ProductSeries>,
@@ -105,10 +111,18 @@ impl Series {
             setup: Arc::clone(setup),
             dumps,
             dump_seconds,
+            together: 1,
+            has: 1,
             averaged,
             products: vec![ProductSeries::default(); setup.products().len()],
             inputs: vec![totals; setup.inputs().count()],
         }
+    }
+
+    /// Refuses a window beyond what channels and dumps can tell apart.
+    pub fn check(&self, window: &Window) -> Result<()> {
+        let channel = self.setup.channel_width() * self.averaged as f64;
+        check_window(window, channel, self.dump_seconds)
     }
 
     /// Adds the next dump.
@@ -120,16 +134,34 @@ impl Series {
             totals.energy += sums.energy;
             totals.good += sums.good;
         }
+        if self.has == self.together {
+            if self.dumps.is_multiple_of(2) && self.dumps_added() >= self.dumps {
+                self.halve();
+            }
+            self.has = 0;
+            let channels = self.setup.channels() / self.averaged;
+            for series in &mut self.products {
+                let length = series.values.len() + channels;
+                series.values.resize(length, Complex32::default());
+                series.overlap.push(0);
+                series.energy.push(0.0);
+                series.noise.push(0.0);
+            }
+        }
+        self.has += 1;
         let block = self.setup.block_parts() as f64;
         let products = self.setup.products().iter().zip(&sums.products);
         for (series, (product, found)) in self.products.iter_mut().zip(products) {
             let averaged = found.values.chunks(self.averaged);
-            series.values.extend(averaged.map(|values| {
-                let sum = values.iter().sum::<rustfft::num_complex::Complex64>();
-                Complex32::new(sum.re as f32, sum.im as f32)
-            }));
-            series.overlap.push(found.overlap);
-            series.energy.push((found.energy_a * found.energy_b).sqrt());
+            let last = series.overlap.len() - 1;
+            let channels = self.setup.channels() / self.averaged;
+            let values = series.values[last * channels..].iter_mut();
+            for (value, found) in values.zip(averaged) {
+                let sum = found.iter().sum::<rustfft::num_complex::Complex64>();
+                *value += Complex32::new(sum.re as f32, sum.im as f32);
+            }
+            series.overlap[last] += found.overlap;
+            series.energy[last] += (found.energy_a * found.energy_b).sqrt();
             series.energy_a += found.energy_a;
             series.energy_b += found.energy_b;
             let of = |input: Input| &sums.inputs[self.setup.index(input)];
@@ -138,10 +170,33 @@ impl Series {
             let powers = a.power.iter().zip(&b.power);
             let sum: f64 = powers.map(|(a, b)| a * b).sum();
             let blocks = |good: u64| (good.max(1)) as f64 / block;
-            series
-                .noise
-                .push(0.5 * sum * blocks(found.overlap) / (blocks(a.good) * blocks(b.good)));
+            series.noise[last] +=
+                0.5 * sum * blocks(found.overlap) / (blocks(a.good) * blocks(b.good));
         }
+    }
+
+    /// Puts two dumps each together.
+    fn halve(&mut self) {
+        fn pairs<T: Copy + std::ops::Add<Output = T>>(values: &mut Vec<T>, length: usize) {
+            let dumps = values.len() / length;
+            for dump in 0..dumps.div_ceil(2) {
+                for place in 0..length {
+                    let first = values[2 * dump * length + place];
+                    let second = values.get((2 * dump + 1) * length + place);
+                    values[dump * length + place] = second.map_or(first, |second| first + *second);
+                }
+            }
+            values.truncate(dumps.div_ceil(2) * length);
+        }
+        let channels = self.setup.channels() / self.averaged;
+        for series in &mut self.products {
+            pairs(&mut series.values, channels);
+            pairs(&mut series.overlap, 1);
+            pairs(&mut series.energy, 1);
+            pairs(&mut series.noise, 1);
+        }
+        self.together *= 2;
+        self.dump_seconds *= 2.0;
     }
 
     /// Dumps that were added so far.
@@ -264,5 +319,94 @@ impl Series {
         let components = if layout.complex { 2.0 } else { 1.0 };
         let power = quantise::power(layout.codec) * components;
         samples as f64 * power * self.setup.channels() as f64
+    }
+}
+
+/// Refuses a window beyond what channels so wide, in Hz, and periods so long, in s, can tell apart.
+pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<()> {
+    let (delay, rate) = (0.5 / channel, 0.5 / period);
+    if let Some(asked) = window.delay_s.filter(|asked| asked.abs() > delay) {
+        bail!(
+            "delays up to {} can be told apart with these channels, and --delay-window asks for {}; take more --channels",
+            show_seconds(delay),
+            show_seconds(asked)
+        );
+    }
+    if let Some(asked) = window.rate_hz.filter(|asked| asked.abs() > rate) {
+        bail!(
+            "rates up to {rate:.3} Hz can be told apart here, and --rate-window asks for {asked} Hz; correlate with fewer --channels and shorter --integration"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evlbi_fx::codec::Codec;
+    use evlbi_fx::correlator::{Band, StationSetup};
+    use evlbi_fx::delay::Delay;
+    use evlbi_fx::track::Layout;
+    use evlbi_wire::time::FrameRate;
+    use rustfft::num_complex::Complex64;
+
+    fn setup() -> Arc<Setup> {
+        let station = |name: &str| StationSetup {
+            name: name.into(),
+            layout: Layout {
+                codec: Codec::vdif(2).unwrap(),
+                complex: false,
+                channels: 1,
+                payload: 1000,
+                frame_rate: FrameRate::new(4000).unwrap(),
+            },
+            delay: Delay::default(),
+            bands: vec![Band {
+                lane: 0,
+                channel: 0,
+                zero_hz: 4.9e9,
+                edge_hz: 4.9e9,
+                polarisation: 'R',
+            }],
+        };
+        let input = |station| Input { station, band: 0 };
+        let product = Product {
+            a: input(0),
+            b: input(1),
+        };
+        let stations = vec![station("Ef"), station("Jb")];
+        Arc::new(Setup::new(stations, vec![product], 8, 0, 0, (0.0, 100.0)).unwrap())
+    }
+
+    /// However long a run lasts, no more dumps are kept than expected, and the fringe is the same.
+    #[test]
+    fn long_runs_keep_their_fringe_in_as_much_memory() {
+        let setup = setup();
+        let mut sums = Sums::new(&setup);
+        sums.products[0].overlap = 1600;
+        (sums.products[0].energy_a, sums.products[0].energy_b) = (1600.0, 1600.0);
+        for input in &mut sums.inputs {
+            input.power.fill(200.0);
+            (input.energy, input.good) = (1600.0, 1600);
+        }
+        let mut series = [100, 8].map(|dumps| Series::new(&setup, dumps, 1e-3));
+        for dump in 0..100 {
+            let turned =
+                Complex64::from_polar(30.0, std::f64::consts::TAU * 3.0 * 1e-3 * f64::from(dump));
+            sums.products[0].values.fill(turned);
+            series.iter_mut().for_each(|series| series.add(&sums));
+        }
+        let [whole, merged] = series;
+        // 16 dumps are one now, and the last of 7 has but 4.
+        assert_eq!(
+            (merged.dumps_added(), merged.together, merged.has),
+            (7, 16, 4)
+        );
+        let found = [&whole, &merged].map(|series| series.find(0, 160_000, &Window::default()));
+        assert!((found[0].fringe.rate_hz - 3.0).abs() < 1e-3, "{found:?}");
+        assert!((found[1].fringe.rate_hz - 3.0).abs() < 0.05, "{found:?}");
+        assert!((found[1].amplitude.valid / found[0].amplitude.valid - 1.0).abs() < 0.01);
+        assert!((found[1].snr / found[0].snr - 1.0).abs() < 0.01);
+        assert_eq!(found[0].weight, found[1].weight);
     }
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_fx::correlator::{Input, Setup, Sums};
-use evlbi_fx::difx::{self, Model, swin};
+use evlbi_fx::difx::{self, swin};
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::{Deserialize, Serialize};
 
+use super::plan::Job;
 use crate::output;
 
 /// What is in a directory of visibilities.
@@ -105,7 +106,7 @@ impl Description {
 /// Writes the visibilities of a run.
 pub struct VisibilityWriter {
     setup: Arc<Setup>,
-    model: Option<Model>,
+    job: Option<Job>,
     directory: PathBuf,
     name: String,
     file: BufWriter<File>,
@@ -126,7 +127,7 @@ impl VisibilityWriter {
     pub fn create(
         directory: &Path,
         setup: &Arc<Setup>,
-        model: Option<Model>,
+        job: Option<Job>,
         averaged: usize,
         integration_s: f64,
         first: f64,
@@ -147,11 +148,12 @@ impl VisibilityWriter {
         output::check_new([path.as_path()], force)?;
         let file =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        let (frequencies, table) = frequencies(setup, averaged)?;
+        let known = job.as_ref().map_or(&[][..], |job| &job.frequencies);
+        let (frequencies, table) = frequencies(setup, averaged, known)?;
         Ok(VisibilityWriter {
             sums: Sums::new(setup),
             setup: Arc::clone(setup),
-            model,
+            job,
             directory: directory.to_path_buf(),
             file: BufWriter::new(file),
             description: Description {
@@ -237,8 +239,8 @@ impl VisibilityWriter {
                 continue;
             }
             let uvw = |input: Input| {
-                let model = self.model.as_ref()?;
-                model.uvw(input.station, middle)
+                let job = self.job.as_ref()?;
+                job.model.uvw(input.station, middle)
             };
             let scale = channels / (sums.energy_a * sums.energy_b).sqrt();
             let mut record = record(product.a, product.b)?;
@@ -281,31 +283,40 @@ impl VisibilityWriter {
     }
 }
 
-/// The index of each input's frequency, and the table of frequencies.
-fn frequencies(setup: &Setup, averaged: usize) -> Result<(Vec<usize>, Vec<FrequencyDescription>)> {
+/// The index of each input's frequency, and the table of frequencies: first those of a job, as they are there.
+fn frequencies(
+    setup: &Setup,
+    averaged: usize,
+    known: &[difx::Frequency],
+) -> Result<(Vec<usize>, Vec<FrequencyDescription>)> {
     if !setup.channels().is_multiple_of(averaged) {
         return Err(anyhow!(
             "{} channels cannot be averaged by {averaged}",
             setup.channels()
         ));
     }
-    let mut table: Vec<FrequencyDescription> = Vec::new();
+    let width = setup.channel_width();
+    let described = |zero_hz: f64, edge_hz: f64, band: usize| FrequencyDescription {
+        reference_hz: zero_hz,
+        // Averaged channels lie about their middle.
+        first_channel_hz: edge_hz - zero_hz + (averaged - 1) as f64 / 2.0 * width,
+        channel_width_hz: width * averaged as f64,
+        channels: setup.channels() / averaged,
+        band,
+    };
+    let known = known
+        .iter()
+        .map(|known| described(known.zero_hz, known.edge_hz(), 0));
+    let mut table: Vec<FrequencyDescription> = known.collect();
     let mut indices = Vec::new();
     for input in setup.inputs() {
         let band = setup.band(input);
-        let width = setup.channel_width();
-        let frequency = FrequencyDescription {
-            reference_hz: band.zero_hz,
-            // Averaged channels lie about their middle.
-            first_channel_hz: band.edge_hz - band.zero_hz + (averaged - 1) as f64 / 2.0 * width,
-            channel_width_hz: width * averaged as f64,
-            channels: setup.channels() / averaged,
-            band: if band.zero_hz == 0.0 {
-                place(setup, input)
-            } else {
-                0
-            },
+        let number = if band.zero_hz == 0.0 {
+            place(setup, input)
+        } else {
+            0
         };
+        let frequency = described(band.zero_hz, band.edge_hz, number);
         let place = table.iter().position(|other| *other == frequency);
         indices.push(place.unwrap_or(table.len()));
         if place.is_none() {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{Recv, evlbi, number, send};
 
 const PLAN: &str = r#"
-start = "2024-01-01T12:00:00Z"
+start = "2024-01-01T23:59:59Z"
 duration = 2.5
 sample_rate = 8e6
 correlation = 0.3
@@ -20,7 +20,7 @@ name = "Jb"
 delay = [1e-6]
 "#;
 
-/// Two stations, of which one is late: fringes come integration by integration, and nothing is lost or late.
+/// Two stations, of which one is late, over midnight: fringes come integration by integration, and nothing is lost or late.
 #[test]
 fn two_streams_show_a_fringe_as_they_come() {
     let folder = tempfile::tempdir().unwrap();
@@ -83,6 +83,8 @@ fn two_streams_show_a_fringe_as_they_come() {
         let of = |name: &str| baseline[name].as_f64().unwrap();
         assert!(of("delay_s").abs() < 2e-9, "{baseline}");
         assert!((baseline["amplitude"]["corrected"].as_f64().unwrap() - 0.3).abs() < 0.01);
+        // None is lost.
+        assert_eq!(baseline["lost"], serde_json::json!([0.0, 0.0]));
         // The first and the last may be parts of an integration.
         if number_of > 0 && number_of + 1 < periods.len() {
             assert!(of("weight") > 0.999, "{baseline}");

@@ -11,30 +11,23 @@
 //! So flagged loss costs sqrt(overlap) of the signal-to-noise ratio, as so much less time or bandwidth does,
 //! and loss that is not flagged costs more.
 //!
-//! **The noise of fill is in lines.** The pattern repeats every 4 bytes, every 16 samples of one channel of
-//! 2 bits, so its power lies at multiples of 1/16 of the sample rate, most of it at zero and at half of the
-//! rate: 26 % each of real 2-bit samples. [`noise`] is its power, for a signal-to-noise ratio of
+//! **Bands have shapes, and the noise of fill is in lines.** Noise is the mean over the channels of the product of
+//! the powers, so what replaces samples counts as much as the *other* station has power where it lies. The
+//! pattern repeats every 4 bytes, every 16 samples of one channel of 2 bits, so its power lies at multiples of
+//! 1/16 of the sample rate, most of it at zero and at half of the rate: 26 % each of real 2-bit samples. A
+//! receiver whose noise fades towards the edges of its band therefore loses less by fill than a white one. Of
+//! the lines at zero and at half of the rate, which are equal in one channel of real 2-bit samples, a rotation
+//! of fringes moves one out of the band and the other in; each counts half on either side.
 //!
-//! mean over channels of the visibility / root of the mean over channels of its variance
-//!
-//! with equal weight of all channels from zero to half of the rate, those two half, which is the sum of
-//! products at one lag. In one channel of real 2-bit samples the lines at zero and at half of the rate are
-//! equal, so that it is also the mean over the channels from zero to *below* half of the rate, and a rotation
-//! of fringes that moves one line out of the band moves the other in. [`noise_within`] is the mean over any
-//! other band, before such rotation: above the channel at zero frequency, fill has *less* power than noise.
-//!
-//! A mean of each channel's own signal-to-noise ratio, or channels weighed by their noise, see the lines in
-//! few channels only, and lose little more than where fill is flagged. Then it depends on the number of
-//! channels and the fringe rate what is lost.
+//! The signal-to-noise ratio is that of a sum with equal weight of all channels. Channels that are weighed by
+//! their own noise see the lines in few of them only, and lose little more than where fill is flagged.
 //!
 //! Fill that coincides at both stations is not noise but a signal, of k / r times the overlap of the fill in
 //! units of the amplitude without loss at zero delay and fringe rate. There is no theory of it here.
 
-use std::f64::consts::TAU;
-use std::ops::Range;
-
 use evlbi_wire::fill;
 use rustfft::num_complex::Complex64;
+use std::f64::consts::TAU;
 
 use crate::codec::Codec;
 use crate::quantise;
@@ -129,13 +122,13 @@ impl Lost {
         (1.0 - self.a - self.b + self.both).max(0.0)
     }
 
-    /// Signal-to-noise ratio in units of that without loss, `noise` being the power of what replaces lost
-    /// samples at each station in units of the power of the noise, in the channels that are averaged.
-    pub fn snr(self, noise: [f64; 2]) -> f64 {
-        let [a, b] = noise;
+    /// Signal-to-noise ratio in units of that without loss.
+    fn snr(self, noise: &Noise) -> f64 {
         let overlap = self.overlap();
-        let variance =
-            overlap + a * (self.a - self.both) + b * (self.b - self.both) + a * b * self.both;
+        let variance = overlap
+            + noise.a * (self.a - self.both)
+            + noise.b * (self.b - self.both)
+            + noise.both * self.both;
         quotient(overlap, variance.sqrt())
     }
 
@@ -169,12 +162,43 @@ impl Ratios {
     }
 }
 
-/// What theory says of a baseline of two stations with such samples. None where fill coincides with fill.
-pub fn predicted(replaced: Replaced, lost: Lost, samples: [Samples; 2]) -> Option<Ratios> {
+/// Products of powers, means over the band, in units of that of both stations' noise.
+struct Noise {
+    /// What replaces samples of the first with noise of the second.
+    a: f64,
+    /// The other way round.
+    b: f64,
+    /// What replaces samples of both.
+    both: f64,
+}
+
+/// What theory says of a baseline of two stations with such samples, in bands of such shapes: `spectra` is the
+/// power of each station, in any units, in any number of equal steps from zero to half of the sample rate for
+/// real samples, from minus to plus half of it for complex ones; `[&[1.0]; 2]` are white. None where fill
+/// coincides with fill.
+pub fn predicted(
+    replaced: Replaced,
+    lost: Lost,
+    samples: [Samples; 2],
+    spectra: [&[f64]; 2],
+) -> Option<Ratios> {
     if replaced == Replaced::Fill && lost.both > 0.0 {
         return None;
     }
+    let mean = |values: &[f64]| quotient(values.iter().sum(), values.len() as f64);
+    let [first, second] = spectra;
+    let products: Vec<f64> = first.iter().zip(second).map(|(a, b)| a * b).collect();
+    let whole = mean(&products);
     let noise = samples.map(|samples| noise(replaced, samples));
+    let against = |station: usize| {
+        let power = power_against(replaced, samples[station], spectra[1 - station]);
+        quotient(power * mean(spectra[station]), whole)
+    };
+    let products = Noise {
+        a: against(0),
+        b: against(1),
+        both: quotient(noise[0] * noise[1] * mean(first) * mean(second), whole),
+    };
     let overlap = lost.overlap();
     Some(Ratios {
         amplitude_by_all: overlap,
@@ -185,7 +209,7 @@ pub fn predicted(replaced: Replaced, lost: Lost, samples: [Samples; 2]) -> Optio
         } else {
             1.0
         },
-        snr: lost.snr(noise),
+        snr: lost.snr(&products),
     })
 }
 
@@ -206,33 +230,42 @@ pub fn noise(replaced: Replaced, samples: Samples) -> f64 {
     }
 }
 
-/// The same, mean over a band only: `band` is in units of the sample rate, within 0 to 0.5 for real samples
-/// and -0.5 to 0.5 for complex ones. A line at its start counts, one at its end does not. Without the channel
-/// at zero frequency of N channels of real samples, the band is 0.5/N..0.5.
-pub fn noise_within(replaced: Replaced, samples: Samples, band: Range<f64>) -> f64 {
+/// The same times the other station's power where it lies.
+fn power_against(replaced: Replaced, samples: Samples, other: &[f64]) -> f64 {
+    let count = other.len() as f64;
     if replaced != Replaced::Fill {
-        return noise(replaced, samples);
+        return noise(replaced, samples) * quotient(other.iter().sum(), count);
     }
-    let lines = fill_lines(samples);
-    let inside = lines.iter().filter(|line| band.contains(&line.frequency));
-    quotient(inside.map(|line| line.power).sum(), band.end - band.start)
+    let at = |place: f64| {
+        let step = (place * count).round() as usize;
+        other[step.min(other.len() - 1)]
+    };
+    let power = |line: &Line| {
+        let place = if samples.complex {
+            line.frequency + 0.5
+        } else {
+            2.0 * line.frequency.abs()
+        };
+        line.power * at(place)
+    };
+    fill_lines(samples).iter().map(power).sum()
 }
 
 /// A line in the spectrum of the fill pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+struct Line {
     /// In units of the sample rate, -0.5 or more and below 0.5.
-    pub frequency: f64,
+    frequency: f64,
     /// In units of the power of sampled Gaussian noise over the whole band, from minus to plus half of the
     /// sample rate.
-    pub power: f64,
+    power: f64,
 }
 
 /// The spectrum of the fill pattern in the channel, real samples having each line at both signs. Lines
 /// without power are among them.
 ///
 /// The line at half of the rate stands at minus half of it, for real samples outside of 0 to 0.5.
-pub fn fill_lines(samples: Samples) -> Vec<Line> {
+fn fill_lines(samples: Samples) -> Vec<Line> {
     let pattern = fill_pattern(samples);
     let length = pattern.len() as f64;
     let components = if samples.complex { 2.0 } else { 1.0 };

@@ -70,7 +70,8 @@ Examples:
 const LOSS_CURVE_HELP: &str = "\
 Each point sheds frames of one station (or of both) on their way from the file, correlates, and is held against the
 theory. Ratios are to the whole recordings. Replaced by random bytes or the fill pattern, lost frames look valid to a
-correlator that knows headers only (--knows headers); one that knows the gaps leaves them out (--knows all).
+correlator that knows headers only (--knows headers); one that knows the gaps leaves them out (--knows all). Both are
+shown; --knows papers loses a frame more after each gap.
 
 Example:
   evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill";
@@ -486,9 +487,9 @@ pub struct LossCurveArgs {
     /// What stands in their place
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Instead::Nothing, Instead::Fill])]
     pub replace: Vec<Instead>,
-    /// What the correlator knows of the loss
-    #[arg(long, value_enum, default_value_t = Knows::All)]
-    pub knows: Knows,
+    /// What the correlator knows of the loss: curves of each
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Knows::All, Knows::Headers])]
+    pub knows: Vec<Knows>,
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

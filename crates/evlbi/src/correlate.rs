@@ -25,6 +25,7 @@ pub use self::correlation::Correlation;
 pub use self::live::Feed;
 pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 pub use self::series::{Amplitude, Dump, Found, check_window};
+pub use self::station::Tampered;
 pub use self::tamper::Tamper;
 
 use self::job::Job;
@@ -192,7 +193,7 @@ pub fn correlate(
     let visibilities = writer.map(VisibilityWriter::finish).transpose()?;
     Ok(Correlation {
         names,
-        sheds: readers.iter().map(StationReader::shed).collect(),
+        tampered: readers.iter().map(StationReader::tampered).collect(),
         visibilities,
         interrupted: series.dumps_added() < series.dumps,
         counts,

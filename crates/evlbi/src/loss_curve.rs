@@ -119,7 +119,7 @@ struct LossCurve {
     stations: [String; 2],
     /// The station that loses data, or both of them in curves of both.
     lossy: String,
-    knows: Knows,
+    knows: Vec<Knows>,
     seed: u64,
     period_s: f64,
     /// The whole recordings.
@@ -133,6 +133,7 @@ struct LossCurve {
 /// One policy and replacement.
 #[derive(Serialize)]
 pub struct Curve {
+    knows: Knows,
     shed: Kind,
     replace: Instead,
     at: Where,
@@ -148,6 +149,8 @@ pub struct Point {
     loss: f64,
     /// Fraction of the frames that was shed, the mean of the stations that lost some.
     shed: f64,
+    /// The same with the frames that were read over after a gap.
+    lost: f64,
     amplitude: correlate::Amplitude,
     /// Standard error of an amplitude relative to itself.
     relative_error: f64,
@@ -204,8 +207,7 @@ pub fn run(args: &LossCurveArgs) -> Result<()> {
         .as_ref()
         .map(|directory| directory.join("loss-curve.json"));
     output::check_new(curves.as_deref(), args.force)?;
-    let experiment = Experiment::new(args)?;
-    let result = experiment.run()?;
+    let result = measure_all(args)?;
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
@@ -243,14 +245,48 @@ fn json(result: &LossCurve) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(result).context("cannot write the result as JSON")
 }
 
-/// What all points have in common.
+/// Measures with each knowledge.
+fn measure_all(args: &LossCurveArgs) -> Result<LossCurve> {
+    let mut experiments = Vec::new();
+    for knows in &args.knows {
+        experiments.push(Experiment::new(args, *knows)?);
+    }
+    let count = experiments
+        .iter()
+        .map(|experiment| experiment.harms().len());
+    let mut progress = Progress::new(Some(count.sum::<usize>() as u64));
+    let mut curves = Vec::new();
+    let mut done = 0;
+    for experiment in &experiments {
+        curves.extend(experiment.run(&mut progress, &mut done)?);
+    }
+    progress.finish();
+    let first = experiments.first().context("--knows names nothing")?;
+    Ok(LossCurve {
+        schema: "evlbi.loss-curve/1",
+        stations: first.stations.clone(),
+        lossy: first.stations[first.lossy].clone(),
+        knows: args.knows.clone(),
+        seed: args.seed,
+        period_s: first.period_s,
+        conclusions: theory::conclusions(&curves),
+        lossless: first.measure(&first.whole, 0.0, (0.0, 0.0), &[], None),
+        curves,
+        interrupted: interrupt().load(Ordering::Relaxed),
+    })
+}
+
+/// What all points of one knowledge have in common.
 struct Experiment<'a> {
     args: &'a LossCurveArgs,
+    knows: Knows,
     recordings: Recordings,
     options: crate::cli::CorrelateOptions,
     /// Which of the two loses data.
     lossy: usize,
     whole: Found,
+    /// Of both stations, without loss.
+    spectra: [Vec<f64>; 2],
     whole_mean: f64,
     stations: [String; 2],
     period_s: f64,
@@ -266,7 +302,7 @@ struct Harm {
 }
 
 impl Experiment<'_> {
-    fn new(args: &LossCurveArgs) -> Result<Experiment<'_>> {
+    fn new(args: &LossCurveArgs, knows: Knows) -> Result<Experiment<'_>> {
         let station = usize::from(args.station);
         if station > args.files.len() {
             bail!(
@@ -290,7 +326,7 @@ impl Experiment<'_> {
             .iter()
             .filter_map(|index| args.options.delay.get(*index).cloned())
             .collect();
-        options.trust = match args.knows {
+        options.trust = match knows {
             Knows::All => TrustChoice::Exact,
             Knows::Headers | Knows::Papers => TrustChoice::Headers,
         };
@@ -306,6 +342,7 @@ impl Experiment<'_> {
         }
         let mut experiment = Experiment {
             args,
+            knows,
             lossy: pair
                 .iter()
                 .position(|index| *index == station - 1)
@@ -315,30 +352,30 @@ impl Experiment<'_> {
             recordings,
             options,
             whole: found,
+            spectra: theory::spectra(&whole),
             whole_mean: 1.0,
         };
         experiment.whole_mean = mean(&experiment.periods(&whole), 0.0);
         Ok(experiment)
     }
 
-    fn run(&self) -> Result<LossCurve> {
+    /// Measures all points; `done` counts them.
+    fn run(&self, progress: &mut Progress, done: &mut u64) -> Result<Vec<Curve>> {
         let stop = interrupt();
-        let harms = self.harms();
-        let mut progress = Progress::new(Some(harms.len() as u64));
         let mut curves: Vec<Curve> = Vec::new();
-        let mut interrupted = false;
-        for (done, harm) in harms.iter().enumerate() {
+        for harm in self.harms() {
             if stop.load(Ordering::Relaxed) {
-                interrupted = true;
                 break;
             }
-            let point = self.point(*harm)?;
+            let point = self.point(harm)?;
+            *done += 1;
             let is_of = |curve: &&mut Curve| {
                 (curve.shed, curve.replace, curve.at) == (harm.kind, harm.instead, harm.at)
             };
             match curves.iter_mut().find(is_of) {
                 Some(curve) => curve.points.push(point),
                 None => curves.push(Curve {
+                    knows: self.knows,
                     shed: harm.kind,
                     replace: harm.instead,
                     at: harm.at,
@@ -347,10 +384,9 @@ impl Experiment<'_> {
                 }),
             }
             if progress.is_due() {
-                progress.show(done as u64, &format!("{done} of {} points", harms.len()));
+                progress.show(*done, &format!("{done} points"));
             }
         }
-        progress.finish();
         for curve in &mut curves {
             let broken = |point: &&Point| point.periods_off.is_some_and(|off| off > MOST_OFF);
             curve.breaks_at = curve.points.iter().find(broken).map(|point| point.loss);
@@ -359,23 +395,21 @@ impl Experiment<'_> {
                 point.periods.clear();
             }
         }
-        let lossless = self.measure(&self.whole, 0.0, 0.0, &[], None);
-        Ok(LossCurve {
-            schema: "evlbi.loss-curve/1",
-            stations: self.stations.clone(),
-            lossy: self.stations[self.lossy].clone(),
-            knows: self.args.knows,
-            seed: self.args.seed,
-            period_s: self.period_s,
-            conclusions: theory::conclusions(self.args.knows, &curves),
-            lossless,
-            curves,
-            interrupted,
-        })
+        Ok(curves)
     }
 
     /// All points: the policies and replacements at one station; then at both, independent and in common.
     fn harms(&self) -> Vec<Harm> {
+        // What another knowledge measures alike is measured once.
+        let asked = |knows: Knows| self.args.knows.contains(&knows);
+        let again = |instead: &&Instead| match (self.knows, instead) {
+            (Knows::Headers, Instead::Nothing | Instead::Invalid) => asked(Knows::All),
+            (Knows::Papers, Instead::Nothing) => false,
+            (Knows::Papers, Instead::Invalid) => asked(Knows::All) || asked(Knows::Headers),
+            (Knows::Papers, _) => asked(Knows::Headers),
+            _ => false,
+        };
+        let replacements = || self.args.replace.iter().filter(|instead| !again(instead));
         let mut harms = Vec::new();
         let mut add = |kind, instead, at| {
             for loss in &self.args.loss.0 {
@@ -388,12 +422,12 @@ impl Experiment<'_> {
             }
         };
         for kind in &self.args.shed {
-            for instead in &self.args.replace {
+            for instead in replacements() {
                 add(*kind, *instead, Where::One);
             }
         }
         for kind in [Kind::Random, Kind::Common] {
-            for instead in &self.args.replace {
+            for instead in replacements() {
                 add(kind, *instead, Where::Both);
             }
         }
@@ -415,26 +449,39 @@ impl Experiment<'_> {
             },
         )?;
         let lossy = (0..2).filter(|station| harm.at == Where::Both || *station == self.lossy);
-        let sheds: Vec<f64> = lossy.filter_map(|station| found.shed(station)).collect();
-        let shed = sheds.iter().sum::<f64>() / sheds.len().max(1) as f64;
+        let done: Vec<correlate::Tampered> = lossy
+            .filter_map(|station| found.tampered(station))
+            .collect();
+        let mean = |share: fn(&correlate::Tampered) -> f64| {
+            done.iter().map(share).sum::<f64>() / done.len().max(1) as f64
+        };
+        let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
         let delay = self.delay_between(&found);
         let theory = theory::predict(
             &found,
-            harm.kind,
-            self.knowledge(harm.instead),
-            harm.at,
+            &self.spectra,
+            Harm {
+                instead: self.knowledge(harm.instead),
+                ..harm
+            },
             self.lossy,
             shed,
             delay,
         );
         let here = found.find_at(0, &self.whole.fringe);
         let periods = self.periods(&found);
-        Ok(self.measure(&here, harm.loss, shed, &periods, theory.map(Measures::from)))
+        Ok(self.measure(
+            &here,
+            harm.loss,
+            (shed, lost),
+            &periods,
+            theory.map(Measures::from),
+        ))
     }
 
     /// What the correlator takes the place of lost data for.
     fn knowledge(&self, instead: Instead) -> Instead {
-        match (self.args.knows, instead) {
+        match (self.knows, instead) {
             (Knows::All, _) => Instead::Nothing,
             (Knows::Headers | Knows::Papers, other) => other,
         }
@@ -480,10 +527,10 @@ impl Experiment<'_> {
             Instead::Fill => Replace::Fill,
             Instead::Invalid => Replace::Invalid,
             // Who knows the list of gaps does not look at what lies there.
-            Instead::Random if self.args.knows == Knows::All => Replace::Invalid,
+            Instead::Random if self.knows == Knows::All => Replace::Invalid,
             Instead::Random => Replace::Random,
         };
-        let loses_step = self.args.knows == Knows::Papers;
+        let loses_step = self.knows == Knows::Papers;
         Ok(Tamper::new(
             Shed::new(policy, seed, &stream)?,
             replace,
@@ -500,7 +547,7 @@ impl Experiment<'_> {
         &self,
         here: &Found,
         loss: f64,
-        shed: f64,
+        (shed, lost): (f64, f64),
         periods: &[Dump],
         theory: Option<Measures>,
     ) -> Point {
@@ -525,6 +572,7 @@ impl Experiment<'_> {
         Point {
             loss,
             shed,
+            lost,
             amplitude: here.amplitude,
             relative_error: 1.0 / here.snr.max(1e-9),
             snr: here.snr,
@@ -571,11 +619,13 @@ fn text(result: &LossCurve) -> String {
             Where::Both => "both".into(),
         };
         shown += &format!(
-            "\n{} at {place}, replaced by {}\n{:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}   theory: {:>8} {:>8} {:>8} {:>8}  off\n",
+            "\n{} at {place}, replaced by {}, known by {}\n{:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}   theory: {:>8} {:>8} {:>8} {:>8}  off\n",
             name(&curve.shed),
             name(&curve.replace),
+            name(&curve.knows),
             "loss",
             "shed",
+            "lost",
             "all",
             "autos",
             "valid",
@@ -597,9 +647,10 @@ fn text(result: &LossCurve) -> String {
                 .periods_off
                 .map_or_else(String::new, |off| format!("{:.0} %", off * 100.0));
             shown += &format!(
-                "{:>7.2}% {:>7.3}%  {:>8.4} {:>8.4} {:>8.4} {:>8.4} {:>8.4}           {theory:<35}  {off}\n",
+                "{:>7.2}% {:>7.3}% {:>7.3}%  {:>8.4} {:>8.4} {:>8.4} {:>8.4} {:>8.4}           {theory:<35}  {off}\n",
                 point.loss * 100.0,
                 point.shed * 100.0,
+                point.lost * 100.0,
                 point.ratio.all,
                 point.ratio.autos,
                 point.ratio.valid,

@@ -7,12 +7,15 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
+/// Bands of equal power everywhere.
+const WHITE: [&[f64]; 2] = [&[1.0]; 2];
+
 fn two_bits() -> Samples {
     Samples::real(Codec::vdif(2).unwrap())
 }
 
 fn at_one(replaced: Replaced, fraction: f64) -> Ratios {
-    predicted(replaced, Lost::at_one(fraction), [two_bits(); 2]).unwrap()
+    predicted(replaced, Lost::at_one(fraction), [two_bits(); 2], WHITE).unwrap()
 }
 
 fn near(a: f64, b: f64, tolerance: f64) -> bool {
@@ -53,7 +56,7 @@ fn a_channel_of_many_has_its_own_part_of_the_pattern() {
     let mean: f64 = (0..16).map(|c| noise(Replaced::Fill, channel(c))).sum();
     assert!(near(mean / 16.0, noise(Replaced::Fill, two_bits()), 1e-9));
     // All of it is at zero frequency.
-    let above = noise_within(Replaced::Fill, channel(0), 0.001..0.5);
+    let above = power_against(Replaced::Fill, channel(0), &[0.0, 1.0, 1.0, 1.0]);
     assert!(near(above, 0.0, 1e-9));
     // One complex channel has all components of the pattern.
     let complex = Samples {
@@ -72,18 +75,29 @@ fn fill_is_loud_at_both_ends_of_the_band() {
     assert!(near(lines[0].power, 0.4395, 1e-4));
     assert_eq!(lines[8].frequency, -0.5);
     assert!(near(lines[8].power, 0.4395, 1e-4));
-    let within = |band| noise_within(Replaced::Fill, two_bits(), band);
+    let mut fading = [1.0; 16];
+    (fading[0], fading[15]) = (0.0, 0.0);
+    let within = |other| power_against(Replaced::Fill, two_bits(), other);
     assert!(near(
-        within(0.0..0.5),
+        within(&[1.0]),
         noise(Replaced::Fill, two_bits()),
         1e-9
     ));
-    assert!(near(within(0.001..0.5), 0.822 / 0.998, 1e-3));
-    assert_eq!(within(0.07..0.12), 0.0);
-    assert_eq!(
-        noise_within(Replaced::Random, two_bits(), 0.1..0.2),
-        noise(Replaced::Random, two_bits())
-    );
+    assert!(near(within(&fading), 0.822, 1e-3));
+    // Where stations have less power at the edges, fill costs less.
+    let lost = Lost::at_one(0.3);
+    let snr = |spectra| {
+        let found = predicted(Replaced::Fill, lost, [two_bits(); 2], spectra);
+        found.unwrap().snr
+    };
+    assert!(snr([&fading, &fading]) > snr(WHITE) + 0.03);
+    // The units do not matter.
+    let louder = fading.map(|power| 7.0 * power);
+    assert!(near(
+        snr([&fading, &louder]),
+        snr([&fading, &fading]),
+        1e-12
+    ));
 }
 
 /// Levels with an outer one of 3.336 would give powers of 1.409 and 1.703: the third digit.
@@ -120,7 +134,7 @@ fn ratios_are_those_of_theory() {
 #[test]
 fn loss_at_both_stations_multiplies_unless_it_is_alike() {
     let both = [two_bits(); 2];
-    let flagged = |lost| predicted(Replaced::Flagged, lost, both).unwrap();
+    let flagged = |lost| predicted(Replaced::Flagged, lost, both, WHITE).unwrap();
     let apart = flagged(Lost::independent(0.1, 0.3));
     assert!(near(apart.amplitude_by_all, 0.63, 1e-12));
     assert!(near(apart.weight, 0.63, 1e-12));
@@ -133,16 +147,19 @@ fn loss_at_both_stations_multiplies_unless_it_is_alike() {
 
     // Two stations' worth of noise where the random bytes meet.
     let k = noise(Replaced::Random, two_bits());
-    let random = |lost| predicted(Replaced::Random, lost, both).unwrap();
+    let random = |lost| predicted(Replaced::Random, lost, both, WHITE).unwrap();
     let expected = 0.7 / (0.7 + 0.3 * k * k).sqrt();
     assert!(near(random(Lost::in_common(0.3)).snr, expected, 1e-12));
     let station = at_one(Replaced::Random, 0.3).snr;
     let apart = random(Lost::independent(0.3, 0.3)).snr;
     assert!(near(apart, station * station, 1e-12));
 
-    assert_eq!(predicted(Replaced::Fill, Lost::in_common(0.1), both), None);
+    assert_eq!(
+        predicted(Replaced::Fill, Lost::in_common(0.1), both, WHITE),
+        None
+    );
     let apart = Lost::independent(0.1, 0.1);
-    assert_eq!(predicted(Replaced::Fill, apart, both), None);
+    assert_eq!(predicted(Replaced::Fill, apart, both, WHITE), None);
 }
 
 #[test]
@@ -299,7 +316,7 @@ proptest! {
                 (_, true) => Lost::in_common(fraction),
                 (_, false) => Lost::independent(fraction, other),
             };
-            predicted(replaced, lost, samples).unwrap()
+            predicted(replaced, lost, samples, WHITE).unwrap()
         };
         let (less, more) = (at(less), at(less + step));
         prop_assert!(more.amplitude_by_all < less.amplitude_by_all);
@@ -331,8 +348,7 @@ proptest! {
         let unit = quantise::power(codec);
         let found = noise(Replaced::Fill, samples);
         prop_assert!(found >= 0.0 && found <= f64::from(highest.max(-lowest)).powi(2) / unit + 1e-9);
-        let lower = if complex { -0.5..0.0 } else { 0.0..0.5 };
-        prop_assert!(noise_within(Replaced::Fill, samples, lower).is_finite());
+        prop_assert!((power_against(Replaced::Fill, samples, &[1.0; 7]) - found).abs() < 1e-9);
     }
 }
 

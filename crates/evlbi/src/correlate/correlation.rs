@@ -13,6 +13,7 @@ use super::job::Job;
 use super::plan::Shape;
 use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
+use super::station::Tampered;
 use super::window;
 use crate::cli::CorrelateOptions;
 use crate::progress::interrupt;
@@ -24,8 +25,8 @@ pub struct Correlation {
     pub(super) names: Vec<String>,
     pub(super) visibilities: Option<PathBuf>,
     pub(super) counts: Vec<Counts>,
-    /// Of each station what tampering shed.
-    pub(super) sheds: Vec<Option<f64>>,
+    /// Of each station what tampering did.
+    pub(super) tampered: Vec<Option<Tampered>>,
     pub(super) threads: Vec<usize>,
     pub(super) interrupted: bool,
     /// Parts since the grid's beginning in which each station could have had data, and those correlated.
@@ -51,7 +52,7 @@ impl Correlation {
             visibilities: None,
             interrupted: interrupt().load(Ordering::Relaxed),
             counts,
-            sheds: vec![None; names.len()],
+            tampered: vec![None; names.len()],
             threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
             spans: vec![correlated.clone(); names.len()],
             correlated,
@@ -84,9 +85,9 @@ impl Correlation {
         self.correlated.end - self.correlated.start
     }
 
-    /// The share of its frames that a station lost by tampering.
-    pub fn shed(&self, station: usize) -> Option<f64> {
-        self.sheds.get(station).copied().flatten()
+    /// What tampering did to a station's frames.
+    pub fn tampered(&self, station: usize) -> Option<Tampered> {
+        self.tampered.get(station).copied().flatten()
     }
 
     /// The first block that was correlated.

@@ -102,7 +102,7 @@ impl StationFile {
         }
     }
 
-    /// Starts to read it from the beginning. `tamper` harms it on the way; `flags` count from the UTC second
+    /// Starts to read it from the beginning. `tamper` tampered it on the way; `flags` count from the UTC second
     /// `since`.
     pub fn read<'a>(
         &self,
@@ -159,6 +159,13 @@ impl StationFile {
     }
 }
 
+/// The shares of a station's frames that tampering shed, and that nobody reads for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tampered {
+    pub shed: f64,
+    pub lost: f64,
+}
+
 /// A recording that is being read.
 pub struct StationReader {
     blocks: Blocks,
@@ -178,9 +185,12 @@ struct Feeder {
 }
 
 impl StationReader {
-    /// The share of the frames that tampering shed.
-    pub fn shed(&self) -> Option<f64> {
-        self.feeder.tamper.as_ref().map(Tamper::fraction)
+    /// What tampering did to the frames.
+    pub fn tampered(&self) -> Option<Tampered> {
+        self.feeder.tamper.as_ref().map(|tamper| Tampered {
+            shed: tamper.fraction(),
+            lost: tamper.lost(),
+        })
     }
 }
 

@@ -13,6 +13,9 @@ pub struct Tamper {
     replace: Replace,
     /// A reader that loses step at each gap and finds it again one frame later.
     loses_step: bool,
+    /// Frames that came in, and those that nobody reads.
+    frames: u64,
+    lost: u64,
     /// The frame before was shed.
     in_gap: bool,
     random: ChaCha8Rng,
@@ -28,7 +31,10 @@ impl Tamper {
         Tamper {
             shed,
             replace,
-            loses_step,
+            // What was replaced leaves no gap.
+            loses_step: loses_step && replace == Replace::Nothing,
+            frames: 0,
+            lost: 0,
             in_gap: false,
             random,
             payload: Vec::new(),
@@ -38,6 +44,11 @@ impl Tamper {
     /// The share of the frames that was shed so far.
     pub fn fraction(&self) -> f64 {
         self.shed.report().fraction
+    }
+
+    /// The share of the frames that is lost: those that were shed, and those that were read over.
+    pub fn lost(&self) -> f64 {
+        self.lost as f64 / self.frames.max(1) as f64
     }
 
     /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.
@@ -52,6 +63,8 @@ impl Tamper {
         let shed = self.shed.decide(&unit);
         let out_of_step = self.loses_step && self.in_gap && !shed;
         self.in_gap = shed;
+        self.frames += 1;
+        self.lost += u64::from(shed || out_of_step);
         if out_of_step {
             return;
         }

@@ -45,7 +45,7 @@ fn series(curve: &Curve, get: fn(&Measures) -> f64) -> Vec<Series> {
     });
     vec![
         Series {
-            name: name(&curve.replace),
+            name: format!("{} ({})", name(&curve.replace), name(&curve.knows)),
             points: found.collect(),
             error: Some(curve.points.iter().map(error).collect()),
             style: Style::Dots,

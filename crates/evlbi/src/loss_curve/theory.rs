@@ -2,28 +2,28 @@
 
 use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 
-use super::{Curve, Instead, Kind, Knows, Where, inputs};
+use super::{Curve, Harm, Instead, Kind, Knows, Where, inputs};
 use crate::correlate::Correlation;
 
 /// Length of the blocks of time of common shedding in seconds.
 const COMMON_CELL: f64 = 0.1;
 
-/// What theory says of the loss `shed` of a pair whose stations receive `delay` seconds apart.
+/// What theory says of the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have
+/// the shapes `spectra` without loss.
 pub fn predict(
     found: &Correlation,
-    kind: Kind,
-    taken_for: Instead,
-    at: Where,
+    spectra: &[Vec<f64>; 2],
+    harm: Harm,
     lossy: usize,
     shed: f64,
     delay: f64,
 ) -> Option<Ratios> {
-    let replaced = match taken_for {
+    let replaced = match harm.instead {
         Instead::Nothing | Instead::Invalid => Replaced::Flagged,
         Instead::Random => Replaced::Random,
         Instead::Fill => Replaced::Fill,
     };
-    let lost = match (at, kind) {
+    let lost = match (harm.at, harm.kind) {
         (Where::Both, Kind::Common) => Lost::at_same_spread_times(shed, delay, COMMON_CELL),
         (Where::Both, _) => Lost::independent(shed, shed),
         (Where::One, _) if lossy == 0 => Lost::independent(shed, 0.0),
@@ -38,27 +38,76 @@ pub fn predict(
             complex: layout.complex,
         }
     });
-    loss::predicted(replaced, lost, samples)
+    loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
+}
+
+/// The power of both stations from zero to half of the sample rate; of complex samples from minus half of it.
+pub fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
+    inputs(found).map(|input| {
+        let mut power = found.series.input(input).power.clone();
+        let band = found.setup.band(input);
+        let is_lower = band.edge_hz < band.zero_hz;
+        if is_lower && !found.setup.stations()[input.station].layout.complex {
+            power.reverse();
+        }
+        power
+    })
 }
 
 /// What the curves say in sentences.
-pub fn conclusions(knows: Knows, curves: &[Curve]) -> Vec<String> {
+pub fn conclusions(curves: &[Curve]) -> Vec<String> {
     let mut said = Vec::new();
-    let flagged = |curve: &&Curve| curve.at == Where::One && curve.replace != Instead::Random;
     let nearest = |curve: &Curve| {
         let distance = |loss: f64| (loss - 0.1).abs();
-        curve
-            .points
-            .iter()
+        let points = curve.points.iter();
+        points
             .min_by(|a, b| distance(a.loss).total_cmp(&distance(b.loss)))
             .map(|point| (point.shed, point.ratio.snr))
     };
-    if let Some((shed, snr)) = curves.iter().find(flagged).and_then(nearest) {
-        said.push(format!(
-            "{:.1} % lost at one station costs {:.1} % of the signal-to-noise ratio: as much as {:.1} % less integration time or bandwidth.",
-            shed * 100.0,
+    let known = |curve: &&Curve| curve.at == Where::One && curve.knows == Knows::All;
+    let taken = |instead: Instead| {
+        let of = move |curve: &&Curve| {
+            (curve.at, curve.knows, curve.replace) == (Where::One, Knows::Headers, instead)
+        };
+        curves.iter().find(of)
+    };
+    let cost = |snr: f64| {
+        format!(
+            "{:.1} % of the signal-to-noise ratio: as much as {:.1} % less integration time or bandwidth",
             (1.0 - snr) * 100.0,
             (1.0 - snr * snr) * 100.0
+        )
+    };
+    if let Some((shed, snr)) = curves.iter().find(known).and_then(nearest) {
+        said.push(format!(
+            "{:.1} % lost at one station costs {}.",
+            shed * 100.0,
+            cost(snr)
+        ));
+    }
+    for (instead, shown) in [
+        (Instead::Fill, "the fill pattern"),
+        (Instead::Random, "random bytes"),
+    ] {
+        if let Some((shed, snr)) = taken(instead).and_then(nearest) {
+            said.push(format!(
+                "{:.1} % replaced by {shown} that the correlator takes for data costs {}.",
+                shed * 100.0,
+                cost(snr)
+            ));
+        }
+    }
+    let papers = curves.iter().filter(|curve| curve.knows == Knows::Papers);
+    let steps: Vec<f64> = papers
+        .flat_map(|curve| &curve.points)
+        .filter(|point| point.lost > point.shed)
+        .map(|point| point.lost / point.shed)
+        .collect();
+    if !steps.is_empty() {
+        said.push(format!(
+            "A correlator that loses step at each gap loses {:.2} to {:.2} times what the path lost.",
+            steps.iter().copied().fold(f64::INFINITY, f64::min),
+            steps.iter().copied().fold(0.0, f64::max)
         ));
     }
     let at_both = |kind: Kind| {
@@ -76,31 +125,31 @@ pub fn conclusions(knows: Knows, curves: &[Curve]) -> Vec<String> {
             shed * 100.0
         ));
     }
-    let broken: Vec<f64> = curves.iter().filter_map(|curve| curve.breaks_at).collect();
-    let lowest = broken.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest = curves
-        .iter()
-        .flat_map(|curve| &curve.points)
-        .map(|point| point.loss)
-        .fold(0.0, f64::max);
-    said.push(if broken.is_empty() {
-        format!(
-            "Up to a loss of {:.1} % no more than 1 % of the periods lie 5 standard errors off the theory.",
-            highest * 100.0
-        )
-    } else {
-        format!(
-            "From a loss of {:.1} % on more than 1 % of the periods lie 5 standard errors off the theory ({} of {} curves{}).",
-            lowest * 100.0,
-            broken.len(),
-            curves.len(),
-            match knows {
-                Knows::All => "",
-                Knows::Headers | Knows::Papers => {
-                    "; with --knows all every lost sample is left out"
-                }
-            }
-        )
-    });
+    for (knows, shown) in [
+        (Knows::All, "A correlator that knows all that was lost"),
+        (Knows::Headers, "One that knows invalid frames alone"),
+        (Knows::Papers, "One that loses step besides"),
+    ] {
+        let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.knows == knows).collect();
+        let points = curves.iter().flat_map(|curve| &curve.points);
+        let highest = points.map(|point| point.loss).fold(0.0, f64::max);
+        let broken: Vec<f64> = curves.iter().filter_map(|curve| curve.breaks_at).collect();
+        if curves.is_empty() {
+            continue;
+        }
+        said.push(if broken.is_empty() {
+            format!(
+                "{shown}: at no loss up to {:.1} % lie more than 1 % of the periods 5 standard errors off the theory.",
+                highest * 100.0
+            )
+        } else {
+            format!(
+                "{shown}: from a loss of {:.1} % on more than 1 % of the periods lie 5 standard errors off the theory ({} of {} curves).",
+                broken.iter().copied().fold(f64::INFINITY, f64::min) * 100.0,
+                broken.len(),
+                curves.len()
+            )
+        });
+    }
     said
 }

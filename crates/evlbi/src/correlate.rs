@@ -169,7 +169,9 @@ pub fn correlate(
         .map(|(index, (file, name))| {
             let flags = options.flag.iter().filter(|flag| flag.station == *name);
             let since = shapes[0].first_second;
-            file.read(job.setup.epoch(), tamper(index)?, flags, since)
+            let blocks = job.periods.blocks(job.range.start);
+            let from = job.setup.samples(index, blocks)?.start;
+            file.read(job.setup.epoch(), from, tamper(index)?, flags, since)
         })
         .collect::<Result<Vec<StationReader>>>()?;
     check_flags(options, &names)?;

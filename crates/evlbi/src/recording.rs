@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,10 @@ use evlbi_wire::{mark5b, vdif};
 
 /// Bytes read at a time.
 pub const BLOCK: usize = 8 << 20;
-/// Bytes at the beginning of the file that are read to learn its threads and frame rate.
+/// Bytes at the beginning of the file that are read at most to learn its threads and frame rate,
 const SURVEYED: u64 = 256 << 20;
+/// and that are enough to learn its threads if the headers tell the rate.
+const ENOUGH: u64 = 16 << 20;
 
 /// Bytes that are read at most before a file is taken for raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
@@ -57,7 +59,11 @@ impl Recording {
         let mut survey = Survey::default();
         let mut deframer = deframer(frame_rate);
         let mut blocks = Blocks::new(file, SURVEYED.min(size));
-        blocks.walk(&mut deframer, |chunk| survey.note(chunk))?;
+        while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
+            if blocks.offset() >= ENOUGH && deframer.frame_rate().is_some() {
+                break;
+            }
+        }
         let layout = deframer.layout();
         let mut recording = Recording {
             path: path.to_path_buf(),
@@ -137,6 +143,38 @@ impl Recording {
             }
         }
         Ok(())
+    }
+
+    /// Offset in the file of a frame well before `time`: `margin` frames of each thread before what lies there. The
+    /// beginning, where damaged frames or times out of order hide it.
+    pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<u64> {
+        let file = open(&self.path)?;
+        let (Some(length), reference) = (self.frame_length, before_now()) else {
+            return Ok(0);
+        };
+        let at = |number: u64| self.leading + number * length as u64;
+        let (mut before, mut behind) = (0, self.frames());
+        while behind - before > 1 {
+            let middle = before + (behind - before) / 2;
+            let mut bytes = [0; vdif::HEADER_LEN];
+            file.read_exact_at(&mut bytes, at(middle))
+                .with_context(|| format!("cannot read {}", self.path.display()))?;
+            match self.read_header(&bytes, reference) {
+                Some((key, there)) if self.keys.contains(&key) => {
+                    if there < time {
+                        before = middle;
+                    } else {
+                        behind = middle;
+                    }
+                }
+                _ => return Ok(0),
+            }
+        }
+        let margin = margin * self.keys.len().max(1) as u64;
+        Ok(match before.saturating_sub(margin) {
+            0 => 0,
+            number => at(number),
+        })
     }
 
     fn read_header(&self, bytes: &[u8], reference: i64) -> Option<(StreamKey, FrameTime)> {
@@ -266,6 +304,15 @@ pub struct Blocks {
 }
 
 impl Blocks {
+    /// `file` from an offset on.
+    pub fn from(mut file: File, offset: u64, size: u64) -> Result<Blocks> {
+        file.seek(SeekFrom::Start(offset))
+            .context("cannot read the recording")?;
+        let mut blocks = Blocks::new(file, size.saturating_sub(offset));
+        blocks.offset = offset;
+        Ok(blocks)
+    }
+
     /// The first `length` bytes of `file`.
     pub fn new(file: File, length: u64) -> Blocks {
         Blocks {

@@ -21,6 +21,9 @@ use crate::recording::{self, Blocks, Recording};
 /// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
 /// out of order by about as many.
 const MARGIN: usize = 8;
+/// Frames of each thread before the first that is asked for that are read all the same, for those out of order and
+/// to see how the stream goes.
+const BEFORE: u64 = 64;
 
 /// The recording of one station.
 pub struct StationFile {
@@ -102,11 +105,12 @@ impl StationFile {
         }
     }
 
-    /// Starts to read it from the beginning. `tamper` tampered it on the way; `flags` count from the UTC second
-    /// `since`.
+    /// Starts to read it before the sample `from`. `tamper` harms it on the way, from the beginning of the file on;
+    /// `flags` count from the UTC second `since`.
     pub fn read<'a>(
         &self,
         epoch: i64,
+        from: i64,
         tamper: Option<Tamper>,
         flags: impl IntoIterator<Item = &'a Flag>,
         since: i64,
@@ -144,8 +148,18 @@ impl StationFile {
             }
         }
         let file = recording::open(&self.recording.path)?;
+        let frame_rate = self.shape.layout.frame_rate;
+        let frame = from.div_euclid(samples);
+        let time = FrameTime::from_index(
+            frame.saturating_add(epoch.saturating_mul(i64::from(frame_rate.get()))),
+            frame_rate,
+        );
+        let offset = match tamper {
+            Some(_) => 0,
+            None => self.recording.offset_of(time, BEFORE)?,
+        };
         Ok(StationReader {
-            blocks: Blocks::new(file, self.recording.size),
+            blocks: Blocks::from(file, offset, self.recording.size)?,
             deframer: recording::deframer(Some(self.shape.layout.frame_rate)),
             feeder: Feeder {
                 track,

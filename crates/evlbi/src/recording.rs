@@ -15,7 +15,7 @@ use evlbi_wire::vdif::{Header, Shape, StreamKey};
 use evlbi_wire::{mark5b, vdif};
 
 /// Bytes read at a time.
-pub const BLOCK: usize = 8 << 20;
+pub const BLOCK: usize = 1 << 20;
 /// Bytes at the beginning of the file that are read at most to learn its threads and frame rate,
 const SURVEYED: u64 = 256 << 20;
 /// and that are enough to learn its threads if the headers tell the rate.

@@ -18,8 +18,12 @@ use super::{median, verdict};
 /// The same correlation of two stations in numpy (and scipy's transforms, where it is there).
 const NUMPY: &str = include_str!("fx.py");
 const STATIONS: [&str; 8] = ["Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh"];
-/// Samples a second of the recordings, of which there is a second.
+/// Samples a second of the recordings,
 const RATE: f64 = 64e6;
+/// their length,
+const SECONDS: f64 = 3.0;
+/// and how many there are of each station.
+const SAMPLES: f64 = RATE * SECONDS;
 /// What the sum of the steps costs on one thread of a processor of 2.6 GHz, with rotation in time.
 const LIMIT: f64 = 1.27;
 
@@ -65,7 +69,7 @@ impl Room {
         std::fs::create_dir(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let room = Room(folder);
-        room.plan("plan.toml", RATE, 1.0)?;
+        room.plan("plan.toml", RATE, SECONDS)?;
         println!("making the recordings of {} stations", STATIONS.len());
         let status = evlbi()
             .args(["sky", "plan.toml", "--out", "."])
@@ -153,13 +157,13 @@ fn per_sample(runs: usize, samples: usize, mut work: impl FnMut()) -> f64 {
 
 /// Decoding and transforms by themselves; the rest from how the whole grows.
 fn steps(room: &Room, args: &FxArgs) -> Result<()> {
-    const SAMPLES: usize = 1 << 22;
-    let bytes: Vec<u8> = (0..SAMPLES / 4)
+    const DECODED: usize = 1 << 22;
+    let bytes: Vec<u8> = (0..DECODED / 4)
         .map(|n: usize| ((n * 97) >> 3) as u8)
         .collect();
     let mut values = vec![0.0; 2048];
     let codec = Codec::vdif(2)?;
-    let decode = per_sample(args.runs, SAMPLES, || {
+    let decode = per_sample(args.runs, DECODED, || {
         for block in bytes.chunks_exact(512) {
             black_box(codec.decode(black_box(block), &mut values));
         }
@@ -172,9 +176,9 @@ fn steps(room: &Room, args: &FxArgs) -> Result<()> {
         let plan = FftPlanner::<f32>::new().plan_fft_forward(points);
         let mut bins = vec![Complex32::new(1.0, 0.5); points];
         let mut scratch = vec![Complex32::default(); plan.get_inplace_scratch_len()];
-        let samples = 2048 * (SAMPLES / 2048);
+        let samples = 2048 * (DECODED / 2048);
         let time = per_sample(args.runs, samples, || {
-            for _ in 0..SAMPLES / 2048 {
+            for _ in 0..DECODED / 2048 {
                 plan.process_with_scratch(black_box(&mut bins), &mut scratch);
             }
         });
@@ -189,7 +193,7 @@ fn steps(room: &Room, args: &FxArgs) -> Result<()> {
             let mut times = (0..args.runs)
                 .map(|_| room.correlate(stations, options))
                 .collect::<Result<Vec<f64>>>()?;
-            Ok(median(&mut times) * 1e9 / RATE)
+            Ok(median(&mut times) * 1e9 / SAMPLES)
         };
         // n stations cost n F + n (n - 1) / 2 X.
         let (two, eight) = (cost(2)?, cost(8)?);
@@ -211,7 +215,7 @@ fn whole(room: &Room, args: &FxArgs) -> Result<()> {
         ("samples rotated", &rotated[..]),
     ] {
         let mut rates = (0..args.runs)
-            .map(|_| Ok(8.0 * RATE * 2.0 / room.correlate(8, options)? / 1e9))
+            .map(|_| Ok(8.0 * SAMPLES * 2.0 / room.correlate(8, options)? / 1e9))
             .collect::<Result<Vec<f64>>>()?;
         let rate = median(&mut rates);
         println!(
@@ -223,14 +227,14 @@ fn whole(room: &Room, args: &FxArgs) -> Result<()> {
         let time = room.correlate(stations, &[])?;
         println!(
             "{stations} stations, 1024 channels: {:.2} ns per sample and station",
-            time * 1e9 / RATE / stations as f64
+            time * 1e9 / SAMPLES / stations as f64
         );
     }
     for channels in ["64", "256", "1024", "4096", "16384"] {
         let time = room.correlate(4, &["--channels", channels])?;
         println!(
             "4 stations, {channels} channels: {:.2} ns per sample and station",
-            time * 1e9 / RATE / 4.0
+            time * 1e9 / SAMPLES / 4.0
         );
     }
     Ok(())
@@ -268,7 +272,7 @@ fn numpy(room: &Room, args: &FxArgs) -> Result<()> {
     }
     let (ours, theirs) = (median(&mut ours), median(&mut theirs));
     println!(
-        "2 stations of 64 Ms/s for 1 s: {ours:.2} s of processor time, numpy {theirs:.2} s: {:.1} times as fast (numpy's amplitude {amplitude:.5})",
+        "2 stations of 64 Ms/s for {SECONDS} s: {ours:.2} s of processor time, numpy {theirs:.2} s: {:.1} times as fast (numpy's amplitude {amplitude:.5})",
         theirs / ours
     );
     Ok(())

@@ -70,6 +70,8 @@ struct State {
     track: Option<Track>,
     /// First sample that is still needed; none until the correlator begins.
     needed: Option<i64>,
+    /// First sample that was ever needed: what lies before it is not late.
+    begins: Option<i64>,
     ended: bool,
     error: Option<String>,
     /// Frames in a row that were far ahead.
@@ -152,6 +154,12 @@ impl State {
                 .saturating_mul(shape.layout.frame_samples())
                 .saturating_sub(track.newest().unwrap_or(i64::MAX));
             let is_wild = ahead as f64 > WILD * shape.layout.sample_rate() as f64;
+            let end = number
+                .saturating_add(1)
+                .saturating_mul(shape.layout.frame_samples());
+            if self.begins.is_some_and(|begins| end <= begins) {
+                return;
+            }
             self.wild = if is_wild { self.wild + 1 } else { 0 };
             if is_wild && self.wild < WILD_RUN {
                 self.others += 1;
@@ -266,6 +274,7 @@ impl Station for LiveStation {
                 bail!("{error}");
             }
             state.needed = Some(range.start);
+            state.begins.get_or_insert(range.start);
             let over = over || state.ended;
             if let Some(track) = &mut state.track {
                 track.forget(range.start);

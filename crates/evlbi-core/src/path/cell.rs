@@ -1,0 +1,657 @@
+//! A cell: one thing that a path does to packets, with the truth of what it did.
+
+use std::collections::VecDeque;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use super::law::{Law, Loss, Shape, Times, Until};
+use super::network::Item;
+use super::train::Piece;
+use crate::time::Nanos;
+
+/// A packet that is held back leaves after so long at the latest.
+const LONGEST_HELD: Nanos = Nanos(100_000_000);
+
+/// What a cell did, in packets as the network sees them (segments).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Truth {
+    /// Came in.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Dropped.
+    pub dropped: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
+    /// Second copies that were made.
+    pub duplicated: u64,
+    /// Held back.
+    pub held: u64,
+    /// Changed.
+    pub corrupted: u64,
+    /// Marked (ECN).
+    pub marked: u64,
+    /// Most bytes that waited.
+    pub backlog_max: u64,
+}
+
+impl Truth {
+    /// Went out: packets = passed + dropped, second copies not counted.
+    pub fn passed(&self) -> u64 {
+        self.packets - self.dropped
+    }
+}
+
+/// What happened to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fate {
+    /// Dropped.
+    Dropped,
+    /// Came twice.
+    Duplicated,
+    /// Held back.
+    Held,
+    /// Changed.
+    Corrupted,
+    /// Marked.
+    Marked,
+}
+
+/// An entry of a cell's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Logged {
+    /// When it arrived, in nanoseconds since the start.
+    pub at: Nanos,
+    /// Which of the packets that came in, from 0 on.
+    pub packet: u64,
+    /// What happened.
+    pub fate: Fate,
+    /// What the packet says it is.
+    pub identity: u64,
+}
+
+/// A packet's own name, for the log.
+pub trait Identity {
+    /// What a segment says it is: a sequence number where there is one.
+    fn identity(&self, segment: u16) -> u64;
+}
+
+/// One thing that a path does.
+#[derive(Debug)]
+pub struct Cell<P> {
+    law: Law,
+    changes: VecDeque<(Nanos, Law)>,
+    random: ChaCha8Rng,
+    /// Which bits are changed: chance of its own, so that it does not matter how packets travel together.
+    bits: ChaCha8Rng,
+    state: State,
+    held: VecDeque<Held<P>>,
+    truth: Truth,
+    log: Option<VecDeque<Logged>>,
+    log_length: usize,
+}
+
+#[derive(Debug)]
+struct Held<P> {
+    item: Item<P>,
+    /// Leaves when so many packets have come in.
+    until: u64,
+    deadline: Nanos,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the last packet will have left, and the remainder of a nanosecond in units of 1 / rate.
+    free: Nanos,
+    remainder: u64,
+    /// Latest departure of a delay that keeps the order.
+    latest: Nanos,
+    /// Packets before the next one that chance hits; none where that is not drawn yet.
+    before: Option<u64>,
+    bad: bool,
+    /// Times of loss that have not come.
+    next_time: usize,
+    /// The episode at hand or to come.
+    episode: Option<(Nanos, Nanos)>,
+    /// Bits of the window that is measured, the window's beginning, and whether the one before was too fast.
+    window: (u64, Nanos),
+    fast: bool,
+    /// Tokens in bits times nanoseconds, and when they were counted.
+    tokens: Option<(u128, Nanos)>,
+}
+
+/// Where packets go that leave a cell.
+pub struct Outcome<P> {
+    /// Go on.
+    pub passed: Vec<Item<P>>,
+    /// Were too long, and their senders are to be told the longest length.
+    pub refused: Vec<(Item<P>, u32)>,
+    /// When what is held back leaves at the latest.
+    pub wake: Option<Nanos>,
+}
+
+impl<P> Default for Outcome<P> {
+    fn default() -> Outcome<P> {
+        Outcome {
+            passed: Vec::new(),
+            refused: Vec::new(),
+            wake: None,
+        }
+    }
+}
+
+impl<P: Clone + Identity> Cell<P> {
+    /// A cell whose chance follows from `seed`.
+    pub fn new(law: Law, seed: u64) -> Cell<P> {
+        let mut bits = ChaCha8Rng::seed_from_u64(seed);
+        bits.set_stream(1);
+        Cell {
+            bits,
+            law,
+            changes: VecDeque::new(),
+            random: ChaCha8Rng::seed_from_u64(seed),
+            state: State::default(),
+            held: VecDeque::new(),
+            truth: Truth::default(),
+            log: None,
+            log_length: 0,
+        }
+    }
+
+    /// Its law becomes another one at a time; times must ascend.
+    pub fn change_at(&mut self, at: Nanos, law: Law) {
+        self.changes.push_back((at, law));
+    }
+
+    /// Its law becomes another one now.
+    pub fn change(&mut self, law: Law) {
+        self.law = law;
+        // What was drawn by the old law counts no more.
+        self.state.before = None;
+        self.state.tokens = None;
+        self.state.episode = None;
+    }
+
+    /// Its law.
+    pub fn law(&self) -> &Law {
+        &self.law
+    }
+
+    /// What it did.
+    pub fn truth(&self) -> &Truth {
+        &self.truth
+    }
+
+    /// Notes from now on what happens to which packet: the last so many entries.
+    pub fn log(&mut self, entries: usize) {
+        self.log_length = entries;
+        self.log = (entries > 0).then(VecDeque::new);
+    }
+
+    /// The entries since it was asked last.
+    pub fn take_log(&mut self) -> Vec<Logged> {
+        self.log
+            .as_mut()
+            .map_or_else(Vec::new, |log| log.drain(..).collect())
+    }
+
+    /// Lets an item through, or what the law leaves of it. Items come in the order of their times.
+    pub fn take(&mut self, item: Item<P>, out: &mut Outcome<P>) {
+        let at = item.piece.at;
+        while let Some((_, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
+            self.change(law);
+        }
+        let count = u64::from(item.piece.count);
+        let first = self.truth.packets;
+        self.truth.packets += count;
+        self.truth.bytes += item.bytes();
+        match self.law.clone() {
+            Law::Delay {
+                delay,
+                jitter,
+                shape,
+                reorders,
+            } => self.delay(&item, (delay, jitter, shape, reorders), out),
+            Law::Rate { .. } | Law::Police { .. } | Law::Loss(Loss::Above { .. }) => {
+                self.one_by_one(&item, first, out);
+            }
+            Law::Mtu { bytes, tells } => self.measure(&item, first, (bytes, tells), out),
+            Law::Loss(loss) => self.lose(&item, first, &loss, out),
+            Law::Duplicate { fraction } => {
+                // The copy comes right behind.
+                let (mut rest, mut taken) = (Some(item.piece), 0);
+                for place in self.hits(&item, fraction) {
+                    self.truth.duplicated += 1;
+                    self.note(&item, place, first, Fate::Duplicated);
+                    let parts = rest.map(|rest| rest.split(place + 1 - taken));
+                    out.passed
+                        .extend(parts.and_then(|(head, _)| Some(item.with(head?))));
+                    out.passed.push(item.only(place));
+                    (rest, taken) = (parts.and_then(|(_, tail)| tail), place + 1);
+                }
+                out.passed.extend(rest.map(|rest| item.with(rest)));
+            }
+            Law::Reorder { fraction, until } => self.hold(&item, first, (fraction, until), out),
+            Law::Corrupt { fraction } => {
+                let hits = self.hits(&item, fraction);
+                self.change_each(&item, first, &hits, Fate::Corrupted, out);
+            }
+            Law::Mark { fraction } => {
+                let hits = self.hits(&item, fraction);
+                self.change_each(&item, first, &hits, Fate::Marked, out);
+            }
+        }
+    }
+
+    /// What was held back until now leaves.
+    pub fn wake(&mut self, now: Nanos, out: &mut Outcome<P>) {
+        while let Some(held) = self.held.pop_front_if(|held| held.deadline <= now) {
+            let mut item = held.item;
+            item.piece.at = item.piece.at.max(held.deadline);
+            out.passed.push(item);
+        }
+        out.wake = self.held.iter().map(|held| held.deadline).min();
+    }
+
+    fn note(&mut self, item: &Item<P>, place: u16, first: u64, fate: Fate) {
+        let Some(log) = &mut self.log else {
+            return;
+        };
+        if log.len() >= self.log_length {
+            log.pop_front();
+        }
+        log.push_back(Logged {
+            at: item.piece.at,
+            packet: first + u64::from(place),
+            fate,
+            identity: item.packet.identity(item.piece.first + place),
+        });
+    }
+
+    fn dropped(&mut self, item: &Item<P>, place: u16, first: u64) {
+        self.truth.dropped += 1;
+        self.truth.dropped_bytes += u64::from(item.train.bytes_of(item.piece.first + place));
+        self.note(item, place, first, Fate::Dropped);
+    }
+
+    fn delay(
+        &mut self,
+        item: &Item<P>,
+        (delay, jitter, shape, reorders): (Nanos, Nanos, Shape, bool),
+        out: &mut Outcome<P>,
+    ) {
+        if jitter == Nanos(0) {
+            out.passed.push(item.at(item.piece.at.plus(delay)));
+            return;
+        }
+        for place in 0..item.piece.count {
+            let extra = self.jitter(jitter, shape);
+            let mut at = item.piece.at.plus(delay).plus(extra);
+            if !reorders {
+                at = at.max(self.state.latest);
+                self.state.latest = at;
+            }
+            out.passed.push(item.only(place).at(at));
+        }
+    }
+
+    fn jitter(&mut self, jitter: Nanos, shape: Shape) -> Nanos {
+        let chance: f64 = self.random.random();
+        let factor = match shape {
+            Shape::Uniform => chance,
+            // Box and Muller.
+            Shape::Normal => {
+                let other: f64 = self.random.random();
+                let radius = (-2.0 * (1.0 - chance).ln()).sqrt();
+                (radius * (std::f64::consts::TAU * other).cos()).abs()
+            }
+            // Lomax: mean scale / (shape - 1).
+            Shape::Pareto => 2.0 * ((1.0 - chance).powf(-1.0 / 3.0) - 1.0),
+        };
+        Nanos((jitter.0 as f64 * factor) as u64)
+    }
+
+    /// Laws that look at each packet's time and length.
+    fn one_by_one(&mut self, item: &Item<P>, first: u64, out: &mut Outcome<P>) {
+        for place in 0..item.piece.count {
+            let bytes = item.train.bytes_of(item.piece.first + place);
+            let at = item.piece.at;
+            let passed = match self.law.clone() {
+                Law::Rate {
+                    rate,
+                    buffer,
+                    overhead,
+                    mark,
+                } => self.queue(at, bytes, (rate.get(), buffer, overhead)).map(
+                    |(departs, waited)| {
+                        let mut one = item.only(place).at(departs);
+                        if mark.is_some_and(|mark| waited > mark) {
+                            one.piece.marks.congestion = true;
+                        }
+                        one
+                    },
+                ),
+                Law::Police {
+                    rate,
+                    burst,
+                    overhead,
+                } => self
+                    .has_tokens(at, bytes + overhead, rate.get(), burst)
+                    .then(|| item.only(place)),
+                Law::Loss(Loss::Above {
+                    rate,
+                    window,
+                    overhead,
+                    fraction,
+                }) => {
+                    let fast = self.is_fast(at, bytes + overhead, rate.get(), window);
+                    let lost = fast && self.falls(fraction);
+                    (!lost).then(|| item.only(place))
+                }
+                _ => Some(item.only(place)),
+            };
+            match passed {
+                Some(one) => {
+                    if one.piece.marks.congestion && !item.piece.marks.congestion {
+                        self.truth.marked += 1;
+                        self.note(item, place, first, Fate::Marked);
+                    }
+                    out.passed.push(one);
+                }
+                None => self.dropped(item, place, first),
+            }
+        }
+    }
+
+    /// When a packet will have left, and how long it waits before that; none if it finds no room.
+    fn queue(
+        &mut self,
+        at: Nanos,
+        bytes: u32,
+        (rate, buffer, overhead): (u64, u64, u32),
+    ) -> Option<(Nanos, Nanos)> {
+        let state = &mut self.state;
+        if state.free < at {
+            (state.free, state.remainder) = (at, 0);
+        }
+        let waits = state.free.since(at);
+        let backlog = u64::try_from(u128::from(waits.0) * u128::from(rate) / 8_000_000_000)
+            .unwrap_or(u64::MAX);
+        let wire = u64::from(bytes) + u64::from(overhead);
+        // What is being sent does not wait.
+        if backlog > 0 && backlog.saturating_add(wire) > buffer.max(wire) {
+            return None;
+        }
+        self.truth.backlog_max = self.truth.backlog_max.max(backlog.saturating_add(wire));
+        let bits = u128::from(wire) * 8_000_000_000 + u128::from(state.remainder);
+        let nanos = bits / u128::from(rate);
+        state.remainder = (bits % u128::from(rate)) as u64;
+        state.free = state
+            .free
+            .plus(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+        Some((state.free, waits))
+    }
+
+    fn has_tokens(&mut self, at: Nanos, bytes: u32, rate: u64, burst: u64) -> bool {
+        // In bits times a billion, so that nothing is rounded.
+        let full = u128::from(burst) * 8_000_000_000;
+        let (tokens, counted) = self.state.tokens.unwrap_or((full, at));
+        let gained = u128::from(at.since(counted).0) * u128::from(rate);
+        let tokens = (tokens + gained).min(full);
+        let costs = u128::from(bytes) * 8_000_000_000;
+        let enough = tokens >= costs;
+        let left = if enough { tokens - costs } else { tokens };
+        self.state.tokens = Some((left, at));
+        enough
+    }
+
+    /// Whether the window before this one was faster than the rate, or this one already is.
+    fn is_fast(&mut self, at: Nanos, bytes: u32, rate: u64, window: Nanos) -> bool {
+        let state = &mut self.state;
+        let allowed = (u128::from(rate) * u128::from(window.0) / 1_000_000_000) as u64;
+        let (bits, begun) = state.window;
+        let passed = at.since(begun).0;
+        if passed >= window.0 {
+            // A window that has been over for long was followed by silence.
+            state.fast = bits > allowed && passed < 2 * window.0;
+            let whole = passed / window.0.max(1);
+            state.window = (0, Nanos(begun.0 + whole * window.0));
+        }
+        state.window.0 += 8 * u64::from(bytes);
+        state.fast || state.window.0 > allowed
+    }
+
+    fn measure(
+        &mut self,
+        item: &Item<P>,
+        first: u64,
+        (longest, tells): (u32, bool),
+        out: &mut Outcome<P>,
+    ) {
+        let longest = longest.saturating_add(item.link_header);
+        let segments = 0..item.piece.count;
+        let too_long = |place: &u16| item.train.bytes_of(item.piece.first + place) > longest;
+        let dropped: Vec<u16> = segments.filter(too_long).collect();
+        if let (Some(one), true) = (dropped.first(), tells) {
+            let told = longest - item.link_header;
+            out.refused.push((item.only(*one), told));
+        }
+        for place in &dropped {
+            self.dropped(item, *place, first);
+        }
+        without(item, &dropped, out);
+    }
+
+    fn lose(&mut self, item: &Item<P>, first: u64, loss: &Loss, out: &mut Outcome<P>) {
+        let count = item.piece.count;
+        let lost: Vec<u16> = match loss {
+            Loss::Every {
+                period,
+                first: begin,
+            } => {
+                let is_hit = |place: &u16| {
+                    let number = first + u64::from(*place);
+                    number >= *begin && (number - begin).is_multiple_of((*period).max(1))
+                };
+                (0..count).filter(is_hit).collect()
+            }
+            Loss::At(times) => {
+                let mut lost = Vec::new();
+                while let Some(time) = times.get(self.state.next_time)
+                    && *time <= item.piece.at
+                    && lost.len() < usize::from(count)
+                {
+                    lost.push(lost.len() as u16);
+                    self.state.next_time += 1;
+                }
+                lost
+            }
+            Loss::Random { fraction } => self.hits(item, *fraction),
+            Loss::Bursts {
+                begins,
+                ends,
+                good,
+                bad,
+            } => (0..count)
+                .filter(|_| {
+                    let changes = if self.state.bad { *ends } else { *begins };
+                    if self.falls(changes) {
+                        self.state.bad = !self.state.bad;
+                    }
+                    let loss = if self.state.bad { *bad } else { *good };
+                    self.falls(loss)
+                })
+                .collect(),
+            Loss::Within { times, fraction } => {
+                if self.is_within(times, item.piece.at) {
+                    self.hits(item, *fraction)
+                } else {
+                    Vec::new()
+                }
+            }
+            // Packet by packet elsewhere.
+            Loss::Above { .. } => Vec::new(),
+        };
+        for place in &lost {
+            self.dropped(item, *place, first);
+        }
+        without(item, &lost, out);
+    }
+
+    fn is_within(&mut self, times: &Times, at: Nanos) -> bool {
+        match *times {
+            Times::Once { from, to } => (from..to).contains(&at),
+            Times::Periodic {
+                period,
+                length,
+                first,
+            } => at >= first && at.since(first).0 % period.0.max(1) < length.0,
+            Times::Episodes { on, off } => loop {
+                let (from, to) = match self.state.episode {
+                    Some(episode) => episode,
+                    None => (Nanos(0), Nanos(0)),
+                };
+                if at < to {
+                    return at >= from;
+                }
+                // At least a nanosecond each, so that this ends.
+                let from = to.plus(Nanos(self.exponential(off) + 1));
+                let to = from.plus(Nanos(self.exponential(on) + 1));
+                self.state.episode = Some((from, to));
+            },
+        }
+    }
+
+    fn exponential(&mut self, mean: Nanos) -> u64 {
+        let chance: f64 = self.random.random();
+        (-(1.0 - chance).ln() * mean.0 as f64) as u64
+    }
+
+    fn hold(
+        &mut self,
+        item: &Item<P>,
+        first: u64,
+        (fraction, until): (f64, Until),
+        out: &mut Outcome<P>,
+    ) {
+        let hits = self.hits(item, fraction);
+        let mut passed = 0;
+        let mut next = hits.iter().copied().peekable();
+        while passed < item.piece.count {
+            // What was held back leaves behind the packet that it waited for.
+            let number = first + u64::from(passed);
+            if next.next_if_eq(&passed).is_some() {
+                self.truth.held += 1;
+                self.note(item, passed, first, Fate::Held);
+                let one = item.only(passed);
+                match until {
+                    Until::Time(time) => out.passed.push(one.at(one.piece.at.plus(time))),
+                    Until::Passed(distance) => {
+                        let deadline = one.piece.at.plus(LONGEST_HELD);
+                        out.wake = Some(out.wake.map_or(deadline, |wake| wake.min(deadline)));
+                        self.held.push_back(Held {
+                            item: one,
+                            until: number + u64::from(distance),
+                            deadline,
+                        });
+                    }
+                }
+            } else {
+                out.passed.push(item.only(passed));
+            }
+            while let Some(held) = self.held.pop_front_if(|held| held.until <= number) {
+                out.passed.push(held.item.at(item.piece.at));
+            }
+            passed += 1;
+        }
+    }
+
+    fn change_each(
+        &mut self,
+        item: &Item<P>,
+        first: u64,
+        hits: &[u16],
+        fate: Fate,
+        out: &mut Outcome<P>,
+    ) {
+        if hits.is_empty() {
+            out.passed.push(item.clone());
+            return;
+        }
+        for place in 0..item.piece.count {
+            let mut one = item.only(place);
+            if hits.contains(&place) {
+                match fate {
+                    Fate::Corrupted => {
+                        one.piece.marks.corrupt = Some(self.bits.next_u64());
+                        self.truth.corrupted += 1;
+                    }
+                    _ => {
+                        one.piece.marks.congestion = true;
+                        self.truth.marked += 1;
+                    }
+                }
+                self.note(item, place, first, fate);
+            }
+            out.passed.push(one);
+        }
+    }
+
+    /// Which of an item's segments chance hits. The distance to the next is drawn, so that long trains cost no more.
+    fn hits(&mut self, item: &Item<P>, fraction: f64) -> Vec<u16> {
+        let mut hits = Vec::new();
+        if fraction <= 0.0 {
+            return hits;
+        }
+        let count = u64::from(item.piece.count);
+        let mut place = 0;
+        loop {
+            let before = match self.state.before {
+                Some(before) => before,
+                None => self.distance(fraction),
+            };
+            if place + before >= count {
+                self.state.before = Some(place + before - count);
+                return hits;
+            }
+            place += before;
+            hits.push(place as u16);
+            place += 1;
+            self.state.before = None;
+        }
+    }
+
+    /// Packets that chance passes over before it hits one (geometric).
+    fn distance(&mut self, fraction: f64) -> u64 {
+        if fraction >= 1.0 {
+            return 0;
+        }
+        let chance: f64 = self.random.random();
+        let distance = (1.0 - chance).ln() / (-fraction).ln_1p();
+        distance.min(1e18) as u64
+    }
+
+    fn falls(&mut self, fraction: f64) -> bool {
+        fraction > 0.0 && self.random.random_bool(fraction.min(1.0))
+    }
+}
+
+/// What is left of an item without some of its segments (ascending).
+fn without<P: Clone>(item: &Item<P>, dropped: &[u16], out: &mut Outcome<P>) {
+    let mut rest = Some(item.piece);
+    let mut taken = 0;
+    for place in dropped {
+        let Some(piece) = rest else {
+            return;
+        };
+        let (head, tail) = piece.split(place - taken);
+        out.passed.extend(head.map(|piece| item.with(piece)));
+        let after = tail.and_then(|tail| tail.split(1).1);
+        rest = after;
+        taken = place + 1;
+    }
+    out.passed.extend(rest.map(|piece: Piece| item.with(piece)));
+}

@@ -1,0 +1,268 @@
+//! What a path does to one numbered flow, decided by seeded chance and counted as the truth that a receiver's
+//! accounting is held against.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+/// What the path does, as fractions of the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Impairment {
+    /// Lost.
+    pub loss: f64,
+    /// Delivered twice.
+    pub duplicate: f64,
+    /// Held back until so many later packets have passed.
+    pub reorder: f64,
+    /// How many packets overtake one that is held back.
+    pub distance: u64,
+}
+
+/// What a path did to the packets of one flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Truth {
+    /// Packets that came in.
+    pub offered: u64,
+    /// Packets that went out once or twice.
+    pub delivered: u64,
+    /// Lost between the first and the last that were delivered.
+    pub lost: u64,
+    /// Lost before the first that was delivered.
+    pub lost_before: u64,
+    /// Lost after the last that was delivered.
+    pub lost_after: u64,
+    /// Second copies that went out.
+    pub duplicates: u64,
+    /// Packets (without second copies) that went out after one with a higher number: RFC 4737's Type-P-Reordered.
+    pub reordered: u64,
+    /// Runs of consecutive lost packets between the first and the last delivered: length to count.
+    pub runs: BTreeMap<u64, u64>,
+}
+
+/// The path of one flow.
+#[derive(Debug)]
+pub struct Path {
+    impairment: Impairment,
+    random: ChaCha8Rng,
+    held: VecDeque<Held>,
+    passed: u64,
+    highest: Option<u64>,
+    /// Lost since the last delivered packet, in the order of the numbers.
+    run: u64,
+    truth: Truth,
+}
+
+#[derive(Debug)]
+struct Held {
+    number: u64,
+    packet: Vec<u8>,
+    /// Leaves when so many packets have gone by.
+    until: u64,
+}
+
+impl Path {
+    /// A path whose choices follow from `seed`.
+    pub fn new(impairment: Impairment, seed: u64) -> Path {
+        Path {
+            impairment,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            held: VecDeque::new(),
+            passed: 0,
+            highest: None,
+            run: 0,
+            truth: Truth::default(),
+        }
+    }
+
+    /// A packet enters, numbered in the order of the sender (each number once, ascending); `emit` is
+    /// called for each packet that leaves now.
+    pub fn push(&mut self, number: u64, packet: &[u8], mut emit: impl FnMut(&[u8])) {
+        self.truth.offered += 1;
+        if self.falls(self.impairment.loss) {
+            self.run += 1;
+            return;
+        }
+        self.survived();
+        if self.falls(self.impairment.reorder) {
+            self.held.push_back(Held {
+                number,
+                packet: packet.to_vec(),
+                until: self.passed + self.impairment.distance,
+            });
+        } else {
+            self.deliver(number, packet, &mut emit);
+        }
+        while let Some(held) = self.held.pop_front_if(|held| held.until <= self.passed) {
+            self.deliver(held.number, &held.packet, &mut emit);
+        }
+    }
+
+    /// The sender has ended: what is held back leaves.
+    pub fn flush(&mut self, mut emit: impl FnMut(&[u8])) {
+        while let Some(held) = self.held.pop_front() {
+            self.deliver(held.number, &held.packet, &mut emit);
+        }
+    }
+
+    /// What was done so far. Complete after [`Path::flush`].
+    pub fn truth(&self) -> Truth {
+        Truth {
+            lost_after: self.run,
+            ..self.truth.clone()
+        }
+    }
+
+    /// The lost packets before this one lie between two survivors, or before the first.
+    fn survived(&mut self) {
+        let run = std::mem::take(&mut self.run);
+        if self.truth.delivered == 0 && self.held.is_empty() {
+            self.truth.lost_before = run;
+        } else if run > 0 {
+            self.truth.lost += run;
+            *self.truth.runs.entry(run).or_default() += 1;
+        }
+    }
+
+    fn deliver(&mut self, number: u64, packet: &[u8], emit: &mut impl FnMut(&[u8])) {
+        emit(packet);
+        self.passed += 1;
+        self.truth.delivered += 1;
+        if self.highest.is_some_and(|highest| number < highest) {
+            self.truth.reordered += 1;
+        }
+        self.highest = self.highest.max(Some(number));
+        if self.falls(self.impairment.duplicate) {
+            emit(packet);
+            self.truth.duplicates += 1;
+        }
+    }
+
+    fn falls(&mut self, fraction: f64) -> bool {
+        fraction > 0.0 && self.random.random_bool(fraction.min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(impairment: Impairment, seed: u64, count: u64) -> (Vec<u64>, Truth) {
+        let mut path = Path::new(impairment, seed);
+        let mut out = Vec::new();
+        let mut emit = |packet: &[u8]| out.push(u64::from_le_bytes(packet.try_into().unwrap()));
+        for number in 0..count {
+            path.push(number, &number.to_le_bytes(), &mut emit);
+        }
+        path.flush(&mut emit);
+        (out, path.truth())
+    }
+
+    #[test]
+    fn a_clean_path_changes_nothing() {
+        let clean = Impairment {
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            distance: 3,
+        };
+        let (out, truth) = run(clean, 1, 100);
+        assert_eq!(out, (0..100).collect::<Vec<_>>());
+        assert_eq!(
+            truth,
+            Truth {
+                offered: 100,
+                delivered: 100,
+                ..Truth::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_packet_held_back_is_overtaken_by_as_many_as_said() {
+        let all = Impairment {
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.02,
+            distance: 5,
+        };
+        let (out, truth) = run(all, 4, 10_000);
+        assert_eq!(out.len(), 10_000);
+        assert!(truth.reordered > 100);
+        let mut as_far_as_said = 0;
+        for (place, number) in out.iter().enumerate() {
+            let overtaken = out[..place].iter().filter(|other| *other > number).count();
+            assert!(overtaken <= 5, "{number} was overtaken by {overtaken}");
+            as_far_as_said += u64::from(overtaken == 5);
+        }
+        // Less only where two are held back together, or at the end.
+        assert!(
+            as_far_as_said * 10 > truth.reordered * 8,
+            "{as_far_as_said}"
+        );
+    }
+
+    #[test]
+    fn every_impairment_happens_as_often_as_asked() {
+        let asked = Impairment {
+            loss: 0.1,
+            duplicate: 0.05,
+            reorder: 0.03,
+            distance: 4,
+        };
+        let count = 200_000;
+        let (_, truth) = run(asked, 11, count);
+        let lost = truth.lost + truth.lost_before + truth.lost_after;
+        assert_eq!(truth.offered, truth.delivered + lost);
+        for (happened, of, fraction) in [
+            (lost, count, 0.1),
+            (truth.duplicates, truth.delivered, 0.05),
+            // One held back is late unless the four after it are held back, too: never here.
+            (truth.reordered, truth.delivered, 0.03),
+        ] {
+            let sigma = (of as f64 * fraction * (1.0 - fraction)).sqrt();
+            let off = happened as f64 - of as f64 * fraction;
+            assert!(off.abs() < 4.0 * sigma, "{happened} of {of}, {fraction}");
+        }
+    }
+
+    #[test]
+    fn what_happens_follows_from_the_seed() {
+        let all = Impairment {
+            loss: 0.1,
+            duplicate: 0.1,
+            reorder: 0.1,
+            distance: 3,
+        };
+        assert_eq!(run(all, 5, 2000), run(all, 5, 2000));
+        assert_ne!(run(all, 5, 2000).0, run(all, 6, 2000).0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_truth_is_what_comes_out(
+            loss in 0.0f64..0.6, duplicate in 0.0f64..0.3, reorder in 0.0f64..0.3,
+            distance in 1u64..20, seed: u64, count in 1u64..400,
+        ) {
+            let (out, truth) = run(Impairment { loss, duplicate, reorder, distance }, seed, count);
+            let unique: std::collections::BTreeSet<u64> = out.iter().copied().collect();
+            prop_assert_eq!(truth.delivered, unique.len() as u64);
+            prop_assert_eq!(truth.duplicates, out.len() as u64 - truth.delivered);
+            if let (Some(first), Some(last)) = (unique.first(), unique.last()) {
+                prop_assert_eq!(truth.lost_before, *first);
+                prop_assert_eq!(truth.lost_after, count - 1 - last);
+                prop_assert_eq!(truth.lost, last - first + 1 - truth.delivered);
+                let in_runs: u64 = truth.runs.iter().map(|(length, count)| length * count).sum();
+                prop_assert_eq!(in_runs, truth.lost);
+            }
+            let mut seen = std::collections::BTreeSet::new();
+            let reordered = out.iter().filter(|number| {
+                let late = seen.last().is_some_and(|highest| *number < highest);
+                seen.insert(**number) && late
+            }).count() as u64;
+            prop_assert_eq!(truth.reordered, reordered);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Cells in a row, routes over them, and the packets that are under way: what happens when, without a clock.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::cell::{Cell, Identity, Logged, Outcome, Truth};
+use super::law::Law;
+use super::train::{Piece, Train};
+use crate::time::Nanos;
+
+/// Segments of a packet between two cells.
+#[derive(Clone, Debug)]
+pub struct Item<P> {
+    /// The packet.
+    pub packet: P,
+    /// What it is made of.
+    pub train: Train,
+    /// The segments.
+    pub piece: Piece,
+    /// Bytes of the link-layer header in each.
+    pub link_header: u32,
+    route: usize,
+    /// Stages of the route that lie behind it.
+    position: usize,
+}
+
+impl<P> Item<P> {
+    /// Bytes of the segments.
+    pub fn bytes(&self) -> u64 {
+        self.train.bytes_of_all(self.piece.first, self.piece.count)
+    }
+}
+
+impl<P: Clone> Item<P> {
+    /// Other segments of the same packet.
+    pub fn with(&self, piece: Piece) -> Item<P> {
+        Item {
+            piece,
+            ..self.clone()
+        }
+    }
+
+    /// One of the segments.
+    pub fn only(&self, place: u16) -> Item<P> {
+        self.with(Piece {
+            first: self.piece.first + place,
+            count: 1,
+            ..self.piece
+        })
+    }
+
+    /// The same at another time.
+    pub fn at(&self, at: Nanos) -> Item<P> {
+        self.with(Piece { at, ..self.piece })
+    }
+}
+
+/// What leaves the network.
+#[derive(Debug)]
+pub enum Output<P> {
+    /// Segments have come to the end of their route.
+    Delivered {
+        /// The route.
+        route: usize,
+        /// The packet.
+        packet: P,
+        /// Its segments: which, and when they arrive.
+        piece: Piece,
+    },
+    /// A segment was longer than a cell lets through, and its sender is to be told so.
+    TooLong {
+        /// The route.
+        route: usize,
+        /// The packet.
+        packet: P,
+        /// Longest length, without link-layer header.
+        longest: u32,
+    },
+}
+
+/// Cells that are passed one after the other.
+#[derive(Debug)]
+struct Stage<P> {
+    cells: Vec<Cell<P>>,
+}
+
+/// Where a cell is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellId {
+    stage: usize,
+    cell: usize,
+}
+
+/// Lines of cells, and what is under way on them.
+#[derive(Debug)]
+pub struct Network<P> {
+    stages: Vec<Stage<P>>,
+    routes: Vec<Vec<usize>>,
+    events: BinaryHeap<Event<P>>,
+    /// Events so far: what comes at the same time goes in the order in which it came.
+    count: u64,
+    /// Bytes under way.
+    under_way: u64,
+}
+
+/// A line: what packets pass in one direction of a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    stages: Vec<usize>,
+    /// Its cells in their order.
+    pub cells: Vec<CellId>,
+}
+
+#[derive(Debug)]
+struct Event<P> {
+    at: Nanos,
+    number: u64,
+    what: What<P>,
+}
+
+#[derive(Debug)]
+enum What<P> {
+    Arrives(Item<P>),
+    /// Something is held back until now at the latest.
+    Wakes(CellId),
+}
+
+impl<P: Clone + Identity> Default for Network<P> {
+    fn default() -> Network<P> {
+        Network::new()
+    }
+}
+
+impl<P: Clone + Identity> Network<P> {
+    /// Nothing.
+    pub fn new() -> Network<P> {
+        Network {
+            stages: Vec::new(),
+            routes: Vec::new(),
+            events: BinaryHeap::new(),
+            count: 0,
+            under_way: 0,
+        }
+    }
+
+    /// Adds a line of these laws, whose chance follows from `seed`.
+    pub fn line(&mut self, laws: impl IntoIterator<Item = Law>, seed: u64) -> Line {
+        let mut line = Line::default();
+        let mut open = false;
+        for (number, law) in laws.into_iter().enumerate() {
+            if !open {
+                line.stages.push(self.stages.len());
+                self.stages.push(Stage { cells: Vec::new() });
+            }
+            // What comes after must see packets in their new order.
+            open = !law.disorders();
+            let stage = self.stages.len() - 1;
+            let cells = &mut self.stages[stage].cells;
+            line.cells.push(CellId {
+                stage,
+                cell: cells.len(),
+            });
+            let mixed = seed
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .wrapping_add(number as u64);
+            cells.push(Cell::new(law, mixed));
+        }
+        line
+    }
+
+    /// Adds a route over lines.
+    pub fn route(&mut self, lines: &[&Line]) -> usize {
+        let stages = lines.iter().flat_map(|line| line.stages.iter().copied());
+        self.routes.push(stages.collect());
+        self.routes.len() - 1
+    }
+
+    /// A cell.
+    pub fn cell(&self, id: CellId) -> &Cell<P> {
+        &self.stages[id.stage].cells[id.cell]
+    }
+
+    /// A cell, to be changed. A law that lets packets overtake takes the place of one that does not only where no
+    /// other cell of the line follows: give such a cell its law in the plan.
+    pub fn cell_mut(&mut self, id: CellId) -> &mut Cell<P> {
+        &mut self.stages[id.stage].cells[id.cell]
+    }
+
+    /// What a cell did.
+    pub fn truth(&self, id: CellId) -> &Truth {
+        self.cell(id).truth()
+    }
+
+    /// What a cell noted since it was asked last.
+    pub fn take_log(&mut self, id: CellId) -> Vec<Logged> {
+        self.cell_mut(id).take_log()
+    }
+
+    /// Bytes that are under way.
+    pub fn under_way(&self) -> u64 {
+        self.under_way
+    }
+
+    /// A packet sets out at `now`. What comes of it is told by [`Network::advance`].
+    pub fn offer(&mut self, now: Nanos, route: usize, packet: P, train: Train, link_header: u32) {
+        let item = Item {
+            packet,
+            train,
+            piece: Piece::whole(now, &train),
+            link_header,
+            route,
+            position: 0,
+        };
+        self.under_way += item.bytes();
+        self.push(now, What::Arrives(item));
+    }
+
+    /// When something happens next.
+    pub fn next(&self) -> Option<Nanos> {
+        self.events.peek().map(|event| event.at)
+    }
+
+    /// Everything happens that is due by `now`; what leaves goes to `output`, in the order of time.
+    pub fn advance(&mut self, now: Nanos, mut output: impl FnMut(Output<P>)) {
+        while self.next().is_some_and(|next| next <= now) {
+            let Some(event) = self.events.pop() else {
+                return;
+            };
+            match event.what {
+                What::Arrives(item) => self.arrive(item, &mut output),
+                What::Wakes(id) => {
+                    let mut outcome = Outcome::default();
+                    self.cell_mut(id).wake(event.at, &mut outcome);
+                    self.settle(id, outcome);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, item: Item<P>, output: &mut impl FnMut(Output<P>)) {
+        let Some(stage) = self.routes[item.route].get(item.position).copied() else {
+            self.under_way -= item.bytes();
+            output(Output::Delivered {
+                route: item.route,
+                packet: item.packet,
+                piece: item.piece,
+            });
+            return;
+        };
+        let mut items = vec![item];
+        let cells = self.stages[stage].cells.len();
+        for cell in 0..cells {
+            let id = CellId { stage, cell };
+            let before: u64 = items.iter().map(Item::bytes).sum();
+            let mut outcome = Outcome::default();
+            for item in items.drain(..) {
+                self.cell_mut(id).take(item, &mut outcome);
+            }
+            let after: u64 = outcome.passed.iter().map(Item::bytes).sum();
+            self.under_way = (self.under_way + after).saturating_sub(before);
+            if let Some(wake) = outcome.wake {
+                self.push(wake, What::Wakes(id));
+            }
+            for (item, longest) in outcome.refused {
+                output(Output::TooLong {
+                    route: item.route,
+                    packet: item.packet,
+                    longest,
+                });
+            }
+            items = outcome.passed;
+        }
+        for item in items {
+            self.go_on(item);
+        }
+    }
+
+    /// What was held back goes on: a cell that holds back is the last of its stage.
+    fn settle(&mut self, id: CellId, outcome: Outcome<P>) {
+        if let Some(wake) = outcome.wake {
+            self.push(wake, What::Wakes(id));
+        }
+        for item in outcome.passed {
+            self.under_way += item.bytes();
+            self.go_on(item);
+        }
+    }
+
+    fn go_on(&mut self, mut item: Item<P>) {
+        item.position += 1;
+        self.push(item.piece.at, What::Arrives(item));
+    }
+
+    fn push(&mut self, at: Nanos, what: What<P>) {
+        self.count += 1;
+        self.events.push(Event {
+            at,
+            number: self.count,
+            what,
+        });
+    }
+}
+
+impl<P> PartialEq for Event<P> {
+    fn eq(&self, other: &Event<P>) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<P> Eq for Event<P> {}
+
+impl<P> PartialOrd for Event<P> {
+    fn partial_cmp(&self, other: &Event<P>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<P> Ord for Event<P> {
+    /// The earliest is the greatest, as heaps give.
+    fn cmp(&self, other: &Event<P>) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}

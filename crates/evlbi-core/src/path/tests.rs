@@ -1,0 +1,524 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::rate::BitRate;
+use crate::time::Nanos;
+
+impl Identity for u64 {
+    fn identity(&self, segment: u16) -> u64 {
+        self + u64::from(segment)
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+fn rate(bits: u64) -> BitRate {
+    BitRate::new(bits).unwrap()
+}
+
+/// What arrives of packets that are offered at these times, as (time, number), and the network.
+fn carried(
+    laws: Vec<Law>,
+    offered: impl IntoIterator<Item = (u64, Train)>,
+) -> (Vec<(u64, u64)>, Network<u64>, Line) {
+    let mut network = Network::new();
+    let line = network.line(laws, 1);
+    let route = network.route(&[&line]);
+    let mut arrived = Vec::new();
+    let mut take = |output| {
+        if let Output::Delivered { packet, piece, .. } = output {
+            for segment in piece.first..piece.first + piece.count {
+                arrived.push((piece.at.0, packet + u64::from(segment)));
+            }
+        }
+    };
+    let mut number = 0;
+    for (at, train) in offered {
+        network.advance(Nanos(at), &mut take);
+        network.offer(Nanos(at), route, number, train, 14);
+        number += u64::from(train.count);
+    }
+    network.advance(Nanos(u64::MAX), &mut take);
+    assert_eq!(network.under_way(), 0);
+    (arrived, network, line)
+}
+
+/// Packets of so many bytes, so far apart.
+fn steady(count: u64, bytes: u32, apart: u64) -> impl Iterator<Item = (u64, Train)> {
+    (0..count).map(move |number| (number * apart, Train::single(bytes)))
+}
+
+fn delay(delay: u64) -> Law {
+    Law::Delay {
+        delay: Nanos(delay),
+        jitter: Nanos(0),
+        shape: Shape::Uniform,
+        reorders: false,
+    }
+}
+
+#[test]
+fn a_delay_is_exact() {
+    let (arrived, ..) = carried(vec![delay(7_500_000)], steady(1000, 1514, 1000));
+    for (number, arrival) in arrived.iter().enumerate() {
+        assert_eq!(*arrival, (number as u64 * 1000 + 7_500_000, number as u64));
+    }
+}
+
+#[test]
+fn a_rate_is_exact_and_its_buffer_is_full_when_it_is() {
+    let law = Law::Rate {
+        rate: rate(940_000_000),
+        buffer: 100 * 1538,
+        overhead: 24,
+        mark: None,
+    };
+    // Twice as fast as the line: half is lost, the rest leaves without a gap and without drift.
+    let (arrived, network, line) = carried(vec![law], steady(100_000, 1514, 6_545));
+    let truth = network.truth(line.cells[0]);
+    assert_eq!(truth.packets, 100_000);
+    assert_eq!(truth.passed(), arrived.len() as u64);
+    assert_eq!(truth.backlog_max, 100 * 1538);
+    let (first, last) = (arrived[0].0, arrived.last().unwrap().0);
+    let bits = (arrived.len() as u128 - 1) * 1538 * 8;
+    let expected = bits * 1_000_000_000 / 940_000_000;
+    assert!(u128::from(last - first).abs_diff(expected) <= 1);
+    let gaps = arrived.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    assert!(gaps.clone().all(|gap| (13_089..=13_090).contains(&gap)));
+}
+
+#[test]
+fn a_slow_stream_does_not_wait() {
+    let law = Law::Rate {
+        rate: rate(1_000_000_000),
+        buffer: 0,
+        overhead: 24,
+        mark: Some(Nanos(0)),
+    };
+    let (arrived, network, line) = carried(vec![law], steady(100, 1226, 20_000));
+    assert!(
+        arrived
+            .iter()
+            .all(|(at, number)| *at == number * 20_000 + 10_000)
+    );
+    assert_eq!(network.truth(line.cells[0]).marked, 0);
+}
+
+#[test]
+fn a_policer_lets_a_burst_and_then_its_rate_pass() {
+    let law = Law::Police {
+        rate: rate(8_000_000),
+        burst: 10_000,
+        overhead: 0,
+    };
+    // Ten at once, then one each half millisecond: the rate allows one a millisecond.
+    let offered = (0..20)
+        .map(|_| (0, Train::single(1000)))
+        .chain((1..=2000).map(|number| (number * MS / 2, Train::single(1000))));
+    let (arrived, ..) = carried(vec![law], offered);
+    assert_eq!(arrived.iter().filter(|(at, _)| *at == 0).count(), 10);
+    assert_eq!(arrived.len(), 10 + 1000);
+}
+
+#[test]
+fn every_so_manyth_is_lost_and_noted() {
+    let mut network: Network<u64> = Network::new();
+    let law = Law::Loss(Loss::Every {
+        period: 1000,
+        first: 7,
+    });
+    let line = network.line([law], 1);
+    network.cell_mut(line.cells[0]).log(100);
+    let route = network.route(&[&line]);
+    for number in 0..1000 {
+        let train = Train {
+            count: 44,
+            bytes: 1514,
+            last: 300,
+        };
+        network.offer(Nanos(number), route, 44 * number, train, 14);
+    }
+    let mut arrived = 0;
+    network.advance(Nanos(2000), |output| {
+        if let Output::Delivered { piece, .. } = output {
+            arrived += u64::from(piece.count);
+        }
+    });
+    assert_eq!(arrived, 44_000 - 44);
+    let log = network.take_log(line.cells[0]);
+    assert_eq!(log.len(), 44);
+    for (place, entry) in log.iter().enumerate() {
+        assert_eq!(entry.packet, place as u64 * 1000 + 7);
+        assert_eq!((entry.identity, entry.fate), (entry.packet, Fate::Dropped));
+    }
+}
+
+#[test]
+fn one_packet_is_lost_at_each_time() {
+    let law = Law::Loss(Loss::At(vec![Nanos(5 * MS), Nanos(7 * MS)]));
+    let (arrived, ..) = carried(vec![law], steady(100, 100, 300_000));
+    let lost: Vec<u64> = (0..100)
+        .filter(|number| !arrived.iter().any(|(_, other)| other == number))
+        .collect();
+    assert_eq!(lost, [17, 24]);
+}
+
+#[test]
+fn bursts_are_as_long_and_as_frequent_as_said() {
+    let law = Law::Loss(Loss::Bursts {
+        begins: 0.002,
+        ends: 0.1,
+        good: 0.0,
+        bad: 1.0,
+    });
+    let count = 1_000_000;
+    let (arrived, ..) = carried(vec![law], steady(count, 100, 1));
+    let lost = count as f64 - arrived.len() as f64;
+    let bursts = arrived.windows(2).filter(|pair| pair[1].1 > pair[0].1 + 1);
+    let bursts = bursts.count() as f64;
+    // Mean length 10, and each state's share from the chain's balance; 4 standard deviations of about 2000 bursts.
+    assert!((lost / bursts - 10.0).abs() < 4.0 * 9.5 / bursts.sqrt());
+    let share = 0.002 / 0.102;
+    let sigma = (2.0 * 10.0 * share / count as f64).sqrt();
+    assert!((lost / count as f64 - share).abs() < 4.0 * sigma);
+}
+
+#[test]
+fn random_loss_is_binomial_with_geometric_gaps() {
+    let law = Law::Loss(Loss::Random { fraction: 0.01 });
+    let (arrived, ..) = carried(vec![law], steady(1_000_000, 100, 1));
+    let lost = 1_000_000 - arrived.len();
+    assert!((lost as f64 - 10_000.0).abs() < 4.0 * 99.5, "{lost}");
+    let pairs = arrived.windows(2).filter(|pair| pair[1].1 == pair[0].1 + 3);
+    // Two in a row, surrounded by others.
+    assert!((pairs.count() as f64 - 98.0).abs() < 4.0 * 10.0);
+}
+
+#[test]
+fn a_switch_loses_at_line_rate_and_not_below() {
+    let law = || {
+        Law::Loss(Loss::Above {
+            rate: rate(900_000_000),
+            window: Nanos(10 * MS),
+            overhead: 24,
+            fraction: 6e-5,
+        })
+    };
+    // 1538 bytes each 13.09 us are 940 Mbit/s; each 15.38 us 800.
+    let (fast, ..) = carried(vec![law()], steady(5_000_000, 1514, 13_089));
+    let lost = 5_000_000 - fast.len();
+    assert!((lost as f64 - 300.0).abs() < 4.0 * 17.3, "{lost}");
+    let (slow, ..) = carried(vec![law()], steady(1_000_000, 1514, 15_380));
+    assert_eq!(slow.len(), 1_000_000);
+}
+
+#[test]
+fn losses_come_and_go() {
+    let within = |times, fraction| Law::Loss(Loss::Within { times, fraction });
+    let outage = Times::Once {
+        from: Nanos(10),
+        to: Nanos(20),
+    };
+    let (arrived, ..) = carried(vec![within(outage, 1.0)], steady(30, 100, 1));
+    assert!(arrived.iter().all(|(at, _)| !(10..20).contains(at)));
+    assert_eq!(arrived.len(), 20);
+    let periodic = Times::Periodic {
+        period: Nanos(100),
+        length: Nanos(5),
+        first: Nanos(50),
+    };
+    let (arrived, ..) = carried(vec![within(periodic, 1.0)], steady(1000, 100, 1));
+    assert_eq!(arrived.len(), 950);
+    assert!(
+        arrived
+            .iter()
+            .all(|(at, _)| *at < 50 || (at - 50) % 100 >= 5)
+    );
+    let episodes = Times::Episodes {
+        on: Nanos(1000),
+        off: Nanos(9000),
+    };
+    let (arrived, ..) = carried(vec![within(episodes, 1.0)], steady(4_000_000, 100, 1));
+    let lost = 1.0 - arrived.len() as f64 / 4e6;
+    // About 400 episodes.
+    assert!(
+        (lost - 0.1).abs() < 4.0 * 0.1 * (2.0f64 / 400.0).sqrt(),
+        "{lost}"
+    );
+}
+
+#[test]
+fn a_packet_held_back_is_overtaken_by_as_many_as_said() {
+    let law = Law::Reorder {
+        fraction: 0.01,
+        until: Until::Passed(5),
+    };
+    let (arrived, network, line) = carried(vec![law], steady(10_000, 100, 1000));
+    let held = network.truth(line.cells[0]).held;
+    assert!(held > 60);
+    let mut overtaken = BTreeMap::new();
+    for (place, (_, number)) in arrived.iter().enumerate() {
+        let others = arrived[..place].iter().filter(|(_, other)| other > number);
+        *overtaken.entry(others.count()).or_insert(0u64) += 1;
+    }
+    assert_eq!(overtaken.values().sum::<u64>(), 10_000);
+    assert_eq!(overtaken.keys().max(), Some(&5));
+    // Fewer where two are held back together; the last few leave when they were waited for long enough.
+    assert!(overtaken[&5] * 10 > held * 8, "{overtaken:?}");
+    let times = arrived.windows(2).all(|pair| pair[0].0 <= pair[1].0);
+    assert!(times);
+}
+
+#[test]
+fn a_packet_held_back_leaves_though_none_follows() {
+    let law = Law::Reorder {
+        fraction: 1.0,
+        until: Until::Passed(3),
+    };
+    let (arrived, ..) = carried(vec![law, delay(MS)], steady(1, 100, 0));
+    assert_eq!(arrived, [(101 * MS, 0)]);
+}
+
+#[test]
+fn a_jitter_keeps_the_order_unless_it_is_to_mix_it() {
+    for reorders in [false, true] {
+        for shape in [Shape::Uniform, Shape::Normal, Shape::Pareto] {
+            let law = Law::Delay {
+                delay: Nanos(MS),
+                jitter: Nanos(100_000),
+                shape,
+                reorders,
+            };
+            // Far apart, so that keeping the order changes nothing.
+            let (apart, ..) = carried(vec![law.clone()], steady(10_000, 100, 100 * MS));
+            let extra = apart.iter().map(|(at, number)| at - number * 100 * MS - MS);
+            let mean = extra.sum::<u64>() as f64 / 10_000.0;
+            let expected = match shape {
+                Shape::Uniform => 50_000.0,
+                Shape::Normal => 100_000.0 * (2.0 / std::f64::consts::PI).sqrt(),
+                Shape::Pareto => 100_000.0,
+            };
+            assert!((mean / expected - 1.0).abs() < 0.1, "{shape:?}: {mean}");
+            let (close, ..) = carried(vec![law], steady(10_000, 100, 1000));
+            let in_order = close.windows(2).all(|pair| pair[0].1 < pair[1].1);
+            assert_eq!(in_order, !reorders, "{shape:?}");
+        }
+    }
+}
+
+/// Behind a delay that mixes packets, a queue sees them in the order in which they come to it.
+#[test]
+fn a_queue_behind_a_jitter_is_never_idle_for_one_that_is_late() {
+    let laws = vec![
+        Law::Delay {
+            delay: Nanos(0),
+            jitter: Nanos(50 * MS),
+            shape: Shape::Uniform,
+            reorders: true,
+        },
+        Law::Rate {
+            rate: rate(1_000_000_000),
+            buffer: 1 << 30,
+            overhead: 0,
+            mark: None,
+        },
+    ];
+    let (arrived, ..) = carried(laws, steady(1000, 1250, 1000));
+    assert!(
+        arrived
+            .windows(2)
+            .all(|pair| pair[1].0 >= pair[0].0 + 10_000)
+    );
+    assert!(arrived.windows(2).any(|pair| pair[1].1 < pair[0].1));
+}
+
+#[test]
+fn packets_that_are_too_long_are_refused_and_told() {
+    let mut network: Network<u64> = Network::new();
+    let line = network.line(
+        [Law::Mtu {
+            bytes: 1400,
+            tells: true,
+        }],
+        1,
+    );
+    let route = network.route(&[&line]);
+    network.offer(Nanos(0), route, 0, Train::single(1414), 14);
+    network.offer(Nanos(1), route, 1, Train::single(1415), 14);
+    let (mut told, mut delivered) = (Vec::new(), Vec::new());
+    network.advance(Nanos(10), |output| match output {
+        Output::TooLong {
+            packet, longest, ..
+        } => told.push((packet, longest)),
+        Output::Delivered { packet, .. } => delivered.push(packet),
+    });
+    assert_eq!((told, delivered), (vec![(1, 1400)], vec![0]));
+}
+
+#[test]
+fn laws_change_at_their_time_and_at_once() {
+    let mut network: Network<u64> = Network::new();
+    let line = network.line([Law::Loss(Loss::Random { fraction: 0.0 })], 1);
+    let cell = line.cells[0];
+    network
+        .cell_mut(cell)
+        .change_at(Nanos(100), Law::Loss(Loss::Random { fraction: 1.0 }));
+    let route = network.route(&[&line]);
+    let mut arrived = Vec::new();
+    for at in 0..300 {
+        if at == 200 {
+            network
+                .cell_mut(cell)
+                .change(Law::Loss(Loss::Random { fraction: 0.0 }));
+        }
+        network.offer(Nanos(at), route, at, Train::single(100), 14);
+        network.advance(Nanos(at), |output| {
+            if let Output::Delivered { packet, .. } = output {
+                arrived.push(packet);
+            }
+        });
+    }
+    assert_eq!(arrived, (0..100).chain(200..300).collect::<Vec<u64>>());
+}
+
+/// Routes that share a line share its queue.
+#[test]
+fn a_shared_line_is_shared() {
+    let mut network: Network<u64> = Network::new();
+    let near = network.line([delay(MS)], 1);
+    let far = network.line([delay(15 * MS)], 2);
+    let last = network.line(
+        [Law::Rate {
+            rate: rate(1_000_000_000),
+            buffer: 1 << 20,
+            overhead: 0,
+            mark: None,
+        }],
+        3,
+    );
+    let routes = [
+        network.route(&[&near, &last]),
+        network.route(&[&far, &last]),
+    ];
+    // They meet at the shared line at the same time.
+    network.offer(Nanos(0), routes[1], 1, Train::single(1250), 14);
+    network.offer(Nanos(14 * MS), routes[0], 0, Train::single(1250), 14);
+    let mut arrived = Vec::new();
+    network.advance(Nanos(u64::MAX), |output| {
+        if let Output::Delivered { route, piece, .. } = output {
+            arrived.push((route, piece.at.0));
+        }
+    });
+    assert_eq!(
+        arrived,
+        [(routes[1], 15 * MS + 10_000), (routes[0], 15 * MS + 20_000)]
+    );
+}
+
+fn laws() -> impl Strategy<Value = Law> {
+    let fraction = 0.0f64..0.4;
+    prop_oneof![
+        (0..20u64, 0..3000u64, any::<bool>()).prop_map(|(late, jitter, reorders)| Law::Delay {
+            delay: Nanos(late * 1000),
+            jitter: Nanos(jitter),
+            shape: Shape::Pareto,
+            reorders,
+        }),
+        (1..2000u64, 0..20_000u64, 0..3000u64).prop_map(|(megabits, buffer, mark)| Law::Rate {
+            rate: rate(megabits * 1_000_000),
+            buffer,
+            overhead: 24,
+            mark: Some(Nanos(mark)),
+        }),
+        (100..2000u32, any::<bool>()).prop_map(|(bytes, tells)| Law::Mtu { bytes, tells }),
+        (1..20u64, 0..20u64).prop_map(|(period, first)| Law::Loss(Loss::Every { period, first })),
+        fraction
+            .clone()
+            .prop_map(|fraction| Law::Loss(Loss::Random { fraction })),
+        (0.0f64..0.2, 0.0f64..0.9).prop_map(|(begins, ends)| Law::Loss(Loss::Bursts {
+            begins,
+            ends,
+            good: 0.01,
+            bad: 0.9,
+        })),
+        (1..2000u64).prop_map(|megabits| Law::Loss(Loss::Above {
+            rate: rate(megabits * 1_000_000),
+            window: Nanos(10_000),
+            overhead: 24,
+            fraction: 0.5,
+        })),
+        (1..2000u64, 0..20_000u64).prop_map(|(megabits, burst)| Law::Police {
+            rate: rate(megabits * 1_000_000),
+            burst,
+            overhead: 24,
+        }),
+        fraction
+            .clone()
+            .prop_map(|fraction| Law::Duplicate { fraction }),
+        (fraction.clone(), 1..6u32).prop_map(|(fraction, distance)| Law::Reorder {
+            fraction,
+            until: Until::Passed(distance),
+        }),
+        (fraction.clone(), 1..6000u64).prop_map(|(fraction, time)| Law::Reorder {
+            fraction,
+            until: Until::Time(Nanos(time)),
+        }),
+        fraction
+            .clone()
+            .prop_map(|fraction| Law::Corrupt { fraction }),
+        fraction.prop_map(|fraction| Law::Mark { fraction }),
+    ]
+}
+
+proptest! {
+    /// Every cell decides segment by segment: a train fares as its segments alone would.
+    #[test]
+    fn trains_fare_as_their_segments_would(
+        laws in prop::collection::vec(laws(), 1..5),
+        trains in prop::collection::vec((0..50_000u64, 1..12u16, 60..1600u32, 60..1600u32), 1..30),
+    ) {
+        let mut at = 0;
+        let trains: Vec<(u64, Train)> = trains
+            .into_iter()
+            .map(|(apart, count, bytes, last)| {
+                at += apart;
+                let last = if count == 1 { bytes } else { last.min(bytes) };
+                (at, Train { count, bytes, last })
+            })
+            .collect();
+        let singles = trains.iter().flat_map(|(at, train)| {
+            (0..train.count).map(|segment| (*at, Train::single(train.bytes_of(segment))))
+        });
+        let singles: Vec<(u64, Train)> = singles.collect();
+        let (together, first, line) = carried(laws.clone(), trains);
+        let (apart, second, _) = carried(laws, singles);
+        let sorted = |mut arrived: Vec<(u64, u64)>| {
+            arrived.sort_unstable();
+            arrived
+        };
+        prop_assert_eq!(sorted(together), sorted(apart));
+        for cell in &line.cells {
+            prop_assert_eq!(first.truth(*cell), second.truth(*cell));
+        }
+    }
+
+    /// What goes into a cell comes out of it, or is dropped by it, and times never go back.
+    #[test]
+    fn every_packet_is_accounted_for(
+        laws in prop::collection::vec(laws(), 1..6),
+        count in 1..300u64,
+        apart in 0..20_000u64,
+    ) {
+        let (arrived, network, line) = carried(laws, steady(count, 1000, apart));
+        prop_assert!(arrived.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+        let mut inside = count;
+        for cell in &line.cells {
+            let truth = network.truth(*cell);
+            prop_assert_eq!(truth.packets, inside);
+            inside = truth.passed() + truth.duplicated;
+        }
+        prop_assert_eq!(arrived.len() as u64, inside);
+    }
+}

@@ -64,8 +64,9 @@ pub struct Fringe {
     pub snr: f64,
     /// Probability that noise alone has such a peak somewhere in the window.
     pub false_alarm: f64,
-    /// A few strong channels make most of it, as the tones of a phase calibration, interference or a maser do.
-    pub in_lines: bool,
+    /// A few strong channels make most of it, as the tones of a phase calibration, interference or a maser do; none
+    /// where there are too few channels (20) to tell.
+    pub in_lines: Option<bool>,
     /// The window that was searched: half widths of the delay in s and of the rate in Hz.
     pub window: (f64, f64),
 }
@@ -127,14 +128,17 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
 
 /// Whether less than half of the amplitude is left without the strongest channels. Of a fringe in all channels
 /// alike they make `LINES` of it, and where noise hides it in each, no more than four times that.
-fn is_in_lines(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> bool {
+fn is_in_lines(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Option<bool> {
     let mut channels = sums_by_channel(visibilities, delay, rate);
     let all: Complex64 = channels.iter().sum();
     channels.sort_by(|a, b| b.norm_sqr().total_cmp(&a.norm_sqr()));
     let strongest = (channels.len() as f64 * LINES) as usize;
+    if strongest == 0 {
+        return None;
+    }
     let rest: Complex64 = channels[strongest..].iter().sum();
     // In phase with all.
-    (rest * all.conj()).re < 0.5 * all.norm_sqr()
+    Some((rest * all.conj()).re < 0.5 * all.norm_sqr())
 }
 
 /// `1 - (1 - exp(-SNR^2 / 2))^n` with the number n of independent trials.
@@ -587,7 +591,7 @@ mod tests {
         // A fringe in all channels, in much noise; and in every 25th channel only.
         let values = fringe((16, 256), (1e-6, 7.0, 0.4), 8.0, 3);
         let all = search(&of(&values, 256, 1e-3), &Window::default());
-        assert!(all.snr > 6.0 && !all.in_lines, "{all:?}");
+        assert!(all.snr > 6.0 && all.in_lines == Some(false), "{all:?}");
         let lines: Vec<Complex32> = fringe((16, 256), (1e-6, 7.0, 0.4), 0.0, 1)
             .into_iter()
             .zip(&fringe((16, 256), (1e-6, 7.0, 0.4), 8.0, 3))
@@ -598,7 +602,7 @@ mod tests {
             })
             .collect();
         let few = search(&of(&lines, 256, 1e-3), &Window::default());
-        assert!(few.snr > 6.0 && few.in_lines, "{few:?}");
+        assert!(few.snr > 6.0 && few.in_lines == Some(true), "{few:?}");
     }
 
     #[test]

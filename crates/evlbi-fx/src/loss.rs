@@ -15,9 +15,9 @@
 //! the powers, so what replaces samples counts as much as the *other* station has power where it lies. The
 //! pattern repeats every 4 bytes, every 16 samples of one channel of 2 bits, so its power lies at multiples of
 //! 1/16 of the sample rate, most of it at zero and at half of the rate: 26 % each of real 2-bit samples. A
-//! receiver whose noise fades towards the edges of its band therefore loses less by fill than a white one. Of
-//! the lines at zero and at half of the rate, which are equal in one channel of real 2-bit samples, a rotation
-//! of fringes moves one out of the band and the other in; each counts half on either side.
+//! receiver whose noise fades towards the edges of its band therefore loses less by fill than a white one. Of real
+//! samples the channels hold the frequencies from zero to below half of the rate, so that the line at half of it is
+//! seen only where a rotation of fringes turns it down by half a channel or more, and then that at zero is not.
 //!
 //! The signal-to-noise ratio is that of a sum with equal weight of all channels. Channels that are weighed by
 //! their own noise see the lines in few of them only, and lose little more than where fill is flagged.
@@ -44,7 +44,7 @@ pub enum Replaced {
 }
 
 /// How the samples of the channel in question lie in the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Samples {
     /// Code of each component.
     pub codec: Codec,
@@ -54,6 +54,8 @@ pub struct Samples {
     pub channel: usize,
     /// Whether samples have a real and an imaginary component.
     pub complex: bool,
+    /// By how much of the sample rate a rotation of fringes moves them up in frequency.
+    pub turn: f64,
 }
 
 impl Samples {
@@ -64,6 +66,7 @@ impl Samples {
             channels: 1,
             channel: 0,
             complex: false,
+            turn: 0.0,
         }
     }
 }
@@ -173,8 +176,8 @@ struct Noise {
 }
 
 /// What theory says of a baseline of two stations with such samples, in bands of such shapes: `spectra` is the
-/// power of each station, in any units, in any number of equal steps from zero to half of the sample rate for
-/// real samples, from minus to plus half of it for complex ones; `[&[1.0]; 2]` are white. None where fill
+/// power of each station, in any units, in as many channels as are averaged, from zero to half of the sample rate
+/// for real samples, from minus to plus half of it for complex ones. None where fill
 /// coincides with fill.
 pub fn predicted(
     replaced: Replaced,
@@ -232,21 +235,22 @@ pub fn noise(replaced: Replaced, samples: Samples) -> f64 {
 
 /// The same times the other station's power where it lies.
 fn power_against(replaced: Replaced, samples: Samples, other: &[f64]) -> f64 {
-    let count = other.len() as f64;
+    let channels = other.len();
     if replaced != Replaced::Fill {
-        return noise(replaced, samples) * quotient(other.iter().sum(), count);
+        return noise(replaced, samples) * quotient(other.iter().sum(), channels as f64);
     }
-    let at = |place: f64| {
-        let step = (place * count).round() as usize;
-        other[step.min(other.len() - 1)]
-    };
     let power = |line: &Line| {
-        let place = if samples.complex {
-            line.frequency + 0.5
+        // Of real samples half of the transform are channels, which hold all of the noise.
+        let (all, from, share) = if samples.complex {
+            (channels, 0.5, 1.0)
         } else {
-            2.0 * line.frequency.abs()
+            (2 * channels, 0.0, 2.0)
         };
-        line.power * at(place)
+        let bin = (line.frequency + samples.turn + from) * all as f64;
+        let bin = (bin.round() as i64).rem_euclid(all.max(1) as i64) as usize;
+        other
+            .get(bin)
+            .map_or(0.0, |other| share * line.power * other)
     };
     fill_lines(samples).iter().map(power).sum()
 }

@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod file;
 pub mod host;
 pub mod netns;
+pub mod path;
 pub mod receive;
 pub mod relay;
 pub mod ring;

@@ -148,6 +148,10 @@ pub fn correlate(
         let dumps = (seconds / job.dump_seconds()).ceil() as i64;
         job.range.end = job.range.end.min(job.range.start + dumps);
     }
+    check_flags(options, &names)?;
+    let dumps = job.range.clone().count();
+    let mut series = job.series();
+    series.check(&window, dumps)?;
     let mut writer = match &scope.output {
         Some(Output { directory, force }) if !job.range.is_empty() => {
             Some(VisibilityWriter::create(
@@ -174,9 +178,6 @@ pub fn correlate(
             file.read(job.setup.epoch(), from, tamper(index)?, flags, since)
         })
         .collect::<Result<Vec<StationReader>>>()?;
-    check_flags(options, &names)?;
-    let mut series = job.series();
-    series.check(&window)?;
     let threads = threads(options.threads);
     let counts = run::run(
         &job.setup,
@@ -197,7 +198,7 @@ pub fn correlate(
         names,
         tampered: readers.iter().map(StationReader::tampered).collect(),
         visibilities,
-        interrupted: series.dumps_added() < series.dumps,
+        interrupted: series.added < dumps,
         counts,
         threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
         correlated: job.correlated(),

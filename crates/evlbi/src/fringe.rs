@@ -247,7 +247,7 @@ fn text(result: &FringeResult) -> String {
             phase_rad.to_degrees(),
             if found.fringe.false_alarm > 1e-3 {
                 " (no fringe: noise alone does as much)"
-            } else if found.fringe.in_lines {
+            } else if found.fringe.in_lines == Some(true) {
                 " (lines only: tones, interference or a maser)"
             } else {
                 ""

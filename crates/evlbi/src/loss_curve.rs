@@ -29,6 +29,10 @@ const STEPS: [f64; 12] = [
 const OFF: f64 = 5.0;
 /// Share of the periods that may be off.
 const MOST_OFF: f64 = 0.01;
+/// Step of the loss in which the theory's slope is taken.
+const STEP: f64 = 1e-3;
+/// Mean length of a burst.
+const BURST: f64 = 8.0;
 /// Least weight of a period for the mean with a cut.
 const WEIGHT_CUT: f64 = 0.5;
 
@@ -160,7 +164,7 @@ pub struct Point {
     ratio: Measures,
     /// What theory says of these; none where it says nothing.
     theory: Option<Measures>,
-    /// Share of the periods that lie 5 standard errors off the theory.
+    /// Share of the periods that lie 5 standard errors off the theory, that of the frames' chance included.
     periods_off: Option<f64>,
     /// Mean over the periods of the amplitude by the valid overlap, in units of that without loss.
     mean_of_periods: f64,
@@ -457,17 +461,20 @@ impl Experiment<'_> {
         };
         let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
         let delay = self.delay_between(&found);
-        let theory = theory::predict(
-            &found,
-            &self.spectra,
-            Harm {
-                instead: self.knowledge(harm.instead),
-                ..harm
-            },
-            self.lossy,
-            shed,
-            delay,
-        );
+        let known = Harm {
+            instead: self.knowledge(harm.instead),
+            ..harm
+        };
+        let predict = |shed: f64| {
+            theory::predict(&found, &self.spectra, known, self.lossy, shed, delay)
+                .map(Measures::from)
+        };
+        let theory = predict(shed);
+        let scatter = theory
+            .zip(predict(shed + STEP))
+            .map_or(0.0, |(here, there)| {
+                (there.valid - here.valid).abs() / STEP * self.scatter(harm.kind, shed)
+            });
         let here = found.find_at(0, &self.whole.fringe);
         let periods = self.periods(&found);
         Ok(self.measure(
@@ -475,7 +482,7 @@ impl Experiment<'_> {
             harm.loss,
             (shed, lost),
             &periods,
-            theory.map(Measures::from),
+            theory.map(|theory| (theory, scatter)),
         ))
     }
 
@@ -502,7 +509,7 @@ impl Experiment<'_> {
             Kind::Every => format!("every:{}", (1.0 / harm.loss).round().max(2.0)),
             Kind::Bunch => format!("bunch:{}", harm.loss),
             Kind::Random => format!("random:{}", harm.loss),
-            Kind::Burst => format!("burst:{}", harm.loss),
+            Kind::Burst => format!("burst:{},{BURST}", harm.loss),
             Kind::Common => format!("common:{}", harm.loss),
         }
         .parse()
@@ -539,6 +546,22 @@ impl Experiment<'_> {
         ))
     }
 
+    /// Standard deviation of the share that a period loses: chance decides which frames it has.
+    fn scatter(&self, kind: Kind, shed: f64) -> f64 {
+        let shape = self.recordings.files[self.lossy].shape();
+        let a_second = f64::from(shape.layout.frame_rate.get()) * shape.threads.len() as f64;
+        let frames = (a_second * self.period_s).max(1.0);
+        // Mean square over mean of the lengths of what is lost in one piece.
+        let together = match kind {
+            Kind::Every | Kind::Random => 1.0,
+            Kind::Bunch => 7.0,
+            Kind::Burst => 2.0 * BURST - 1.0,
+            Kind::Common => a_second * theory::COMMON_CELL,
+        };
+        // And where the period's ends cut frames.
+        (shed * (1.0 - shed) * together / frames).sqrt() + 1.0 / frames
+    }
+
     fn periods(&self, found: &Correlation) -> Vec<Dump> {
         found.series.dumps_at(0, &self.whole.fringe)
     }
@@ -549,7 +572,7 @@ impl Experiment<'_> {
         loss: f64,
         (shed, lost): (f64, f64),
         periods: &[Dump],
-        theory: Option<Measures>,
+        theory: Option<(Measures, f64)>,
     ) -> Point {
         let whole = &self.whole;
         let ratio = Measures {
@@ -559,15 +582,20 @@ impl Experiment<'_> {
             weight: here.weight / whole.weight,
             snr: here.snr / whole.snr,
         };
-        let off = theory.filter(|_| !periods.is_empty()).map(|theory| {
-            let expected = theory.valid * self.whole_mean;
-            let with_data: Vec<&Dump> = periods
-                .iter()
-                .filter(|period| period.weight > 0.0)
-                .collect();
-            let off = |period: &&&Dump| (period.amplitude - expected).abs() > OFF * period.error;
-            with_data.iter().filter(off).count() as f64 / with_data.len().max(1) as f64
-        });
+        let off = theory
+            .filter(|_| !periods.is_empty())
+            .map(|(theory, scatter)| {
+                let scatter = scatter * self.whole_mean;
+                let expected = theory.valid * self.whole_mean;
+                let with_data: Vec<&Dump> = periods
+                    .iter()
+                    .filter(|period| period.weight > 0.0)
+                    .collect();
+                let off = |period: &&&Dump| {
+                    (period.amplitude - expected).abs() > OFF * period.error.hypot(scatter)
+                };
+                with_data.iter().filter(off).count() as f64 / with_data.len().max(1) as f64
+            });
         let is_light = |period: &&Dump| period.weight < WEIGHT_CUT;
         Point {
             loss,
@@ -578,7 +606,7 @@ impl Experiment<'_> {
             snr: here.snr,
             weight: here.weight,
             ratio,
-            theory,
+            theory: theory.map(|(theory, _)| theory),
             periods_off: off,
             mean_of_periods: mean(periods, 0.0) / self.whole_mean,
             mean_of_heavy_periods: mean(periods, WEIGHT_CUT) / self.whole_mean,

@@ -21,6 +21,9 @@ const SURVEYED: u64 = 256 << 20;
 /// and that are enough to learn its threads if the headers tell the rate.
 const ENOUGH: u64 = 16 << 20;
 
+/// Frames that are looked at to see whether a part of a recording may be skipped.
+const CHECKED: u64 = 64;
+
 /// Bytes that are read at most before a file is taken for raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
 
@@ -145,36 +148,50 @@ impl Recording {
         Ok(())
     }
 
-    /// Offset in the file of a frame well before `time`: `margin` frames of each thread before what lies there. The
-    /// beginning, where damaged frames or times out of order hide it.
+    /// Offset in the file of a frame that lies `margin` frames of each thread before the first one at `time` or later.
+    /// The beginning, where that is near, or damaged frames, wrong times or a wrong order hide it.
     pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<u64> {
-        let file = open(&self.path)?;
-        let (Some(length), reference) = (self.frame_length, before_now()) else {
+        let (Some(length), Some(first)) = (self.frame_length, self.first) else {
             return Ok(0);
         };
+        if time <= first {
+            return Ok(0);
+        }
+        let file = open(&self.path)?;
+        let reference = before_now();
         let at = |number: u64| self.leading + number * length as u64;
+        // None where the frame tells nothing.
+        let lies_before = |number: u64| -> Result<Option<bool>> {
+            let mut bytes = [0; vdif::HEADER_LEN];
+            file.read_exact_at(&mut bytes, at(number))
+                .with_context(|| format!("cannot read {}", self.path.display()))?;
+            let read = self.read_header(&bytes, reference);
+            let ours = read.filter(|(key, _)| self.keys.contains(key));
+            Ok(ours.map(|(_, there)| there < time))
+        };
         let (mut before, mut behind) = (0, self.frames());
         while behind - before > 1 {
             let middle = before + (behind - before) / 2;
-            let mut bytes = [0; vdif::HEADER_LEN];
-            file.read_exact_at(&mut bytes, at(middle))
-                .with_context(|| format!("cannot read {}", self.path.display()))?;
-            match self.read_header(&bytes, reference) {
-                Some((key, there)) if self.keys.contains(&key) => {
-                    if there < time {
-                        before = middle;
-                    } else {
-                        behind = middle;
-                    }
-                }
-                _ => return Ok(0),
+            match lies_before(middle)? {
+                Some(true) => before = middle,
+                Some(false) => behind = middle,
+                None => return Ok(0),
             }
         }
         let margin = margin * self.keys.len().max(1) as u64;
-        Ok(match before.saturating_sub(margin) {
-            0 => 0,
-            number => at(number),
-        })
+        let number = before.saturating_sub(margin);
+        // One wrong time may have led astray: what is skipped must lie before, as far as some of it tells.
+        let looked_at = CHECKED.min(before + 1);
+        for step in 0..looked_at {
+            let near = before - step * (before - number) / looked_at;
+            let far = number - step * number / looked_at;
+            for place in [near, far] {
+                if lies_before(place)? == Some(false) {
+                    return Ok(0);
+                }
+            }
+        }
+        Ok(if number == 0 { 0 } else { at(number) })
     }
 
     fn read_header(&self, bytes: &[u8], reference: i64) -> Option<(StreamKey, FrameTime)> {

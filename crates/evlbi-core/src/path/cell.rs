@@ -199,7 +199,7 @@ impl<P: Clone + Identity> Cell<P> {
     }
 
     /// Lets an item through, or what the law leaves of it. Items come in the order of their times.
-    pub fn take(&mut self, item: Item<P>, out: &mut Outcome<P>) {
+    pub fn take(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
         let at = item.piece.at;
         while let Some((_, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
             self.change(law);
@@ -214,18 +214,18 @@ impl<P: Clone + Identity> Cell<P> {
                 jitter,
                 shape,
                 reorders,
-            } => self.delay(&item, (delay, jitter, shape, reorders), out),
+            } => self.delay(item, (delay, jitter, shape, reorders), out),
             Law::Rate { .. } | Law::Police { .. } | Law::Loss(Loss::Above { .. }) => {
-                self.one_by_one(&item, first, out);
+                self.one_by_one(item, first, out);
             }
-            Law::Mtu { bytes, tells } => self.measure(&item, first, (bytes, tells), out),
-            Law::Loss(loss) => self.lose(&item, first, &loss, out),
+            Law::Mtu { bytes, tells } => self.measure(item, first, (bytes, tells), out),
+            Law::Loss(loss) => self.lose(item, first, &loss, out),
             Law::Duplicate { fraction } => {
                 // The copy comes right behind.
                 let (mut rest, mut taken) = (Some(item.piece), 0);
-                for place in self.hits(&item, fraction) {
+                for place in self.hits(item, fraction) {
                     self.truth.duplicated += 1;
-                    self.note(&item, place, first, Fate::Duplicated);
+                    self.note(item, place, first, Fate::Duplicated);
                     let parts = rest.map(|rest| rest.split(place + 1 - taken));
                     out.passed
                         .extend(parts.and_then(|(head, _)| Some(item.with(head?))));
@@ -234,14 +234,14 @@ impl<P: Clone + Identity> Cell<P> {
                 }
                 out.passed.extend(rest.map(|rest| item.with(rest)));
             }
-            Law::Reorder { fraction, until } => self.hold(&item, first, (fraction, until), out),
+            Law::Reorder { fraction, until } => self.hold(item, first, (fraction, until), out),
             Law::Corrupt { fraction } => {
-                let hits = self.hits(&item, fraction);
-                self.change_each(&item, first, &hits, Fate::Corrupted, out);
+                let hits = self.hits(item, fraction);
+                self.change_each(item, first, &hits, Fate::Corrupted, out);
             }
             Law::Mark { fraction } => {
-                let hits = self.hits(&item, fraction);
-                self.change_each(&item, first, &hits, Fate::Marked, out);
+                let hits = self.hits(item, fraction);
+                self.change_each(item, first, &hits, Fate::Marked, out);
             }
         }
     }

@@ -254,7 +254,7 @@ impl<P: Clone + Identity> Network<P> {
             let before: u64 = items.iter().map(Item::bytes).sum();
             let mut outcome = Outcome::default();
             for item in items.drain(..) {
-                self.cell_mut(id).take(item, &mut outcome);
+                self.cell_mut(id).take(&item, &mut outcome);
             }
             let after: u64 = outcome.passed.iter().map(Item::bytes).sum();
             self.under_way = (self.under_way + after).saturating_sub(before);

@@ -20,6 +20,8 @@ const LEAST_DUMPS: i64 = 64;
 const LIVE_DUMPS: i64 = 16;
 /// Dumps that are reckoned with where nobody knows the length of a run: an hour of integrations of a second.
 const LONG: i64 = 3600 * LIVE_DUMPS;
+/// Dumps of recordings that are kept at most.
+const MOST_DUMPS: i64 = 1 << 22;
 /// Blocks of a dump, at least.
 const LEAST_BLOCKS: i64 = 4;
 
@@ -131,8 +133,11 @@ impl Job {
 
     /// Where what is found goes.
     pub fn series(&self) -> Series {
-        let dumps = (self.range.end - self.range.start).clamp(0, LONG) as usize;
-        Series::new(&self.setup, dumps, self.dump_seconds())
+        let dumps = match self.range.end {
+            i64::MAX => LONG,
+            end => (end - self.range.start).clamp(0, MOST_DUMPS),
+        };
+        Series::new(&self.setup, dumps as usize, self.dump_seconds())
     }
 
     /// When the integration of a period begins, in seconds since the beginning of the grid.

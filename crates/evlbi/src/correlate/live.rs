@@ -70,6 +70,8 @@ struct State {
     track: Option<Track>,
     /// First sample that is still needed; none until the correlator begins.
     needed: Option<i64>,
+    /// The sample before which all is waited for.
+    wanted: Option<i64>,
     /// First sample that was ever needed: what lies before it is not late.
     begins: Option<i64>,
     ended: bool,
@@ -236,7 +238,9 @@ impl State {
         else {
             return false;
         };
-        let waiting = track.newest().unwrap_or(needed).saturating_sub(needed);
+        // What is waited for must come, however much it is.
+        let from = self.wanted.unwrap_or(needed);
+        let waiting = track.newest().unwrap_or(from).saturating_sub(from);
         waiting as f64 > most * shape.layout.sample_rate() as f64
     }
 }
@@ -274,6 +278,7 @@ impl Station for LiveStation {
                 bail!("{error}");
             }
             state.needed = Some(range.start);
+            state.wanted = Some(range.end);
             state.begins.get_or_insert(range.start);
             let over = over || state.ended;
             if let Some(track) = &mut state.track {
@@ -412,6 +417,7 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
         })
         .collect();
     let mut whole = job.series();
+    whole.check(&super::window(&args.options), 0)?;
     let dumps = job.periods.count as usize;
     let mut period = Series::new(&job.setup, dumps, job.dump_seconds());
     let threads = super::threads(args.options.threads);
@@ -610,10 +616,11 @@ fn show(
         );
         let before = &mut seen.streams[index];
         let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
-        let gone = live.counters.lost + live.counters.ring_full;
+        let gone = live.counters.lost;
         let expected = live.counters.expected.saturating_sub(before.expected);
         // What comes late is no longer lost.
-        shares.push(gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64);
+        let share = gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64;
+        shares.push(share.min(1.0));
         lines.push(StreamLine {
             station: name.clone(),
             rate_bps: (live.bytes - before.bytes) as f64 * 8.0 / elapsed,

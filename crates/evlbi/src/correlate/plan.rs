@@ -60,6 +60,8 @@ pub struct Job {
     pub model: Model,
     /// Records name frequencies by their place among these.
     pub frequencies: Vec<difx::Frequency>,
+    /// Those places of each station's bands.
+    pub of_bands: Vec<Vec<usize>>,
 }
 
 /// Sets stations up as a model says, or else the options.
@@ -137,6 +139,7 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
         );
     }
     let mut stations = Vec::new();
+    let mut of_bands = Vec::new();
     for (number, (shape, telescope)) in shapes.iter().zip(&job.telescopes).enumerate() {
         let of_station = |stream: &&difx::Datastream| stream.telescope == number;
         let stream = job.datastreams.iter().find(of_station).with_context(|| {
@@ -156,6 +159,13 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
             })?);
         delay.add(telescope.clock.clone());
         delay.add(given_delay(number, shapes[0].first_second, args));
+        of_bands.push(
+            stream
+                .bands
+                .iter()
+                .map(|band| band.frequency)
+                .collect::<Vec<usize>>(),
+        );
         stations.push(StationSetup {
             name: telescope.name.clone(),
             layout: shape.layout,
@@ -209,9 +219,11 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
             "evlbi: {zoomed} products of zoom bands are left out; the recorded bands are correlated whole"
         );
     }
+    let first = products[0].a;
+    let frequency = of_bands[first.station][first.band];
     let frequency = job
         .frequencies
-        .first()
+        .get(frequency)
         .context("the job has no frequencies")?;
     let epoch = job.start.second - job.start.second.rem_euclid(DAY);
     Ok(Plan {
@@ -231,6 +243,7 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
         job: Some(Job {
             model,
             frequencies: job.frequencies,
+            of_bands,
         }),
     })
 }

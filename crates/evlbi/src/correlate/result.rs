@@ -94,7 +94,7 @@ pub struct BaselineResult {
     /// Probability that noise alone has such a peak in the window.
     pub false_alarm: f64,
     /// All that there is lies in a few channels: tones of a phase calibration, interference, or a maser.
-    pub in_lines: bool,
+    pub in_lines: Option<bool>,
     /// What a fringe that lies off the model leaves of the amplitudes: they are to be divided by it.
     pub coherence: f64,
     pub bands: Vec<BandResult>,
@@ -111,7 +111,7 @@ pub struct BandResult {
     delay_s: f64,
     rate_hz: f64,
     phase_rad: f64,
-    in_lines: bool,
+    in_lines: Option<bool>,
 }
 
 /// The autocorrelation of a band.
@@ -291,8 +291,11 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
         |band: &&&(BandResult, f64)| trials * band.0.found.fringe.false_alarm < NO_FRINGE;
     let mut with_fringe: Vec<&(BandResult, f64)> =
         bands.iter().filter(has_fringe).copied().collect();
-    if with_fringe.iter().any(|(band, _)| !band.in_lines) {
-        with_fringe.retain(|(band, _)| !band.in_lines);
+    if with_fringe
+        .iter()
+        .any(|(band, _)| band.in_lines != Some(true))
+    {
+        with_fringe.retain(|(band, _)| band.in_lines != Some(true));
     }
     let strongest = bands
         .iter()
@@ -347,10 +350,16 @@ fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResu
         phase_rad: strongest.map_or(0.0, |(band, _)| band.phase_rad),
         phase_error_rad: strongest.map_or(0.0, |(band, _)| band.found.fringe.phase_error_rad),
         false_alarm,
-        in_lines: bands.iter().all(|(band, _)| band.in_lines),
+        in_lines: in_lines(&bands),
         coherence: by_weight(&|band| band.found.coherence),
         bands: all.into_iter().map(|(band, _)| band).collect(),
     }
+}
+
+/// Whether all bands are in lines; none where one of them cannot tell.
+fn in_lines(bands: &[&(BandResult, f64)]) -> Option<bool> {
+    let told: Option<Vec<bool>> = bands.iter().map(|(band, _)| band.in_lines).collect();
+    told.map(|told| told.into_iter().all(|lines| lines))
 }
 
 impl BaselineResult {
@@ -360,7 +369,7 @@ impl BaselineResult {
             "  no data"
         } else if self.false_alarm > NO_FRINGE {
             "  no fringe"
-        } else if self.in_lines {
+        } else if self.in_lines == Some(true) {
             "  lines only"
         } else {
             ""

@@ -24,6 +24,8 @@ pub struct Series {
     /// Dumps as they come that make one that is kept, and those that the last one has.
     together: usize,
     has: usize,
+    /// Dumps that came.
+    pub added: usize,
     /// Channels that are averaged to one for the search.
     averaged: usize,
     products: Vec<ProductSeries>,
@@ -113,16 +115,18 @@ impl Series {
             dump_seconds,
             together: 1,
             has: 1,
+            added: 0,
             averaged,
             products: vec![ProductSeries::default(); setup.products().len()],
             inputs: vec![totals; setup.inputs().count()],
         }
     }
 
-    /// Refuses a window beyond what channels and dumps can tell apart.
-    pub fn check(&self, window: &Window) -> Result<()> {
+    /// Refuses a window beyond what channels and dumps can tell apart, when so many dumps will have come.
+    pub fn check(&self, window: &Window, dumps: usize) -> Result<()> {
         let channel = self.setup.channel_width() * self.averaged as f64;
-        check_window(window, channel, self.dump_seconds)
+        let together = dumps.div_ceil(self.dumps.max(1)).next_power_of_two();
+        check_window(window, channel, self.dump_seconds * together as f64)
     }
 
     /// Adds the next dump.
@@ -135,7 +139,7 @@ impl Series {
             totals.good += sums.good;
         }
         if self.has == self.together {
-            if self.dumps.is_multiple_of(2) && self.dumps_added() >= self.dumps {
+            if self.dumps.is_multiple_of(2) && self.dumps_kept() >= self.dumps {
                 self.halve();
             }
             self.has = 0;
@@ -149,6 +153,7 @@ impl Series {
             }
         }
         self.has += 1;
+        self.added += 1;
         let block = self.setup.block_parts() as f64;
         let products = self.setup.products().iter().zip(&sums.products);
         for (series, (product, found)) in self.products.iter_mut().zip(products) {
@@ -199,8 +204,8 @@ impl Series {
         self.dump_seconds *= 2.0;
     }
 
-    /// Dumps that were added so far.
-    pub fn dumps_added(&self) -> usize {
+    /// Dumps that are kept so far.
+    fn dumps_kept(&self) -> usize {
         let first = self.products.first();
         first.map_or(0, |product| product.overlap.len())
     }
@@ -325,14 +330,20 @@ impl Series {
 /// Refuses a window beyond what channels so wide, in Hz, and periods so long, in s, can tell apart.
 pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<()> {
     let (delay, rate) = (0.5 / channel, 0.5 / period);
-    if let Some(asked) = window.delay_s.filter(|asked| asked.abs() > delay) {
+    if let Some(asked) = window
+        .delay_s
+        .filter(|asked| asked.abs() > delay * (1.0 + 1e-9))
+    {
         bail!(
             "delays up to {} can be told apart with these channels, and --delay-window asks for {}; take more --channels",
             show_seconds(delay),
             show_seconds(asked)
         );
     }
-    if let Some(asked) = window.rate_hz.filter(|asked| asked.abs() > rate) {
+    if let Some(asked) = window
+        .rate_hz
+        .filter(|asked| asked.abs() > rate * (1.0 + 1e-9))
+    {
         bail!(
             "rates up to {rate:.3} Hz can be told apart here, and --rate-window asks for {asked} Hz; correlate with fewer --channels and shorter --integration"
         );
@@ -399,7 +410,7 @@ mod tests {
         let [whole, merged] = series;
         // 16 dumps are one now, and the last of 7 has but 4.
         assert_eq!(
-            (merged.dumps_added(), merged.together, merged.has),
+            (merged.dumps_kept(), merged.together, merged.has),
             (7, 16, 4)
         );
         let found = [&whole, &merged].map(|series| series.find(0, 160_000, &Window::default()));

@@ -21,9 +21,6 @@ use crate::recording::{self, Blocks, Recording};
 /// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
 /// out of order by about as many.
 const MARGIN: usize = 8;
-/// Frames of each thread before the first that is asked for that are read all the same, for those out of order and
-/// to see how the stream goes.
-const BEFORE: u64 = 64;
 
 /// The recording of one station.
 pub struct StationFile {
@@ -156,7 +153,10 @@ impl StationFile {
         );
         let offset = match tamper {
             Some(_) => 0,
-            None => self.recording.offset_of(time, BEFORE)?,
+            // A second of frames before it is read all the same, for those out of order.
+            None => self
+                .recording
+                .offset_of(time, u64::from(frame_rate.get()))?,
         };
         Ok(StationReader {
             blocks: Blocks::from(file, offset, self.recording.size)?,

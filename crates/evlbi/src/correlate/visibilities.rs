@@ -148,8 +148,7 @@ impl VisibilityWriter {
         output::check_new([path.as_path()], force)?;
         let file =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        let known = job.as_ref().map_or(&[][..], |job| &job.frequencies);
-        let (frequencies, table) = frequencies(setup, averaged, known)?;
+        let (frequencies, table) = frequencies(setup, averaged, job.as_ref())?;
         Ok(VisibilityWriter {
             sums: Sums::new(setup),
             setup: Arc::clone(setup),
@@ -287,7 +286,7 @@ impl VisibilityWriter {
 fn frequencies(
     setup: &Setup,
     averaged: usize,
-    known: &[difx::Frequency],
+    job: Option<&Job>,
 ) -> Result<(Vec<usize>, Vec<FrequencyDescription>)> {
     if !setup.channels().is_multiple_of(averaged) {
         return Err(anyhow!(
@@ -304,6 +303,7 @@ fn frequencies(
         channels: setup.channels() / averaged,
         band,
     };
+    let known = job.map_or(&[][..], |job| &job.frequencies);
     let known = known
         .iter()
         .map(|known| described(known.zero_hz, known.edge_hz(), 0));
@@ -317,7 +317,8 @@ fn frequencies(
             0
         };
         let frequency = described(band.zero_hz, band.edge_hz, number);
-        let place = table.iter().position(|other| *other == frequency);
+        let of_job = job.map(|job| job.of_bands[input.station][input.band]);
+        let place = of_job.or_else(|| table.iter().position(|other| *other == frequency));
         indices.push(place.unwrap_or(table.len()));
         if place.is_none() {
             table.push(frequency);

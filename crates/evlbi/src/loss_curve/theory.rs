@@ -1,12 +1,13 @@
 //! What theory says of a point, and what the points say in words.
 
+use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 
 use super::{Curve, Harm, Instead, Kind, Knows, Where, inputs};
 use crate::correlate::Correlation;
 
 /// Length of the blocks of time of common shedding in seconds.
-const COMMON_CELL: f64 = 0.1;
+pub const COMMON_CELL: f64 = 0.1;
 
 /// What theory says of the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have
 /// the shapes `spectra` without loss.
@@ -36,9 +37,27 @@ pub fn predict(
             channels: layout.channels,
             channel: found.setup.band(input).channel,
             complex: layout.complex,
+            turn: turn(found, input),
         }
     });
     loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
+}
+
+/// By how much of its sample rate a station's samples are moved up in frequency as its fringes are stopped.
+fn turn(found: &Correlation, input: Input) -> f64 {
+    let (setup, band) = (&found.setup, found.setup.band(input));
+    let station = &setup.stations()[input.station];
+    if setup.rotation() != Rotation::Samples {
+        return 0.0;
+    }
+    let rate = station.delay.about(setup.middle(found.first_block()));
+    let rate = rate.map_or(0.0, |(_, rate)| rate);
+    let up = rate * band.zero_hz / station.layout.sample_rate() as f64;
+    if band.edge_hz < band.zero_hz && !station.layout.complex {
+        -up
+    } else {
+        up
+    }
 }
 
 /// The power of both stations from zero to half of the sample rate; of complex samples from minus half of it.
@@ -113,7 +132,7 @@ pub fn conclusions(curves: &[Curve]) -> Vec<String> {
     let at_both = |kind: Kind| {
         let both = curves
             .iter()
-            .find(|curve| curve.at == Where::Both && curve.shed == kind)?;
+            .find(|curve| (curve.at, curve.knows, curve.shed) == (Where::Both, Knows::All, kind))?;
         both.points
             .last()
             .map(|point| (point.shed, point.ratio.weight))
@@ -130,7 +149,9 @@ pub fn conclusions(curves: &[Curve]) -> Vec<String> {
         (Knows::Headers, "One that knows invalid frames alone"),
         (Knows::Papers, "One that loses step besides"),
     ] {
-        let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.knows == knows).collect();
+        let has_theory = |curve: &&Curve| curve.points.iter().any(|point| point.theory.is_some());
+        let of_kind = curves.iter().filter(|curve| curve.knows == knows);
+        let curves: Vec<&Curve> = of_kind.filter(has_theory).collect();
         let points = curves.iter().flat_map(|curve| &curve.points);
         let highest = points.map(|point| point.loss).fold(0.0, f64::max);
         let broken: Vec<f64> = curves.iter().filter_map(|curve| curve.breaks_at).collect();

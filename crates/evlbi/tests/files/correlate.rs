@@ -170,6 +170,56 @@ fn chunks_are_the_whole() {
     assert!(failure(&["fringe", &parts, "--out", &room.path("pictures")]).contains("--force"));
 }
 
+/// Parts of a recording are read where they lie, unless its times cannot be trusted: a wrong time costs its own frame.
+#[test]
+fn a_wrong_time_costs_one_frame() {
+    let room = Room::new();
+    let plan = PLAN
+        .replace("duration = 0.5", "duration = 8")
+        .replace("16e6", "4e6");
+    let plan = room.write("plan.toml", plan.as_bytes());
+    json(&["sky", &plan, "--out", &room.path("sky")]);
+    let (ef, jb) = (room.path("sky/Ef.vdif"), room.path("sky/Jb.vdif"));
+    let sound = fs::read(&jb).unwrap();
+    let with = |frame: usize, seconds: &dyn Fn(u8) -> u8| {
+        let mut bytes = sound.clone();
+        bytes[frame * 8032] = seconds(bytes[frame * 8032]);
+        room.write("harmed.vdif", &bytes)
+    };
+    let options = [
+        "--channels",
+        "64",
+        "--freq",
+        "4.9G",
+        "--delay",
+        "0",
+        "--delay",
+        "2.5us,1e-7",
+    ];
+    let frames = |jb: &str, more: &[&str]| {
+        let result = json(&[&["correlate", &ef, jb], &options[..], more].concat());
+        (
+            number(&result, "/stations/1/frames"),
+            number(&result, "/baselines/0/weight"),
+        )
+    };
+    // The last quarter of 1000 frames.
+    let (read, weight) = frames(&jb, &["--chunk", "4/4"]);
+    assert!((250.0..260.0).contains(&read), "{read}");
+    near(weight, 1.0, 1e-4);
+    // Too early and too late, at the place where a search would look first.
+    for wrong in [
+        |second: u8| second - 100,
+        |second: u8| second.wrapping_add(100),
+    ] {
+        let harmed = with(500, &wrong);
+        near(frames(&harmed, &[]).1, 0.999, 1e-4);
+        for (chunk, weight) in [("1/4", 1.0), ("2/4", 1.0), ("3/4", 0.996), ("4/4", 1.0)] {
+            near(frames(&harmed, &["--chunk", chunk]).1, weight, 1e-3);
+        }
+    }
+}
+
 /// All records of a directory in the order of the files' names.
 fn records(directory: &Path, channels: usize) -> Vec<Record> {
     let files = fs::read_dir(directory)
@@ -436,6 +486,21 @@ fn what_cannot_be_correlated_is_said() {
         "64",
     ]);
     near(number(&fast, "/window/rate_hz"), 1000.0, 1e-6);
+    // Nor is anything left behind of what was refused.
+    let refused = room.path("refused");
+    failure(&[
+        "correlate",
+        ef,
+        jb,
+        "--rate-window",
+        "1M",
+        "--out",
+        &refused,
+    ]);
+    assert_eq!(fs::read_dir(&refused).map_or(0, Iterator::count), 0);
+    let short = ["--integration", "100us", "--channels", "16"];
+    let many = json(&[&["correlate", ef, jb], &short[..]].concat());
+    assert_eq!(many["interrupted"], false);
 }
 
 /// The place of recordings with other correlators' results.

@@ -100,6 +100,43 @@ fn two_streams_show_a_fringe_as_they_come() {
     }
 }
 
+/// An integration longer than what may wait for the correlator comes to its end all the same.
+#[test]
+fn long_integrations_of_slow_streams_do_not_stall() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.toml");
+    let slow = PLAN
+        .replace("8e6", "128e3")
+        .replace("duration = 2.5", "duration = 64");
+    fs::write(&plan, slow.replace("edv = 1", "edv = 1\npayload = 800")).unwrap();
+    let mut command = evlbi();
+    command.args([
+        "correlate",
+        "udp://127.0.0.1:0",
+        "udp://127.0.0.1:0",
+        "--live",
+        "--json",
+    ]);
+    command.args(["--idle", "1s", "--channels", "64", "--integration", "20s"]);
+    let correlator = Recv::listening(&mut command, 2);
+    std::thread::scope(|scope| {
+        for (station, address) in ["Ef", "Jb"].into_iter().zip(&correlator.addresses) {
+            let source = format!("sky:{}/{station}", plan.display());
+            let to = format!("udp://{address}");
+            scope.spawn(move || send(&source, &to, &["--rate", "10M"]));
+        }
+    });
+    let received = correlator.end();
+    assert!(received.status.success(), "{}", received.stderr);
+    let lines: Vec<Value> = received
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(lines.len() >= 3, "{} lines", lines.len());
+    assert!(lines[1]["baselines"][0]["snr"].as_f64().unwrap() > 50.0);
+}
+
 #[test]
 fn a_stream_that_cannot_be_correlated_is_said() {
     let mut command = evlbi();

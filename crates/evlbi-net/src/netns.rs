@@ -70,6 +70,11 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// What it is held by.
+    pub fn file(&self) -> &File {
+        &self.0
+    }
+
     /// Moves the current thread into the namespace for good.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! The command line: one grammar for all commands.
 
+mod path;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +11,9 @@ use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
+pub use self::path::{
+    PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
+};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;
@@ -51,6 +56,9 @@ pub enum Command {
     /// What losing data costs a correlation: amplitude, weight and noise against loss, beside the theory
     #[command(after_help = LOSS_CURVE_HELP)]
     LossCurve(LossCurveArgs),
+    /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
+    #[command(subcommand, after_help = path::HELP)]
+    Path(PathCommand),
 }
 
 const CORRELATE_HELP: &str = "\

@@ -10,6 +10,7 @@ mod inspect;
 mod loss_curve;
 mod numbering;
 mod output;
+mod path;
 mod plot;
 mod progress;
 mod recording;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Correlate(args) => correlate::run(&args),
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
+        Command::Path(command) => path::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

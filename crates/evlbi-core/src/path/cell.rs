@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::law::{Law, Loss, Shape, Times, Until};
 use super::network::Item;
@@ -15,7 +15,7 @@ use crate::time::Nanos;
 const LONGEST_HELD: Nanos = Nanos(100_000_000);
 
 /// What a cell did, in packets as the network sees them (segments).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truth {
     /// Came in.
     pub packets: u64,

@@ -201,18 +201,18 @@ impl<P: Clone + Identity> Network<P> {
         self.under_way
     }
 
-    /// A packet sets out at `now`. What comes of it is told by [`Network::advance`].
-    pub fn offer(&mut self, now: Nanos, route: usize, packet: P, train: Train, link_header: u32) {
+    /// Segments of a packet set out, at their time. What comes of them is told by [`Network::advance`].
+    pub fn offer(&mut self, route: usize, packet: P, train: Train, piece: Piece, link_header: u32) {
         let item = Item {
             packet,
             train,
-            piece: Piece::whole(now, &train),
+            piece,
             link_header,
             route,
             position: 0,
         };
         self.under_way += item.bytes();
-        self.push(now, What::Arrives(item));
+        self.push(piece.at, What::Arrives(item));
     }
 
     /// When something happens next.

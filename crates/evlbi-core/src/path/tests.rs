@@ -37,7 +37,7 @@ fn carried(
     let mut number = 0;
     for (at, train) in offered {
         network.advance(Nanos(at), &mut take);
-        network.offer(Nanos(at), route, number, train, 14);
+        network.offer(route, number, train, Piece::whole(Nanos(at), &train), 14);
         number += u64::from(train.count);
     }
     network.advance(Nanos(u64::MAX), &mut take);
@@ -48,6 +48,12 @@ fn carried(
 /// Packets of so many bytes, so far apart.
 fn steady(count: u64, bytes: u32, apart: u64) -> impl Iterator<Item = (u64, Train)> {
     (0..count).map(move |number| (number * apart, Train::single(bytes)))
+}
+
+/// Offers a packet of one segment.
+fn single(network: &mut Network<u64>, at: u64, route: usize, packet: u64, bytes: u32) {
+    let train = Train::single(bytes);
+    network.offer(route, packet, train, Piece::whole(Nanos(at), &train), 14);
 }
 
 fn delay(delay: u64) -> Law {
@@ -138,7 +144,13 @@ fn every_so_manyth_is_lost_and_noted() {
             bytes: 1514,
             last: 300,
         };
-        network.offer(Nanos(number), route, 44 * number, train, 14);
+        network.offer(
+            route,
+            44 * number,
+            train,
+            Piece::whole(Nanos(number), &train),
+            14,
+        );
     }
     let mut arrived = 0;
     network.advance(Nanos(2000), |output| {
@@ -345,8 +357,8 @@ fn packets_that_are_too_long_are_refused_and_told() {
         1,
     );
     let route = network.route(&[&line]);
-    network.offer(Nanos(0), route, 0, Train::single(1414), 14);
-    network.offer(Nanos(1), route, 1, Train::single(1415), 14);
+    single(&mut network, 0, route, 0, 1414);
+    single(&mut network, 1, route, 1, 1415);
     let (mut told, mut delivered) = (Vec::new(), Vec::new());
     network.advance(Nanos(10), |output| match output {
         Output::TooLong {
@@ -373,7 +385,7 @@ fn laws_change_at_their_time_and_at_once() {
                 .cell_mut(cell)
                 .change(Law::Loss(Loss::Random { fraction: 0.0 }));
         }
-        network.offer(Nanos(at), route, at, Train::single(100), 14);
+        single(&mut network, at, route, at, 100);
         network.advance(Nanos(at), |output| {
             if let Output::Delivered { packet, .. } = output {
                 arrived.push(packet);
@@ -403,8 +415,8 @@ fn a_shared_line_is_shared() {
         network.route(&[&far, &last]),
     ];
     // They meet at the shared line at the same time.
-    network.offer(Nanos(0), routes[1], 1, Train::single(1250), 14);
-    network.offer(Nanos(14 * MS), routes[0], 0, Train::single(1250), 14);
+    single(&mut network, 0, routes[1], 1, 1250);
+    single(&mut network, 14 * MS, routes[0], 0, 1250);
     let mut arrived = Vec::new();
     network.advance(Nanos(u64::MAX), |output| {
         if let Output::Delivered { route, piece, .. } = output {

@@ -1,0 +1,310 @@
+//! What keeps a path's processes together: namespaces of users, processes and mounts, so that all of it ends with the
+//! relay, however that ends.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use crate::netns::Unavailable;
+
+/// Kinds of namespaces that a process enters to be a path's, in this order.
+const KINDS: [(&str, libc::c_int); 4] = [
+    ("user", libc::CLONE_NEWUSER),
+    ("mnt", libc::CLONE_NEWNS),
+    ("pid", libc::CLONE_NEWPID),
+    ("net", libc::CLONE_NEWNET),
+];
+
+fn succeed(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// The next process that this one starts, and all that come of it, end when that one does. Where that takes more than
+/// this process may, it becomes the root of a user namespace of its own. Only while there is one thread.
+///
+/// # Errors
+/// [`Unavailable`], which names what is missing.
+pub fn contain() -> Result<(), Unavailable> {
+    // SAFETY: only a number is passed.
+    let contained = succeed(unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) });
+    match contained {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        Err(error) => return Err(error.into()),
+    }
+    // SAFETY: both calls only return numbers.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let all = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS;
+    // SAFETY: only a number is passed.
+    succeed(unsafe { libc::unshare(all) }).map_err(Unavailable::NotPermitted)?;
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
+    Ok(())
+}
+
+/// `file` lies over `over` for this process and those that come of it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(file: &Path, over: &str) -> io::Result<()> {
+    let path = |path: &Path| {
+        std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(io::Error::other)
+    };
+    let (file, over, root) = (path(file)?, path(Path::new(over))?, path(Path::new("/"))?);
+    // SAFETY: the pointers are to strings that live through the calls, or null where the kernel allows it.
+    unsafe {
+        succeed(libc::mount(
+            std::ptr::null(),
+            root.as_ptr(),
+            std::ptr::null(),
+            libc::MS_REC | libc::MS_PRIVATE,
+            std::ptr::null(),
+        ))?;
+        succeed(libc::mount(
+            file.as_ptr(),
+            over.as_ptr(),
+            std::ptr::null(),
+            libc::MS_BIND,
+            std::ptr::null(),
+        ))
+    }
+}
+
+/// The process that `command` starts is killed when the thread that starts it ends.
+pub fn end_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec only prctl is called, which is safe there.
+    unsafe {
+        command.pre_exec(|| {
+            succeed(libc::prctl(
+                libc::PR_SET_PDEATHSIG,
+                libc::SIGKILL as libc::c_ulong,
+                0usize,
+                0usize,
+                0usize,
+            ))
+        })
+    };
+}
+
+/// The process that `command` starts goes on when the terminal is closed.
+pub fn outlive_terminal(command: &mut Command) {
+    // SAFETY: between fork and exec only setsid is called, which is safe there.
+    unsafe { command.pre_exec(|| succeed(libc::setsid())) };
+}
+
+/// Nothing more is said, so that nobody waits for it: standard output and error lead nowhere from now on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn fall_silent() -> io::Result<()> {
+    let nowhere = File::options().write(true).open("/dev/null")?;
+    for descriptor in [1, 2] {
+        // SAFETY: only numbers are passed; the descriptor is open.
+        succeed(unsafe { libc::dup2(nowhere.as_raw_fd(), descriptor) })?;
+    }
+    Ok(())
+}
+
+/// Ctrl-C is for the command that runs inside, not for this process; what it starts gets it as usual.
+pub fn leave_interrupts_to_others() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    let handler = ignore as extern "C" fn(libc::c_int);
+    // SAFETY: the handler does nothing. A handler, unlike SIG_IGN, is not inherited by what is started.
+    unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
+}
+
+/// Waits for the process `child`, and for whatever else ends before it: the first process of a container is the parent
+/// of all whose parents have gone.
+///
+/// # Errors
+/// What the kernel says.
+pub fn wait_for(child: u32) -> io::Result<ExitStatus> {
+    use std::os::unix::process::ExitStatusExt;
+    loop {
+        let mut status = 0;
+        // SAFETY: the pointer is to a number, exclusively borrowed.
+        let ended = unsafe { libc::waitpid(-1, &raw mut status, 0) };
+        if ended < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        }
+        if u32::try_from(ended) == Ok(child) {
+            return Ok(ExitStatus::from_raw(status));
+        }
+    }
+}
+
+/// The namespaces that a process needs to enter a host: those of this process, and the host's network.
+///
+/// # Errors
+/// What the kernel says.
+pub fn namespaces(network: &File) -> io::Result<Vec<OwnedFd>> {
+    let mut all = Vec::new();
+    for (kind, _) in &KINDS[..3] {
+        all.push(File::open(format!("/proc/self/ns/{kind}"))?.into());
+    }
+    all.push(network.try_clone()?.into());
+    Ok(all)
+}
+
+/// Moves this process into namespaces that [`namespaces`] gave; the next process that it starts is in all of them. Only
+/// while there is one thread.
+///
+/// # Errors
+/// What the kernel says.
+pub fn enter(namespaces: Vec<OwnedFd>) -> io::Result<()> {
+    for ((kind, flag), namespace) in KINDS.iter().zip(namespaces) {
+        let namespace = File::from(namespace);
+        let (there, here) = (
+            namespace.metadata()?,
+            std::fs::metadata(format!("/proc/self/ns/{kind}"))?,
+        );
+        if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
+            continue;
+        }
+        // SAFETY: only numbers are passed; the descriptor is open as long as `namespace` lives.
+        succeed(unsafe { libc::setns(namespace.as_raw_fd(), *flag) })?;
+    }
+    Ok(())
+}
+
+/// Longest list of descriptors that is sent.
+const MOST: usize = 8;
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Sends bytes and descriptors.
+///
+/// # Errors
+/// What the kernel says.
+pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
+    let raw: Vec<RawFd> = descriptors
+        .iter()
+        .take(MOST)
+        .map(AsRawFd::as_raw_fd)
+        .collect();
+    let length = size_of_val(raw.as_slice()) as u32;
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: a message header is plain data for which all zeroes are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if !raw.is_empty() {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: only a length is computed.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
+        // SAFETY: the control buffer is aligned and long enough for a header and `MOST` descriptors, so the first
+        // header lies in it, and its data behind it.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
+            std::ptr::copy_nonoverlapping(
+                raw.as_ptr().cast::<u8>(),
+                libc::CMSG_DATA(header),
+                length as usize,
+            );
+        }
+    }
+    // SAFETY: the message points to memory that lives through the call.
+    let sent = unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    match usize::try_from(sent) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Receives what [`send`] sent: up to so many bytes, and descriptors.
+///
+/// # Errors
+/// What the kernel says.
+pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: a message header is plain data for which all zeroes are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: the message points to memory that is exclusively borrowed through the call.
+    let read =
+        unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
+    let mut descriptors = Vec::new();
+    // SAFETY: the kernel has filled the control buffer with headers and whole descriptors, which are ours now.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if !header.is_null()
+            && (*header).cmsg_level == libc::SOL_SOCKET
+            && (*header).cmsg_type == libc::SCM_RIGHTS
+        {
+            let length = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            for place in 0..length / size_of::<RawFd>() {
+                let mut raw: RawFd = -1;
+                std::ptr::copy_nonoverlapping(
+                    libc::CMSG_DATA(header).add(place * size_of::<RawFd>()),
+                    (&raw mut raw).cast::<u8>(),
+                    size_of::<RawFd>(),
+                );
+                descriptors.push(OwnedFd::from_raw_fd(raw));
+            }
+        }
+    }
+    Ok((read, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn descriptors_are_passed() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"what is in it").unwrap();
+        file.rewind().unwrap();
+        send(
+            &near,
+            b"two of them",
+            &[file.into(), File::open("/dev/null").unwrap().into()],
+        )
+        .unwrap();
+        let mut bytes = [0; 64];
+        let (read, descriptors) = receive(&far, &mut bytes).unwrap();
+        assert_eq!(&bytes[..read], b"two of them");
+        assert_eq!(descriptors.len(), 2);
+        let mut text = String::new();
+        File::from(descriptors.into_iter().next().unwrap())
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "what is in it");
+        send(&near, b"none", &[]).unwrap();
+        let (read, descriptors) = receive(&far, &mut bytes).unwrap();
+        assert_eq!((&bytes[..read], descriptors.len()), (&b"none"[..], 0));
+    }
+}

@@ -1,0 +1,162 @@
+//! The hosts of a path: network namespaces with a tap device each.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::plan::Plan;
+use super::relay::address;
+use super::tap::Tap;
+use crate::netns::{Namespace, Unavailable};
+
+/// Name of the device in each host.
+const DEVICE: &str = "wire";
+/// Frames that wait for the relay.
+const QUEUE: &str = "10000";
+
+/// Hosts that are made.
+#[derive(Debug)]
+pub struct Hosts {
+    namespaces: Vec<Namespace>,
+}
+
+/// IPv4 address of a host.
+fn v4(host: usize) -> Ipv4Addr {
+    let [high, low] = (host as u16 + 1).to_be_bytes();
+    Ipv4Addr::new(10, 77, high, low)
+}
+
+/// IPv6 address of a host.
+fn v6(host: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host as u16 + 1)
+}
+
+fn shown(address: [u8; 6]) -> String {
+    let bytes = address.iter().map(|byte| format!("{byte:02x}"));
+    bytes.collect::<Vec<String>>().join(":")
+}
+
+impl Hosts {
+    /// Makes the hosts of a plan and the ends of their cables.
+    ///
+    /// # Errors
+    /// [`Unavailable`], which names the reason.
+    pub fn new(plan: &Plan) -> Result<(Hosts, Vec<Tap>), Unavailable> {
+        let count = plan.hosts().count();
+        let (mut namespaces, mut taps) = (Vec::new(), Vec::new());
+        for (host, node) in plan.hosts().enumerate() {
+            let namespace = Namespace::new()?;
+            let tap = namespace.run(|| Tap::new(DEVICE))?;
+            taps.push(tap.map_err(|error| Unavailable::Tool {
+                command: "open /dev/net/tun".into(),
+                message: format!(
+                    "{error} (the module `tun` makes the devices of a path: modprobe tun)"
+                ),
+            })?);
+            let mut commands = vec![
+                format!(
+                    "link set dev {DEVICE} address {} mtu {} txqueuelen {QUEUE}",
+                    shown(address(host)),
+                    plan.mtu
+                ),
+                format!("addr add {}/16 dev {DEVICE}", v4(host)),
+                format!("addr add {}/64 dev {DEVICE} nodad", v6(host)),
+                format!("link set dev {DEVICE} up"),
+                format!("route add 224.0.0.0/4 dev {DEVICE}"),
+            ];
+            // Nobody need ask for hardware addresses over a long path.
+            for other in (0..count).filter(|other| *other != host) {
+                let lladdr = shown(address(other));
+                commands.push(format!(
+                    "neigh add {} lladdr {lladdr} dev {DEVICE} nud permanent",
+                    v4(other)
+                ));
+                commands.push(format!(
+                    "neigh add {} lladdr {lladdr} dev {DEVICE} nud permanent",
+                    v6(other)
+                ));
+            }
+            for command in commands {
+                let args: Vec<&str> = command.split(' ').collect();
+                namespace.command("ip", &args)?;
+            }
+            let wanted = plan.nodes[node].host.clone().unwrap_or_default();
+            let settings = [
+                ("tcp_congestion_control", wanted.congestion.clone()),
+                (
+                    "tcp_rmem",
+                    wanted.buffer.map(|most| format!("4096 131072 {most}")),
+                ),
+                (
+                    "tcp_wmem",
+                    wanted.buffer.map(|most| format!("4096 65536 {most}")),
+                ),
+            ];
+            for (name, value) in settings {
+                if let Some(value) = value {
+                    set(&namespace, name, &value, &plan.nodes[node].name)?;
+                }
+            }
+            namespaces.push(namespace);
+        }
+        Ok((Hosts { namespaces }, taps))
+    }
+
+    /// The addresses of a host.
+    pub fn addresses(host: usize) -> [String; 2] {
+        [v4(host).to_string(), v6(host).to_string()]
+    }
+
+    /// A host's namespace.
+    pub fn namespace(&self, host: usize) -> &Namespace {
+        &self.namespaces[host]
+    }
+
+    /// Lines of `/etc/hosts` for the hosts of a plan: a name is that of an IPv4 address, as many programs know no other;
+    /// with `-v6` behind it that of the IPv6 address.
+    pub fn file(plan: &Plan) -> String {
+        let mut file = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
+        for (host, node) in plan.hosts().enumerate() {
+            let name = &plan.nodes[node].name;
+            file += &format!("{} {name}\n{} {name}-v6\n", v4(host), v6(host));
+        }
+        file
+    }
+
+    /// Packets that a host had sent and that found the queue to the relay full.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when it cannot be asked.
+    pub fn overflown(&self, host: usize) -> Result<u64, Unavailable> {
+        let show = ["-s", "qdisc", "show", "dev", DEVICE];
+        let text = self.namespaces[host].command("tc", &show)?;
+        let dropped = text.split("(dropped ").nth(1);
+        let dropped = dropped.and_then(|rest| rest.split(',').next());
+        let in_queue: u64 = dropped.and_then(|number| number.parse().ok()).unwrap_or(0);
+        let counts = self.namespaces[host]
+            .run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
+        let line = counts
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(DEVICE)?.strip_prefix(':'))
+            .next()
+            .unwrap_or("");
+        // Received: 8 columns; sent: bytes, packets, errors, dropped.
+        let in_device = line.split_whitespace().nth(11);
+        let in_device: u64 = in_device
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0);
+        Ok(in_queue + in_device)
+    }
+}
+
+fn set(namespace: &Namespace, name: &str, value: &str, host: &str) -> Result<(), Unavailable> {
+    let written = namespace.run(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value))?;
+    written.map_err(|error| Unavailable::Tool {
+        command: format!("set {name} of {host} to {value}"),
+        message: match error.raw_os_error() {
+            Some(libc::ENOENT) => "this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control; modprobe tcp_NAME)".into(),
+            Some(libc::EPERM) if name == "tcp_congestion_control" => format!(
+                "namespaces may use only what is allowed: sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno {value}\""
+            ),
+            _ => error.to_string(),
+        },
+    })
+}

@@ -1,0 +1,292 @@
+//! Hosts, nodes between them, links, and the cells of each direction.
+
+use evlbi_core::path::Law;
+use evlbi_core::time::Nanos;
+
+/// A path, as it is to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// Hosts and what lies between them.
+    pub nodes: Vec<Node>,
+    /// Links between nodes: together a tree.
+    pub links: Vec<Link>,
+    /// Longest packet of the hosts' devices, without link-layer header.
+    pub mtu: u32,
+    /// Seed of all chance.
+    pub seed: u64,
+    /// The next direction from a node towards another.
+    towards: Vec<Vec<Option<Direction>>>,
+}
+
+/// A host, or a switch between links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// What is set in it, if it is a host.
+    pub host: Option<Host>,
+}
+
+/// What is set in a host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Congestion control of TCP.
+    pub congestion: Option<String>,
+    /// Most bytes of the buffers of TCP.
+    pub buffer: Option<u64>,
+}
+
+/// A link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// The nodes at its ends.
+    pub ends: [usize; 2],
+    /// Cells from the first end to the second.
+    pub forward: Vec<CellPlan>,
+    /// Cells back.
+    pub backward: Vec<CellPlan>,
+}
+
+/// A cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CellPlan {
+    /// Its name, unique in its direction.
+    pub name: String,
+    /// What it does.
+    pub law: Law,
+    /// What it will do from a time on.
+    pub changes: Vec<(Nanos, Law)>,
+}
+
+/// One direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Direction {
+    /// The link.
+    pub link: usize,
+    /// From the second end to the first.
+    pub backward: bool,
+}
+
+/// Why a plan is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// There is a second way.
+    #[error("link {0} closes a loop; the links must form a tree")]
+    Loop(String),
+    /// A node is not linked to the others.
+    #[error("{0} has no way to {1}")]
+    Apart(String, String),
+}
+
+impl Plan {
+    /// A plan with its ways.
+    ///
+    /// # Errors
+    /// [`PlanError`] when the links form no tree of all nodes.
+    pub fn new(
+        name: String,
+        nodes: Vec<Node>,
+        links: Vec<Link>,
+        mtu: u32,
+        seed: u64,
+    ) -> Result<Plan, PlanError> {
+        let mut plan = Plan {
+            name,
+            mtu,
+            seed,
+            towards: vec![vec![None; nodes.len()]; nodes.len()],
+            nodes,
+            links,
+        };
+        let mut part: Vec<usize> = (0..plan.nodes.len()).collect();
+        for link in &plan.links {
+            let [a, b] = link.ends.map(|end| part[end]);
+            if a == b {
+                return Err(PlanError::Loop(link.name.clone()));
+            }
+            part.iter_mut()
+                .filter(|of| **of == b)
+                .for_each(|of| *of = a);
+        }
+        if let Some(apart) = part.iter().position(|of| *of != part[0]) {
+            let name = |node: usize| plan.nodes[node].name.clone();
+            return Err(PlanError::Apart(name(0), name(apart)));
+        }
+        for target in 0..plan.nodes.len() {
+            let mut seen = vec![target];
+            let mut next = 0;
+            while next < seen.len() {
+                let node = seen[next];
+                next += 1;
+                for direction in plan.leaving(node) {
+                    let other = plan.to(direction);
+                    if !seen.contains(&other) {
+                        let back = Direction {
+                            backward: !direction.backward,
+                            ..direction
+                        };
+                        plan.towards[other][target] = Some(back);
+                        seen.push(other);
+                    }
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The hosts' nodes, in their order.
+    pub fn hosts(&self) -> impl Iterator<Item = usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].host.is_some())
+    }
+
+    /// Number of the host at a node.
+    pub fn host_at(&self, node: usize) -> Option<usize> {
+        self.hosts().position(|host| host == node)
+    }
+
+    /// The node of a host.
+    pub fn node_of(&self, host: usize) -> usize {
+        self.hosts().nth(host).unwrap_or(0)
+    }
+
+    /// The cells of a direction.
+    pub fn cells(&self, direction: Direction) -> &[CellPlan] {
+        let link = &self.links[direction.link];
+        if direction.backward {
+            &link.backward
+        } else {
+            &link.forward
+        }
+    }
+
+    /// Where a direction begins.
+    pub fn from(&self, direction: Direction) -> usize {
+        self.links[direction.link].ends[usize::from(direction.backward)]
+    }
+
+    /// Where it ends.
+    pub fn to(&self, direction: Direction) -> usize {
+        self.links[direction.link].ends[usize::from(!direction.backward)]
+    }
+
+    /// `jive>manchester`.
+    pub fn show(&self, direction: Direction) -> String {
+        let name = |node: usize| &self.nodes[node].name;
+        format!(
+            "{}>{}",
+            name(self.from(direction)),
+            name(self.to(direction))
+        )
+    }
+
+    /// All directions that leave a node.
+    pub fn leaving(&self, node: usize) -> Vec<Direction> {
+        self.directions()
+            .filter(|direction| self.from(*direction) == node)
+            .collect()
+    }
+
+    /// All directions.
+    pub fn directions(&self) -> impl Iterator<Item = Direction> + use<> {
+        (0..self.links.len())
+            .flat_map(|link| [false, true].map(|backward| Direction { link, backward }))
+    }
+
+    /// The direction in which a node's way to another begins.
+    pub fn next(&self, node: usize, target: usize) -> Option<Direction> {
+        self.towards[node][target]
+    }
+
+    /// Directions that packets may take one after the other, or that leave the same host: one thread serves them.
+    pub fn groups(&self) -> Vec<Vec<Direction>> {
+        let all: Vec<Direction> = self.directions().collect();
+        let mut of: Vec<usize> = (0..all.len()).collect();
+        for (x, a) in all.iter().enumerate() {
+            for (y, b) in all.iter().enumerate() {
+                let follows = self.to(*a) == self.from(*b) && a.link != b.link;
+                if follows || self.from(*a) == self.from(*b) {
+                    let (keep, gone) = (of[x], of[y]);
+                    of.iter_mut()
+                        .filter(|of| **of == gone)
+                        .for_each(|of| *of = keep);
+                }
+            }
+        }
+        let mut groups: Vec<Vec<Direction>> = Vec::new();
+        for group in 0..all.len() {
+            let members = all.iter().zip(&of).filter(|(_, of)| **of == group);
+            let members: Vec<Direction> = members.map(|(direction, _)| *direction).collect();
+            if !members.is_empty() {
+                groups.push(members);
+            }
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(nodes: &[(&str, bool)], links: &[[usize; 2]]) -> Result<Plan, PlanError> {
+        let nodes = nodes.iter().map(|(name, is_host)| Node {
+            name: (*name).into(),
+            host: is_host.then(Host::default),
+        });
+        let links = links.iter().enumerate().map(|(number, ends)| Link {
+            name: format!("link{number}"),
+            ends: *ends,
+            forward: Vec::new(),
+            backward: Vec::new(),
+        });
+        Plan::new("test".into(), nodes.collect(), links.collect(), 1500, 1)
+    }
+
+    #[test]
+    fn ways_lead_over_the_links() {
+        let star = [("a", true), ("b", true), ("c", true), ("x", false)];
+        let plan = plan(&star, &[[0, 3], [1, 3], [3, 2]]).unwrap();
+        let way = |from: usize, to: usize| {
+            let mut at = from;
+            let mut shown = vec![plan.nodes[at].name.clone()];
+            while let Some(direction) = plan.next(at, to) {
+                at = plan.to(direction);
+                shown.push(plan.nodes[at].name.clone());
+            }
+            shown.concat()
+        };
+        assert_eq!(way(0, 2), "axc");
+        assert_eq!(way(2, 1), "cxb");
+        assert_eq!(way(1, 1), "b");
+        assert_eq!(plan.groups().len(), 1);
+        assert_eq!(plan.hosts().count(), 3);
+    }
+
+    #[test]
+    fn directions_that_share_nothing_have_threads_of_their_own() {
+        let chain = [("a", true), ("x", false), ("y", false), ("b", true)];
+        let plan = plan(&chain, &[[0, 1], [2, 1], [2, 3]]).unwrap();
+        let mut groups = plan.groups();
+        groups.sort_by_key(Vec::len);
+        assert_eq!(groups.len(), 2);
+        let shown = |group: &[Direction]| {
+            let shown = group.iter().map(|direction| plan.show(*direction));
+            shown.collect::<Vec<String>>().join(" ")
+        };
+        assert_eq!(shown(&groups[0]), "a>x x>y y>b");
+        assert_eq!(shown(&groups[1]), "x>a y>x b>y");
+    }
+
+    #[test]
+    fn loops_and_islands_are_refused() {
+        let three = [("a", true), ("b", true), ("c", true)];
+        let error = plan(&three, &[[0, 1], [1, 2], [2, 0]]).unwrap_err();
+        assert_eq!(error, PlanError::Loop("link2".into()));
+        let error = plan(&three, &[[0, 1]]).unwrap_err();
+        assert_eq!(error, PlanError::Apart("a".into(), "c".into()));
+    }
+}

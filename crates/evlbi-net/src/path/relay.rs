@@ -1,0 +1,739 @@
+//! The relay: threads that take frames from hosts, send them through a network of cells, and hand them to hosts
+//! when their time has come.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use evlbi_core::path::{
+    CellId, CellTruth, Identity, Law, Line, Logged, Marks, Network, Output, Piece, Train,
+};
+use evlbi_core::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::frame::{Frame, LONGEST, VNET};
+use super::plan::{Direction, Plan};
+use super::tap::{self, Tap};
+use crate::cpu;
+
+/// Frames that are taken from a host before others are looked after.
+const AT_ONCE: usize = 64;
+/// Frames that are no longer than this lie in small buffers.
+const SMALL: usize = 2048;
+/// A thread wakes up at least so often.
+const NAP: Nanos = Nanos(50_000_000);
+/// Segments of a packet that leave at times closer than this are handed over together: no host could tell.
+const TOGETHER: Nanos = Nanos(4_000);
+/// Entries of each cell's log that wait to be taken.
+const LOGGED: usize = 1 << 16;
+/// What may be under way in one direction, in bytes; beyond that frames are dropped, and counted as overrun.
+const MOST_UNDER_WAY: u64 = 4 << 30;
+/// A thread that is woken later than this was held up by something else.
+const MOST_LATE: Nanos = Nanos(150_000);
+/// Spins so long between looks at the hosts,
+const SPIN_STEP: Nanos = Nanos(2_000);
+/// and no more than one part in so many
+const SPIN_SHARE: u64 = 4;
+/// of this time.
+const SPIN_OVER: Nanos = Nanos(10_000_000);
+/// A thread works so long at most without a break
+const AT_A_STRETCH: Nanos = Nanos(1_000_000);
+/// of this length.
+const BREAK: Duration = Duration::from_micros(20);
+/// Priority among real-time threads.
+const PRIORITY: u8 = 10;
+
+/// Hardware address of a host.
+pub fn address(host: usize) -> [u8; 6] {
+    let number = (host as u16 + 1).to_be_bytes();
+    [0x02, 0x65, 0x76, 0x6c, number[0], number[1]]
+}
+
+fn host_of(address: [u8; 6]) -> Option<usize> {
+    let number = usize::from(u16::from_be_bytes([address[4], address[5]]));
+    (address[..4] == [0x02, 0x65, 0x76, 0x6c] && number > 0).then(|| number - 1)
+}
+
+/// A frame that is under way; its memory goes back when the last part of it has arrived.
+struct Packet {
+    buffer: Vec<u8>,
+    length: usize,
+    train: Train,
+    link_header: u32,
+    pool: Rc<RefCell<Pool>>,
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        self.pool
+            .borrow_mut()
+            .give(std::mem::take(&mut self.buffer));
+    }
+}
+
+impl Packet {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+}
+
+#[derive(Clone)]
+struct Handle(Rc<Packet>);
+
+impl Identity for Handle {
+    fn identity(&self, segment: u16) -> u64 {
+        Frame::new(self.0.bytes()).map_or(0, |frame| frame.identity(segment))
+    }
+}
+
+/// Buffers that are free, the one that was used last first: it is still in the cache.
+#[derive(Default)]
+struct Pool {
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+    made: u64,
+}
+
+impl Pool {
+    fn take(&mut self, small: bool) -> Vec<u8> {
+        let (free, length) = if small {
+            (&mut self.small, SMALL)
+        } else {
+            (&mut self.large, LONGEST)
+        };
+        free.pop().unwrap_or_else(|| {
+            self.made += length as u64;
+            vec![0; length]
+        })
+    }
+
+    fn give(&mut self, buffer: Vec<u8>) {
+        match buffer.len() {
+            0 => {}
+            SMALL => self.small.push(buffer),
+            _ => self.large.push(buffer),
+        }
+    }
+}
+
+/// What the relay has done so far.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Snapshot {
+    /// What each cell did.
+    pub cells: Vec<CellSnapshot>,
+    /// What came from and went to each host.
+    pub hosts: Vec<HostSnapshot>,
+    /// How late frames were handed over.
+    pub lateness: Vec<Lateness>,
+}
+
+/// A cell's truth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellSnapshot {
+    /// Its link.
+    pub link: String,
+    /// From where to where, as `jive>manchester`.
+    pub direction: String,
+    /// Its name.
+    pub cell: String,
+    /// What it did.
+    #[serde(flatten)]
+    pub truth: CellTruth,
+    /// What it let pass.
+    pub passed: u64,
+}
+
+/// What came from and went to a host, in packets as the network sees them (segments).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSnapshot {
+    /// Packets from it.
+    pub sent: u64,
+    /// Packets to it.
+    pub received: u64,
+    /// Packets that it did not take.
+    pub refused: u64,
+    /// Packets from it that found no memory here: the relay is too slow, or the delay too long for the rate.
+    pub overrun: u64,
+    /// Packets to nobody on the path.
+    pub astray: u64,
+}
+
+/// How much later than planned frames were handed over by a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// Frames.
+    pub frames: u64,
+    /// Mean in seconds.
+    pub mean_s: f64,
+    /// Most in seconds.
+    pub max_s: f64,
+    /// Buffers that were made, in bytes.
+    pub memory: u64,
+    /// Whether the thread runs before all others.
+    pub real_time: bool,
+}
+
+/// An entry of the log.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogLine {
+    /// The link.
+    pub link: String,
+    /// From where to where.
+    pub direction: String,
+    /// The cell.
+    pub cell: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub logged: Logged,
+}
+
+/// Shared by a thread and who looks at it.
+#[derive(Default)]
+struct Shared {
+    changes: Mutex<Vec<(Direction, usize, Law)>>,
+    snapshot: Mutex<Part>,
+    log: Mutex<Vec<LogLine>>,
+    is_asked: AtomicBool,
+}
+
+/// What one thread knows.
+#[derive(Clone, Default)]
+struct Part {
+    cells: Vec<(Direction, usize, CellTruth)>,
+    hosts: HashMap<usize, HostSnapshot>,
+    lateness: Lateness,
+    error: Option<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A relay at work.
+pub struct Relay {
+    plan: Arc<Plan>,
+    workers: Vec<Arc<Shared>>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Relay {
+    /// Starts the threads: one for all directions that share a line.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(plan: Arc<Plan>, taps: Vec<Tap>, logs: bool) -> io::Result<Relay> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let taps = Arc::new(taps);
+        let (mut workers, mut handles) = (Vec::new(), Vec::new());
+        for group in plan.groups() {
+            let shared = Arc::new(Shared::default());
+            let (plan, taps) = (Arc::clone(&plan), Arc::clone(&taps));
+            let (told, stop) = (Arc::clone(&shared), Arc::clone(&stop));
+            let handle = std::thread::Builder::new()
+                .name("path".into())
+                .spawn(move || {
+                    let mut worker = Worker::new(&plan, &taps, &group, &told, logs);
+                    if let Err(error) = worker.run(&stop) {
+                        lock(&told.snapshot).error = Some(error.to_string());
+                    }
+                })?;
+            workers.push(shared);
+            handles.push(handle);
+        }
+        Ok(Relay {
+            plan,
+            workers,
+            handles: Mutex::new(handles),
+            stop,
+        })
+    }
+
+    /// Gives a cell another law, now.
+    pub fn change(&self, direction: Direction, cell: usize, law: &Law) {
+        for shared in &self.workers {
+            lock(&shared.changes).push((direction, cell, law.clone()));
+        }
+    }
+
+    /// What was done so far.
+    pub fn snapshot(&self) -> Snapshot {
+        for shared in &self.workers {
+            shared.is_asked.store(true, Ordering::Release);
+        }
+        // A thread looks at it whenever it wakes.
+        let patience = cpu::now().plus(Nanos(4 * NAP.0));
+        let waits = |shared: &Arc<Shared>| shared.is_asked.load(Ordering::Acquire);
+        while self.workers.iter().any(waits) && cpu::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.collect()
+    }
+
+    fn collect(&self) -> Snapshot {
+        let mut all = Snapshot {
+            hosts: vec![HostSnapshot::default(); self.plan.hosts().count()],
+            ..Snapshot::default()
+        };
+        let mut cells = Vec::new();
+        for shared in &self.workers {
+            let part = lock(&shared.snapshot).clone();
+            cells.extend(part.cells);
+            for (host, counts) in part.hosts {
+                let sum = &mut all.hosts[host];
+                sum.sent += counts.sent;
+                sum.received += counts.received;
+                sum.refused += counts.refused;
+                sum.overrun += counts.overrun;
+                sum.astray += counts.astray;
+            }
+            all.lateness.push(part.lateness);
+        }
+        cells.sort_by_key(|(direction, cell, _)| (direction.link, direction.backward, *cell));
+        for (direction, cell, truth) in cells {
+            all.cells.push(CellSnapshot {
+                link: self.plan.links[direction.link].name.clone(),
+                direction: self.plan.show(direction),
+                cell: self.plan.cells(direction)[cell].name.clone(),
+                passed: truth.passed(),
+                truth,
+            });
+        }
+        all
+    }
+
+    /// What the cells noted since it was asked last.
+    pub fn take_log(&self) -> Vec<LogLine> {
+        let logs = self.workers.iter();
+        logs.flat_map(|shared| std::mem::take(&mut *lock(&shared.log)))
+            .collect()
+    }
+
+    /// What went wrong with a thread, if anything.
+    pub fn error(&self) -> Option<String> {
+        let parts = self.workers.iter();
+        parts
+            .filter_map(|shared| lock(&shared.snapshot).error.clone())
+            .next()
+    }
+
+    /// Ends; what is under way is gone.
+    pub fn stop(&self) -> Snapshot {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wait();
+        self.collect()
+    }
+
+    /// Waits until all threads have ended.
+    pub fn wait(&self) {
+        let mut handles = lock(&self.handles);
+        for handle in handles.drain(..) {
+            if let Err(panic) = handle.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// What waking up costs.
+#[derive(Default)]
+struct Wakes {
+    /// How late it is as a rule.
+    late: Nanos,
+    /// Time spun since.
+    spun: Nanos,
+    since: Nanos,
+    /// When it slept last.
+    slept: Nanos,
+}
+
+/// One thread.
+struct Worker<'a> {
+    plan: &'a Plan,
+    taps: &'a [Tap],
+    shared: &'a Shared,
+    /// The hosts whose frames it takes.
+    hosts: Vec<usize>,
+    network: Network<Handle>,
+    /// Route over each direction, and its line.
+    routes: HashMap<Direction, (usize, Line)>,
+    /// The direction of each route.
+    directions: Vec<Direction>,
+    pool: Rc<RefCell<Pool>>,
+    scratch: Vec<u8>,
+    /// Where a packet that is read lies at first.
+    reading: Vec<u8>,
+    counts: HashMap<usize, HostSnapshot>,
+    late: (u64, u128, u64),
+    wakes: Wakes,
+    start: Nanos,
+    real_time: bool,
+    logs: bool,
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        plan: &'a Plan,
+        taps: &'a [Tap],
+        group: &[Direction],
+        shared: &'a Shared,
+        logs: bool,
+    ) -> Worker<'a> {
+        let mut network = Network::new();
+        let mut routes = HashMap::new();
+        let mut directions = Vec::new();
+        for direction in group {
+            let cells = plan.cells(*direction);
+            let laws = cells.iter().map(|cell| cell.law.clone());
+            let seed = plan.seed
+                ^ (2 * direction.link as u64 + u64::from(direction.backward))
+                    .wrapping_mul(0x2545_f491_4f6c_dd1d);
+            let line = network.line(laws, seed);
+            for (id, cell) in line.cells.iter().zip(cells) {
+                for (at, law) in &cell.changes {
+                    network.cell_mut(*id).change_at(*at, law.clone());
+                }
+                if logs {
+                    network.cell_mut(*id).log(LOGGED);
+                }
+            }
+            routes.insert(*direction, (network.route(&[&line]), line));
+            directions.push(*direction);
+        }
+        let starts = |node: usize| group.iter().any(|direction| plan.from(*direction) == node);
+        let hosts = (0..plan.nodes.len()).filter(|node| starts(*node));
+        Worker {
+            plan,
+            taps,
+            shared,
+            hosts: hosts.filter_map(|node| plan.host_at(node)).collect(),
+            network,
+            routes,
+            directions,
+            pool: Rc::default(),
+            scratch: Vec::with_capacity(LONGEST),
+            reading: vec![0; LONGEST],
+            counts: HashMap::new(),
+            late: (0, 0, 0),
+            wakes: Wakes::default(),
+            start: cpu::now(),
+            real_time: false,
+            logs,
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(cpu::now().since(self.start).0)
+    }
+
+    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        if let Err(error) = cpu::sharpen_timers() {
+            tracing::debug!("cannot set the timer slack: {error}");
+        }
+        // It sleeps whenever it can, so that the kernel's limit on real-time threads is far.
+        self.real_time = cpu::set_real_time(PRIORITY, cpu::Waiting::Sleep).is_ok();
+        let polled = self.hosts.iter().map(|host| libc::pollfd {
+            fd: self.taps[*host].fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let mut polled: Vec<libc::pollfd> = polled.collect();
+        let mut outputs = Vec::new();
+        let mut woken = Nanos(0);
+        while !stop.load(Ordering::Relaxed) {
+            let mut moved = false;
+            for place in 0..self.hosts.len() {
+                moved |= self.take_from(self.hosts[place], &mut woken)?;
+            }
+            woken = Nanos(0);
+            loop {
+                let now = self.now();
+                self.network.advance(now, |output| outputs.push(output));
+                if outputs.is_empty() {
+                    break;
+                }
+                moved = true;
+                self.deliver(&mut outputs);
+            }
+            self.look_after();
+            if !moved {
+                woken = self.nap(&mut polled);
+            } else if self.real_time && self.now().since(self.wakes.slept) > AT_A_STRETCH {
+                // Others need the processor too, and the kernel stops real-time threads that leave them nothing.
+                std::thread::sleep(BREAK);
+                self.wakes.slept = self.now();
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Sleeps until something is to be done. Waking up takes its time, which is learnt: it sleeps so much less, and spins
+    /// the rest as long as that does not become a habit. Gives how long a frame that woke it has waited.
+    fn nap(&mut self, polled: &mut [libc::pollfd]) -> Nanos {
+        let before = self.now();
+        let until = self.network.next().map_or(NAP, |next| next.since(before));
+        let until = Nanos(until.0.min(NAP.0));
+        let Wakes {
+            late, spun, since, ..
+        } = &mut self.wakes;
+        if before.since(*since) > SPIN_OVER {
+            (*spun, *since) = (Nanos(0), before);
+        }
+        let may_spin = spun.0 < SPIN_OVER.0 / SPIN_SHARE;
+        let lead = if may_spin { *late } else { Nanos(0) };
+        if until <= lead {
+            // Not long, and frames are looked for meanwhile.
+            let end = self.now().plus(SPIN_STEP);
+            while self.now() < end {}
+            self.wakes.spun = self.wakes.spun.plus(SPIN_STEP);
+            return Nanos(0);
+        }
+        let asleep = Nanos(until.0 - lead.0);
+        let is_ready = tap::wait(polled, asleep.0);
+        self.wakes.slept = self.now();
+        let slept = self.wakes.slept.since(before);
+        if is_ready {
+            return Nanos(self.wakes.late.0.min(slept.0));
+        }
+        // Far too late is the machine's doing, not the price of waking up.
+        let over = slept.since(asleep).0.min(MOST_LATE.0);
+        let late = &mut self.wakes.late;
+        late.0 = (15 * late.0 + over) / 16;
+        Nanos(0)
+    }
+
+    /// Takes the frames that a host has sent. The first of them has `waited` while this thread woke up.
+    fn take_from(&mut self, host: usize, waited: &mut Nanos) -> io::Result<bool> {
+        let mut moved = false;
+        for _ in 0..AT_ONCE {
+            let Some(length) = self.taps[host].read(&mut self.reading)? else {
+                break;
+            };
+            moved = true;
+            let at = Nanos(self.now().since(std::mem::take(waited)).0);
+            let Some(frame) = Frame::new(&self.reading[..length]) else {
+                continue;
+            };
+            let (train, link_header) = (frame.train(), frame.link_header());
+            let to = frame.destination();
+            let counts = self.counts.entry(host).or_default();
+            counts.sent += u64::from(train.count);
+            if self.network.under_way() > MOST_UNDER_WAY {
+                counts.overrun += u64::from(train.count);
+                continue;
+            }
+            let is_small = length <= SMALL;
+            let mut buffer = self.pool.borrow_mut().take(is_small);
+            if is_small {
+                buffer[..length].copy_from_slice(&self.reading[..length]);
+            } else {
+                std::mem::swap(&mut buffer, &mut self.reading);
+            }
+            let packet = Handle(Rc::new(Packet {
+                buffer,
+                length,
+                train,
+                link_header,
+                pool: Rc::clone(&self.pool),
+            }));
+            let piece = Piece::whole(at, &train);
+            self.forward(self.plan.node_of(host), None, to, &packet, piece);
+        }
+        Ok(moved)
+    }
+
+    /// Sends a packet on from a node.
+    fn forward(
+        &mut self,
+        node: usize,
+        from: Option<usize>,
+        to: [u8; 6],
+        packet: &Handle,
+        piece: Piece,
+    ) {
+        let host = host_of(to).filter(|host| *host < self.taps.len());
+        match host {
+            Some(host) => {
+                let target = self.plan.node_of(host);
+                match self.plan.next(node, target) {
+                    Some(direction) => self.offer(direction, packet, piece),
+                    None => self.counts.entry(host).or_default().astray += u64::from(piece.count),
+                }
+            }
+            // To all.
+            None if to[0] & 1 == 1 => {
+                for direction in self.plan.leaving(node) {
+                    if Some(direction.link) != from {
+                        self.offer(direction, packet, piece);
+                    }
+                }
+            }
+            None => {
+                let host = self.plan.host_at(node).unwrap_or(0);
+                self.counts.entry(host).or_default().astray += u64::from(piece.count);
+            }
+        }
+    }
+
+    fn offer(&mut self, direction: Direction, packet: &Handle, piece: Piece) {
+        let Some((route, _)) = self.routes.get(&direction) else {
+            return;
+        };
+        let Packet {
+            train, link_header, ..
+        } = *packet.0;
+        self.network
+            .offer(*route, packet.clone(), train, piece, link_header);
+    }
+
+    /// Hands over what has arrived, or sends it on.
+    fn deliver(&mut self, outputs: &mut Vec<Output<Handle>>) {
+        let mut waiting: Option<(usize, Handle, Piece)> = None;
+        for output in outputs.drain(..) {
+            match output {
+                Output::Delivered {
+                    route,
+                    packet,
+                    piece,
+                } => {
+                    let direction = self.directions[route];
+                    let node = self.plan.to(direction);
+                    let Some(frame) = Frame::new(packet.0.bytes()) else {
+                        continue;
+                    };
+                    let to = frame.destination();
+                    let here = self.plan.host_at(node);
+                    if here.is_none() || host_of(to) != here {
+                        self.forward(node, Some(direction.link), to, &packet, piece);
+                    }
+                    let Some(host) =
+                        here.filter(|host| to[0] & 1 == 1 || host_of(to) == Some(*host))
+                    else {
+                        continue;
+                    };
+                    // Segments of one packet, one right behind the other.
+                    if let Some((at, before, joined)) = &mut waiting
+                        && *at == host
+                        && Rc::ptr_eq(&before.0, &packet.0)
+                        && joined.first + joined.count == piece.first
+                        && joined.marks == Marks::default()
+                        && piece.marks == Marks::default()
+                        && piece.at.since(joined.at) < TOGETHER
+                    {
+                        joined.count += piece.count;
+                        joined.at = piece.at;
+                        continue;
+                    }
+                    if let Some((host, packet, piece)) = waiting.replace((host, packet, piece)) {
+                        self.hand_over(host, &packet, &piece);
+                    }
+                }
+                Output::TooLong {
+                    packet, longest, ..
+                } => self.tell(&packet, longest),
+            }
+        }
+        if let Some((host, packet, piece)) = waiting {
+            self.hand_over(host, &packet, &piece);
+        }
+    }
+
+    fn hand_over(&mut self, host: usize, packet: &Handle, piece: &Piece) {
+        let Some(frame) = Frame::new(packet.0.bytes()) else {
+            return;
+        };
+        let taken = if frame.is_whole(&packet.0.train, piece) {
+            self.taps[host].write(packet.0.bytes())
+        } else {
+            frame.cut(piece, &mut self.scratch);
+            self.taps[host].write(&self.scratch)
+        };
+        let counts = self.counts.entry(host).or_default();
+        if taken {
+            counts.received += u64::from(piece.count);
+        } else {
+            counts.refused += u64::from(piece.count);
+        }
+        let late = self.now().since(piece.at).0;
+        let (frames, sum, most) = &mut self.late;
+        *frames += 1;
+        *sum += u128::from(late);
+        *most = (*most).max(late);
+    }
+
+    /// Tells the sender of a packet that was too long. The message comes from where the packet was going, at once.
+    fn tell(&mut self, packet: &Handle, longest: u32) {
+        let message = Frame::new(packet.0.bytes()).and_then(|frame| frame.too_long(longest));
+        let Some(message) = message else {
+            return;
+        };
+        let to = Frame::new(&message).and_then(|frame| host_of(frame.destination()));
+        if let Some(host) = to.filter(|host| *host < self.taps.len()) {
+            self.taps[host].write(&message);
+        }
+    }
+
+    /// Changes that were asked for, and what is to be shown.
+    fn look_after(&mut self) {
+        if !lock(&self.shared.changes).is_empty() {
+            for (direction, cell, law) in lock(&self.shared.changes).drain(..) {
+                let id = self.cell(direction, cell);
+                if let Some(id) = id {
+                    self.network.cell_mut(id).change(law);
+                }
+            }
+        }
+        if self.shared.is_asked.swap(false, Ordering::AcqRel) {
+            self.publish();
+        }
+    }
+
+    fn cell(&self, direction: Direction, cell: usize) -> Option<CellId> {
+        let (_, line) = self.routes.get(&direction)?;
+        line.cells.get(cell).copied()
+    }
+
+    fn publish(&mut self) {
+        let mut part = Part {
+            hosts: self.counts.clone(),
+            ..Part::default()
+        };
+        let mut lines = Vec::new();
+        for direction in &self.directions {
+            let Some((_, line)) = self.routes.get(direction) else {
+                continue;
+            };
+            for (number, id) in line.cells.iter().enumerate() {
+                part.cells
+                    .push((*direction, number, self.network.truth(*id).clone()));
+                if self.logs {
+                    let log = self.network.take_log(*id);
+                    lines.extend(log.into_iter().map(|logged| LogLine {
+                        link: self.plan.links[direction.link].name.clone(),
+                        direction: self.plan.show(*direction),
+                        cell: self.plan.cells(*direction)[number].name.clone(),
+                        logged,
+                    }));
+                }
+            }
+        }
+        let (frames, sum, most) = self.late;
+        part.lateness = Lateness {
+            frames,
+            mean_s: sum as f64 * 1e-9 / frames.max(1) as f64,
+            max_s: most as f64 * 1e-9,
+            memory: self.pool.borrow().made,
+            real_time: self.real_time,
+        };
+        lock(&self.shared.log).extend(lines);
+        *lock(&self.shared.snapshot) = part;
+    }
+}
+
+const _: () = assert!(VNET + 14 < SMALL);

@@ -1,0 +1,128 @@
+//! The command line of `evlbi path`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::units;
+
+pub const HELP: &str = "\
+A plan says which hosts there are, and what lies between them:
+
+  [[host]]
+  name = \"jive\"
+  congestion = \"reno\"                 # of TCP, where the kernel has it
+  [[host]]
+  name = \"manchester\"
+  [[link]]
+  between = [\"jive\", \"manchester\"]    # a name that is no host is a switch
+  rtt = \"15ms\"                        # half each way
+  rate = \"1G\"                         # on the wire; buffer = \"256KiB\" or \"2ms\"
+  cells = [{ loss = \"1%\" }]           # both ways; forward = [...], backward = [...]
+
+Cells: delay (jitter, shape, overtakes), rate (buffer, overhead, mark_above), mtu (tells), loss (burst | above, window |
+period, length, begin | on, off), every (first), lose_at, outage, police (burst), duplicate, reorder (distance | by),
+corrupt, mark; change = [{ at = \"10s\", ... }] gives a cell other values from a time on.
+
+Examples:
+  evlbi path run examples/jive-manchester-15ms.toml -- ping -c 5 manchester
+  evlbi path run plan.toml -- sh -c 'evlbi path exec manchester -- iperf3 -s -1 & sleep 1; iperf3 -c manchester'
+  evlbi path up plan.toml; evlbi path exec jive -- ping manchester; evlbi path set loss loss=5%; evlbi path down";
+
+#[derive(Subcommand)]
+pub enum PathCommand {
+    /// Make a path, run a command on its first host, and take the path down when it ends
+    Run(PathRunArgs),
+    /// Make a path that stays
+    Up(PathUpArgs),
+    /// Take a path down
+    Down(PathDownArgs),
+    /// What a path has done so far
+    Show(PathShowArgs),
+    /// Change cells while traffic flows
+    Set(PathSetArgs),
+    /// Run a command on a host of a path
+    Exec(PathExecArgs),
+    #[command(hide = true)]
+    Relay(PathRelayArgs),
+}
+
+#[derive(Args)]
+pub struct PathRunArgs {
+    /// The plan
+    pub plan: PathBuf,
+    /// Write what the path did as JSON here
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write what happened to which packet here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+    /// The command, behind --
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct PathUpArgs {
+    /// The plan
+    pub plan: PathBuf,
+}
+
+#[derive(Args)]
+pub struct PathDownArgs {
+    /// Which path, if there are several
+    pub path: Option<String>,
+}
+
+#[derive(Args)]
+pub struct PathShowArgs {
+    /// Which path, if there are several
+    pub path: Option<String>,
+    /// Again and again, so far apart
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub every: Option<Duration>,
+    /// Print one JSON object, a line each time
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PathSetArgs {
+    /// Which cells: NAME, or FROM>TO/NAME for one direction
+    pub cell: String,
+    /// What changes, as loss=5%
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub values: Vec<String>,
+    /// Which path, if there are several
+    #[arg(long)]
+    pub path: Option<String>,
+}
+
+#[derive(Args)]
+pub struct PathExecArgs {
+    /// The host
+    pub host: String,
+    /// Which path, if there are several
+    #[arg(long)]
+    pub path: Option<String>,
+    /// The command, behind --
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct PathRelayArgs {
+    pub plan: PathBuf,
+    #[arg(long)]
+    pub socket: PathBuf,
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    #[arg(long)]
+    pub log: Option<PathBuf>,
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}

@@ -1,0 +1,606 @@
+//! Plans of paths, as people write them.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use evlbi_core::path::{Law, Loss, Shape, Times, Until};
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
+use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan};
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::units;
+
+/// Bytes on the wire of each Ethernet frame that are not seen here: preamble 8, checksum 4, gap 12.
+const ETHERNET: u32 = 24;
+/// Buffer of a rate, where the plan gives none.
+const BUFFER: u64 = 1 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanSpec {
+    #[serde(default = "usual_mtu")]
+    mtu: u32,
+    #[serde(default = "one")]
+    seed: u64,
+    #[serde(rename = "host")]
+    hosts: Vec<HostSpec>,
+    #[serde(rename = "link", default)]
+    links: Vec<Spanned<LinkSpec>>,
+}
+
+fn usual_mtu() -> u32 {
+    1500
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostSpec {
+    name: String,
+    congestion: Option<String>,
+    buffer: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkSpec {
+    name: Option<String>,
+    between: [String; 2],
+    rtt: Option<String>,
+    rate: Option<String>,
+    buffer: Option<String>,
+    #[serde(default)]
+    cells: Vec<Spanned<CellSpec>>,
+    #[serde(default)]
+    forward: Vec<Spanned<CellSpec>>,
+    #[serde(default)]
+    backward: Vec<Spanned<CellSpec>>,
+}
+
+/// A cell: one of the keys that say what it does, and those that go with it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CellSpec {
+    name: Option<String>,
+    delay: Option<String>,
+    jitter: Option<String>,
+    shape: Option<String>,
+    overtakes: Option<bool>,
+    rate: Option<String>,
+    buffer: Option<String>,
+    overhead: Option<u32>,
+    mark_above: Option<String>,
+    mtu: Option<u32>,
+    tells: Option<bool>,
+    loss: Option<String>,
+    burst: Option<String>,
+    every: Option<u64>,
+    first: Option<u64>,
+    lose_at: Option<Vec<String>>,
+    above: Option<String>,
+    window: Option<String>,
+    period: Option<String>,
+    length: Option<String>,
+    begin: Option<String>,
+    on: Option<String>,
+    off: Option<String>,
+    outage: Option<[String; 2]>,
+    police: Option<String>,
+    duplicate: Option<String>,
+    reorder: Option<String>,
+    distance: Option<u32>,
+    by: Option<String>,
+    corrupt: Option<String>,
+    mark: Option<String>,
+    change: Vec<ChangeSpec>,
+}
+
+/// What a cell becomes at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeSpec {
+    at: String,
+    #[serde(flatten)]
+    cell: toml::Table,
+}
+
+/// Cells as they were written: direction, number and what it says.
+pub type Specs = Vec<(Direction, usize, CellSpec)>;
+
+/// Reads a plan. Its name is that of the file.
+pub fn read(path: &Path) -> Result<Plan> {
+    read_with_specs(path).map(|(plan, _)| plan)
+}
+
+/// Reads a plan and keeps what its cells say.
+pub fn read_with_specs(path: &Path) -> Result<(Plan, Specs)> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the plan {}", path.display()))?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    parse(&text, &name).with_context(|| format!("in the plan {}", path.display()))
+}
+
+fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
+    let spec: PlanSpec = toml::from_str(text)?;
+    let line = |place: usize| 1 + text[..place.min(text.len())].matches('\n').count();
+    if !(68..=65_535).contains(&spec.mtu) {
+        bail!("mtu = {}: packets have 68 to 65535 bytes", spec.mtu);
+    }
+    if spec.hosts.len() < 2 {
+        bail!("a path has two hosts or more: [[host]] name = \"...\"");
+    }
+    let mut nodes: Vec<Node> = Vec::new();
+    for host in &spec.hosts {
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        if host.name.is_empty() || !host.name.chars().all(fits) {
+            bail!(
+                "host \"{}\": a name is of letters, digits, - _ and .",
+                host.name
+            );
+        }
+        if nodes.iter().any(|node| node.name == host.name) {
+            bail!("host \"{}\" is there twice", host.name);
+        }
+        nodes.push(Node {
+            name: host.name.clone(),
+            host: Some(Host {
+                congestion: host.congestion.clone(),
+                buffer: (host.buffer.as_deref().map(size).transpose())
+                    .with_context(|| format!("host \"{}\"", host.name))?,
+            }),
+        });
+    }
+    let (mut links, mut specs) = (Vec::new(), Vec::new());
+    for link in &spec.links {
+        let at = line(link.span().start);
+        let link = link.get_ref();
+        let ends = [0, 1].map(|end| {
+            let name = &link.between[end];
+            let known = nodes.iter().position(|node| node.name == *name);
+            known.unwrap_or_else(|| {
+                nodes.push(Node {
+                    name: name.clone(),
+                    host: None,
+                });
+                nodes.len() - 1
+            })
+        });
+        let shown = link.name.clone().unwrap_or_else(|| link.between.join("-"));
+        if links.iter().any(|other: &Link| other.name == shown) {
+            bail!("line {at}: link \"{shown}\" is there twice; give it a name of its own");
+        }
+        let number = links.len();
+        let mut cells = |own: &[Spanned<CellSpec>], backward: bool| -> Result<Vec<CellPlan>> {
+            let direction = Direction {
+                link: number,
+                backward,
+            };
+            let mut cells = Vec::new();
+            let common = shorthand(link).with_context(|| format!("line {at}, link \"{shown}\""))?;
+            for spec in common {
+                cells.push(cell(&spec, &cells)?);
+                specs.push((direction, cells.len() - 1, spec));
+            }
+            for spec in link.cells.iter().chain(own) {
+                let place = || format!("line {}, link \"{shown}\"", line(spec.span().start));
+                let made = cell(spec.get_ref(), &cells).with_context(place)?;
+                cells.push(made);
+                specs.push((direction, cells.len() - 1, spec.get_ref().clone()));
+            }
+            Ok(cells)
+        };
+        links.push(Link {
+            forward: cells(&link.forward, false)?,
+            backward: cells(&link.backward, true)?,
+            name: shown,
+            ends,
+        });
+    }
+    let plan = Plan::new(name.to_owned(), nodes, links, spec.mtu, spec.seed)?;
+    Ok((plan, specs))
+}
+
+/// The cells that a link's own keys mean.
+fn shorthand(link: &LinkSpec) -> Result<Vec<CellSpec>> {
+    let mut cells = Vec::new();
+    if link.buffer.is_some() && link.rate.is_none() {
+        bail!("buffer goes with rate");
+    }
+    if link.rate.is_some() {
+        cells.push(CellSpec {
+            rate: link.rate.clone(),
+            buffer: link.buffer.clone(),
+            ..CellSpec::default()
+        });
+    }
+    if let Some(rtt) = &link.rtt {
+        let half = time(rtt)?.0 / 2;
+        cells.push(CellSpec {
+            delay: Some(format!("{half}ns")),
+            ..CellSpec::default()
+        });
+    }
+    Ok(cells)
+}
+
+fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
+    let (kind, law) = spec.law()?;
+    let taken = |name: &str| others.iter().any(|other| other.name == name);
+    let name = match &spec.name {
+        Some(name) if taken(name) => bail!("two cells are called \"{name}\""),
+        Some(name) => name.clone(),
+        None => {
+            let numbered = |number: u32| match number {
+                1 => kind.to_owned(),
+                _ => format!("{kind}{number}"),
+            };
+            let free = (1..).map(numbered).find(|name| !taken(name));
+            free.unwrap_or_default()
+        }
+    };
+    let mut changes = Vec::new();
+    for change in &spec.change {
+        let law = spec.changed(&change.cell)?.law()?.1;
+        changes.push((time(&change.at)?, law));
+    }
+    changes.sort_by_key(|(at, _)| *at);
+    Ok(CellPlan { name, law, changes })
+}
+
+impl CellSpec {
+    /// The same with other values.
+    pub fn changed(&self, values: &toml::Table) -> Result<CellSpec> {
+        let mut table = toml::Table::try_from(self)?;
+        table.remove("change");
+        for (key, value) in values {
+            table.insert(key.clone(), value.clone());
+        }
+        Ok(table.try_into()?)
+    }
+
+    /// What it does, and the key that says so.
+    pub fn law(&self) -> Result<(&'static str, Law)> {
+        let kinds = [
+            ("delay", self.delay.is_some()),
+            ("rate", self.rate.is_some()),
+            ("mtu", self.mtu.is_some()),
+            ("loss", self.loss.is_some()),
+            ("every", self.every.is_some()),
+            ("lose_at", self.lose_at.is_some()),
+            ("outage", self.outage.is_some()),
+            ("police", self.police.is_some()),
+            ("duplicate", self.duplicate.is_some()),
+            ("reorder", self.reorder.is_some()),
+            ("corrupt", self.corrupt.is_some()),
+            ("mark", self.mark.is_some()),
+        ];
+        let named: Vec<&'static str> = kinds
+            .iter()
+            .filter(|kind| kind.1)
+            .map(|kind| kind.0)
+            .collect();
+        let [kind] = named.as_slice() else {
+            let all: Vec<&str> = kinds.iter().map(|kind| kind.0).collect();
+            bail!(
+                "a cell does one thing, and this one {}: write one of {}",
+                if named.is_empty() {
+                    "none".to_owned()
+                } else {
+                    format!("has {}", named.join(" and "))
+                },
+                all.join(", ")
+            );
+        };
+        self.only(kind)?;
+        let law = match *kind {
+            "delay" => self.delay()?,
+            "rate" => Law::Rate {
+                rate: rate(&self.rate)?,
+                buffer: self.buffer()?.unwrap_or(BUFFER),
+                overhead: self.overhead.unwrap_or(ETHERNET),
+                mark: self.mark_above.as_deref().map(time).transpose()?,
+            },
+            "mtu" => Law::Mtu {
+                bytes: self.mtu.unwrap_or(1500),
+                tells: self.tells.unwrap_or(true),
+            },
+            "loss" => Law::Loss(self.loss()?),
+            "every" => {
+                let period = self.every.unwrap_or(0);
+                if period == 0 {
+                    bail!("every = 0 loses nothing and everything; write 1 or more");
+                }
+                Law::Loss(Loss::Every {
+                    period,
+                    first: self.first.unwrap_or(period - 1),
+                })
+            }
+            "lose_at" => {
+                let times = self.lose_at.iter().flatten().map(|at| time(at));
+                let mut times = times.collect::<Result<Vec<Nanos>>>()?;
+                times.sort_unstable();
+                Law::Loss(Loss::At(times))
+            }
+            "outage" => {
+                let [from, to] = self.outage.as_ref().context("outage has two times")?;
+                let (from, to) = (time(from)?, time(to)?);
+                if to <= from {
+                    bail!("an outage ends after it begins");
+                }
+                let times = Times::Once { from, to };
+                Law::Loss(Loss::Within {
+                    times,
+                    fraction: 1.0,
+                })
+            }
+            "police" => Law::Police {
+                rate: rate(&self.police)?,
+                burst: match &self.burst {
+                    Some(burst) => size(burst)?,
+                    None => 64 << 10,
+                },
+                overhead: self.overhead.unwrap_or(ETHERNET),
+            },
+            "duplicate" => Law::Duplicate {
+                fraction: fraction(&self.duplicate)?,
+            },
+            "reorder" => Law::Reorder {
+                fraction: fraction(&self.reorder)?,
+                until: match (&self.by, self.distance) {
+                    (Some(_), Some(_)) => {
+                        bail!("reorder goes by a distance or by a time, not both")
+                    }
+                    (Some(by), None) => Until::Time(time(by)?),
+                    (None, distance) => Until::Passed(distance.unwrap_or(1).max(1)),
+                },
+            },
+            "corrupt" => Law::Corrupt {
+                fraction: fraction(&self.corrupt)?,
+            },
+            _ => Law::Mark {
+                fraction: fraction(&self.mark)?,
+            },
+        };
+        Ok((kind, law))
+    }
+
+    /// Refuses keys that say nothing to this kind of cell.
+    fn only(&self, kind: &str) -> Result<()> {
+        let goes: &[&str] = match kind {
+            "delay" => &["jitter", "shape", "overtakes"],
+            "rate" => &["buffer", "overhead", "mark_above"],
+            "mtu" => &["tells"],
+            "loss" => &[
+                "burst", "above", "window", "overhead", "period", "length", "begin", "on", "off",
+            ],
+            "every" => &["first"],
+            "police" => &["burst", "overhead"],
+            "reorder" => &["distance", "by"],
+            _ => &[],
+        };
+        let table = toml::Table::try_from(self)?;
+        let stray = table.keys().find(|key| {
+            *key != kind
+                && !["name", "change"].contains(&key.as_str())
+                && !goes.contains(&key.as_str())
+        });
+        match stray {
+            Some(stray) => bail!(
+                "{stray} says nothing to a cell of {kind}{}",
+                if goes.is_empty() {
+                    String::new()
+                } else {
+                    format!(": with that go {}", goes.join(", "))
+                }
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn delay(&self) -> Result<Law> {
+        Ok(Law::Delay {
+            delay: time(self.delay.as_deref().unwrap_or("0"))?,
+            jitter: self.jitter.as_deref().map_or(Ok(Nanos(0)), time)?,
+            shape: match self.shape.as_deref() {
+                None | Some("uniform") => Shape::Uniform,
+                Some("normal") => Shape::Normal,
+                Some("pareto") => Shape::Pareto,
+                Some(other) => {
+                    bail!("shape = \"{other}\": a jitter is uniform, normal or pareto")
+                }
+            },
+            reorders: self.overtakes.unwrap_or(false),
+        })
+    }
+
+    /// Bytes, or a time at the rate.
+    fn buffer(&self) -> Result<Option<u64>> {
+        let Some(buffer) = &self.buffer else {
+            return Ok(None);
+        };
+        if let Ok(bytes) = size(buffer) {
+            return Ok(Some(bytes));
+        }
+        let time = time(buffer).with_context(|| {
+            format!("buffer = \"{buffer}\": write bytes (256KiB), or a time at the rate (5ms)")
+        })?;
+        let bits = u128::from(rate(&self.rate)?.get()) * u128::from(time.0) / 8_000_000_000;
+        Ok(Some(u64::try_from(bits).unwrap_or(u64::MAX)))
+    }
+
+    fn loss(&self) -> Result<Loss> {
+        let lost = fraction(&self.loss)?;
+        let given = [
+            ("burst", self.burst.is_some()),
+            ("above", self.above.is_some()),
+            ("period", self.period.is_some()),
+            ("on", self.on.is_some()),
+        ];
+        let kinds: Vec<&str> = given
+            .iter()
+            .filter(|kind| kind.1)
+            .map(|kind| kind.0)
+            .collect();
+        match kinds.as_slice() {
+            [] => Ok(Loss::Random { fraction: lost }),
+            ["burst"] => {
+                let text = self.burst.as_deref().unwrap_or("");
+                let length: f64 = text.parse().unwrap_or(0.0);
+                if !(length >= 1.0 && lost < 1.0) {
+                    bail!(
+                        "burst = \"{text}\": the mean length in packets, 1 or more, of a loss below 100%"
+                    );
+                }
+                // The share of the bad state, in which all is lost, is the loss.
+                Ok(Loss::Bursts {
+                    begins: (lost / (1.0 - lost) / length).min(1.0),
+                    ends: 1.0 / length,
+                    good: 0.0,
+                    bad: 1.0,
+                })
+            }
+            ["above"] => Ok(Loss::Above {
+                rate: rate(&self.above)?,
+                window: self.window.as_deref().map_or(Ok(Nanos(10_000_000)), time)?,
+                overhead: self.overhead.unwrap_or(ETHERNET),
+                fraction: lost,
+            }),
+            ["period"] => Ok(Loss::Within {
+                times: Times::Periodic {
+                    period: time(self.period.as_deref().unwrap_or(""))?,
+                    length: time(self.length.as_deref().context("length goes with period")?)?,
+                    first: self.begin.as_deref().map_or(Ok(Nanos(0)), time)?,
+                },
+                fraction: lost,
+            }),
+            ["on"] => Ok(Loss::Within {
+                times: Times::Episodes {
+                    on: time(self.on.as_deref().unwrap_or(""))?,
+                    off: time(self.off.as_deref().context("off goes with on")?)?,
+                },
+                fraction: lost,
+            }),
+            several => bail!(
+                "loss is one kind, and this one has {}",
+                several.join(" and ")
+            ),
+        }
+    }
+}
+
+fn time(text: &str) -> Result<Nanos> {
+    units::duration(text)
+        .map(Nanos::from)
+        .map_err(anyhow::Error::msg)
+}
+
+fn size(text: &str) -> Result<u64> {
+    units::size(text).map_err(anyhow::Error::msg)
+}
+
+fn rate(text: &Option<String>) -> Result<BitRate> {
+    Ok(text.as_deref().unwrap_or("").parse()?)
+}
+
+fn fraction(text: &Option<String>) -> Result<f64> {
+    units::fraction(text.as_deref().unwrap_or("")).map_err(anyhow::Error::msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTS: &str = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
+
+    fn refused(text: &str) -> String {
+        let error = parse(&format!("{HOSTS}{text}"), "test").unwrap_err();
+        crate::output::explain(&error)
+    }
+
+    #[test]
+    fn plans_are_read() {
+        let text = format!(
+            "{HOSTS}[[link]]\nbetween = [\"a\", \"x\"]\nrtt = \"15ms\"\nrate = \"1G\"\nbuffer = \"2ms\"\n\
+             cells = [{{ loss = \"1%\" }}, {{ loss = \"2%\", burst = \"8\" }}]\n\
+             forward = [{{ lose_at = [\"5s\", \"2s\"] }}]\n\
+             [[link]]\nbetween = [\"x\", \"b\"]\nbackward = [{{ delay = \"1ms\", change = [{{ at = \"3s\", delay = \"2ms\" }}] }}]\n"
+        );
+        let (plan, _) = parse(&text, "test").unwrap();
+        assert_eq!(plan.nodes.len(), 3);
+        assert_eq!(plan.hosts().count(), 2);
+        let names = |cells: &[CellPlan]| {
+            let names = cells.iter().map(|cell| cell.name.clone());
+            names.collect::<Vec<String>>().join(" ")
+        };
+        assert_eq!(
+            names(&plan.links[0].forward),
+            "rate delay loss loss2 lose_at"
+        );
+        assert_eq!(names(&plan.links[0].backward), "rate delay loss loss2");
+        let Law::Rate { buffer, .. } = plan.links[0].forward[0].law else {
+            panic!("no rate");
+        };
+        assert_eq!(buffer, 250_000);
+        let Law::Delay { delay, .. } = plan.links[0].forward[1].law else {
+            panic!("no delay");
+        };
+        assert_eq!(delay, Nanos(7_500_000));
+        assert_eq!(
+            plan.links[0].forward[4].law,
+            Law::Loss(Loss::At(vec![Nanos(2_000_000_000), Nanos(5_000_000_000)]))
+        );
+        assert_eq!(plan.links[1].backward[0].changes[0].0, Nanos(3_000_000_000));
+    }
+
+    #[test]
+    fn bad_plans_are_refused_with_the_line_and_the_remedy() {
+        let link = "[[link]]\nbetween = [\"a\", \"b\"]\n";
+        for (text, says) in [
+            (format!("{link}rtt = \"fast\"\n"), vec!["line 5", "no time"]),
+            (format!("{link}rate = \"1 banana\"\n"), vec!["no bit rate"]),
+            (
+                format!("{link}cells = [{{ }}]\n"),
+                vec!["line 7", "one of delay"],
+            ),
+            (
+                format!(
+                    "{link}cells = [\n{{ loss = \"1%\" }},\n{{ loss = \"1%\", rate = \"1G\" }}]\n"
+                ),
+                vec!["line 9", "rate and loss"],
+            ),
+            (
+                format!("{link}cells = [{{ loss = \"1%\", jitter = \"1ms\" }}]\n"),
+                vec!["jitter says nothing"],
+            ),
+            (
+                format!("{link}cells = [{{ loss = \"200%\" }}]\n"),
+                vec!["no fraction"],
+            ),
+            (
+                format!("{link}cells = [{{ lost = \"1%\" }}]\n"),
+                vec!["line 7", "lost"],
+            ),
+            (format!("{link}{link}"), vec!["line 7", "twice"]),
+            (
+                format!("{link}[[link]]\nname = \"x\"\nbetween = [\"b\", \"a\"]\n"),
+                vec!["loop"],
+            ),
+            (String::new(), vec!["no way"]),
+            ("mtu = 10\n".into(), vec!["mtu"]),
+        ] {
+            let said = if text.starts_with("mtu") {
+                let error = parse(&format!("{text}{HOSTS}{link}"), "test").unwrap_err();
+                crate::output::explain(&error)
+            } else {
+                refused(&text)
+            };
+            for word in says {
+                assert!(said.contains(word), "{text}: {said}");
+            }
+        }
+    }
+}

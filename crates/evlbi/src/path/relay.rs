@@ -1,0 +1,258 @@
+//! The first process of a path's container: it makes the hosts, relays between them, answers commands, and ends with
+//! the command that runs on the first host, or when it is told to.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_net::path::{Direction, Hosts, Plan, Relay, Snapshot, container};
+use serde_json::{Value, json};
+
+use super::plan::{self, CellSpec};
+use super::report::{self, State};
+use super::{SOCKET, control, string};
+use crate::cli::PathRelayArgs;
+use crate::output;
+
+/// How often the log is written.
+const LOG_EVERY: Duration = Duration::from_millis(200);
+
+/// A path that is up.
+struct Served {
+    plan: Arc<Plan>,
+    /// What the cells say now, as they could be written: by direction and number.
+    specs: Mutex<Vec<(Direction, usize, CellSpec)>>,
+    hosts: Hosts,
+    relay: Relay,
+    begun: Instant,
+    is_over: AtomicBool,
+}
+
+pub fn run(args: &PathRelayArgs) -> Result<()> {
+    let (plan, specs) = plan::read_with_specs(&args.plan)?;
+    let plan = Arc::new(plan);
+    container::leave_interrupts_to_others();
+    let beside = args.socket.with_extension("hosts");
+    std::fs::write(&beside, Hosts::file(&plan))?;
+    let bound = container::bind(&beside, "/etc/hosts");
+    // The mount keeps it.
+    let _ = std::fs::remove_file(&beside);
+    bound.context("cannot give the hosts their names in /etc/hosts")?;
+    let (hosts, taps) = Hosts::new(&plan)?;
+    let relay = Relay::start(Arc::clone(&plan), taps, args.log.is_some())?;
+    let served = Arc::new(Served {
+        plan,
+        specs: Mutex::new(specs),
+        hosts,
+        relay,
+        begun: Instant::now(),
+        is_over: AtomicBool::new(false),
+    });
+    let listener = UnixListener::bind(&args.socket)
+        .with_context(|| format!("cannot listen at {}", args.socket.display()))?;
+    let log = args
+        .log
+        .as_deref()
+        .map(|path| start_log(&served, path))
+        .transpose()?;
+    let answering = Arc::clone(&served);
+    let is_run = !args.command.is_empty();
+    std::thread::spawn(move || answer_all(&answering, &listener, is_run));
+    let status = if is_run {
+        Some(run_command(&served, args)?)
+    } else {
+        println!("ready");
+        std::io::stdout().flush()?;
+        container::fall_silent()?;
+        wait_until_down(&served);
+        None
+    };
+    served.is_over.store(true, Ordering::Release);
+    let snapshot = served.relay.stop();
+    if let Some(log) = log {
+        log.join()
+            .map_err(|_| anyhow!("the log's thread panicked"))??;
+    }
+    let state = served.state(snapshot);
+    if let Some(path) = &args.json {
+        output::write_json(path, &state)?;
+    }
+    if is_run {
+        eprint!("{}", report::text(&state));
+    }
+    let _ = std::fs::remove_file(&args.socket);
+    if let Some(error) = served.relay.error() {
+        bail!("the relay ended early: {error}");
+    }
+    std::process::exit(status.unwrap_or(0));
+}
+
+fn run_command(served: &Arc<Served>, args: &PathRelayArgs) -> Result<i32> {
+    let (program, arguments) = args.command.split_first().context("there is no command")?;
+    // A child begins in the namespace of the thread that starts it, and must not end with that thread.
+    let child = served.hosts.namespace(0).run(|| {
+        Command::new(program)
+            .args(arguments)
+            .env(SOCKET, &args.socket)
+            .spawn()
+    })?;
+    let child = child.with_context(|| format!("cannot run {program}"))?;
+    Ok(super::exit_code(container::wait_for(child.id())?))
+}
+
+fn wait_until_down(served: &Served) {
+    while !served.is_over.load(Ordering::Acquire) && served.relay.error().is_none() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl Served {
+    fn state(&self, snapshot: Snapshot) -> State {
+        let hosts = self.plan.hosts().enumerate().map(|(host, node)| {
+            let name = self.plan.nodes[node].name.clone();
+            let overflown = self.hosts.overflown(host).unwrap_or(0);
+            (name, Hosts::addresses(host), overflown)
+        });
+        let seconds = self.begun.elapsed().as_secs_f64();
+        State::new(&self.plan.name, seconds, snapshot, hosts)
+    }
+
+    /// Gives a cell other values.
+    fn set(&self, request: &Value) -> Result<()> {
+        let name = string(request, "cell")?;
+        let values: toml::Table = serde_json::from_value(request["values"].clone())?;
+        let mut specs = self.specs.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = |direction: Direction, number: usize| {
+            let cell = &self.plan.cells(direction)[number].name;
+            format!("{}/{cell}", self.plan.show(direction))
+        };
+        let all: Vec<String> = specs
+            .iter()
+            .map(|(direction, number, _)| shown(*direction, *number))
+            .collect();
+        let is_meant =
+            |place: &usize| all[*place] == name || all[*place].ends_with(&format!("/{name}"));
+        let meant: Vec<usize> = (0..all.len()).filter(is_meant).collect();
+        if meant.is_empty() {
+            bail!("there is no cell {name}; there are {}", all.join(", "));
+        }
+        // All of them or none.
+        let changed = meant.iter().map(|place| {
+            let spec = specs[*place].2.changed(&values)?;
+            let law = spec.law()?.1;
+            let before = &self.plan.cells(specs[*place].0)[specs[*place].1].law;
+            if law.disorders() && !before.disorders() {
+                bail!(
+                    "{}: packets may overtake only where the plan says so from the beginning",
+                    all[*place]
+                );
+            }
+            Ok((*place, spec, law))
+        });
+        for (place, spec, law) in changed.collect::<Result<Vec<_>>>()? {
+            let (direction, number, of) = &mut specs[place];
+            self.relay.change(*direction, *number, &law);
+            *of = spec;
+        }
+        Ok(())
+    }
+}
+
+/// Answers commands until the path is over.
+fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
+    // Of those who wait for the end.
+    let mut waiting = Vec::new();
+    for stream in listener.incoming().flatten() {
+        let answered =
+            control::request(&stream).and_then(|request| answer(served, &stream, &request, is_run));
+        if let Err(error) = answered {
+            let error = json!({ "error": output::explain(&error) });
+            let _ = control::answer(&stream, &error, &[]);
+        }
+        if served.is_over.load(Ordering::Acquire) {
+            waiting.push(stream);
+        }
+    }
+}
+
+fn answer(served: &Served, stream: &UnixStream, request: &Value, is_run: bool) -> Result<()> {
+    match string(request, "do")? {
+        "show" => {
+            let state = served.state(served.relay.snapshot());
+            control::answer(stream, &serde_json::to_value(state)?, &[])
+        }
+        "set" => {
+            served.set(request)?;
+            control::answer(stream, &json!({}), &[])
+        }
+        "enter" => {
+            let name = string(request, "host")?;
+            let names: Vec<&str> = served
+                .plan
+                .hosts()
+                .map(|node| served.plan.nodes[node].name.as_str())
+                .collect();
+            let host = names
+                .iter()
+                .position(|other| *other == name)
+                .with_context(|| {
+                    format!("there is no host {name}; there are {}", names.join(", "))
+                })?;
+            let namespaces = container::namespaces(served.hosts.namespace(host).file())?;
+            control::answer(stream, &json!({}), &namespaces)
+        }
+        "down" if is_run => bail!("this path ends with the command that runs on it"),
+        "down" => {
+            let state = served.state(served.relay.snapshot());
+            control::answer(stream, &serde_json::to_value(state)?, &[])?;
+            served.is_over.store(true, Ordering::Release);
+            Ok(())
+        }
+        other => bail!("a path knows no `{other}`"),
+    }
+}
+
+/// Writes what happens to which packet, until the path is over.
+fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandle<Result<()>>> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut file = BufWriter::new(file);
+    writeln!(file, "seconds,link,direction,cell,packet,fate,identity")?;
+    let served = Arc::clone(served);
+    let log = std::thread::spawn(move || {
+        loop {
+            let is_last = served.is_over.load(Ordering::Acquire);
+            if is_last {
+                // The relay's threads have written their last.
+                served.relay.wait();
+            } else {
+                served.relay.snapshot();
+            }
+            for line in served.relay.take_log() {
+                let fate = serde_json::to_value(line.logged.fate)?;
+                writeln!(
+                    file,
+                    "{:.9},{},{},{},{},{},{}",
+                    line.logged.at.as_secs_f64(),
+                    line.link,
+                    line.direction,
+                    line.cell,
+                    line.logged.packet,
+                    fate.as_str().unwrap_or(""),
+                    line.logged.identity
+                )?;
+            }
+            if is_last {
+                file.flush()?;
+                return Ok(());
+            }
+            std::thread::sleep(LOG_EVERY);
+        }
+    });
+    Ok(log)
+}

@@ -1,0 +1,130 @@
+//! What a path says of itself.
+
+use anyhow::{Context, Result};
+use evlbi_net::path::{CellSnapshot, HostSnapshot, Lateness, Snapshot};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::units::{show_count, show_seconds, show_size};
+
+/// The state of a path.
+#[derive(Serialize, Deserialize)]
+pub struct State {
+    schema: String,
+    name: String,
+    seconds: f64,
+    hosts: Vec<HostState>,
+    cells: Vec<CellSnapshot>,
+    lateness: Vec<Lateness>,
+}
+
+/// A host.
+#[derive(Serialize, Deserialize)]
+pub struct HostState {
+    name: String,
+    v4: String,
+    v6: String,
+    #[serde(flatten)]
+    counts: HostSnapshot,
+    /// Packets that it had sent and that found the queue to the relay full.
+    overflown: u64,
+}
+
+impl State {
+    /// Puts together what is known.
+    pub fn new(
+        name: &str,
+        seconds: f64,
+        snapshot: Snapshot,
+        hosts: impl Iterator<Item = (String, [String; 2], u64)>,
+    ) -> State {
+        let counted = hosts.zip(snapshot.hosts);
+        State {
+            schema: "evlbi.path/1".into(),
+            name: name.into(),
+            seconds,
+            hosts: counted
+                .map(|((name, [v4, v6], overflown), counts)| HostState {
+                    name,
+                    v4,
+                    v6,
+                    counts,
+                    overflown,
+                })
+                .collect(),
+            cells: snapshot.cells,
+            lateness: snapshot.lateness,
+        }
+    }
+
+    /// Out of an answer.
+    pub fn read(value: &Value) -> Result<State> {
+        serde_json::from_value(value.clone())
+            .context("this program and the path's are of different versions")
+    }
+}
+
+/// Tables for people.
+pub fn text(state: &State) -> String {
+    let mut shown = format!("{} after {}\n", state.name, show_seconds(state.seconds));
+    shown += &format!(
+        "{:<16} {:<12} {:>12} {:>12} {:>10} {:>10} {:>10}\n",
+        "host", "address", "sent", "received", "refused", "overrun", "overflown"
+    );
+    for host in &state.hosts {
+        shown += &format!(
+            "{:<16} {:<12} {:>12} {:>12} {:>10} {:>10} {:>10}\n",
+            host.name,
+            host.v4,
+            show_count(host.counts.sent),
+            show_count(host.counts.received),
+            show_count(host.counts.refused),
+            show_count(host.counts.overrun),
+            show_count(host.overflown),
+        );
+    }
+    shown += &format!(
+        "{:<32} {:<12} {:>12} {:>12} {:>10}  other\n",
+        "direction", "cell", "packets", "passed", "dropped"
+    );
+    for cell in &state.cells {
+        let truth = &cell.truth;
+        let others = [
+            ("doubled", truth.duplicated),
+            ("held", truth.held),
+            ("corrupted", truth.corrupted),
+            ("marked", truth.marked),
+        ];
+        let mut other: Vec<String> = others
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{} {name}", show_count(*count)))
+            .collect();
+        if truth.backlog_max > 0 {
+            other.push(format!("backlog up to {}", show_size(truth.backlog_max)));
+        }
+        shown += &format!(
+            "{:<32} {:<12} {:>12} {:>12} {:>10}  {}\n",
+            cell.direction,
+            cell.cell,
+            show_count(truth.packets),
+            show_count(cell.passed),
+            show_count(truth.dropped),
+            other.join(", ")
+        );
+    }
+    for lateness in state.lateness.iter().filter(|lateness| lateness.frames > 0) {
+        shown += &format!(
+            "handed over {} later than planned, at most {} ({} of memory, {})\n",
+            show_seconds(lateness.mean_s),
+            show_seconds(lateness.max_s),
+            show_size(lateness.memory),
+            if lateness.real_time {
+                "before all other threads"
+            } else {
+                "among other threads: a real-time priority was refused"
+            }
+        );
+    }
+    shown
+}

@@ -557,6 +557,20 @@ mod tests {
     }
 
     #[test]
+    fn the_examples_are_plans() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let files = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let plans = files.filter(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            !name.starts_with("sky-")
+        });
+        let read = plans.map(|path| read(&path).unwrap());
+        assert!(read.count() >= 9);
+    }
+
+    #[test]
     fn bad_plans_are_refused_with_the_line_and_the_remedy() {
         let link = "[[link]]\nbetween = [\"a\", \"b\"]\n";
         for (text, says) in [

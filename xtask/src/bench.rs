@@ -5,6 +5,7 @@ mod cores;
 mod disk;
 mod fx;
 mod pacing;
+mod path;
 mod stage;
 
 use anyhow::Result;
@@ -18,6 +19,8 @@ pub enum Bench {
     Net(NetArgs),
     /// The correlator, step by step and as a whole, beside numpy; streams as they come
     Fx(fx::FxArgs),
+    /// The emulated path: delay, rate, and how much it carries
+    Path(path::PathArgs),
 }
 
 #[derive(Args)]
@@ -40,6 +43,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     let args = match bench {
         Bench::Net(args) => args,
         Bench::Fx(args) => return fx::run(args),
+        Bench::Path(args) => return path::run(args),
     };
     stage::build()?;
     let stage = Stage::new()?;

@@ -534,3 +534,74 @@ proptest! {
         prop_assert_eq!(arrived.len() as u64, inside);
     }
 }
+
+/// Reno over a path of 15 ms that loses one packet, in virtual time: the window is halved, grows by a segment a round
+/// trip, and is what it was after C RTT^2 / (2 MSS).
+#[test]
+fn one_lost_packet_makes_the_saw_tooth() {
+    const RTT: u64 = 15 * MS;
+    // 512 Mbit/s in segments of 1448 bytes.
+    let full: f64 = 512e6 / 8.0 * 15e-3 / 1448.0;
+    let mut network: Network<u64> = Network::new();
+    let there = network.line(
+        [
+            Law::Rate {
+                rate: rate(1_000_000_000),
+                buffer: 4 << 20,
+                overhead: 24,
+                mark: None,
+            },
+            delay(RTT / 2),
+            Law::Loss(Loss::At(vec![Nanos(1_000 * MS)])),
+        ],
+        1,
+    );
+    let back = network.line([delay(RTT / 2)], 2);
+    let (there, back) = (network.route(&[&there]), network.route(&[&back]));
+    let (mut window, mut next, mut in_flight) = (full, 0u64, 0.0);
+    let (mut expected, mut missing) = (0u64, None);
+    let (mut halved_at, mut recovered_at) = (None, None);
+    let mut now = 0;
+    while now < 10_000 * MS && recovered_at.is_none() {
+        while in_flight + 1.0 <= window {
+            single(&mut network, now, there, next, 1514);
+            next += 1;
+            in_flight += 1.0;
+        }
+        now = network.next().unwrap().0;
+        let mut arrived = Vec::new();
+        network.advance(Nanos(now), |output| {
+            if let Output::Delivered { route, packet, .. } = output {
+                arrived.push((route, packet));
+            }
+        });
+        for (route, packet) in arrived {
+            if route == there {
+                single(&mut network, now, back, packet, 66);
+                continue;
+            }
+            in_flight -= 1.0;
+            if packet > expected && missing.is_none() {
+                // As the acknowledgements of three later ones would tell.
+                missing = Some(expected);
+                in_flight -= 1.0;
+                halved_at = Some((now, window));
+                window /= 2.0;
+            } else if halved_at.is_some() {
+                window += 1.0 / window;
+            }
+            expected = expected.max(packet + 1);
+        }
+        if halved_at.is_some() && window >= full {
+            recovered_at = Some(now);
+        }
+    }
+    let (halved, before) = halved_at.unwrap();
+    assert!((before - full).abs() < 1e-9);
+    let recovery = (recovered_at.unwrap() - halved) as f64 * 1e-9;
+    let law: f64 = 512e6 / 8.0 * 15e-3 * 15e-3 / (2.0 * 1448.0);
+    assert!(
+        (recovery / law - 1.0).abs() < 0.1,
+        "{recovery} s, law {law} s"
+    );
+}

@@ -1,5 +1,6 @@
 //! The hosts of a path: network namespaces with a tap device each.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::plan::Plan;
@@ -47,9 +48,15 @@ impl Hosts {
             let tap = namespace.run(|| Tap::new(DEVICE))?;
             taps.push(tap.map_err(|error| Unavailable::Tool {
                 command: "open /dev/net/tun".into(),
-                message: format!(
-                    "{error} (the module `tun` makes the devices of a path: modprobe tun)"
-                ),
+                message: match error.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        "only root may; let others by chmod a+rw /dev/net/tun".into()
+                    }
+                    io::ErrorKind::NotFound => {
+                        "it is not there; load the module: modprobe tun".into()
+                    }
+                    _ => error.to_string(),
+                },
             })?);
             let mut commands = vec![
                 format!(

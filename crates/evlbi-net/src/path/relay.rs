@@ -3,7 +3,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -220,6 +221,8 @@ pub struct Relay {
     workers: Vec<Arc<Shared>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
     stop: Arc<AtomicBool>,
+    /// Keeps the processors from sleeping so deeply that waking up takes long.
+    _awake: Option<File>,
 }
 
 impl Relay {
@@ -251,6 +254,7 @@ impl Relay {
             workers,
             handles: Mutex::new(handles),
             stop,
+            _awake: stay_awake(),
         })
     }
 
@@ -343,13 +347,24 @@ impl Relay {
 /// What waking up costs.
 #[derive(Default)]
 struct Wakes {
-    /// How late it is as a rule.
+    /// How late it is as a rule, and how far from that.
     late: Nanos,
+    scatter: Nanos,
     /// Time spun since.
     spun: Nanos,
     since: Nanos,
     /// When it slept last.
     slept: Nanos,
+}
+
+/// Asks the kernel for processors that wake up at once, as long as the file is open; none where that is not allowed.
+fn stay_awake() -> Option<File> {
+    let mut file = File::options()
+        .write(true)
+        .open("/dev/cpu_dma_latency")
+        .ok()?;
+    file.write_all(&0i32.to_ne_bytes()).ok()?;
+    Some(file)
 }
 
 /// One thread.
@@ -480,13 +495,21 @@ impl<'a> Worker<'a> {
         let until = self.network.next().map_or(NAP, |next| next.since(before));
         let until = Nanos(until.0.min(NAP.0));
         let Wakes {
-            late, spun, since, ..
+            late,
+            scatter,
+            spun,
+            since,
+            ..
         } = &mut self.wakes;
         if before.since(*since) > SPIN_OVER {
             (*spun, *since) = (Nanos(0), before);
         }
         let may_spin = spun.0 < SPIN_OVER.0 / SPIN_SHARE;
-        let lead = if may_spin { *late } else { Nanos(0) };
+        let lead = if may_spin {
+            Nanos(late.0 + 2 * scatter.0)
+        } else {
+            Nanos(0)
+        };
         if until <= lead {
             // Not long, and frames are looked for meanwhile.
             let end = self.now().plus(SPIN_STEP);
@@ -503,7 +526,8 @@ impl<'a> Worker<'a> {
         }
         // Far too late is the machine's doing, not the price of waking up.
         let over = slept.since(asleep).0.min(MOST_LATE.0);
-        let late = &mut self.wakes.late;
+        let Wakes { late, scatter, .. } = &mut self.wakes;
+        scatter.0 = (15 * scatter.0 + over.abs_diff(late.0)) / 16;
         late.0 = (15 * late.0 + over) / 16;
         Nanos(0)
     }

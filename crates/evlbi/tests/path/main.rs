@@ -431,3 +431,63 @@ fn what_cannot_be_is_said() {
         .unwrap();
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot read the plan none.toml"));
 }
+
+/// A flow of 512 Mbit/s in segments of 1448 bytes over 15 ms that loses a packet: the window is halved and grows by a
+/// segment a round trip, as Reno's of this kernel does, which counts what is acknowledged (b = 1).
+#[test]
+fn one_lost_packet_makes_the_saw_tooth() {
+    let room = Room::new(&format!(
+        "{HOSTS}rtt = \"15ms\"\nrate = \"1G\"\nbuffer = \"4MiB\"\n\
+         forward = [{{ lose_at = [\"2s\", \"2.4s\", \"2.8s\", \"3.2s\", \"3.6s\", \"8s\"] }}]\n"
+    ));
+    let script = "
+        $E path exec manchester -- iperf3 -s -1 > server.txt &
+        sleep 0.5; iperf3 -c manchester -b 512M -i 0.1 -t 12 -J > client.json; wait";
+    if room.run_well(&[], script).is_none() {
+        return;
+    }
+    let client = room.json("client.json");
+    // Time, window in segments and round trip in seconds.
+    let samples: Vec<(f64, f64, f64)> = client["intervals"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|interval| {
+            let stream = &interval["streams"][0];
+            let of = |key: &str| stream[key].as_f64().unwrap();
+            (of("end"), of("snd_cwnd") / 1448.0, of("rtt") * 1e-6)
+        })
+        .collect();
+    // The last loss, and what came before and after it.
+    let falls = samples
+        .windows(2)
+        .enumerate()
+        .filter(|(_, pair)| pair[1].1 < 0.7 * pair[0].1);
+    let fall = falls.map(|(place, _)| place).last().expect("a loss");
+    let (before, after) = (samples[fall], samples[fall + 2]);
+    assert!(
+        (after.1 / before.1 - 0.5).abs() < 0.05,
+        "{before:?} {after:?}"
+    );
+    // Three seconds of growth before that loss, in which none other was lost.
+    for range in [fall - 30..fall, fall + 2..samples.len().min(fall + 32)] {
+        let (first, last) = (samples[range.start], samples[range.end - 1]);
+        let rtt = samples[range.clone()]
+            .iter()
+            .map(|sample| sample.2)
+            .sum::<f64>()
+            / range.len() as f64;
+        let slope = (last.1 - first.1) / (last.0 - first.0);
+        assert!(
+            (slope * rtt - 1.0).abs() < 0.1,
+            "{slope} segments a second at {rtt} s"
+        );
+        // So the time in which a window of 663 segments recovers is that of the law, C RTT^2 / (2 MSS).
+        let recovery = 0.5 * 663.0 / slope;
+        let law = 512e6 / 8.0 * rtt * rtt / (2.0 * 1448.0);
+        assert!(
+            (recovery / law - 1.0).abs() < 0.15,
+            "{recovery} s, law {law} s"
+        );
+    }
+}

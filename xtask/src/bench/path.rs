@@ -1,0 +1,343 @@
+//! The emulated path: how exact its delay and rate are, and how much it carries.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::{median, verdict};
+
+#[derive(Args)]
+pub struct PathArgs {
+    /// Seconds of each run
+    #[arg(long, default_value_t = 5)]
+    seconds: u32,
+    /// Runs of each figure
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Only the scenes whose names contain this
+    #[arg(long)]
+    only: Option<String>,
+}
+
+pub fn run(args: &PathArgs) -> Result<()> {
+    super::stage::build()?;
+    let room = Room::new()?;
+    let scenes: [(&str, Scene); 4] = [("delay", delay), ("rate", rate), ("tcp", tcp), ("udp", udp)];
+    for (name, scene) in scenes {
+        if args.only.as_ref().is_none_or(|only| name.contains(only)) {
+            println!("\n{name}");
+            scene(&room, args)?;
+        }
+    }
+    Ok(())
+}
+
+type Scene = fn(&Room, &PathArgs) -> Result<()>;
+
+/// A folder for plans and results, gone at the end.
+struct Room(PathBuf);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Room {
+    fn new() -> Result<Room> {
+        let folder = std::env::temp_dir().join(format!("evlbi-bench-path-{}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Room(folder))
+    }
+
+    /// Runs a script on a path whose link has these keys.
+    fn run(&self, link: &str, script: &str) -> Result<()> {
+        self.run_with(1500, link, script)
+    }
+
+    /// The same with another MTU.
+    fn run_with(&self, mtu: u32, link: &str, script: &str) -> Result<()> {
+        let host = |name: &str| {
+            format!("[[host]]\nname = \"{name}\"\ncongestion = \"reno\"\nbuffer = \"1GiB\"\n")
+        };
+        let plan = format!(
+            "mtu = {mtu}\n{}{}[[link]]\nbetween = [\"near\", \"far\"]\n{link}\n",
+            host("near"),
+            host("far")
+        );
+        fs::write(self.0.join("plan.toml"), plan)?;
+        let evlbi = fs::canonicalize(super::stage::EVLBI)?;
+        let output = Command::new(&evlbi)
+            .args(["path", "run", "plan.toml", "--json", "path.json", "--force"])
+            .args(["--", "sh", "-ec", script])
+            .env("E", &evlbi)
+            .current_dir(&self.0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .output()?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
+    fn json(&self, name: &str) -> Result<Value> {
+        let text = fs::read_to_string(self.0.join(name))?;
+        serde_json::from_str(&text).with_context(|| format!("in {name}: {text}"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+/// Kernel stamps of the datagrams that a capture holds, by their sequence number.
+fn stamps(capture: &Path) -> Result<HashMap<u64, f64>> {
+    let bytes = fs::read(capture)?;
+    let at = |place: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(
+            bytes.get(place..place + 4)?.try_into().ok()?,
+        ))
+    };
+    // pcap with nanoseconds; a header of 24 bytes, then 16 before each frame.
+    if at(0) != Some(0xa1b2_3c4d) {
+        bail!("{} is no capture with nanoseconds", capture.display());
+    }
+    let (mut place, mut stamps) = (24, HashMap::new());
+    while let (Some(seconds), Some(nanos), Some(length)) = (at(place), at(place + 4), at(place + 8))
+    {
+        let frame = place + 16;
+        // Ethernet 14, IPv4 20, UDP 8.
+        let payload = bytes.get(frame + 42..frame + 50);
+        if let Some(number) = payload.and_then(|bytes| bytes.try_into().ok()) {
+            stamps.insert(
+                u64::from_le_bytes(number),
+                f64::from(seconds) + f64::from(nanos) * 1e-9,
+            );
+        }
+        place = frame + length as usize;
+    }
+    Ok(stamps)
+}
+
+fn at(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share) as usize]
+}
+
+/// One-way delays as tcpdump's stamps of both hosts tell them.
+fn delay(room: &Room, args: &PathArgs) -> Result<()> {
+    println!(
+        "  {:<34} {:>10} {:>10} {:>10}   error of the delay in us",
+        "", "median", "p99", "max"
+    );
+    for (what, load, p99_aim) in [
+        ("idle", "", 150.0),
+        ("beside 1 Gbit/s of TCP", "-b 1G", 150.0),
+        ("beside 5 Gbit/s of TCP", "-b 5G", 250.0),
+    ] {
+        for rtt in [1u32, 15, 95] {
+            let (mut medians, mut p99s, mut most) = (Vec::new(), Vec::new(), 0.0f64);
+            for _ in 0..args.runs {
+                let errors = one_way(room, rtt, load, args.seconds)?;
+                medians.push(at(&errors, 0.5));
+                p99s.push(at(&errors, 0.99));
+                most = most.max(at(&errors, 1.0));
+            }
+            let (middle, p99) = (median(&mut medians), median(&mut p99s));
+            println!(
+                "  {:<34} {middle:>10.1} {p99:>10.1} {most:>10.1}   aim 50, {p99_aim}: {}",
+                format!("{rtt} ms, {what}"),
+                verdict(middle < 50.0 && p99 < p99_aim)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Distances of one-way delays from half of the round trip in us, sorted.
+fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<f64>> {
+    let dump = "tcpdump -i wire --nano -s 60 -B 16384 -U -w";
+    let beside = if load.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "$E path exec far -- iperf3 -s -1 > server.txt & sleep 0.5; \
+             iperf3 -c far -C cubic {load} -t {} > load.txt & sleep 1;",
+            seconds + 2
+        )
+    };
+    let script = format!(
+        "{dump} near.pcap 'udp dst port 2630' 2> near.txt & near=$!
+         $E path exec far -- sh -c '{dump} far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
+         sleep 1; {beside}
+         $E send pattern:1024 --to udp://far:2630 --rate 8M --duration {seconds}s --no-gso 2> send.txt
+         sleep 0.5; kill -INT $near; $E path exec far -- sh -c 'kill -INT $(cat far.pid)'; wait"
+    );
+    room.run(&format!("rtt = \"{rtt}ms\""), &script)?;
+    let (near, far) = (
+        stamps(&room.path("near.pcap"))?,
+        stamps(&room.path("far.pcap"))?,
+    );
+    let planned = f64::from(rtt) * 0.5e-3;
+    let delays = near
+        .iter()
+        .filter_map(|(number, sent)| Some(far.get(number)? - sent));
+    let mut errors: Vec<f64> = delays.map(|delay| (delay - planned).abs() * 1e6).collect();
+    if errors.len() < 100 {
+        bail!("too few datagrams were captured at both ends");
+    }
+    errors.sort_by(f64::total_cmp);
+    Ok(errors)
+}
+
+/// A bottleneck of 1 Gbit/s: TCP's goodput, and the spacing of datagrams that come faster.
+fn rate(room: &Room, args: &PathArgs) -> Result<()> {
+    let ours = |script: &str| room.run("rtt = \"1ms\"\nrate = \"1G\"\nbuffer = \"1MiB\"", script);
+    let mut goodput = Vec::new();
+    for _ in 0..args.runs {
+        goodput.push(tcp_run(args, &ours, room, "-C cubic")?.0);
+    }
+    let goodput = median(&mut goodput);
+    // 1448 of 1538 bytes on the wire.
+    let ideal = 1448.0 / 1538.0;
+    println!(
+        "  TCP: {:.4} Gbit/s of at most {ideal:.4} ({:+.2} %; aim 1 %: {})",
+        goodput,
+        (goodput / ideal - 1.0) * 100.0,
+        verdict((goodput / ideal - 1.0).abs() < 0.01)
+    );
+    let script = format!(
+        "$E path exec far -- sh -c 'tcpdump -i wire --nano -s 60 -B 65536 -U -w far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
+         sleep 1; $E send pattern:1440 --to udp://far:2630 --rate 1.5G --duration {}s 2> send.txt
+         sleep 0.5; $E path exec far -- sh -c 'kill -INT $(cat far.pid)'; wait",
+        args.seconds.min(3)
+    );
+    ours(&script)?;
+    let mut stamps: Vec<f64> = stamps(&room.path("far.pcap"))?.into_values().collect();
+    stamps.sort_by(f64::total_cmp);
+    let span = stamps.last().context("nothing was captured")? - stamps[0];
+    let path = room.json("path.json")?;
+    let passed = path["cells"][0]["passed"].as_f64().context("no cell")?;
+    // Ethernet 14 + 24, IPv4 20, UDP 8, number 8.
+    let wire = 8.0 * (1440.0 + 8.0 + 28.0 + 38.0);
+    let reached = (stamps.len() as f64 - 1.0) * wire / span / 1e9;
+    let mut gaps: Vec<f64> = stamps
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]) * 1e6)
+        .collect();
+    gaps.sort_by(f64::total_cmp);
+    println!(
+        "  UDP: {reached:.4} Gbit/s on the wire (aim 1 %: {}); gaps median {:.2} us, p99 {:.2} us, ideal {:.2}; {passed} passed, {} captured",
+        verdict((reached - 1.0).abs() < 0.01),
+        at(&gaps, 0.5),
+        at(&gaps, 0.99),
+        wire / 1e3,
+        stamps.len()
+    );
+    Ok(())
+}
+
+/// Goodput in Gbit/s, and retransmissions.
+fn tcp_run(
+    args: &PathArgs,
+    path: &dyn Fn(&str) -> Result<()>,
+    room: &Room,
+    options: &str,
+) -> Result<(f64, u64)> {
+    path(&format!(
+        "$E path exec far -- iperf3 -s -1 > server.txt & sleep 0.5
+         iperf3 -c far {options} -O 2 -t {} -J > client.json; wait",
+        args.seconds + 2
+    ))?;
+    let client = room.json("client.json")?;
+    let end = &client["end"];
+    let bits = end["sum_received"]["bits_per_second"].as_f64();
+    let again = end["sum_sent"]["retransmits"].as_u64().unwrap_or(0);
+    Ok((bits.context("no rate")? / 1e9, again))
+}
+
+fn tcp(room: &Room, args: &PathArgs) -> Result<()> {
+    for rtt in [0u32, 15, 95] {
+        let (mut rates, mut agains) = (Vec::new(), Vec::new());
+        for _ in 0..args.runs {
+            let path = |script: &str| room.run(&format!("rtt = \"{rtt}ms\""), script);
+            let (rate, again) = tcp_run(args, &path, room, "-C cubic")?;
+            rates.push(rate);
+            agains.push(again as f64);
+        }
+        let state = room.json("path.json")?;
+        let memory = state["lateness"].as_array().into_iter().flatten();
+        let memory: f64 = memory.filter_map(|part| part["memory"].as_f64()).sum();
+        let all: Vec<String> = rates.iter().map(|rate| format!("{rate:.1}")).collect();
+        let rate = median(&mut rates);
+        println!(
+            "  {rtt:>2} ms: {rate:.1} Gbit/s (runs {}), {} retransmissions, {:.0} MB held, {:.0} MB under way (aim 15: {})",
+            all.join(" "),
+            median(&mut agains),
+            memory / 1e6,
+            rate * f64::from(rtt) / 2.0 / 8.0,
+            verdict(rate >= 15.0)
+        );
+    }
+    Ok(())
+}
+
+/// Highest rates without loss, in steps.
+fn udp(room: &Room, args: &PathArgs) -> Result<()> {
+    let scenes: [(&str, u32, &str, &[f64], f64); 3] = [
+        (
+            "1472 B packet by packet",
+            1500,
+            "pattern:1440 --no-gso",
+            &[1.0, 1.5, 2.0, 2.5, 3.0],
+            2.0,
+        ),
+        (
+            "1472 B in trains",
+            1500,
+            "pattern:1440",
+            &[5.0, 8.0, 10.0, 12.0, 15.0, 18.0],
+            15.0,
+        ),
+        (
+            "jumbo in trains",
+            9000,
+            "pattern:8032 --mtu 9000",
+            &[5.0, 8.0, 10.0, 12.0, 15.0, 18.0],
+            15.0,
+        ),
+    ];
+    for (what, mtu, source, steps, aim) in scenes {
+        for rtt in [0u32, 15, 95] {
+            let mut reached = 0.0;
+            for step in steps {
+                let mut clean = 0;
+                for _ in 0..args.runs {
+                    let script = format!(
+                        "$E path exec far -- $E recv udp://0.0.0.0:2630 --to null --idle 1s --json > recv.json 2> recv.txt &
+                         until grep -q listening recv.txt; do sleep 0.1; done
+                         $E send {source} --to udp://far:2630 --rate {step}G --duration {}s --json > send.json 2> send.txt; wait",
+                        args.seconds.min(3)
+                    );
+                    room.run_with(mtu, &format!("rtt = \"{rtt}ms\""), &script)?;
+                    let (sent, received) = (room.json("send.json")?, room.json("recv.json")?);
+                    clean += usize::from(sent["sent"] == received["unique"]);
+                }
+                if 2 * clean <= args.runs {
+                    break;
+                }
+                reached = *step;
+            }
+            println!(
+                "  {what}, {rtt:>2} ms: {reached} Gbit/s without loss in most runs (aim {aim}: {})",
+                verdict(reached >= aim)
+            );
+        }
+    }
+    Ok(())
+}

@@ -56,7 +56,7 @@ fn run_command(args: &PathRunArgs) -> Result<()> {
     }
     relay.arg("--").args(&args.command);
     container::leave_interrupts_to_others();
-    container::end_with_us(&mut relay);
+    let _tie = container::end_with_us(&mut relay)?;
     let status = relay
         .spawn()
         .and_then(|mut relay| relay.wait())
@@ -109,12 +109,20 @@ fn down(name: Option<&str>) -> Result<()> {
 fn show(args: &PathShowArgs) -> Result<()> {
     loop {
         let (state, _) = control::ask(args.path.as_deref(), &json!({ "do": "show" }))?;
-        if args.json {
-            println!("{state}");
+        let shown = if args.json {
+            format!("{state}\n")
         } else {
-            print!("{}", report::text(&report::State::read(&state)?));
+            report::text(&report::State::read(&state)?)
+        };
+        let mut out = std::io::stdout();
+        if out
+            .write_all(shown.as_bytes())
+            .and_then(|()| out.flush())
+            .is_err()
+        {
+            // Nobody reads on.
+            return Ok(());
         }
-        std::io::stdout().flush()?;
         match args.every {
             Some(every) => std::thread::sleep(every),
             None => return Ok(()),
@@ -128,11 +136,7 @@ fn set(args: &PathSetArgs) -> Result<()> {
         let (key, value) = pair
             .split_once('=')
             .with_context(|| format!("`{pair}` changes nothing; write KEY=VALUE, as loss=5%"))?;
-        let value: toml::Value = match value.parse::<i64>() {
-            Ok(number) => number.into(),
-            Err(_) => value.into(),
-        };
-        values.insert(key.to_owned(), value);
+        values.insert(key.to_owned(), value.into());
     }
     let request = json!({ "do": "set", "cell": args.cell, "values": values });
     control::ask(args.path.as_deref(), &request)?;
@@ -141,7 +145,8 @@ fn set(args: &PathSetArgs) -> Result<()> {
 
 fn exec(args: &PathExecArgs) -> Result<()> {
     let request = json!({ "do": "enter", "host": args.host });
-    let (_, namespaces) = control::ask(args.path.as_deref(), &request)?;
+    let (answer, namespaces) = control::ask(args.path.as_deref(), &request)?;
+    let here = std::env::current_dir().context("this folder is gone")?;
     let Some((program, arguments)) = args.command.split_first() else {
         bail!("there is no command");
     };
@@ -149,6 +154,8 @@ fn exec(args: &PathExecArgs) -> Result<()> {
     container::leave_interrupts_to_others();
     let status = Command::new(program)
         .args(arguments)
+        .current_dir(here)
+        .env(SOCKET, string(&answer, "socket")?)
         .status()
         .with_context(|| format!("cannot run {program} on {}", args.host))?;
     std::process::exit(exit_code(status));

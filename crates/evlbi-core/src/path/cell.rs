@@ -77,6 +77,11 @@ pub struct Logged {
 pub trait Identity {
     /// What a segment says it is: a sequence number where there is one.
     fn identity(&self, segment: u16) -> u64;
+
+    /// Whether it says that congestion may be marked in it (ECN).
+    fn may_be_marked(&self) -> bool {
+        true
+    }
 }
 
 /// One thing that a path does.
@@ -89,6 +94,8 @@ pub struct Cell<P> {
     bits: ChaCha8Rng,
     state: State,
     held: VecDeque<Held<P>>,
+    /// Whether it will be woken for what is held back.
+    is_armed: bool,
     truth: Truth,
     log: Option<VecDeque<Logged>>,
     log_length: usize,
@@ -155,6 +162,7 @@ impl<P: Clone + Identity> Cell<P> {
             random: ChaCha8Rng::seed_from_u64(seed),
             state: State::default(),
             held: VecDeque::new(),
+            is_armed: false,
             truth: Truth::default(),
             log: None,
             log_length: 0,
@@ -167,7 +175,17 @@ impl<P: Clone + Identity> Cell<P> {
     }
 
     /// Its law becomes another one now.
-    pub fn change(&mut self, law: Law) {
+    pub fn change(&mut self, now: Nanos, law: Law) {
+        // What waits for a rate leaves at the new one.
+        if let (Law::Rate { rate: old, .. }, Law::Rate { rate: new, .. }) = (&self.law, &law) {
+            let waits = u128::from(self.state.free.since(now).0);
+            let waits = waits * u128::from(old.get()) / u128::from(new.get());
+            self.state.free = now.plus(Nanos(u64::try_from(waits).unwrap_or(u64::MAX)));
+            self.state.remainder = 0;
+        }
+        if let Law::Loss(Loss::At(times)) = &law {
+            self.state.next_time = times.iter().take_while(|time| **time < now).count();
+        }
         self.law = law;
         // What was drawn by the old law counts no more.
         self.state.before = None;
@@ -191,6 +209,11 @@ impl<P: Clone + Identity> Cell<P> {
         self.log = (entries > 0).then(VecDeque::new);
     }
 
+    /// Entries that wait to be taken.
+    pub fn logged(&self) -> usize {
+        self.log.as_ref().map_or(0, VecDeque::len)
+    }
+
     /// The entries since it was asked last.
     pub fn take_log(&mut self) -> Vec<Logged> {
         self.log
@@ -201,8 +224,8 @@ impl<P: Clone + Identity> Cell<P> {
     /// Lets an item through, or what the law leaves of it. Items come in the order of their times.
     pub fn take(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
         let at = item.piece.at;
-        while let Some((_, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
-            self.change(law);
+        while let Some((when, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
+            self.change(when, law);
         }
         let count = u64::from(item.piece.count);
         let first = self.truth.packets;
@@ -253,7 +276,9 @@ impl<P: Clone + Identity> Cell<P> {
             item.piece.at = item.piece.at.max(held.deadline);
             out.passed.push(item);
         }
-        out.wake = self.held.iter().map(|held| held.deadline).min();
+        // They were held back one after the other.
+        out.wake = self.held.front().map(|held| held.deadline);
+        self.is_armed = out.wake.is_some();
     }
 
     fn note(&mut self, item: &Item<P>, place: u16, first: u64, fate: Fate) {
@@ -284,7 +309,12 @@ impl<P: Clone + Identity> Cell<P> {
         out: &mut Outcome<P>,
     ) {
         if jitter == Nanos(0) {
-            out.passed.push(item.at(item.piece.at.plus(delay)));
+            let mut at = item.piece.at.plus(delay);
+            if !reorders {
+                at = at.max(self.state.latest);
+                self.state.latest = at;
+            }
+            out.passed.push(item.at(at));
             return;
         }
         for place in 0..item.piece.count {
@@ -328,7 +358,8 @@ impl<P: Clone + Identity> Cell<P> {
                 } => self.queue(at, bytes, (rate.get(), buffer, overhead)).map(
                     |(departs, waited)| {
                         let mut one = item.only(place).at(departs);
-                        if mark.is_some_and(|mark| waited > mark) {
+                        let marked = mark.is_some_and(|mark| waited > mark);
+                        if marked && item.packet.may_be_marked() {
                             one.piece.marks.congestion = true;
                         }
                         one
@@ -510,6 +541,7 @@ impl<P: Clone + Identity> Cell<P> {
                 first,
             } => at >= first && at.since(first).0 % period.0.max(1) < length.0,
             Times::Episodes { on, off } => loop {
+                self.skip_episodes(at, on, off);
                 let (from, to) = match self.state.episode {
                     Some(episode) => episode,
                     None => (Nanos(0), Nanos(0)),
@@ -518,10 +550,20 @@ impl<P: Clone + Identity> Cell<P> {
                     return at >= from;
                 }
                 // At least a nanosecond each, so that this ends.
-                let from = to.plus(Nanos(self.exponential(off) + 1));
-                let to = from.plus(Nanos(self.exponential(on) + 1));
+                let from = to.plus(Nanos(self.exponential(off).saturating_add(1)));
+                let to = from.plus(Nanos(self.exponential(on).saturating_add(1)));
                 self.state.episode = Some((from, to));
             },
+        }
+    }
+
+    /// Of a long silence nobody knows the episodes: they begin anew shortly before its end.
+    fn skip_episodes(&mut self, at: Nanos, on: Nanos, off: Nanos) {
+        let cycle = on.0.saturating_add(off.0).saturating_add(1);
+        let last = self.state.episode.map_or(Nanos(0), |(_, to)| to);
+        if at.since(last).0 / cycle > 1000 {
+            let begin = Nanos(at.0 - 100 * cycle);
+            self.state.episode = Some((begin, begin));
         }
     }
 
@@ -551,7 +593,10 @@ impl<P: Clone + Identity> Cell<P> {
                     Until::Time(time) => out.passed.push(one.at(one.piece.at.plus(time))),
                     Until::Passed(distance) => {
                         let deadline = one.piece.at.plus(LONGEST_HELD);
-                        out.wake = Some(out.wake.map_or(deadline, |wake| wake.min(deadline)));
+                        if !self.is_armed {
+                            out.wake = Some(deadline);
+                            self.is_armed = true;
+                        }
                         self.held.push_back(Held {
                             item: one,
                             until: number + u64::from(distance),
@@ -583,7 +628,8 @@ impl<P: Clone + Identity> Cell<P> {
         }
         for place in 0..item.piece.count {
             let mut one = item.only(place);
-            if hits.contains(&place) {
+            let may_be = fate == Fate::Corrupted || item.packet.may_be_marked();
+            if may_be && hits.contains(&place) {
                 match fate {
                     Fate::Corrupted => {
                         one.piece.marks.corrupt = Some(self.bits.next_u64());

@@ -383,7 +383,7 @@ fn laws_change_at_their_time_and_at_once() {
         if at == 200 {
             network
                 .cell_mut(cell)
-                .change(Law::Loss(Loss::Random { fraction: 0.0 }));
+                .change(Nanos(at), Law::Loss(Loss::Random { fraction: 0.0 }));
         }
         single(&mut network, at, route, at, 100);
         network.advance(Nanos(at), |output| {
@@ -393,6 +393,59 @@ fn laws_change_at_their_time_and_at_once() {
         });
     }
     assert_eq!(arrived, (0..100).chain(200..300).collect::<Vec<u64>>());
+}
+
+/// What waits when a rate or a delay changes leaves in its order, and no room is lost or won.
+#[test]
+fn what_waits_outlives_a_change() {
+    let slow = |bits: u64| Law::Rate {
+        rate: rate(bits),
+        buffer: 100_000,
+        overhead: 0,
+        mark: None,
+    };
+    let mut network: Network<u64> = Network::new();
+    let line = network.line([slow(1_000_000), delay(50 * MS)], 1);
+    network
+        .cell_mut(line.cells[0])
+        .change_at(Nanos(10 * MS), slow(1_000_000_000));
+    network
+        .cell_mut(line.cells[1])
+        .change_at(Nanos(61 * MS), delay(0));
+    let route = network.route(&[&line]);
+    for packet in 0..50 {
+        single(&mut network, 0, route, packet, 1250);
+    }
+    for packet in 50..100 {
+        single(&mut network, 11 * MS + packet, route, packet, 1250);
+    }
+    let mut arrived = Vec::new();
+    network.advance(Nanos(u64::MAX), |output| {
+        if let Output::Delivered { packet, .. } = output {
+            arrived.push(packet);
+        }
+    });
+    assert_eq!(arrived, (0..100).collect::<Vec<u64>>());
+}
+
+/// However many are held back, as few wakes as can be are waited for.
+#[test]
+fn many_that_are_held_back_cost_no_time() {
+    let law = Law::Reorder {
+        fraction: 0.5,
+        until: Until::Passed(500),
+    };
+    let (arrived, ..) = carried(vec![law], steady(200_000, 100, 40_000));
+    assert_eq!(arrived.len(), 200_000);
+    let never = Law::Loss(Loss::Within {
+        times: Times::Episodes {
+            on: Nanos(0),
+            off: Nanos(0),
+        },
+        fraction: 0.5,
+    });
+    let (arrived, ..) = carried(vec![never], steady(100, 100, 1_000_000_000 * MS));
+    assert!(arrived.len() <= 100);
 }
 
 /// Routes that share a line share its queue.

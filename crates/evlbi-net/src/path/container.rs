@@ -2,13 +2,13 @@
 //! relay, however that ends.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, PipeWriter, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use crate::netns::Unavailable;
 
@@ -80,20 +80,45 @@ pub fn bind(file: &Path, over: &str) -> io::Result<()> {
     }
 }
 
-/// The process that `command` starts is killed when the thread that starts it ends.
-pub fn end_with_us(command: &mut Command) {
-    // SAFETY: between fork and exec only prctl is called, which is safe there.
+/// Where [`end_with_us`] leaves the descriptor that [`end_with_parent`] watches.
+const TIE: RawFd = 3;
+
+/// The process that `command` starts can learn that this one has ended, however it did: what is returned is to be kept.
+///
+/// # Errors
+/// What the kernel says.
+pub fn end_with_us(command: &mut Command) -> io::Result<PipeWriter> {
+    let (reader, writer) = io::pipe()?;
+    // SAFETY: between fork and exec only dup2 and fcntl are called, which are safe there; the reader lives in the closure.
     unsafe {
-        command.pre_exec(|| {
-            succeed(libc::prctl(
-                libc::PR_SET_PDEATHSIG,
-                libc::SIGKILL as libc::c_ulong,
-                0usize,
-                0usize,
-                0usize,
-            ))
+        command.pre_exec(move || {
+            if reader.as_raw_fd() == TIE {
+                return succeed(libc::fcntl(TIE, libc::F_SETFD, 0));
+            }
+            succeed(libc::dup2(reader.as_raw_fd(), TIE))
         })
     };
+    Ok(writer)
+}
+
+/// This process ends when the one that started it by [`end_with_us`] does. As it is the first of its container, so does
+/// all else in that.
+///
+/// # Errors
+/// When that was not so.
+pub fn end_with_parent() -> io::Result<()> {
+    // SAFETY: only numbers are passed; the descriptor is not used otherwise.
+    succeed(unsafe { libc::fcntl(TIE, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: it is open, as that has shown, and nobody else's.
+    let mut tie = File::from(unsafe { OwnedFd::from_raw_fd(TIE) });
+    std::thread::Builder::new()
+        .name("tie".into())
+        .spawn(move || {
+            // Nothing is ever written.
+            let _ = tie.read(&mut [0]);
+            std::process::exit(1);
+        })
+        .map(|_| ())
 }
 
 /// The process that `command` starts goes on when the terminal is closed.
@@ -121,30 +146,6 @@ pub fn leave_interrupts_to_others() {
     let handler = ignore as extern "C" fn(libc::c_int);
     // SAFETY: the handler does nothing. A handler, unlike SIG_IGN, is not inherited by what is started.
     unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
-}
-
-/// Waits for the process `child`, and for whatever else ends before it: the first process of a container is the parent
-/// of all whose parents have gone.
-///
-/// # Errors
-/// What the kernel says.
-pub fn wait_for(child: u32) -> io::Result<ExitStatus> {
-    use std::os::unix::process::ExitStatusExt;
-    loop {
-        let mut status = 0;
-        // SAFETY: the pointer is to a number, exclusively borrowed.
-        let ended = unsafe { libc::waitpid(-1, &raw mut status, 0) };
-        if ended < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            return Err(error);
-        }
-        if u32::try_from(ended) == Ok(child) {
-            return Ok(ExitStatus::from_raw(status));
-        }
-    }
 }
 
 /// The namespaces that a process needs to enter a host: those of this process, and the host's network.
@@ -280,7 +281,7 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Seek, Write};
+    use std::io::{Seek, Write};
 
     #[test]
     fn descriptors_are_passed() {

@@ -173,10 +173,8 @@ impl<'a> Frame<'a> {
             }
             _ => out.extend_from_slice(self.bytes),
         }
-        if piece.marks.congestion
-            && let Some(parts) = self.parts
-        {
-            mark(&mut out[VNET..], parts);
+        if piece.marks.congestion {
+            mark(&mut out[VNET..]);
         }
         if let Some(number) = piece.marks.corrupt {
             complete_checksum(out);
@@ -196,7 +194,7 @@ impl<'a> Frame<'a> {
         let mut out = vec![0; VNET];
         out.extend_from_slice(&frame[6..12]);
         out.extend_from_slice(&frame[..6]);
-        out.extend_from_slice(&frame[12..ip]);
+        out.extend_from_slice(frame.get(12..ip)?);
         match u16_at(frame, ip - 2)? {
             IPV4 => {
                 let may_be_cut = frame.get(ip + 6)? & 0x40 == 0;
@@ -263,7 +261,7 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
         frame[ip + 2..ip + 4].copy_from_slice(&((length - ip) as u16).to_be_bytes());
         let id = u16_at(frame, ip + 4).unwrap_or(0).wrapping_add(first);
         frame[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
-        refresh(frame, parts);
+        refresh(frame, ip);
         sum(&frame[ip + 12..ip + 20], 0)
     };
     let rest = length - transport;
@@ -289,27 +287,48 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
     frame[place..place + 2].copy_from_slice(&pseudo.to_be_bytes());
 }
 
+/// Where the IP header is, and whether it is one of IPv6.
+fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
+    let (mut ip, mut kind) = (14, u16_at(frame, 12)?);
+    if kind == VLAN {
+        (ip, kind) = (18, u16_at(frame, 16)?);
+    }
+    let whole = |length: usize| frame.len() >= ip + length;
+    match kind {
+        IPV4 => {
+            let header = usize::from(frame.get(ip)? & 15) * 4;
+            (header >= 20 && whole(header)).then_some((ip, false))
+        }
+        IPV6 => whole(40).then_some((ip, true)),
+        _ => None,
+    }
+}
+
+/// The field that says whether congestion may be marked: which byte, and how far up in it.
+fn congestion_field((ip, is_v6): (usize, bool)) -> (usize, u32) {
+    (ip + 1, if is_v6 { 4 } else { 0 })
+}
+
 /// Marks congestion where the packet says that it may be marked.
-fn mark(frame: &mut [u8], parts: Parts) {
-    let (byte, shift) = if parts.is_v6 {
-        (parts.ip + 1, 4)
-    } else {
-        (parts.ip + 1, 0)
+fn mark(frame: &mut [u8]) {
+    let Some((ip, is_v6)) = ip_header(frame) else {
+        return;
     };
+    let (byte, shift) = congestion_field((ip, is_v6));
     if frame[byte] >> shift & 3 != 0 {
         frame[byte] |= 3 << shift;
-        if !parts.is_v6 {
-            refresh(frame, parts);
+        if !is_v6 {
+            refresh(frame, ip);
         }
     }
 }
 
 /// The checksum of an IPv4 header.
-fn refresh(frame: &mut [u8], parts: Parts) {
-    let header = parts.ip..parts.transport;
-    frame[parts.ip + 10..parts.ip + 12].fill(0);
+fn refresh(frame: &mut [u8], ip: usize) {
+    let header = ip..ip + usize::from(frame[ip] & 15) * 4;
+    frame[ip + 10..ip + 12].fill(0);
     let checksum = !sum(&frame[header], 0);
-    frame[parts.ip + 10..parts.ip + 12].copy_from_slice(&checksum.to_be_bytes());
+    frame[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// Does what the header says that the kernel has left undone, so that a change will be noticed.
@@ -362,6 +381,12 @@ impl Identity for Frame<'_> {
             .get(at..at + 8)
             .and_then(|bytes| bytes.try_into().ok());
         number.map_or(0, u64::from_le_bytes)
+    }
+
+    fn may_be_marked(&self) -> bool {
+        let frame = self.frame();
+        let field = ip_header(frame).map(congestion_field);
+        field.is_some_and(|(byte, shift)| frame[byte] >> shift & 3 != 0)
     }
 }
 

@@ -58,7 +58,18 @@ impl Hosts {
                     _ => error.to_string(),
                 },
             })?);
+            // Nothing but what is meant to be on the path.
+            for (name, value) in [
+                ("accept_ra", "0"),
+                ("accept_dad", "0"),
+                ("router_solicitations", "0"),
+            ] {
+                let path = format!("/proc/sys/net/ipv6/conf/{DEVICE}/{name}");
+                // Where there is no IPv6, there is nothing to be said.
+                let _ = namespace.run(|| std::fs::write(path, value))?;
+            }
             let mut commands = vec![
+                format!("link set dev {DEVICE} addrgenmode none"),
                 format!(
                     "link set dev {DEVICE} address {} mtu {} txqueuelen {QUEUE}",
                     shown(address(host)),

@@ -208,7 +208,9 @@ impl Plan {
         for (x, a) in all.iter().enumerate() {
             for (y, b) in all.iter().enumerate() {
                 let follows = self.to(*a) == self.from(*b) && a.link != b.link;
-                if follows || self.from(*a) == self.from(*b) {
+                let from = self.from(*a);
+                let one_host = from == self.from(*b) && self.nodes[from].host.is_some();
+                if follows || one_host {
                     let (keep, gone) = (of[x], of[y]);
                     of.iter_mut()
                         .filter(|of| **of == gone)

@@ -32,8 +32,9 @@ const NAP: Nanos = Nanos(50_000_000);
 const TOGETHER: Nanos = Nanos(4_000);
 /// Entries of each cell's log that wait to be taken.
 const LOGGED: usize = 1 << 16;
-/// What may be under way in one direction, in bytes; beyond that frames are dropped, and counted as overrun.
-const MOST_UNDER_WAY: u64 = 4 << 30;
+/// Share of the memory that is free at first for frames under way in one direction; beyond that they are dropped, and
+/// counted as overrun.
+const MEMORY_SHARE: u64 = 4;
 /// A thread that is woken later than this was held up by something else.
 const MOST_LATE: Nanos = Nanos(150_000);
 /// Spins so long between looks at the hosts,
@@ -90,6 +91,10 @@ impl Identity for Handle {
     fn identity(&self, segment: u16) -> u64 {
         Frame::new(self.0.bytes()).map_or(0, |frame| frame.identity(segment))
     }
+
+    fn may_be_marked(&self) -> bool {
+        Frame::new(self.0.bytes()).is_some_and(|frame| frame.may_be_marked())
+    }
 }
 
 /// Buffers that are free, the one that was used last first: it is still in the cache.
@@ -98,10 +103,13 @@ struct Pool {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
     made: u64,
+    /// Of frames that are under way.
+    used: u64,
 }
 
 impl Pool {
     fn take(&mut self, small: bool) -> Vec<u8> {
+        self.used += if small { SMALL } else { LONGEST } as u64;
         let (free, length) = if small {
             (&mut self.small, SMALL)
         } else {
@@ -114,6 +122,7 @@ impl Pool {
     }
 
     fn give(&mut self, buffer: Vec<u8>) {
+        self.used = self.used.saturating_sub(buffer.len() as u64);
         match buffer.len() {
             0 => {}
             SMALL => self.small.push(buffer),
@@ -344,6 +353,16 @@ impl Relay {
     }
 }
 
+/// Memory that is free, in bytes; 4 GiB where nobody tells.
+fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.map_or(4 << 30, |kilobytes| kilobytes << 10)
+}
+
 /// What waking up costs.
 #[derive(Default)]
 struct Wakes {
@@ -386,6 +405,7 @@ struct Worker<'a> {
     counts: HashMap<usize, HostSnapshot>,
     late: (u64, u128, u64),
     wakes: Wakes,
+    most_memory: u64,
     start: Nanos,
     real_time: bool,
     logs: bool,
@@ -436,6 +456,7 @@ impl<'a> Worker<'a> {
             counts: HashMap::new(),
             late: (0, 0, 0),
             wakes: Wakes::default(),
+            most_memory: free_memory() / MEMORY_SHARE,
             start: cpu::now(),
             real_time: false,
             logs,
@@ -548,7 +569,7 @@ impl<'a> Worker<'a> {
             let to = frame.destination();
             let counts = self.counts.entry(host).or_default();
             counts.sent += u64::from(train.count);
-            if self.network.under_way() > MOST_UNDER_WAY {
+            if self.pool.borrow().used > self.most_memory {
                 counts.overrun += u64::from(train.count);
                 continue;
             }
@@ -709,13 +730,23 @@ impl<'a> Worker<'a> {
             for (direction, cell, law) in lock(&self.shared.changes).drain(..) {
                 let id = self.cell(direction, cell);
                 if let Some(id) = id {
-                    self.network.cell_mut(id).change(law);
+                    let now = self.now();
+                    self.network.cell_mut(id).change(now, law);
                 }
             }
         }
-        if self.shared.is_asked.swap(false, Ordering::AcqRel) {
+        if self.shared.is_asked.load(Ordering::Acquire) || self.has_much_to_log() {
             self.publish();
+            self.shared.is_asked.store(false, Ordering::Release);
         }
+    }
+
+    fn has_much_to_log(&self) -> bool {
+        let lines = self.routes.values().flat_map(|(_, line)| &line.cells);
+        self.logs
+            && lines
+                .into_iter()
+                .any(|id| self.network.cell(*id).logged() > LOGGED / 2)
     }
 
     fn cell(&self, direction: Direction, cell: usize) -> Option<CellId> {

@@ -16,7 +16,9 @@ pub const SOCKET: &str = "EVLBI_PATH";
 const ENDING: &str = "path";
 /// A relay answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer.
+/// And a request comes within this time.
+const ASKING: Duration = Duration::from_millis(500);
+/// Longest request or answer.
 const LONGEST: usize = 1 << 20;
 
 /// A socket for a path of a plan; of those that stay up, each plan has one.
@@ -129,9 +131,11 @@ fn ask_over(stream: &UnixStream, request: &Value) -> Result<(Value, Vec<OwnedFd>
 
 /// The request that came over a connection.
 pub fn request(stream: &UnixStream) -> Result<Value> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    // Others wait meanwhile.
+    stream.set_read_timeout(Some(ASKING))?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
+    let bounded = std::io::Read::take(stream, LONGEST as u64);
+    BufReader::new(bounded).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 

@@ -127,8 +127,11 @@ pub fn read_with_specs(path: &Path) -> Result<(Plan, Specs)> {
 fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     let spec: PlanSpec = toml::from_str(text)?;
     let line = |place: usize| 1 + text[..place.min(text.len())].matches('\n').count();
-    if !(68..=65_535).contains(&spec.mtu) {
-        bail!("mtu = {}: packets have 68 to 65535 bytes", spec.mtu);
+    if !(1280..=65_521).contains(&spec.mtu) {
+        bail!(
+            "mtu = {}: devices take 1280 to 65521 bytes; for less use a cell of mtu",
+            spec.mtu
+        );
     }
     if spec.hosts.len() < 2 {
         bail!("a path has two hosts or more: [[host]] name = \"...\"");
@@ -142,6 +145,18 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
                 host.name
             );
         }
+        let is_taken = host.name == "localhost" || host.name.ends_with("-v6");
+        if is_taken
+            || host
+                .name
+                .chars()
+                .all(|letter| letter.is_ascii_digit() || letter == '.')
+        {
+            bail!(
+                "host \"{}\": that name means something else already",
+                host.name
+            );
+        }
         if nodes.iter().any(|node| node.name == host.name) {
             bail!("host \"{}\" is there twice", host.name);
         }
@@ -150,6 +165,10 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
             host: Some(Host {
                 congestion: host.congestion.clone(),
                 buffer: (host.buffer.as_deref().map(size).transpose())
+                    .and_then(|buffer| match buffer {
+                        Some(bytes) if bytes >= 1 << 31 => bail!("a buffer is less than 2 GiB"),
+                        buffer => Ok(buffer),
+                    })
                     .with_context(|| format!("host \"{}\"", host.name))?,
             }),
         });
@@ -204,6 +223,18 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     Ok((plan, specs))
 }
 
+/// What a value that was written as a text may be meant as.
+fn kinds_of(value: &toml::Value) -> Vec<toml::Value> {
+    let mut kinds = vec![value.clone()];
+    if let Some(text) = value.as_str() {
+        kinds.extend(text.parse::<i64>().ok().map(toml::Value::from));
+        kinds.extend(text.parse::<bool>().ok().map(toml::Value::from));
+        let list: Vec<toml::Value> = text.split(',').map(toml::Value::from).collect();
+        kinds.push(list.into());
+    }
+    kinds
+}
+
 /// The cells that a link's own keys mean.
 fn shorthand(link: &LinkSpec) -> Result<Vec<CellSpec>> {
     let mut cells = Vec::new();
@@ -245,6 +276,9 @@ fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
     let mut changes = Vec::new();
     for change in &spec.change {
         let law = spec.changed(&change.cell)?.law()?.1;
+        if law.disorders() && !spec.law()?.1.disorders() {
+            bail!("packets may overtake only where they may from the beginning");
+        }
         changes.push((time(&change.at)?, law));
     }
     changes.sort_by_key(|(at, _)| *at);
@@ -256,10 +290,23 @@ impl CellSpec {
     pub fn changed(&self, values: &toml::Table) -> Result<CellSpec> {
         let mut table = toml::Table::try_from(self)?;
         table.remove("change");
+        let mut spec: CellSpec = table.clone().try_into()?;
         for (key, value) in values {
-            table.insert(key.clone(), value.clone());
+            let mut first = None;
+            let taken = kinds_of(value).into_iter().find_map(|value| {
+                table.insert(key.clone(), value);
+                let tried: Result<CellSpec, _> = table.clone().try_into();
+                tried
+                    .map_err(|error| first.get_or_insert(error).clone())
+                    .ok()
+            });
+            spec = match (taken, first) {
+                (Some(spec), _) => spec,
+                (None, Some(error)) => bail!("{key}: {}", error.message()),
+                (None, None) => spec,
+            };
         }
-        Ok(table.try_into()?)
+        Ok(spec)
     }
 
     /// What it does, and the key that says so.
@@ -434,6 +481,37 @@ impl CellSpec {
 
     fn loss(&self) -> Result<Loss> {
         let lost = fraction(&self.loss)?;
+        for (key, is_there, with, has) in [
+            (
+                "window",
+                self.window.is_some(),
+                "above",
+                self.above.is_some(),
+            ),
+            (
+                "overhead",
+                self.overhead.is_some(),
+                "above",
+                self.above.is_some(),
+            ),
+            (
+                "length",
+                self.length.is_some(),
+                "period",
+                self.period.is_some(),
+            ),
+            (
+                "begin",
+                self.begin.is_some(),
+                "period",
+                self.period.is_some(),
+            ),
+            ("off", self.off.is_some(), "on", self.on.is_some()),
+        ] {
+            if is_there && !has {
+                bail!("{key} goes with {with}");
+            }
+        }
         let given = [
             ("burst", self.burst.is_some()),
             ("above", self.above.is_some()),
@@ -453,6 +531,13 @@ impl CellSpec {
                 if !(length >= 1.0 && lost < 1.0) {
                     bail!(
                         "burst = \"{text}\": the mean length in packets, 1 or more, of a loss below 100%"
+                    );
+                }
+                if lost > length / (1.0 + length) {
+                    bail!(
+                        "bursts of {length} packets cannot lose {:.1} %: between two lies one at least, so that they lose {:.1} % at most",
+                        lost * 100.0,
+                        100.0 * length / (1.0 + length)
                     );
                 }
                 // The share of the bad state, in which all is lost, is the loss.
@@ -477,13 +562,19 @@ impl CellSpec {
                 },
                 fraction: lost,
             }),
-            ["on"] => Ok(Loss::Within {
-                times: Times::Episodes {
-                    on: time(self.on.as_deref().unwrap_or(""))?,
-                    off: time(self.off.as_deref().context("off goes with on")?)?,
-                },
-                fraction: lost,
-            }),
+            ["on"] => {
+                let on = time(self.on.as_deref().unwrap_or(""))?;
+                let off = time(self.off.as_deref().context("off goes with on")?)?;
+                if on.0.min(off.0) < 1_000_000 {
+                    bail!(
+                        "episodes and what lies between them last 1 ms or more in the mean; for less write burst"
+                    );
+                }
+                Ok(Loss::Within {
+                    times: Times::Episodes { on, off },
+                    fraction: lost,
+                })
+            }
             several => bail!(
                 "loss is one kind, and this one has {}",
                 several.join(" and ")

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,10 +31,17 @@ struct Served {
     hosts: Hosts,
     relay: Relay,
     begun: Instant,
+    socket: PathBuf,
     is_over: AtomicBool,
 }
 
 pub fn run(args: &PathRelayArgs) -> Result<()> {
+    if std::process::id() != 1 {
+        bail!("this is for `evlbi path run` and `evlbi path up`, which start it in a container");
+    }
+    if !args.command.is_empty() {
+        container::end_with_parent()?;
+    }
     let (plan, specs) = plan::read_with_specs(&args.plan)?;
     let plan = Arc::new(plan);
     container::leave_interrupts_to_others();
@@ -52,6 +59,7 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
         hosts,
         relay,
         begun: Instant::now(),
+        socket: args.socket.clone(),
         is_over: AtomicBool::new(false),
     });
     let listener = UnixListener::bind(&args.socket)
@@ -74,12 +82,14 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
         None
     };
     served.is_over.store(true, Ordering::Release);
+    // As long as there are devices.
+    let overflown = served.overflown();
     let snapshot = served.relay.stop();
     if let Some(log) = log {
         log.join()
             .map_err(|_| anyhow!("the log's thread panicked"))??;
     }
-    let state = served.state(snapshot);
+    let state = served.state(snapshot, &overflown?);
     if let Some(path) = &args.json {
         output::write_json(path, &state)?;
     }
@@ -102,8 +112,8 @@ fn run_command(served: &Arc<Served>, args: &PathRelayArgs) -> Result<i32> {
             .env(SOCKET, &args.socket)
             .spawn()
     })?;
-    let child = child.with_context(|| format!("cannot run {program}"))?;
-    Ok(super::exit_code(container::wait_for(child.id())?))
+    let mut child = child.with_context(|| format!("cannot run {program}"))?;
+    Ok(super::exit_code(child.wait()?))
 }
 
 fn wait_until_down(served: &Served) {
@@ -113,11 +123,16 @@ fn wait_until_down(served: &Served) {
 }
 
 impl Served {
-    fn state(&self, snapshot: Snapshot) -> State {
+    fn overflown(&self) -> Result<Vec<u64>> {
+        let hosts = 0..self.plan.hosts().count();
+        let all = hosts.map(|host| Ok(self.hosts.overflown(host)?));
+        all.collect()
+    }
+
+    fn state(&self, snapshot: Snapshot, overflown: &[u64]) -> State {
         let hosts = self.plan.hosts().enumerate().map(|(host, node)| {
             let name = self.plan.nodes[node].name.clone();
-            let overflown = self.hosts.overflown(host).unwrap_or(0);
-            (name, Hosts::addresses(host), overflown)
+            (name, Hosts::addresses(host), overflown[host])
         });
         let seconds = self.begun.elapsed().as_secs_f64();
         State::new(&self.plan.name, seconds, snapshot, hosts)
@@ -184,7 +199,7 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
 fn answer(served: &Served, stream: &UnixStream, request: &Value, is_run: bool) -> Result<()> {
     match string(request, "do")? {
         "show" => {
-            let state = served.state(served.relay.snapshot());
+            let state = served.state(served.relay.snapshot(), &served.overflown()?);
             control::answer(stream, &serde_json::to_value(state)?, &[])
         }
         "set" => {
@@ -205,11 +220,11 @@ fn answer(served: &Served, stream: &UnixStream, request: &Value, is_run: bool) -
                     format!("there is no host {name}; there are {}", names.join(", "))
                 })?;
             let namespaces = container::namespaces(served.hosts.namespace(host).file())?;
-            control::answer(stream, &json!({}), &namespaces)
+            control::answer(stream, &json!({ "socket": served.socket }), &namespaces)
         }
         "down" if is_run => bail!("this path ends with the command that runs on it"),
         "down" => {
-            let state = served.state(served.relay.snapshot());
+            let state = served.state(served.relay.snapshot(), &served.overflown()?);
             control::answer(stream, &serde_json::to_value(state)?, &[])?;
             served.is_over.store(true, Ordering::Release);
             Ok(())

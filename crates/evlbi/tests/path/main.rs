@@ -326,6 +326,24 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     let (more, lost) = dropped();
     assert_eq!(more - packets, lost);
     assert!(lost >= 200);
+    well(&["set", "loss", "loss=0", "--path", name]);
+    // A command runs where it was asked for, and knows its path.
+    let here = well(&[
+        "exec",
+        "jive",
+        "--path",
+        name,
+        "--",
+        "sh",
+        "-c",
+        "pwd; $0 path exec manchester -- hostname -I",
+        EVLBI,
+    ]);
+    let folder = std::env::current_dir().unwrap();
+    assert!(
+        here.starts_with(folder.to_str().unwrap()) && here.contains("10.77.0.2"),
+        "{here}"
+    );
     for (args, says) in [
         (
             vec!["set", "nothing", "loss=1%", "--path", name],
@@ -388,6 +406,18 @@ fn a_killed_path_leaves_nothing_behind() {
     let script = format!(
         "(setsid sh -c 'exec -a {mark} sleep 60' &) ; $E path exec manchester -- bash -c 'exec -a {mark} sleep 60'"
     );
+    // At any moment of its beginning, too.
+    for wait in [1, 5, 10, 20, 30, 40, 60, 80] {
+        let mut child = Command::new(EVLBI)
+            .args(["path", "run", &room.plan, "--", "sleep", "60"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually("all gone", || processes(&room.plan).is_empty());
+    }
     for victim in ["path\0run", "path\0relay"] {
         let mut child = Command::new(EVLBI)
             .args(["path", "run", &room.plan, "--", "bash", "-ec", &script])
@@ -463,7 +493,7 @@ fn one_lost_packet_makes_the_saw_tooth() {
         .windows(2)
         .enumerate()
         .filter(|(_, pair)| pair[1].1 < 0.7 * pair[0].1);
-    let fall = falls.map(|(place, _)| place).last().expect("a loss");
+    let fall = falls.map(|(place, _)| place).next_back().expect("a loss");
     let (before, after) = (samples[fall], samples[fall + 2]);
     assert!(
         (after.1 / before.1 - 0.5).abs() < 0.05,

@@ -279,6 +279,15 @@ fn stations_meet_at_a_switch() {
     assert!(number(delay, "packets") < sent + 20);
 }
 
+/// Takes a path down, also when a test fails.
+struct Down<'a>(&'a str);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new(EVLBI).args(["path", "down", self.0]).output();
+    }
+}
+
 #[test]
 fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     let room = Room::new(&format!(
@@ -306,6 +315,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     };
     well(&["up", &room.plan]);
     let name = room.name();
+    let _down = Down(name);
     let again = evlbi(&["up", &room.plan]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("is up already"));
     let ask = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\

@@ -203,9 +203,15 @@ proptest! {
     ) {
         let curve = between(a, b);
         let r = curve.correlated(rho);
-        prop_assert!((curve.corrected(r) - rho).abs() < 1e-9);
+        prop_assert!((curve.correlated(curve.corrected(r)) - r).abs() < 1e-13);
         prop_assert_eq!(curve.correlated(-rho), -r);
         prop_assert_eq!(curve.corrected(-r), -curve.corrected(r));
-        prop_assert!(curve.correlated(rho + 1e-4) > r);
+        // Samples of the same noise differ where the samplers do, so that such curves end flat: what lies there cannot
+        // be told apart.
+        let rises = curve.correlated(rho + 1e-4) - r;
+        prop_assert!(rises > 0.0 || (a != b && rho > 0.99 && rises >= 0.0));
+        if rises > 1e-9 || a == b {
+            prop_assert!((curve.corrected(r) - rho).abs() < 1e-9);
+        }
     }
 }

@@ -131,6 +131,7 @@ struct State {
 }
 
 /// Where packets go that leave a cell.
+#[derive(Debug)]
 pub struct Outcome<P> {
     /// Go on.
     pub passed: Vec<Item<P>>,
@@ -191,11 +192,6 @@ impl<P: Clone + Identity> Cell<P> {
         self.state.before = None;
         self.state.tokens = None;
         self.state.episode = None;
-    }
-
-    /// Its law.
-    pub fn law(&self) -> &Law {
-        &self.law
     }
 
     /// What it did.

@@ -1,5 +1,7 @@
 //! What a cell does to packets, as the plan says.
 
+use std::sync::Arc;
+
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
@@ -101,7 +103,7 @@ pub enum Loss {
         first: u64,
     },
     /// The next packet at or after each of these times since the start, ascending.
-    At(Vec<Nanos>),
+    At(Arc<[Nanos]>),
     /// Each by itself.
     Random {
         /// Fraction.

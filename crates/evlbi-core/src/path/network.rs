@@ -69,8 +69,6 @@ pub enum Output<P> {
     },
     /// A segment was longer than a cell lets through, and its sender is to be told so.
     TooLong {
-        /// The route.
-        route: usize,
         /// The packet.
         packet: P,
         /// Longest length, without link-layer header.
@@ -99,8 +97,9 @@ pub struct Network<P> {
     events: BinaryHeap<Event<P>>,
     /// Events so far: what comes at the same time goes in the order in which it came.
     count: u64,
-    /// Bytes under way.
-    under_way: u64,
+    /// Where items lie while they pass the cells of a stage, and what a cell has made of them: memory that is kept.
+    items: Vec<Item<P>>,
+    outcome: Outcome<P>,
 }
 
 /// A line: what packets pass in one direction of a link.
@@ -139,7 +138,8 @@ impl<P: Clone + Identity> Network<P> {
             routes: Vec::new(),
             events: BinaryHeap::new(),
             count: 0,
-            under_way: 0,
+            items: Vec::new(),
+            outcome: Outcome::default(),
         }
     }
 
@@ -196,11 +196,6 @@ impl<P: Clone + Identity> Network<P> {
         self.cell_mut(id).take_log()
     }
 
-    /// Bytes that are under way.
-    pub fn under_way(&self) -> u64 {
-        self.under_way
-    }
-
     /// Segments of a packet set out, at their time. What comes of them is told by [`Network::advance`].
     pub fn offer(&mut self, route: usize, packet: P, train: Train, piece: Piece, link_header: u32) {
         let item = Item {
@@ -211,7 +206,6 @@ impl<P: Clone + Identity> Network<P> {
             route,
             position: 0,
         };
-        self.under_way += item.bytes();
         self.push(piece.at, What::Arrives(item));
     }
 
@@ -239,7 +233,6 @@ impl<P: Clone + Identity> Network<P> {
 
     fn arrive(&mut self, item: Item<P>, output: &mut impl FnMut(Output<P>)) {
         let Some(stage) = self.routes[item.route].get(item.position).copied() else {
-            self.under_way -= item.bytes();
             output(Output::Delivered {
                 route: item.route,
                 packet: item.packet,
@@ -247,32 +240,29 @@ impl<P: Clone + Identity> Network<P> {
             });
             return;
         };
-        let mut items = vec![item];
-        let cells = self.stages[stage].cells.len();
-        for cell in 0..cells {
+        let mut items = std::mem::take(&mut self.items);
+        let mut outcome = std::mem::take(&mut self.outcome);
+        items.push(item);
+        for cell in 0..self.stages[stage].cells.len() {
             let id = CellId { stage, cell };
-            let before: u64 = items.iter().map(Item::bytes).sum();
-            let mut outcome = Outcome::default();
             for item in items.drain(..) {
                 self.cell_mut(id).take(&item, &mut outcome);
             }
-            let after: u64 = outcome.passed.iter().map(Item::bytes).sum();
-            self.under_way = (self.under_way + after).saturating_sub(before);
-            if let Some(wake) = outcome.wake {
+            if let Some(wake) = outcome.wake.take() {
                 self.push(wake, What::Wakes(id));
             }
-            for (item, longest) in outcome.refused {
+            for (item, longest) in outcome.refused.drain(..) {
                 output(Output::TooLong {
-                    route: item.route,
                     packet: item.packet,
                     longest,
                 });
             }
-            items = outcome.passed;
+            std::mem::swap(&mut items, &mut outcome.passed);
         }
-        for item in items {
+        for item in items.drain(..) {
             self.go_on(item);
         }
+        (self.items, self.outcome) = (items, outcome);
     }
 
     /// What was held back goes on: a cell that holds back is the last of its stage.
@@ -281,7 +271,6 @@ impl<P: Clone + Identity> Network<P> {
             self.push(wake, What::Wakes(id));
         }
         for item in outcome.passed {
-            self.under_way += item.bytes();
             self.go_on(item);
         }
     }

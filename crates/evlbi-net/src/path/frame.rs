@@ -3,7 +3,7 @@
 //!
 //! Here they are cut where a cell of the path has to, as the kernel's own segmentation would have done.
 
-use evlbi_core::path::{Identity, Marks, Piece, Train};
+use evlbi_core::path::{Identity, Piece, Train};
 
 /// Length of the header before each frame.
 pub const VNET: usize = 10;
@@ -52,25 +52,16 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 impl Parts {
     fn find(frame: &[u8]) -> Option<Parts> {
-        let mut ip = 14;
-        let mut kind = u16_at(frame, 12)?;
-        if kind == VLAN {
-            kind = u16_at(frame, 16)?;
-            ip = 18;
-        }
-        let (is_v6, transport, protocol) = match kind {
-            IPV4 => {
-                let first = *frame.get(ip)?;
-                let fragment = u16_at(frame, ip + 6)? & 0x1fff;
-                if first >> 4 != 4 || first & 15 < 5 || fragment != 0 {
-                    return None;
-                }
-                let length = usize::from(first & 15) * 4;
-                (false, ip + length, *frame.get(ip + 9)?)
-            }
+        let (ip, is_v6) = ip_header(frame)?;
+        let (transport, protocol) = if is_v6 {
             // Segments have no extension headers.
-            IPV6 => (true, ip + 40, *frame.get(ip + 6)?),
-            _ => return None,
+            (ip + 40, frame[ip + 6])
+        } else {
+            let fragment = u16_at(frame, ip + 6)? & 0x1fff;
+            if frame[ip] >> 4 != 4 || fragment != 0 {
+                return None;
+            }
+            (ip + usize::from(frame[ip] & 15) * 4, frame[ip + 9])
         };
         let payload = match protocol {
             TCP => {
@@ -115,11 +106,7 @@ impl<'a> Frame<'a> {
 
     /// Bytes of its link-layer header.
     pub fn link_header(&self) -> u32 {
-        match self.parts {
-            Some(parts) => parts.ip as u32,
-            None if u16_at(self.frame(), 12) == Some(VLAN) => 18,
-            None => 14,
-        }
+        link_header(self.frame()) as u32
     }
 
     /// Bytes of a segment's payload, where it is several.
@@ -147,11 +134,6 @@ impl<'a> Frame<'a> {
             bytes: (parts.payload + step) as u32,
             last: (parts.payload + payload - (count - 1) * step) as u32,
         }
-    }
-
-    /// Whether a piece is all of it, and nothing was done to it.
-    pub fn is_whole(&self, train: &Train, piece: &Piece) -> bool {
-        piece.count == train.count && piece.marks == Marks::default()
     }
 
     /// Writes some of its segments, header first.
@@ -287,14 +269,20 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
     frame[place..place + 2].copy_from_slice(&pseudo.to_be_bytes());
 }
 
+/// Bytes of the link-layer header.
+fn link_header(frame: &[u8]) -> usize {
+    if u16_at(frame, 12) == Some(VLAN) {
+        18
+    } else {
+        14
+    }
+}
+
 /// Where the IP header is, and whether it is one of IPv6.
 fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
-    let (mut ip, mut kind) = (14, u16_at(frame, 12)?);
-    if kind == VLAN {
-        (ip, kind) = (18, u16_at(frame, 16)?);
-    }
+    let ip = link_header(frame);
     let whole = |length: usize| frame.len() >= ip + length;
-    match kind {
+    match u16_at(frame, ip - 2)? {
         IPV4 => {
             let header = usize::from(frame.get(ip)? & 15) * 4;
             (header >= 20 && whole(header)).then_some((ip, false))
@@ -393,6 +381,7 @@ impl Identity for Frame<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evlbi_core::path::Marks;
     use evlbi_core::time::Nanos;
     use proptest::prelude::*;
 

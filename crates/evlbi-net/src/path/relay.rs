@@ -67,6 +67,7 @@ struct Packet {
     length: usize,
     train: Train,
     link_header: u32,
+    to: [u8; 6],
     pool: Rc<RefCell<Pool>>,
 }
 
@@ -215,7 +216,7 @@ struct Shared {
 #[derive(Clone, Default)]
 struct Part {
     cells: Vec<(Direction, usize, CellTruth)>,
-    hosts: HashMap<usize, HostSnapshot>,
+    hosts: Vec<HostSnapshot>,
     lateness: Lateness,
     error: Option<String>,
 }
@@ -297,8 +298,7 @@ impl Relay {
         for shared in &self.workers {
             let part = lock(&shared.snapshot).clone();
             cells.extend(part.cells);
-            for (host, counts) in part.hosts {
-                let sum = &mut all.hosts[host];
+            for (sum, counts) in all.hosts.iter_mut().zip(part.hosts) {
                 sum.sent += counts.sent;
                 sum.received += counts.received;
                 sum.refused += counts.refused;
@@ -402,7 +402,8 @@ struct Worker<'a> {
     scratch: Vec<u8>,
     /// Where a packet that is read lies at first.
     reading: Vec<u8>,
-    counts: HashMap<usize, HostSnapshot>,
+    /// Of all hosts.
+    counts: Vec<HostSnapshot>,
     late: (u64, u128, u64),
     wakes: Wakes,
     most_memory: u64,
@@ -453,7 +454,7 @@ impl<'a> Worker<'a> {
             pool: Rc::default(),
             scratch: Vec::with_capacity(LONGEST),
             reading: vec![0; LONGEST],
-            counts: HashMap::new(),
+            counts: vec![HostSnapshot::default(); taps.len()],
             late: (0, 0, 0),
             wakes: Wakes::default(),
             most_memory: free_memory() / MEMORY_SHARE,
@@ -567,7 +568,7 @@ impl<'a> Worker<'a> {
             };
             let (train, link_header) = (frame.train(), frame.link_header());
             let to = frame.destination();
-            let counts = self.counts.entry(host).or_default();
+            let counts = &mut self.counts[host];
             counts.sent += u64::from(train.count);
             if self.pool.borrow().used > self.most_memory {
                 counts.overrun += u64::from(train.count);
@@ -585,30 +586,25 @@ impl<'a> Worker<'a> {
                 length,
                 train,
                 link_header,
+                to,
                 pool: Rc::clone(&self.pool),
             }));
             let piece = Piece::whole(at, &train);
-            self.forward(self.plan.node_of(host), None, to, &packet, piece);
+            self.forward(self.plan.node_of(host), None, &packet, piece);
         }
         Ok(moved)
     }
 
     /// Sends a packet on from a node.
-    fn forward(
-        &mut self,
-        node: usize,
-        from: Option<usize>,
-        to: [u8; 6],
-        packet: &Handle,
-        piece: Piece,
-    ) {
+    fn forward(&mut self, node: usize, from: Option<usize>, packet: &Handle, piece: Piece) {
+        let to = packet.0.to;
         let host = host_of(to).filter(|host| *host < self.taps.len());
         match host {
             Some(host) => {
                 let target = self.plan.node_of(host);
                 match self.plan.next(node, target) {
                     Some(direction) => self.offer(direction, packet, piece),
-                    None => self.counts.entry(host).or_default().astray += u64::from(piece.count),
+                    None => self.counts[host].astray += u64::from(piece.count),
                 }
             }
             // To all.
@@ -621,7 +617,7 @@ impl<'a> Worker<'a> {
             }
             None => {
                 let host = self.plan.host_at(node).unwrap_or(0);
-                self.counts.entry(host).or_default().astray += u64::from(piece.count);
+                self.counts[host].astray += u64::from(piece.count);
             }
         }
     }
@@ -649,13 +645,10 @@ impl<'a> Worker<'a> {
                 } => {
                     let direction = self.directions[route];
                     let node = self.plan.to(direction);
-                    let Some(frame) = Frame::new(packet.0.bytes()) else {
-                        continue;
-                    };
-                    let to = frame.destination();
+                    let to = packet.0.to;
                     let here = self.plan.host_at(node);
                     if here.is_none() || host_of(to) != here {
-                        self.forward(node, Some(direction.link), to, &packet, piece);
+                        self.forward(node, Some(direction.link), &packet, piece);
                     }
                     let Some(host) =
                         here.filter(|host| to[0] & 1 == 1 || host_of(to) == Some(*host))
@@ -679,9 +672,7 @@ impl<'a> Worker<'a> {
                         self.hand_over(host, &packet, &piece);
                     }
                 }
-                Output::TooLong {
-                    packet, longest, ..
-                } => self.tell(&packet, longest),
+                Output::TooLong { packet, longest } => self.tell(&packet, longest),
             }
         }
         if let Some((host, packet, piece)) = waiting {
@@ -690,16 +681,17 @@ impl<'a> Worker<'a> {
     }
 
     fn hand_over(&mut self, host: usize, packet: &Handle, piece: &Piece) {
-        let Some(frame) = Frame::new(packet.0.bytes()) else {
-            return;
-        };
-        let taken = if frame.is_whole(&packet.0.train, piece) {
+        let is_whole = piece.count == packet.0.train.count && piece.marks == Marks::default();
+        let taken = if is_whole {
             self.taps[host].write(packet.0.bytes())
         } else {
+            let Some(frame) = Frame::new(packet.0.bytes()) else {
+                return;
+            };
             frame.cut(piece, &mut self.scratch);
             self.taps[host].write(&self.scratch)
         };
-        let counts = self.counts.entry(host).or_default();
+        let counts = &mut self.counts[host];
         if taken {
             counts.received += u64::from(piece.count);
         } else {
@@ -726,13 +718,10 @@ impl<'a> Worker<'a> {
 
     /// Changes that were asked for, and what is to be shown.
     fn look_after(&mut self) {
-        if !lock(&self.shared.changes).is_empty() {
-            for (direction, cell, law) in lock(&self.shared.changes).drain(..) {
-                let id = self.cell(direction, cell);
-                if let Some(id) = id {
-                    let now = self.now();
-                    self.network.cell_mut(id).change(now, law);
-                }
+        for (direction, cell, law) in std::mem::take(&mut *lock(&self.shared.changes)) {
+            if let Some(id) = self.cell(direction, cell) {
+                let now = self.now();
+                self.network.cell_mut(id).change(now, law);
             }
         }
         if self.shared.is_asked.load(Ordering::Acquire) || self.has_much_to_log() {

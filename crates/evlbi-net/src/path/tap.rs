@@ -18,11 +18,7 @@ const UDP6: libc::c_uint = 0x40;
 
 /// A tap device.
 #[derive(Debug)]
-pub struct Tap {
-    file: File,
-    /// Whether datagrams may come in trains.
-    pub joins_datagrams: bool,
-}
+pub struct Tap(File);
 
 impl Tap {
     /// Makes a device in the network namespace of the current thread. It goes when the last descriptor of it does.
@@ -45,14 +41,9 @@ impl Tap {
         // SAFETY: the pointer is to a request that lives through the call.
         succeed(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
         let base = CHECKSUM | TCP4 | TCP6 | TCP_ECN;
-        let joins_datagrams = offload(&file, base | UDP4 | UDP6).is_ok();
-        if !joins_datagrams {
-            offload(&file, base)?;
-        }
-        Ok(Tap {
-            file,
-            joins_datagrams,
-        })
+        // Without the last two, datagrams come one by one.
+        offload(&file, base | UDP4 | UDP6).or_else(|_| offload(&file, base))?;
+        Ok(Tap(file))
     }
 
     /// Reads a frame; none when none waits.
@@ -82,7 +73,7 @@ impl Tap {
 
     /// Its descriptor.
     pub fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.0.as_raw_fd()
     }
 }
 

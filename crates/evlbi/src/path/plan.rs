@@ -370,7 +370,7 @@ impl CellSpec {
                 let times = self.lose_at.iter().flatten().map(|at| time(at));
                 let mut times = times.collect::<Result<Vec<Nanos>>>()?;
                 times.sort_unstable();
-                Law::Loss(Loss::At(times))
+                Law::Loss(Loss::At(times.into()))
             }
             "outage" => {
                 let [from, to] = self.outage.as_ref().context("outage has two times")?;
@@ -642,7 +642,9 @@ mod tests {
         assert_eq!(delay, Nanos(7_500_000));
         assert_eq!(
             plan.links[0].forward[4].law,
-            Law::Loss(Loss::At(vec![Nanos(2_000_000_000), Nanos(5_000_000_000)]))
+            Law::Loss(Loss::At(
+                [Nanos(2_000_000_000), Nanos(5_000_000_000)].into()
+            ))
         );
         assert_eq!(plan.links[1].backward[0].changes[0].0, Nanos(3_000_000_000));
     }

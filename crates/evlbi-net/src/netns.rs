@@ -22,7 +22,10 @@ const LINK_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
     /// This process may not make them.
-    #[error("network namespaces need root or unprivileged user namespaces: {0}")]
+    #[error(
+        "network namespaces need root or unprivileged user namespaces (sysctl user.max_user_namespaces, \
+         kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): {0}"
+    )]
     NotPermitted(io::Error),
     /// The kernel refused something else.
     #[error("cannot make a network namespace: {0}")]

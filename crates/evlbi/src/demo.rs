@@ -42,7 +42,7 @@ const SAMPLES: u64 = PAYLOAD as u64 * 4;
 /// Rounds of noise in a second: each round is made beforehand and sent again and again.
 const ROUNDS: u64 = 4;
 /// Packets that overtake one that is held back.
-const DISTANCE: u64 = 4;
+const DISTANCE: u32 = 4;
 /// How long a receiver waits for more when the stations have ended.
 const IDLE: Duration = Duration::from_secs(1);
 /// Seconds of the recordings that are correlated.

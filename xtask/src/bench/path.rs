@@ -27,7 +27,13 @@ pub struct PathArgs {
 pub fn run(args: &PathArgs) -> Result<()> {
     super::stage::build()?;
     let room = Room::new()?;
-    let scenes: [(&str, Scene); 4] = [("delay", delay), ("rate", rate), ("tcp", tcp), ("udp", udp)];
+    let scenes: [(&str, Scene); 5] = [
+        ("delay", delay),
+        ("rate", rate),
+        ("tcp", tcp),
+        ("udp", udp),
+        ("peer", peer),
+    ];
     for (name, scene) in scenes {
         if args.only.as_ref().is_none_or(|only| name.contains(only)) {
             println!("\n{name}");
@@ -38,6 +44,8 @@ pub fn run(args: &PathArgs) -> Result<()> {
 }
 
 type Scene = fn(&Room, &PathArgs) -> Result<()>;
+/// Runs a script on a path.
+type OnPath<'a> = &'a dyn Fn(&str) -> Result<()>;
 
 /// A folder for plans and results, gone at the end.
 struct Room(PathBuf);
@@ -55,7 +63,8 @@ impl Room {
         Ok(Room(folder))
     }
 
-    /// Runs a script on a path whose link has these keys.
+    /// Runs a script on a path whose link has these keys. In it, `$FAR COMMAND` runs a command on the other host, whose
+    /// name is `$HOST`.
     fn run(&self, link: &str, script: &str) -> Result<()> {
         self.run_with(1500, link, script)
     }
@@ -72,10 +81,34 @@ impl Room {
         );
         fs::write(self.0.join("plan.toml"), plan)?;
         let evlbi = fs::canonicalize(super::stage::EVLBI)?;
-        let output = Command::new(&evlbi)
-            .args(["path", "run", "plan.toml", "--json", "path.json", "--force"])
-            .args(["--", "sh", "-ec", script])
-            .env("E", &evlbi)
+        let far = format!("{} path exec far --", evlbi.display());
+        self.finish(
+            Command::new(&evlbi)
+                .args(["path", "run", "plan.toml", "--json", "path.json", "--force"])
+                .args(["--", "sh", "-ec", script])
+                .envs([("FAR", far.as_str()), ("HOST", "far")]),
+        )
+    }
+
+    /// The same through rattan, which joins the namespace that it is started in and a new one.
+    fn run_rattan(&self, delay_us: u32, script: &str) -> Result<()> {
+        let buffers = "sysctl -qw net.ipv4.tcp_rmem='4096 131072 1073741824' \
+             net.ipv4.tcp_wmem='4096 131072 1073741824'";
+        let inside = format!("HOST=$RATTAN_BASE; {buffers}\n{script}");
+        let outside = format!(
+            "ip link set lo up; {buffers}; export FAR=\"nsenter -t $$ -n\"
+             rattan link --uplink-delay {delay_us}us --downlink-delay {delay_us}us -- sh -ec \"$INSIDE\""
+        );
+        self.finish(
+            Command::new("unshare")
+                .args(["-n", "sh", "-ec", &outside])
+                .env("INSIDE", inside),
+        )
+    }
+
+    fn finish(&self, command: &mut Command) -> Result<()> {
+        let output = command
+            .env("E", fs::canonicalize(super::stage::EVLBI)?)
             .current_dir(&self.0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -166,17 +199,17 @@ fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<f64>> 
         String::new()
     } else {
         format!(
-            "$E path exec far -- iperf3 -s -1 > server.txt & sleep 0.5; \
-             iperf3 -c far -C cubic {load} -t {} > load.txt & sleep 1;",
+            "$FAR iperf3 -s -1 > server.txt & sleep 0.5; \
+             iperf3 -c $HOST -C cubic {load} -t {} > load.txt & sleep 1;",
             seconds + 2
         )
     };
     let script = format!(
         "{dump} near.pcap 'udp dst port 2630' 2> near.txt & near=$!
-         $E path exec far -- sh -c '{dump} far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
+         $FAR sh -c '{dump} far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
          sleep 1; {beside}
-         $E send pattern:1024 --to udp://far:2630 --rate 8M --duration {seconds}s --no-gso 2> send.txt
-         sleep 0.5; kill -INT $near; $E path exec far -- sh -c 'kill -INT $(cat far.pid)'; wait"
+         $E send pattern:1024 --to udp://$HOST:2630 --rate 8M --duration {seconds}s --no-gso 2> send.txt
+         sleep 0.5; kill -INT $near; $FAR sh -c 'kill -INT $(cat far.pid)'; wait"
     );
     room.run(&format!("rtt = \"{rtt}ms\""), &script)?;
     let (near, far) = (
@@ -212,9 +245,9 @@ fn rate(room: &Room, args: &PathArgs) -> Result<()> {
         verdict((goodput / ideal - 1.0).abs() < 0.01)
     );
     let script = format!(
-        "$E path exec far -- sh -c 'tcpdump -i wire --nano -s 60 -B 65536 -U -w far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
-         sleep 1; $E send pattern:1440 --to udp://far:2630 --rate 1.5G --duration {}s 2> send.txt
-         sleep 0.5; $E path exec far -- sh -c 'kill -INT $(cat far.pid)'; wait",
+        "$FAR sh -c 'tcpdump -i wire --nano -s 60 -B 65536 -U -w far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
+         sleep 1; $E send pattern:1440 --to udp://$HOST:2630 --rate 1.5G --duration {}s 2> send.txt
+         sleep 0.5; $FAR sh -c 'kill -INT $(cat far.pid)'; wait",
         args.seconds.min(3)
     );
     ours(&script)?;
@@ -243,15 +276,10 @@ fn rate(room: &Room, args: &PathArgs) -> Result<()> {
 }
 
 /// Goodput in Gbit/s, and retransmissions.
-fn tcp_run(
-    args: &PathArgs,
-    path: &dyn Fn(&str) -> Result<()>,
-    room: &Room,
-    options: &str,
-) -> Result<(f64, u64)> {
+fn tcp_run(args: &PathArgs, path: OnPath, room: &Room, options: &str) -> Result<(f64, u64)> {
     path(&format!(
-        "$E path exec far -- iperf3 -s -1 > server.txt & sleep 0.5
-         iperf3 -c far {options} -O 2 -t {} -J > client.json; wait",
+        "$FAR iperf3 -s -1 > server.txt & sleep 0.5
+         iperf3 -c $HOST {options} -O 2 -t {} -J > client.json; wait",
         args.seconds + 2
     ))?;
     let client = room.json("client.json")?;
@@ -316,19 +344,9 @@ fn udp(room: &Room, args: &PathArgs) -> Result<()> {
         for rtt in [0u32, 15, 95] {
             let mut reached = 0.0;
             for step in steps {
-                let mut clean = 0;
-                for _ in 0..args.runs {
-                    let script = format!(
-                        "$E path exec far -- $E recv udp://0.0.0.0:2630 --to null --idle 1s --json > recv.json 2> recv.txt &
-                         until grep -q listening recv.txt; do sleep 0.1; done
-                         $E send {source} --to udp://far:2630 --rate {step}G --duration {}s --json > send.json 2> send.txt; wait",
-                        args.seconds.min(3)
-                    );
-                    room.run_with(mtu, &format!("rtt = \"{rtt}ms\""), &script)?;
-                    let (sent, received) = (room.json("send.json")?, room.json("recv.json")?);
-                    clean += usize::from(sent["sent"] == received["unique"]);
-                }
-                if 2 * clean <= args.runs {
+                let link = format!("rtt = \"{rtt}ms\"");
+                let path = |script: &str| room.run_with(mtu, &link, script);
+                if !loses_nothing(room, args, &path, source, *step)? {
                     break;
                 }
                 reached = *step;
@@ -338,6 +356,67 @@ fn udp(room: &Room, args: &PathArgs) -> Result<()> {
                 verdict(reached >= aim)
             );
         }
+    }
+    Ok(())
+}
+
+/// Whether most runs at this rate in Gbit/s lost nothing.
+fn loses_nothing(
+    room: &Room,
+    args: &PathArgs,
+    path: OnPath,
+    source: &str,
+    rate: f64,
+) -> Result<bool> {
+    let mut clean = 0;
+    for _ in 0..args.runs {
+        path(&format!(
+            "$FAR $E recv udp://0.0.0.0:2630 --to null --idle 1s --json > recv.json 2> recv.txt &
+             until grep -q listening recv.txt; do sleep 0.1; done
+             $E send {source} --to udp://$HOST:2630 --rate {rate}G --duration {}s --json > send.json 2> send.txt; wait",
+            args.seconds.min(3)
+        ))?;
+        let (sent, received) = (room.json("send.json")?, room.json("recv.json")?);
+        clean += usize::from(sent["sent"] == received["unique"]);
+    }
+    Ok(2 * clean > args.runs)
+}
+
+/// The same through rattan, by turns.
+fn peer(room: &Room, args: &PathArgs) -> Result<()> {
+    if Command::new("rattan").arg("--version").output().is_err() {
+        println!("  left out: no rattan here; cargo install --locked rattan@0.1.1");
+        return Ok(());
+    }
+    for rtt in [15u32, 95] {
+        let link = format!("rtt = \"{rtt}ms\"");
+        let ours = |script: &str| room.run(&link, script);
+        let rattan = |script: &str| room.run_rattan(rtt * 500, script);
+        let paths: [OnPath; 2] = [&ours, &rattan];
+        let mut rates = [Vec::new(), Vec::new()];
+        for _ in 0..args.runs {
+            for (path, rates) in paths.iter().zip(&mut rates) {
+                rates.push(tcp_run(args, path, room, "-C cubic")?.0);
+            }
+        }
+        let [ours, theirs] = rates.each_mut().map(|rates| median(rates));
+        println!(
+            "  TCP, {rtt} ms: {ours:.2} Gbit/s, rattan {theirs:.2} ({:.1} times)",
+            ours / theirs
+        );
+        let mut reached = [0.0; 2];
+        for (path, reached) in paths.iter().zip(&mut reached) {
+            for step in [0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5] {
+                if !loses_nothing(room, args, path, "pattern:1440 --no-gso", step)? {
+                    break;
+                }
+                *reached = step;
+            }
+        }
+        println!(
+            "  1472 B packet by packet without loss, {rtt} ms: {} Gbit/s, rattan {}",
+            reached[0], reached[1]
+        );
     }
     Ok(())
 }

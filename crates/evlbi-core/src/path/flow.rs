@@ -1,11 +1,15 @@
-//! What a path does to one numbered flow, decided by seeded chance and counted as the truth that a receiver's
-//! accounting is held against.
+//! What cells do to one numbered flow, counted as the truth that a receiver's accounting is held against.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
+
+use super::cell::Identity;
+use super::law::{Law, Loss, Until};
+use super::network::{CellId, Network, Output};
+use super::train::{Piece, Train};
+use crate::time::Nanos;
 
 /// What the path does, as fractions of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -17,7 +21,7 @@ pub struct Impairment {
     /// Held back until so many later packets have passed.
     pub reorder: f64,
     /// How many packets overtake one that is held back.
-    pub distance: u64,
+    pub distance: u32,
 }
 
 /// What a path did to the packets of one flow.
@@ -41,69 +45,93 @@ pub struct Truth {
     pub runs: BTreeMap<u64, u64>,
 }
 
-/// The path of one flow.
+/// The path of one flow: cells that lose, hold back and double, and what that means to who receives it.
 #[derive(Debug)]
 pub struct Path {
-    impairment: Impairment,
-    random: ChaCha8Rng,
-    held: VecDeque<Held>,
-    passed: u64,
+    network: Network<Numbered>,
+    route: usize,
+    loss: CellId,
+    /// Packets that came in: the clock, as nothing here depends on time.
+    now: Nanos,
+    /// The one that left last.
+    last: Option<u64>,
     highest: Option<u64>,
-    /// Lost since the last delivered packet, in the order of the numbers.
+    /// Lost since the last packet that was not, in the order of the numbers.
     run: u64,
+    has_survived: bool,
     truth: Truth,
 }
 
-#[derive(Debug)]
-struct Held {
+#[derive(Clone, Debug)]
+struct Numbered {
     number: u64,
-    packet: Vec<u8>,
-    /// Leaves when so many packets have gone by.
-    until: u64,
+    packet: Arc<[u8]>,
+}
+
+impl Identity for Numbered {
+    fn identity(&self, _segment: u16) -> u64 {
+        self.number
+    }
 }
 
 impl Path {
     /// A path whose choices follow from `seed`.
     pub fn new(impairment: Impairment, seed: u64) -> Path {
+        let Impairment {
+            loss,
+            duplicate,
+            reorder,
+            distance,
+        } = impairment;
+        let laws = [
+            Law::Loss(Loss::Random { fraction: loss }),
+            Law::Reorder {
+                fraction: reorder,
+                until: Until::Passed(distance),
+            },
+            Law::Duplicate {
+                fraction: duplicate,
+            },
+        ];
+        let mut network = Network::new();
+        let line = network.line(laws, seed);
         Path {
-            impairment,
-            random: ChaCha8Rng::seed_from_u64(seed),
-            held: VecDeque::new(),
-            passed: 0,
+            route: network.route(&[&line]),
+            loss: line.cells[0],
+            network,
+            now: Nanos(0),
+            last: None,
             highest: None,
             run: 0,
+            has_survived: false,
             truth: Truth::default(),
         }
     }
 
     /// A packet enters, numbered in the order of the sender (each number once, ascending); `emit` is
     /// called for each packet that leaves now.
-    pub fn push(&mut self, number: u64, packet: &[u8], mut emit: impl FnMut(&[u8])) {
+    pub fn push(&mut self, number: u64, packet: &[u8], emit: impl FnMut(&[u8])) {
         self.truth.offered += 1;
-        if self.falls(self.impairment.loss) {
+        let lost = self.network.truth(self.loss).dropped;
+        let train = Train::single(u32::try_from(packet.len()).unwrap_or(u32::MAX));
+        let packet = Numbered {
+            number,
+            packet: packet.into(),
+        };
+        let piece = Piece::whole(self.now, &train);
+        self.network.offer(self.route, packet, train, piece, 0);
+        self.advance(self.now, emit);
+        self.now = self.now.plus(Nanos(1));
+        if self.network.truth(self.loss).dropped > lost {
             self.run += 1;
-            return;
-        }
-        self.survived();
-        if self.falls(self.impairment.reorder) {
-            self.held.push_back(Held {
-                number,
-                packet: packet.to_vec(),
-                until: self.passed + self.impairment.distance,
-            });
         } else {
-            self.deliver(number, packet, &mut emit);
-        }
-        while let Some(held) = self.held.pop_front_if(|held| held.until <= self.passed) {
-            self.deliver(held.number, &held.packet, &mut emit);
+            self.survived();
         }
     }
 
     /// The sender has ended: what is held back leaves.
-    pub fn flush(&mut self, mut emit: impl FnMut(&[u8])) {
-        while let Some(held) = self.held.pop_front() {
-            self.deliver(held.number, &held.packet, &mut emit);
-        }
+    pub fn flush(&mut self, emit: impl FnMut(&[u8])) {
+        self.advance(Nanos(u64::MAX), emit);
     }
 
     /// What was done so far. Complete after [`Path::flush`].
@@ -117,7 +145,7 @@ impl Path {
     /// The lost packets before this one lie between two survivors, or before the first.
     fn survived(&mut self) {
         let run = std::mem::take(&mut self.run);
-        if self.truth.delivered == 0 && self.held.is_empty() {
+        if !std::mem::replace(&mut self.has_survived, true) {
             self.truth.lost_before = run;
         } else if run > 0 {
             self.truth.lost += run;
@@ -125,22 +153,24 @@ impl Path {
         }
     }
 
-    fn deliver(&mut self, number: u64, packet: &[u8], emit: &mut impl FnMut(&[u8])) {
-        emit(packet);
-        self.passed += 1;
-        self.truth.delivered += 1;
-        if self.highest.is_some_and(|highest| number < highest) {
-            self.truth.reordered += 1;
-        }
-        self.highest = self.highest.max(Some(number));
-        if self.falls(self.impairment.duplicate) {
-            emit(packet);
-            self.truth.duplicates += 1;
-        }
-    }
-
-    fn falls(&mut self, fraction: f64) -> bool {
-        fraction > 0.0 && self.random.random_bool(fraction.min(1.0))
+    fn advance(&mut self, until: Nanos, mut emit: impl FnMut(&[u8])) {
+        let (truth, last, highest) = (&mut self.truth, &mut self.last, &mut self.highest);
+        self.network.advance(until, |output| {
+            let Output::Delivered { packet, .. } = output else {
+                return;
+            };
+            emit(&packet.packet);
+            // The second copy comes right behind the first.
+            if last.replace(packet.number) == Some(packet.number) {
+                truth.duplicates += 1;
+                return;
+            }
+            truth.delivered += 1;
+            if highest.is_some_and(|highest| packet.number < highest) {
+                truth.reordered += 1;
+            }
+            *highest = (*highest).max(Some(packet.number));
+        });
     }
 }
 
@@ -244,7 +274,7 @@ mod tests {
         #[test]
         fn the_truth_is_what_comes_out(
             loss in 0.0f64..0.6, duplicate in 0.0f64..0.3, reorder in 0.0f64..0.3,
-            distance in 1u64..20, seed: u64, count in 1u64..400,
+            distance in 1u32..20, seed: u64, count in 1u64..400,
         ) {
             let (out, truth) = run(Impairment { loss, duplicate, reorder, distance }, seed, count);
             let unique: std::collections::BTreeSet<u64> = out.iter().copied().collect();

@@ -75,11 +75,23 @@ pub struct Direction {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// There is a second way.
-    #[error("link {0} closes a loop; the links must form a tree")]
-    Loop(String),
+    #[error("link {name} closes a loop; leave one out, so that the links form a tree")]
+    Loop {
+        /// The link that is one too many.
+        link: usize,
+        /// Its name.
+        name: String,
+    },
     /// A node is not linked to the others.
-    #[error("{0} has no way to {1}")]
-    Apart(String, String),
+    #[error("{name} has no way to {other}; write a [[link]] between them, or to what lies between")]
+    Apart {
+        /// The node.
+        node: usize,
+        /// Its name.
+        name: String,
+        /// The first node's.
+        other: String,
+    },
 }
 
 impl Plan {
@@ -103,18 +115,24 @@ impl Plan {
             links,
         };
         let mut part: Vec<usize> = (0..plan.nodes.len()).collect();
-        for link in &plan.links {
+        for (number, link) in plan.links.iter().enumerate() {
             let [a, b] = link.ends.map(|end| part[end]);
             if a == b {
-                return Err(PlanError::Loop(link.name.clone()));
+                return Err(PlanError::Loop {
+                    link: number,
+                    name: link.name.clone(),
+                });
             }
             part.iter_mut()
                 .filter(|of| **of == b)
                 .for_each(|of| *of = a);
         }
-        if let Some(apart) = part.iter().position(|of| *of != part[0]) {
-            let name = |node: usize| plan.nodes[node].name.clone();
-            return Err(PlanError::Apart(name(0), name(apart)));
+        if let Some(node) = part.iter().position(|of| *of != part[0]) {
+            return Err(PlanError::Apart {
+                node,
+                name: plan.nodes[node].name.clone(),
+                other: plan.nodes[0].name.clone(),
+            });
         }
         for target in 0..plan.nodes.len() {
             let mut seen = vec![target];
@@ -287,8 +305,8 @@ mod tests {
     fn loops_and_islands_are_refused() {
         let three = [("a", true), ("b", true), ("c", true)];
         let error = plan(&three, &[[0, 1], [1, 2], [2, 0]]).unwrap_err();
-        assert_eq!(error, PlanError::Loop("link2".into()));
+        assert!(matches!(error, PlanError::Loop { link: 2, .. }));
         let error = plan(&three, &[[0, 1]]).unwrap_err();
-        assert_eq!(error, PlanError::Apart("a".into(), "c".into()));
+        assert!(matches!(error, PlanError::Apart { node: 2, .. }));
     }
 }

@@ -2,7 +2,6 @@
 //! when their time has come.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::rc::Rc;
@@ -59,6 +58,11 @@ pub fn address(host: usize) -> [u8; 6] {
 fn host_of(address: [u8; 6]) -> Option<usize> {
     let number = usize::from(u16::from_be_bytes([address[4], address[5]]));
     (address[..4] == [0x02, 0x65, 0x76, 0x6c] && number > 0).then(|| number - 1)
+}
+
+/// Number of a direction among all.
+fn place(direction: Direction) -> usize {
+    2 * direction.link + usize::from(direction.backward)
 }
 
 /// A frame that is under way; its memory goes back when the last part of it has arrived.
@@ -394,10 +398,10 @@ struct Worker<'a> {
     /// The hosts whose frames it takes.
     hosts: Vec<usize>,
     network: Network<Handle>,
-    /// Route over each direction, and its line.
-    routes: HashMap<Direction, (usize, Line)>,
-    /// The direction of each route.
-    directions: Vec<Direction>,
+    /// The direction of each route, and its line.
+    routes: Vec<(Direction, Line)>,
+    /// The route over each direction, by [`place`]; none where another thread serves it.
+    route_of: Vec<Option<usize>>,
     pool: Rc<RefCell<Pool>>,
     scratch: Vec<u8>,
     /// Where a packet that is read lies at first.
@@ -421,14 +425,12 @@ impl<'a> Worker<'a> {
         logs: bool,
     ) -> Worker<'a> {
         let mut network = Network::new();
-        let mut routes = HashMap::new();
-        let mut directions = Vec::new();
+        let mut routes = Vec::new();
+        let mut route_of = vec![None; 2 * plan.links.len()];
         for direction in group {
             let cells = plan.cells(*direction);
             let laws = cells.iter().map(|cell| cell.law.clone());
-            let seed = plan.seed
-                ^ (2 * direction.link as u64 + u64::from(direction.backward))
-                    .wrapping_mul(0x2545_f491_4f6c_dd1d);
+            let seed = plan.seed ^ (place(*direction) as u64).wrapping_mul(0x2545_f491_4f6c_dd1d);
             let line = network.line(laws, seed);
             for (id, cell) in line.cells.iter().zip(cells) {
                 for (at, law) in &cell.changes {
@@ -438,8 +440,8 @@ impl<'a> Worker<'a> {
                     network.cell_mut(*id).log(LOGGED);
                 }
             }
-            routes.insert(*direction, (network.route(&[&line]), line));
-            directions.push(*direction);
+            route_of[place(*direction)] = Some(network.route(&[&line]));
+            routes.push((*direction, line));
         }
         let starts = |node: usize| group.iter().any(|direction| plan.from(*direction) == node);
         let hosts = (0..plan.nodes.len()).filter(|node| starts(*node));
@@ -450,7 +452,7 @@ impl<'a> Worker<'a> {
             hosts: hosts.filter_map(|node| plan.host_at(node)).collect(),
             network,
             routes,
-            directions,
+            route_of,
             pool: Rc::default(),
             scratch: Vec::with_capacity(LONGEST),
             reading: vec![0; LONGEST],
@@ -623,14 +625,14 @@ impl<'a> Worker<'a> {
     }
 
     fn offer(&mut self, direction: Direction, packet: &Handle, piece: Piece) {
-        let Some((route, _)) = self.routes.get(&direction) else {
+        let Some(route) = self.route_of[place(direction)] else {
             return;
         };
         let Packet {
             train, link_header, ..
         } = *packet.0;
         self.network
-            .offer(*route, packet.clone(), train, piece, link_header);
+            .offer(route, packet.clone(), train, piece, link_header);
     }
 
     /// Hands over what has arrived, or sends it on.
@@ -643,7 +645,7 @@ impl<'a> Worker<'a> {
                     packet,
                     piece,
                 } => {
-                    let direction = self.directions[route];
+                    let direction = self.routes[route].0;
                     let node = self.plan.to(direction);
                     let to = packet.0.to;
                     let here = self.plan.host_at(node);
@@ -731,16 +733,13 @@ impl<'a> Worker<'a> {
     }
 
     fn has_much_to_log(&self) -> bool {
-        let lines = self.routes.values().flat_map(|(_, line)| &line.cells);
-        self.logs
-            && lines
-                .into_iter()
-                .any(|id| self.network.cell(*id).logged() > LOGGED / 2)
+        let mut cells = self.routes.iter().flat_map(|(_, line)| &line.cells);
+        self.logs && cells.any(|id| self.network.cell(*id).logged() > LOGGED / 2)
     }
 
     fn cell(&self, direction: Direction, cell: usize) -> Option<CellId> {
-        let (_, line) = self.routes.get(&direction)?;
-        line.cells.get(cell).copied()
+        let route = self.route_of[place(direction)]?;
+        self.routes[route].1.cells.get(cell).copied()
     }
 
     fn publish(&mut self) {
@@ -749,10 +748,7 @@ impl<'a> Worker<'a> {
             ..Part::default()
         };
         let mut lines = Vec::new();
-        for direction in &self.directions {
-            let Some((_, line)) = self.routes.get(direction) else {
-                continue;
-            };
+        for (direction, line) in &self.routes {
             for (number, id) in line.cells.iter().enumerate() {
                 part.cells
                     .push((*direction, number, self.network.truth(*id).clone()));

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::path::{Law, Loss, Shape, Times, Until};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan};
+use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -25,7 +25,7 @@ struct PlanSpec {
     #[serde(default = "one")]
     seed: u64,
     #[serde(rename = "host")]
-    hosts: Vec<HostSpec>,
+    hosts: Vec<Spanned<HostSpec>>,
     #[serde(rename = "link", default)]
     links: Vec<Spanned<LinkSpec>>,
 }
@@ -137,58 +137,32 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
         bail!("a path has two hosts or more: [[host]] name = \"...\"");
     }
     let mut nodes: Vec<Node> = Vec::new();
-    for host in &spec.hosts {
-        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-        if host.name.is_empty() || !host.name.chars().all(fits) {
-            bail!(
-                "host \"{}\": a name is of letters, digits, - _ and .",
-                host.name
-            );
-        }
-        let is_taken = host.name == "localhost" || host.name.ends_with("-v6");
-        if is_taken
-            || host
-                .name
-                .chars()
-                .all(|letter| letter.is_ascii_digit() || letter == '.')
-        {
-            bail!(
-                "host \"{}\": that name means something else already",
-                host.name
-            );
-        }
-        if nodes.iter().any(|node| node.name == host.name) {
-            bail!("host \"{}\" is there twice", host.name);
-        }
-        nodes.push(Node {
-            name: host.name.clone(),
-            host: Some(Host {
-                congestion: host.congestion.clone(),
-                buffer: (host.buffer.as_deref().map(size).transpose())
-                    .and_then(|buffer| match buffer {
-                        Some(bytes) if bytes >= 1 << 31 => bail!("a buffer is less than 2 GiB"),
-                        buffer => Ok(buffer),
-                    })
-                    .with_context(|| format!("host \"{}\"", host.name))?,
-            }),
-        });
+    for spec in &spec.hosts {
+        let place = || format!("line {}", line(spec.span().start));
+        let node = host(spec.get_ref(), &nodes).with_context(place)?;
+        nodes.push(node);
     }
     let (mut links, mut specs) = (Vec::new(), Vec::new());
     for link in &spec.links {
         let at = line(link.span().start);
         let link = link.get_ref();
-        let ends = [0, 1].map(|end| {
-            let name = &link.between[end];
+        let mut ends = [0, 0];
+        for (end, name) in ends.iter_mut().zip(&link.between) {
             let known = nodes.iter().position(|node| node.name == *name);
-            known.unwrap_or_else(|| {
-                nodes.push(Node {
-                    name: name.clone(),
-                    host: None,
-                });
-                nodes.len() - 1
-            })
-        });
+            *end = match known {
+                Some(known) => known,
+                None => {
+                    check_name(name).with_context(|| format!("line {at}: end of a link"))?;
+                    nodes.push(Node {
+                        name: name.clone(),
+                        host: None,
+                    });
+                    nodes.len() - 1
+                }
+            };
+        }
         let shown = link.name.clone().unwrap_or_else(|| link.between.join("-"));
+        check_name(&shown).with_context(|| format!("line {at}: link"))?;
         if links.iter().any(|other: &Link| other.name == shown) {
             bail!("line {at}: link \"{shown}\" is there twice; give it a name of its own");
         }
@@ -219,8 +193,51 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
             ends,
         });
     }
-    let plan = Plan::new(name.to_owned(), nodes, links, spec.mtu, spec.seed)?;
+    let plan = Plan::new(name.to_owned(), nodes, links, spec.mtu, spec.seed).map_err(|error| {
+        // Links and hosts lie as they were written.
+        let start = match &error {
+            PlanError::Loop { link, .. } => spec.links[*link].span().start,
+            PlanError::Apart { node, .. } => match spec.hosts.get(*node) {
+                Some(host) => host.span().start,
+                None => spec.hosts[0].span().start,
+            },
+        };
+        anyhow!(error).context(format!("line {}", line(start)))
+    })?;
     Ok((plan, specs))
+}
+
+/// Names are written in commands (`LINK/CELL`), tables and a hosts file.
+fn check_name(name: &str) -> Result<()> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if name.is_empty() || !name.chars().all(fits) {
+        bail!("\"{name}\" is no name: letters, digits, - _ and . make one");
+    }
+    Ok(())
+}
+
+fn host(spec: &HostSpec, others: &[Node]) -> Result<Node> {
+    let name = &spec.name;
+    check_name(name).context("host")?;
+    let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
+    if name == "localhost" || name.ends_with("-v6") || name.chars().all(is_number) {
+        bail!("host \"{name}\": that name means something else already; take another");
+    }
+    if others.iter().any(|other| other.name == *name) {
+        bail!("host \"{name}\" is there twice; give each a name of its own");
+    }
+    let buffer = spec.buffer.as_deref().map(size).transpose();
+    let buffer = buffer.with_context(|| format!("host \"{name}\""))?;
+    if buffer.is_some_and(|bytes| bytes >= 1 << 31) {
+        bail!("host \"{name}\": a buffer is less than 2 GiB");
+    }
+    Ok(Node {
+        name: name.clone(),
+        host: Some(Host {
+            congestion: spec.congestion.clone(),
+            buffer,
+        }),
+    })
 }
 
 /// What a value that was written as a text may be meant as.
@@ -262,8 +279,13 @@ fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
     let (kind, law) = spec.law()?;
     let taken = |name: &str| others.iter().any(|other| other.name == name);
     let name = match &spec.name {
-        Some(name) if taken(name) => bail!("two cells are called \"{name}\""),
-        Some(name) => name.clone(),
+        Some(name) if taken(name) => {
+            bail!("two cells are called \"{name}\"; give each a name of its own")
+        }
+        Some(name) => {
+            check_name(name).context("cell")?;
+            name.clone()
+        }
         None => {
             let numbered = |number: u32| match number {
                 1 => kind.to_owned(),
@@ -694,9 +716,22 @@ mod tests {
             (format!("{link}{link}"), vec!["line 7", "twice"]),
             (
                 format!("{link}[[link]]\nname = \"x\"\nbetween = [\"b\", \"a\"]\n"),
-                vec!["loop"],
+                vec!["line 7", "loop", "leave one out"],
             ),
-            (String::new(), vec!["no way"]),
+            (String::new(), vec!["line 3", "no way", "[[link]]"]),
+            (
+                "[[link]]\nbetween = [\"a\", \"b,c\"]\n".into(),
+                vec!["line 5", "b,c", "letters"],
+            ),
+            (format!("{link}name = \"a/b\"\n"), vec!["line 5", "a/b"]),
+            (
+                format!("{link}cells = [{{ name = \"a b\", loss = \"1%\" }}]\n"),
+                vec!["line 7", "a b"],
+            ),
+            (
+                format!("{link}[[host]]\nname = \"a\"\n"),
+                vec!["line 7", "twice"],
+            ),
             ("mtu = 10\n".into(), vec!["mtu"]),
         ] {
             let said = if text.starts_with("mtu") {

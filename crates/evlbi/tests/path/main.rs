@@ -476,6 +476,36 @@ fn what_cannot_be_is_said() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot read the plan none.toml"));
 }
 
+/// Who may not make a path learns what is missing.
+#[test]
+fn what_is_missing_is_said() {
+    let room = Room::new(&format!("{HOSTS}rtt = \"2ms\"\n"));
+    if room.run_well(&[], "true").is_none() {
+        return;
+    }
+    let own_users = Command::new("unshare").args(["-Ur", "true"]).status();
+    if !own_users.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no user namespaces here");
+        return;
+    }
+    let run = format!("{EVLBI} path run {} -- true", room.plan);
+    let no_tun = format!("mount -t tmpfs none /dev/net && {run}");
+    let powerless = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all --inh-caps -all {run}"
+    );
+    for (how, script, says) in [
+        ("-Urm", no_tun, "/dev/net/tun"),
+        ("-Ur", powerless, "user.max_user_namespaces"),
+    ] {
+        let output = Command::new("unshare")
+            .args([how, "sh", "-ec", &script])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    }
+}
+
 /// A flow of 512 Mbit/s in segments of 1448 bytes over 15 ms that loses a packet: the window is halved and grows by a
 /// segment a round trip, as Reno's of this kernel does, which counts what is acknowledged (b = 1).
 #[test]

@@ -154,6 +154,16 @@ pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the current thread take turns with others again, after [`set_real_time`].
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_ordinary() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is to the parameters, which live through the call.
+    succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) })
+}
+
 /// Share of the time that the kernel leaves to real-time threads (`kernel.sched_rt_runtime_us`).
 pub fn real_time_share() -> Option<f64> {
     let read = |name: &str| {

@@ -23,8 +23,8 @@ use crate::cpu;
 
 /// Frames that are taken from a host before others are looked after.
 const AT_ONCE: usize = 64;
-/// Frames that are no longer than this lie in small buffers.
-const SMALL: usize = 2048;
+/// Lengths of buffers: for frames of 1500 bytes, of 9000, and for the long ones that are to be segmented.
+const BUFFERS: [usize; 3] = [2048, 10_240, LONGEST];
 /// A thread wakes up at least so often.
 const NAP: Nanos = Nanos(50_000_000);
 /// Segments of a packet that leave at times closer than this are handed over together: no host could tell.
@@ -41,7 +41,12 @@ const SPIN_STEP: Nanos = Nanos(2_000);
 /// and no more than one part in so many
 const SPIN_SHARE: u64 = 4;
 /// of this time.
-const SPIN_OVER: Nanos = Nanos(10_000_000);
+const WINDOW: Nanos = Nanos(10_000_000);
+/// A thread that was at work for more than so many percent of that time takes turns with the hosts' own threads, which
+/// would starve behind it,
+const MUCH_WORK: u64 = 40;
+/// until it is less than this.
+const LITTLE_WORK: u64 = 25;
 /// A thread works so long at most without a break
 const AT_A_STRETCH: Nanos = Nanos(1_000_000);
 /// of this length.
@@ -105,33 +110,29 @@ impl Identity for Handle {
 /// Buffers that are free, the one that was used last first: it is still in the cache.
 #[derive(Default)]
 struct Pool {
-    small: Vec<Vec<u8>>,
-    large: Vec<Vec<u8>>,
+    free: [Vec<Vec<u8>>; BUFFERS.len()],
     made: u64,
     /// Of frames that are under way.
     used: u64,
 }
 
 impl Pool {
-    fn take(&mut self, small: bool) -> Vec<u8> {
-        self.used += if small { SMALL } else { LONGEST } as u64;
-        let (free, length) = if small {
-            (&mut self.small, SMALL)
-        } else {
-            (&mut self.large, LONGEST)
-        };
-        free.pop().unwrap_or_else(|| {
-            self.made += length as u64;
-            vec![0; length]
+    /// A buffer for a frame of this length.
+    fn take(&mut self, frame: usize) -> Vec<u8> {
+        let fits = BUFFERS.iter().position(|length| frame <= *length);
+        let size = fits.unwrap_or(BUFFERS.len() - 1);
+        self.used += BUFFERS[size] as u64;
+        self.free[size].pop().unwrap_or_else(|| {
+            self.made += BUFFERS[size] as u64;
+            vec![0; BUFFERS[size]]
         })
     }
 
     fn give(&mut self, buffer: Vec<u8>) {
         self.used = self.used.saturating_sub(buffer.len() as u64);
-        match buffer.len() {
-            0 => {}
-            SMALL => self.small.push(buffer),
-            _ => self.large.push(buffer),
+        let size = BUFFERS.iter().position(|length| buffer.len() == *length);
+        if let Some(size) = size {
+            self.free[size].push(buffer);
         }
     }
 }
@@ -373,8 +374,9 @@ struct Wakes {
     /// How late it is as a rule, and how far from that.
     late: Nanos,
     scatter: Nanos,
-    /// Time spun since.
+    /// Time spun and slept since.
     spun: Nanos,
+    asleep: Nanos,
     since: Nanos,
     /// When it slept last.
     slept: Nanos,
@@ -412,7 +414,9 @@ struct Worker<'a> {
     wakes: Wakes,
     most_memory: u64,
     start: Nanos,
-    real_time: bool,
+    /// Whether it may run before all other threads, and whether it does.
+    may_be_first: bool,
+    is_first: bool,
     logs: bool,
 }
 
@@ -461,7 +465,8 @@ impl<'a> Worker<'a> {
             wakes: Wakes::default(),
             most_memory: free_memory() / MEMORY_SHARE,
             start: cpu::now(),
-            real_time: false,
+            may_be_first: false,
+            is_first: false,
             logs,
         }
     }
@@ -475,7 +480,8 @@ impl<'a> Worker<'a> {
             tracing::debug!("cannot set the timer slack: {error}");
         }
         // It sleeps whenever it can, so that the kernel's limit on real-time threads is far.
-        self.real_time = cpu::set_real_time(PRIORITY, cpu::Waiting::Sleep).is_ok();
+        self.may_be_first = cpu::set_real_time(PRIORITY, cpu::Waiting::Sleep).is_ok();
+        self.is_first = self.may_be_first;
         let polled = self.hosts.iter().map(|host| libc::pollfd {
             fd: self.taps[*host].fd(),
             events: libc::POLLIN,
@@ -502,14 +508,37 @@ impl<'a> Worker<'a> {
             self.look_after();
             if !moved {
                 woken = self.nap(&mut polled);
-            } else if self.real_time && self.now().since(self.wakes.slept) > AT_A_STRETCH {
+            } else if self.is_first && self.now().since(self.wakes.slept) > AT_A_STRETCH {
                 // Others need the processor too, and the kernel stops real-time threads that leave them nothing.
                 std::thread::sleep(BREAK);
                 self.wakes.slept = self.now();
             }
+            self.take_turns();
         }
         self.publish();
         Ok(())
+    }
+
+    /// Is the first of all threads only while there is time for the others.
+    fn take_turns(&mut self) {
+        let now = self.now();
+        let Wakes {
+            spun,
+            asleep,
+            since,
+            ..
+        } = &mut self.wakes;
+        let window = now.since(*since);
+        if window < WINDOW {
+            return;
+        }
+        let work = 100 * window.since(spun.plus(*asleep)).0 / window.0;
+        (*spun, *asleep, *since) = (Nanos(0), Nanos(0), now);
+        if self.is_first && work > MUCH_WORK {
+            self.is_first = cpu::set_ordinary().is_err();
+        } else if self.may_be_first && !self.is_first && work < LITTLE_WORK {
+            self.is_first = cpu::set_real_time(PRIORITY, cpu::Waiting::Sleep).is_ok();
+        }
     }
 
     /// Sleeps until something is to be done. Waking up takes its time, which is learnt: it sleeps so much less, and spins
@@ -522,13 +551,9 @@ impl<'a> Worker<'a> {
             late,
             scatter,
             spun,
-            since,
             ..
-        } = &mut self.wakes;
-        if before.since(*since) > SPIN_OVER {
-            (*spun, *since) = (Nanos(0), before);
-        }
-        let may_spin = spun.0 < SPIN_OVER.0 / SPIN_SHARE;
+        } = &self.wakes;
+        let may_spin = spun.0 < WINDOW.0 / SPIN_SHARE;
         let lead = if may_spin {
             Nanos(late.0 + 2 * scatter.0)
         } else {
@@ -545,6 +570,7 @@ impl<'a> Worker<'a> {
         let is_ready = tap::wait(polled, asleep.0);
         self.wakes.slept = self.now();
         let slept = self.wakes.slept.since(before);
+        self.wakes.asleep = self.wakes.asleep.plus(slept);
         if is_ready {
             return Nanos(self.wakes.late.0.min(slept.0));
         }
@@ -576,12 +602,11 @@ impl<'a> Worker<'a> {
                 counts.overrun += u64::from(train.count);
                 continue;
             }
-            let is_small = length <= SMALL;
-            let mut buffer = self.pool.borrow_mut().take(is_small);
-            if is_small {
-                buffer[..length].copy_from_slice(&self.reading[..length]);
-            } else {
+            let mut buffer = self.pool.borrow_mut().take(length);
+            if buffer.len() == self.reading.len() {
                 std::mem::swap(&mut buffer, &mut self.reading);
+            } else {
+                buffer[..length].copy_from_slice(&self.reading[..length]);
             }
             let packet = Handle(Rc::new(Packet {
                 buffer,
@@ -769,11 +794,11 @@ impl<'a> Worker<'a> {
             mean_s: sum as f64 * 1e-9 / frames.max(1) as f64,
             max_s: most as f64 * 1e-9,
             memory: self.pool.borrow().made,
-            real_time: self.real_time,
+            real_time: self.may_be_first,
         };
         lock(&self.shared.log).extend(lines);
         *lock(&self.shared.snapshot) = part;
     }
 }
 
-const _: () = assert!(VNET + 14 < SMALL);
+const _: () = assert!(VNET + 14 < BUFFERS[0]);

@@ -66,13 +66,13 @@ impl Room {
     /// Runs a script on a path whose link has these keys. In it, `$FAR COMMAND` runs a command on the other host, whose
     /// name is `$HOST`.
     fn run(&self, link: &str, script: &str) -> Result<()> {
-        self.run_with(1500, link, script)
+        self.run_with(1500, "1GiB", link, script)
     }
 
-    /// The same with another MTU.
-    fn run_with(&self, mtu: u32, link: &str, script: &str) -> Result<()> {
+    /// The same with another MTU, and other buffers of TCP.
+    fn run_with(&self, mtu: u32, buffer: &str, link: &str, script: &str) -> Result<()> {
         let host = |name: &str| {
-            format!("[[host]]\nname = \"{name}\"\ncongestion = \"reno\"\nbuffer = \"1GiB\"\n")
+            format!("[[host]]\nname = \"{name}\"\ncongestion = \"reno\"\nbuffer = \"{buffer}\"\n")
         };
         let plan = format!(
             "mtu = {mtu}\n{}{}[[link]]\nbetween = [\"near\", \"far\"]\n{link}\n",
@@ -306,8 +306,11 @@ fn tcp_run(args: &PathArgs, path: OnPath, room: &Room, options: &str) -> Result<
 fn tcp(room: &Room, args: &PathArgs) -> Result<()> {
     for rtt in [0u32, 15, 95] {
         let (mut rates, mut agains) = (Vec::new(), Vec::new());
+        // A window for 20 Gbit/s takes three times its bytes of memory; what is more waits in the host's queue.
+        let buffer = format!("{}MiB", 8 + 3 * 20_000 / 8 * rtt / 1024);
+        let link = format!("rtt = \"{rtt}ms\"");
         for _ in 0..args.runs {
-            let path = |script: &str| room.run(&format!("rtt = \"{rtt}ms\""), script);
+            let path = |script: &str| room.run_with(1500, &buffer, &link, script);
             let (rate, again) = tcp_run(args, &path, room, "-C cubic")?;
             rates.push(rate);
             agains.push(again as f64);
@@ -359,7 +362,7 @@ fn udp(room: &Room, args: &PathArgs) -> Result<()> {
             let mut reached = 0.0;
             for step in steps {
                 let link = format!("rtt = \"{rtt}ms\"");
-                let path = |script: &str| room.run_with(mtu, &link, script);
+                let path = |script: &str| room.run_with(mtu, "1GiB", &link, script);
                 if !loses_nothing(room, args, &path, source, *step)? {
                     break;
                 }

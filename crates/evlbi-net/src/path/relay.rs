@@ -43,9 +43,8 @@ const SPIN_SHARE: u64 = 4;
 /// of this time.
 const WINDOW: Nanos = Nanos(10_000_000);
 /// A thread that was at work for more than so many percent of that time takes turns with the hosts' own threads, which
-/// would starve behind it,
+/// would starve behind it, until it is less than the second. Not where a cell has a rate, which is to be kept.
 const MUCH_WORK: u64 = 40;
-/// until it is less than this.
 const LITTLE_WORK: u64 = 25;
 /// A thread works so long at most without a break
 const AT_A_STRETCH: Nanos = Nanos(1_000_000);
@@ -414,6 +413,7 @@ struct Worker<'a> {
     wakes: Wakes,
     most_memory: u64,
     start: Nanos,
+    has_rate: bool,
     /// Whether it may run before all other threads, and whether it does.
     may_be_first: bool,
     is_first: bool,
@@ -465,6 +465,9 @@ impl<'a> Worker<'a> {
             wakes: Wakes::default(),
             most_memory: free_memory() / MEMORY_SHARE,
             start: cpu::now(),
+            has_rate: (group.iter())
+                .flat_map(|direction| plan.cells(*direction))
+                .any(|cell| matches!(cell.law, Law::Rate { .. })),
             may_be_first: false,
             is_first: false,
             logs,
@@ -534,7 +537,7 @@ impl<'a> Worker<'a> {
         }
         let work = 100 * window.since(spun.plus(*asleep)).0 / window.0;
         (*spun, *asleep, *since) = (Nanos(0), Nanos(0), now);
-        if self.is_first && work > MUCH_WORK {
+        if self.is_first && !self.has_rate && work > MUCH_WORK {
             self.is_first = cpu::set_ordinary().is_err();
         } else if self.may_be_first && !self.is_first && work < LITTLE_WORK {
             self.is_first = cpu::set_real_time(PRIORITY, cpu::Waiting::Sleep).is_ok();

@@ -161,7 +161,9 @@ pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
 pub fn set_ordinary() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to the parameters, which live through the call.
-    succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) })
+    succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) })?;
+    // The kernel has put the timer slack back.
+    sharpen_timers()
 }
 
 /// Share of the time that the kernel leaves to real-time threads (`kernel.sched_rt_runtime_us`).

@@ -167,7 +167,10 @@ fn room() -> Result<PathBuf> {
     let user = std::fs::metadata("/proc/self")?.uid();
     let base = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) => PathBuf::from(folder).join("evlbi"),
-        None if user == 0 => PathBuf::from("/run/evlbi"),
+        // Root of a user namespace may not write everywhere.
+        None if user == 0 && std::fs::create_dir_all("/run/evlbi").is_ok() => {
+            PathBuf::from("/run/evlbi")
+        }
         None => std::env::temp_dir().join(format!("evlbi-{user}")),
     };
     std::fs::DirBuilder::new()

@@ -35,6 +35,8 @@ pub struct Truth {
     pub marked: u64,
     /// Most bytes that waited.
     pub backlog_max: u64,
+    /// Time that it added to all packets together, in microseconds.
+    pub delayed_us: u64,
 }
 
 impl Truth {
@@ -97,6 +99,8 @@ pub struct Cell<P> {
     /// Whether it will be woken for what is held back.
     is_armed: bool,
     truth: Truth,
+    /// Nanoseconds of delay that make no whole microsecond yet.
+    delayed: u64,
     log: Option<VecDeque<Logged>>,
     log_length: usize,
 }
@@ -111,9 +115,11 @@ struct Held<P> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the last packet will have left, and the remainder of a nanosecond in units of 1 / rate.
+    /// When the last packet would have left had the rate always been the one of now, and the remainder of a nanosecond
+    /// in units of 1 / rate; when it does leave.
     free: Nanos,
     remainder: u64,
+    leaves: Nanos,
     /// Latest departure of a delay that keeps the order.
     latest: Nanos,
     /// Packets before the next one that chance hits; none where that is not drawn yet.
@@ -165,6 +171,7 @@ impl<P: Clone + Identity> Cell<P> {
             held: VecDeque::new(),
             is_armed: false,
             truth: Truth::default(),
+            delayed: 0,
             log: None,
             log_length: 0,
         }
@@ -177,7 +184,7 @@ impl<P: Clone + Identity> Cell<P> {
 
     /// Its law becomes another one now.
     pub fn change(&mut self, now: Nanos, law: Law) {
-        // What waits for a rate leaves at the new one.
+        // What waits leaves as the old rate has said; what comes then finds as many bytes waiting, and leaves behind it.
         if let (Law::Rate { rate: old, .. }, Law::Rate { rate: new, .. }) = (&self.law, &law) {
             let waits = u128::from(self.state.free.since(now).0);
             let waits = waits * u128::from(old.get()) / u128::from(new.get());
@@ -227,6 +234,22 @@ impl<P: Clone + Identity> Cell<P> {
         let first = self.truth.packets;
         self.truth.packets += count;
         self.truth.bytes += item.bytes();
+        let before = out.passed.len();
+        self.obey(item, first, out);
+        for passed in &out.passed[before..] {
+            self.note_delay(passed.piece.at.since(at), passed.piece.count);
+        }
+    }
+
+    /// Time that was added to so many packets.
+    fn note_delay(&mut self, delay: Nanos, count: u16) {
+        let all = u128::from(delay.0) * u128::from(count) + u128::from(self.delayed);
+        self.truth.delayed_us =
+            (self.truth.delayed_us).saturating_add(u64::try_from(all / 1000).unwrap_or(u64::MAX));
+        self.delayed = (all % 1000) as u64;
+    }
+
+    fn obey(&mut self, item: &Item<P>, first: u64, out: &mut Outcome<P>) {
         match self.law.clone() {
             Law::Delay {
                 delay,
@@ -268,9 +291,8 @@ impl<P: Clone + Identity> Cell<P> {
     /// What was held back until now leaves.
     pub fn wake(&mut self, now: Nanos, out: &mut Outcome<P>) {
         while let Some(held) = self.held.pop_front_if(|held| held.deadline <= now) {
-            let mut item = held.item;
-            item.piece.at = item.piece.at.max(held.deadline);
-            out.passed.push(item);
+            self.note_delay(held.deadline.since(held.item.piece.at), 1);
+            out.passed.push(held.item.at(held.deadline));
         }
         // They were held back one after the other.
         out.wake = self.held.front().map(|held| held.deadline);
@@ -366,7 +388,7 @@ impl<P: Clone + Identity> Cell<P> {
                     burst,
                     overhead,
                 } => self
-                    .has_tokens(at, bytes + overhead, rate.get(), burst)
+                    .has_tokens(at, bytes.saturating_add(overhead), rate.get(), burst)
                     .then(|| item.only(place)),
                 Law::Loss(Loss::Above {
                     rate,
@@ -374,7 +396,7 @@ impl<P: Clone + Identity> Cell<P> {
                     overhead,
                     fraction,
                 }) => {
-                    let fast = self.is_fast(at, bytes + overhead, rate.get(), window);
+                    let fast = self.is_fast(at, bytes.saturating_add(overhead), rate.get(), window);
                     let lost = fast && self.falls(fraction);
                     (!lost).then(|| item.only(place))
                 }
@@ -419,7 +441,9 @@ impl<P: Clone + Identity> Cell<P> {
         state.free = state
             .free
             .plus(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
-        Some((state.free, waits))
+        let takes = Nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        state.leaves = state.free.max(state.leaves.plus(takes));
+        Some((state.leaves, waits))
     }
 
     fn has_tokens(&mut self, at: Nanos, bytes: u32, rate: u64, burst: u64) -> bool {
@@ -604,6 +628,7 @@ impl<P: Clone + Identity> Cell<P> {
                 out.passed.push(item.only(passed));
             }
             while let Some(held) = self.held.pop_front_if(|held| held.until <= number) {
+                self.note_delay(item.piece.at.since(held.item.piece.at), 1);
                 out.passed.push(held.item.at(item.piece.at));
             }
             passed += 1;

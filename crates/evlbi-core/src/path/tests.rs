@@ -426,6 +426,52 @@ fn what_waits_outlives_a_change() {
     assert_eq!(arrived, (0..100).collect::<Vec<u64>>());
 }
 
+/// A rate that rises while packets wait: none overtakes another, and no two are closer than the new rate lets them be.
+#[test]
+fn a_rate_that_rises_sends_one_by_one() {
+    let at = |bits: u64| Law::Rate {
+        rate: rate(bits),
+        buffer: 100_000,
+        overhead: 0,
+        mark: None,
+    };
+    let mut network: Network<u64> = Network::new();
+    let line = network.line([at(1_000_000)], 1);
+    network
+        .cell_mut(line.cells[0])
+        .change_at(Nanos(100 * MS), at(100_000_000));
+    let route = network.route(&[&line]);
+    for packet in 0..40 {
+        single(&mut network, 0, route, packet, 1250);
+    }
+    for packet in 40..100 {
+        single(&mut network, 101 * MS + packet, route, packet, 1250);
+    }
+    let mut left = Vec::new();
+    network.advance(Nanos(u64::MAX), |output| {
+        if let Output::Delivered { packet, piece, .. } = output {
+            left.push((packet, piece.at.0));
+        }
+    });
+    assert!(left.iter().map(|one| one.0).eq(0..left.len() as u64));
+    // 30 wait and are 10 ms apart; the others follow in tenths of a millisecond.
+    for pair in left.windows(2) {
+        let gap = pair[1].1 - pair[0].1;
+        let expected = if pair[1].0 < 40 { 10 * MS } else { MS / 10 };
+        assert_eq!(gap, expected, "{pair:?}");
+    }
+    let truth = network.truth(line.cells[0]);
+    assert_eq!(left.len() as u64, truth.passed());
+    // Of 0.1 MB that may wait, 37.5 kB less what has left do, so that there is room for some 60.
+    assert!(left.len() > 85, "{}", left.len());
+    let first = (1..=40u64).map(|packet| 10 * MS * packet).sum::<u64>();
+    let then = left[40..]
+        .iter()
+        .map(|one| one.1 - 101 * MS - one.0)
+        .sum::<u64>();
+    assert_eq!(truth.delayed_us, (first + then) / 1000);
+}
+
 /// However many are held back, as few wakes as can be are waited for.
 #[test]
 fn many_that_are_held_back_cost_no_time() {

@@ -156,6 +156,12 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Seed of the chance of a direction's cells.
+    pub fn seed_of(&self, direction: Direction) -> u64 {
+        let number = 2 * direction.link as u64 + u64::from(direction.backward);
+        self.seed ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
     /// The hosts' nodes, in their order.
     pub fn hosts(&self) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].host.is_some())

@@ -49,7 +49,7 @@ const LITTLE_WORK: u64 = 25;
 /// A thread works so long at most without a break
 const AT_A_STRETCH: Nanos = Nanos(1_000_000);
 /// of this length.
-const BREAK: Duration = Duration::from_micros(20);
+const BREAK: Duration = Duration::from_micros(50);
 /// Priority among real-time threads.
 const PRIORITY: u8 = 10;
 
@@ -118,13 +118,23 @@ struct Pool {
 impl Pool {
     /// A buffer for a frame of this length.
     fn take(&mut self, frame: usize) -> Vec<u8> {
-        let fits = BUFFERS.iter().position(|length| frame <= *length);
-        let size = fits.unwrap_or(BUFFERS.len() - 1);
+        let size = Pool::size(frame);
         self.used += BUFFERS[size] as u64;
         self.free[size].pop().unwrap_or_else(|| {
             self.made += BUFFERS[size] as u64;
             vec![0; BUFFERS[size]]
         })
+    }
+
+    /// Whether a frame of this length would take more than `most`.
+    fn is_full(&self, frame: usize, most: u64) -> bool {
+        let has_none = self.free[Pool::size(frame)].is_empty();
+        self.used > most || has_none && self.made > most
+    }
+
+    fn size(frame: usize) -> usize {
+        let fits = BUFFERS.iter().position(|length| frame <= *length);
+        fits.unwrap_or(BUFFERS.len() - 1)
     }
 
     fn give(&mut self, buffer: Vec<u8>) {
@@ -178,7 +188,7 @@ pub struct HostSnapshot {
     pub astray: u64,
 }
 
-/// How much later than planned frames were handed over by a thread.
+/// How much later than planned frames were handed over by a thread, after it had read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
     /// Frames.
@@ -189,8 +199,8 @@ pub struct Lateness {
     pub max_s: f64,
     /// Buffers that were made, in bytes.
     pub memory: u64,
-    /// Whether the thread runs before all others.
-    pub real_time: bool,
+    /// Fraction of the time in which the thread ran before all others.
+    pub first_of_all: f64,
 }
 
 /// An entry of the log.
@@ -417,6 +427,9 @@ struct Worker<'a> {
     /// Whether it may run before all other threads, and whether it does.
     may_be_first: bool,
     is_first: bool,
+    /// Time in which it did, of all that has been looked at.
+    was_first: Nanos,
+    turns: Nanos,
     logs: bool,
 }
 
@@ -434,8 +447,7 @@ impl<'a> Worker<'a> {
         for direction in group {
             let cells = plan.cells(*direction);
             let laws = cells.iter().map(|cell| cell.law.clone());
-            let seed = plan.seed ^ (place(*direction) as u64).wrapping_mul(0x2545_f491_4f6c_dd1d);
-            let line = network.line(laws, seed);
+            let line = network.line(laws, plan.seed_of(*direction));
             for (id, cell) in line.cells.iter().zip(cells) {
                 for (at, law) in &cell.changes {
                     network.cell_mut(*id).change_at(*at, law.clone());
@@ -470,6 +482,8 @@ impl<'a> Worker<'a> {
                 .any(|cell| matches!(cell.law, Law::Rate { .. })),
             may_be_first: false,
             is_first: false,
+            was_first: Nanos(0),
+            turns: Nanos(0),
             logs,
         }
     }
@@ -499,8 +513,9 @@ impl<'a> Worker<'a> {
                 moved |= self.take_from(self.hosts[place], &mut woken)?;
             }
             woken = Nanos(0);
+            // What falls due while others are handed over waits until hosts have been looked at.
+            let now = self.now();
             loop {
-                let now = self.now();
                 self.network.advance(now, |output| outputs.push(output));
                 if outputs.is_empty() {
                     break;
@@ -534,6 +549,10 @@ impl<'a> Worker<'a> {
         let window = now.since(*since);
         if window < WINDOW {
             return;
+        }
+        self.turns = self.turns.plus(window);
+        if self.is_first {
+            self.was_first = self.was_first.plus(window);
         }
         let work = 100 * window.since(spun.plus(*asleep)).0 / window.0;
         (*spun, *asleep, *since) = (Nanos(0), Nanos(0), now);
@@ -601,7 +620,7 @@ impl<'a> Worker<'a> {
             let to = frame.destination();
             let counts = &mut self.counts[host];
             counts.sent += u64::from(train.count);
-            if self.pool.borrow().used > self.most_memory {
+            if self.pool.borrow().is_full(length, self.most_memory) {
                 counts.overrun += u64::from(train.count);
                 continue;
             }
@@ -797,7 +816,7 @@ impl<'a> Worker<'a> {
             mean_s: sum as f64 * 1e-9 / frames.max(1) as f64,
             max_s: most as f64 * 1e-9,
             memory: self.pool.borrow().made,
-            real_time: self.may_be_first,
+            first_of_all: self.was_first.as_secs_f64() / self.turns.as_secs_f64().max(1e-9),
         };
         lock(&self.shared.log).extend(lines);
         *lock(&self.shared.snapshot) = part;

@@ -20,18 +20,13 @@ const BUFFER: u64 = 1 << 20;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanSpec {
-    #[serde(default = "usual_mtu")]
-    mtu: u32,
+    mtu: Option<Spanned<u32>>,
     #[serde(default = "one")]
     seed: u64,
     #[serde(rename = "host")]
     hosts: Vec<Spanned<HostSpec>>,
     #[serde(rename = "link", default)]
     links: Vec<Spanned<LinkSpec>>,
-}
-
-fn usual_mtu() -> u32 {
-    1500
 }
 
 fn one() -> u64 {
@@ -127,10 +122,12 @@ pub fn read_with_specs(path: &Path) -> Result<(Plan, Specs)> {
 fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     let spec: PlanSpec = toml::from_str(text)?;
     let line = |place: usize| 1 + text[..place.min(text.len())].matches('\n').count();
-    if !(1280..=65_521).contains(&spec.mtu) {
+    let mtu = spec.mtu.as_ref().map_or(1500, |mtu| *mtu.get_ref());
+    if !(1280..=65_521).contains(&mtu) {
+        let place = spec.mtu.as_ref().map_or(0, |mtu| mtu.span().start);
         bail!(
-            "mtu = {}: devices take 1280 to 65521 bytes; for less use a cell of mtu",
-            spec.mtu
+            "line {}: mtu = {mtu}: devices take 1280 to 65521 bytes; for less use a cell of mtu",
+            line(place)
         );
     }
     if spec.hosts.len() < 2 {
@@ -193,13 +190,16 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
             ends,
         });
     }
-    let plan = Plan::new(name.to_owned(), nodes, links, spec.mtu, spec.seed).map_err(|error| {
+    let plan = Plan::new(name.to_owned(), nodes, links, mtu, spec.seed).map_err(|error| {
         // Links and hosts lie as they were written.
         let start = match &error {
             PlanError::Loop { link, .. } => spec.links[*link].span().start,
-            PlanError::Apart { node, .. } => match spec.hosts.get(*node) {
+            PlanError::Apart { node, name, .. } => match spec.hosts.get(*node) {
                 Some(host) => host.span().start,
-                None => spec.hosts[0].span().start,
+                // A switch is known by its links alone.
+                None => (spec.links.iter())
+                    .find(|link| link.get_ref().between.contains(name))
+                    .map_or(0, |link| link.span().start),
             },
         };
         anyhow!(error).context(format!("line {}", line(start)))
@@ -501,6 +501,22 @@ impl CellSpec {
         Ok(Some(u64::try_from(bits).unwrap_or(u64::MAX)))
     }
 
+    fn periodic(&self) -> Result<Times> {
+        let (period, length) = (
+            time(self.period.as_deref().unwrap_or(""))?,
+            time(self.length.as_deref().context("length goes with period")?)?,
+        );
+        if length >= period {
+            bail!("a length that is no shorter than the period is always; write loss alone");
+        }
+        let first = self.begin.as_deref().map_or(Ok(Nanos(0)), time)?;
+        Ok(Times::Periodic {
+            period,
+            length,
+            first,
+        })
+    }
+
     fn loss(&self) -> Result<Loss> {
         let lost = fraction(&self.loss)?;
         for (key, is_there, with, has) in [
@@ -572,16 +588,15 @@ impl CellSpec {
             }
             ["above"] => Ok(Loss::Above {
                 rate: rate(&self.above)?,
-                window: self.window.as_deref().map_or(Ok(Nanos(10_000_000)), time)?,
+                window: match self.window.as_deref().map_or(Ok(Nanos(10_000_000)), time)? {
+                    Nanos(0..1000) => bail!("a window is 1us or longer"),
+                    window => window,
+                },
                 overhead: self.overhead.unwrap_or(ETHERNET),
                 fraction: lost,
             }),
             ["period"] => Ok(Loss::Within {
-                times: Times::Periodic {
-                    period: time(self.period.as_deref().unwrap_or(""))?,
-                    length: time(self.length.as_deref().context("length goes with period")?)?,
-                    first: self.begin.as_deref().map_or(Ok(Nanos(0)), time)?,
-                },
+                times: self.periodic()?,
                 fraction: lost,
             }),
             ["on"] => {
@@ -725,6 +740,18 @@ mod tests {
             ),
             (format!("{link}name = \"a/b\"\n"), vec!["line 5", "a/b"]),
             (
+                format!("{link}[[link]]\nbetween = [\"x\", \"y\"]\n"),
+                vec!["line 7", "no way"],
+            ),
+            (
+                format!("{link}cells = [{{ loss = \"1%\", period = \"1s\", length = \"1s\" }}]\n"),
+                vec!["line 7", "always"],
+            ),
+            (
+                format!("{link}cells = [{{ loss = \"1%\", above = \"1G\", window = \"0s\" }}]\n"),
+                vec!["line 7", "window"],
+            ),
+            (
                 format!("{link}cells = [{{ name = \"a b\", loss = \"1%\" }}]\n"),
                 vec!["line 7", "a b"],
             ),
@@ -732,7 +759,7 @@ mod tests {
                 format!("{link}[[host]]\nname = \"a\"\n"),
                 vec!["line 7", "twice"],
             ),
-            ("mtu = 10\n".into(), vec!["mtu"]),
+            ("mtu = 10\n".into(), vec!["line 1", "mtu"]),
         ] {
             let said = if text.starts_with("mtu") {
                 let error = parse(&format!("{text}{HOSTS}{link}"), "test").unwrap_err();

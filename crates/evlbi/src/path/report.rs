@@ -100,6 +100,10 @@ pub fn text(state: &State) -> String {
             .filter(|(_, count)| *count > 0)
             .map(|(name, count)| format!("{} {name}", show_count(*count)))
             .collect();
+        if truth.delayed_us > 0 && cell.passed > 0 {
+            let mean = truth.delayed_us as f64 * 1e-6 / cell.passed as f64;
+            other.push(format!("delayed by {} in the mean", show_seconds(mean)));
+        }
         if truth.backlog_max > 0 {
             other.push(format!("backlog up to {}", show_size(truth.backlog_max)));
         }
@@ -119,10 +123,9 @@ pub fn text(state: &State) -> String {
             show_seconds(lateness.mean_s),
             show_seconds(lateness.max_s),
             show_size(lateness.memory),
-            if lateness.real_time {
-                "before all other threads"
-            } else {
-                "among other threads: a real-time priority was refused"
+            match (100.0 * lateness.first_of_all).round() {
+                0.0 => "among other threads".to_owned(),
+                percent => format!("{percent} % of the time before all other threads"),
             }
         );
     }

@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
-use self::histogram::Histogram;
 use self::history::History;
 use self::reordering::Reordering;
 
+pub use self::histogram::Histogram;
 pub use self::reordering::FreeRuns;
 
 /// Numbers over which a duplicate is told from a late arrival, at least.

@@ -2,7 +2,7 @@
 //! without either: the time is an argument, random numbers are seeded, and nothing here opens a
 //! socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`pudp`], [`reorder`] with
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`probe`], [`pudp`], [`reorder`] with
 //! [`account`], [`deframe`].
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ pub mod deframe;
 pub mod pace;
 pub mod packetise;
 pub mod path;
+pub mod probe;
 pub mod pudp;
 pub mod rate;
 pub mod reorder;

@@ -6,6 +6,7 @@
 pub mod fill;
 pub mod mark5b;
 pub mod pattern;
+pub mod probe;
 pub mod time;
 pub mod validity;
 pub mod vdif;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 /// Values below this are counted without a search.
 const SMALL: usize = 64;
-/// Larger values that are counted one by one. Further ones are counted together, so that nothing that is
-/// received can make the table large.
+/// Larger values that are counted one by one where nothing else is asked for. Further ones are counted together, so that
+/// nothing that is received can make the table large.
 const MOST_LARGE: usize = 4096;
 
 /// Counts of values.
@@ -13,20 +13,27 @@ const MOST_LARGE: usize = 4096;
 pub struct Histogram {
     small: [u64; SMALL],
     large: BTreeMap<u64, u64>,
+    most_large: usize,
     not_listed: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram {
-            small: [0; SMALL],
-            large: BTreeMap::new(),
-            not_listed: 0,
-        }
+        Histogram::new(MOST_LARGE)
     }
 }
 
 impl Histogram {
+    /// Nothing yet; beside the smallest, so many values will be counted one by one.
+    pub fn new(most_large: usize) -> Histogram {
+        Histogram {
+            small: [0; SMALL],
+            large: BTreeMap::new(),
+            most_large,
+            not_listed: 0,
+        }
+    }
+
     /// The value came once more.
     pub fn add(&mut self, value: u64) {
         let small = usize::try_from(value).ok();
@@ -34,11 +41,16 @@ impl Histogram {
             *count += 1;
         } else if let Some(count) = self.large.get_mut(&value) {
             *count += 1;
-        } else if self.large.len() < MOST_LARGE {
+        } else if self.large.len() < self.most_large {
             self.large.insert(value, 1);
         } else {
             self.not_listed += 1;
         }
+    }
+
+    /// A value came that is to be counted with those for which there is no room.
+    pub fn pass_over(&mut self) {
+        self.not_listed += 1;
     }
 
     /// Value to count.

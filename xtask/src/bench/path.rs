@@ -260,7 +260,7 @@ fn rate(room: &Room, args: &PathArgs) -> Result<()> {
     );
     let script = format!(
         "$FAR sh -c 'tcpdump -i wire --nano -s 60 -B 65536 -U -w far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
-         sleep 1; $E send pattern:1464 --to udp://$HOST:2630 --rate 1.5G --duration {}s 2> send.txt
+         sleep 1; $E send pattern:1464 --mtu 1508 --to udp://$HOST:2630 --rate 1.5G --duration {}s 2> send.txt
          sleep 0.5; $FAR sh -c 'kill -INT $(cat far.pid)'; wait",
         args.seconds.min(3)
     );
@@ -338,14 +338,14 @@ fn udp(room: &Room, args: &PathArgs) -> Result<()> {
         (
             "1472 B packet by packet",
             1500,
-            "pattern:1464 --no-gso",
+            "pattern:1464 --mtu 1508 --no-gso",
             &[1.0, 1.5, 2.0, 2.5, 3.0],
             2.0,
         ),
         (
             "1472 B in trains",
             1500,
-            "pattern:1464",
+            "pattern:1464 --mtu 1508",
             &[5.0, 8.0, 10.0, 12.0, 15.0, 18.0],
             15.0,
         ),
@@ -388,7 +388,8 @@ fn loses_nothing(
     let mut clean = 0;
     for _ in 0..args.runs {
         path(&format!(
-            "$FAR $E recv udp://0.0.0.0:2630 --to null --idle 1s --json > recv.json 2> recv.txt &
+            "rm -f recv.txt
+             $FAR $E recv udp://0.0.0.0:2630 --to null --idle 1s --json > recv.json 2> recv.txt &
              until grep -q listening recv.txt; do sleep 0.1; done
              $E send {source} --to udp://$HOST:2630 --rate {rate}G --duration {}s --json > send.json 2> send.txt; wait",
             args.seconds.min(3)
@@ -425,7 +426,7 @@ fn peer(room: &Room, args: &PathArgs) -> Result<()> {
         let mut reached = [0.0; 2];
         for (path, reached) in paths.iter().zip(&mut reached) {
             for step in [0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5] {
-                if !loses_nothing(room, args, path, "pattern:1464 --no-gso", step)? {
+                if !loses_nothing(room, args, path, "pattern:1464 --mtu 1508 --no-gso", step)? {
                     break;
                 }
                 *reached = step;

@@ -186,6 +186,12 @@ impl Account {
         }
     }
 
+    /// The sender says that it has used a number of the sequence, whether that arrives or not: a part of the expected.
+    pub fn used(&mut self, offset: u64) {
+        let Account { history, loss, .. } = self;
+        history.reach(offset, |first, count| loss.note(first, count));
+    }
+
     /// Numbers arrived again, so many times.
     #[inline]
     pub fn duplicates(&mut self, count: u64) {

@@ -1,7 +1,12 @@
-//! What tests of a path measure: distributions of times, and the far end's clock.
+//! What tests of a path send and measure: streams of datagrams, what became of them, distributions of times, and the far
+//! end's clock.
 
 mod clock;
 mod distribution;
+mod stream;
+mod tally;
 
 pub use clock::{ClockFit, Exchange, Exchanges};
 pub use distribution::{Distribution, Summary};
+pub use stream::{Spacing, Stream, StreamError, WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6};
+pub use tally::{Tallied, Tally};

@@ -140,7 +140,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, kind in 0..4) {
+            if let (Some(magic), Some(begin)) = ([b'D', b'Q', b'R'].get(kind as usize), bytes.first_chunk_mut()) {
+                *begin = [b'E', b'V', b'P', *magic, 0, 0, 0, 0];
+            }
             if let Some(probe) = Probe::parse(&bytes) {
                 prop_assert_eq!(&probe.to_bytes()[..probe.length()], &bytes[..probe.length()]);
             }

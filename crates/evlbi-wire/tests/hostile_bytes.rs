@@ -11,6 +11,8 @@ mod fill;
 mod gaps;
 #[path = "../../../fuzz/bodies/mark5b.rs"]
 mod mark5b;
+#[path = "../../../fuzz/bodies/probe.rs"]
+mod probe;
 #[path = "../../../fuzz/bodies/vdif.rs"]
 mod vdif;
 #[path = "../../../fuzz/bodies/vtp.rs"]
@@ -18,10 +20,11 @@ mod vtp;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("fill", fill::run),
     ("gaps", gaps::run),
     ("mark5b", mark5b::run),
+    ("probe", probe::run),
     ("vdif", vdif::run),
     ("vtp", vtp::run),
 ];

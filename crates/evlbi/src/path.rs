@@ -165,24 +165,27 @@ fn exec(args: &PathExecArgs) -> Result<()> {
 fn room() -> Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let user = std::fs::metadata("/proc/self")?.uid();
-    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) => PathBuf::from(folder).join("evlbi"),
-        // Root of a user namespace may not write everywhere.
-        None if user == 0 && std::fs::create_dir_all("/run/evlbi").is_ok() => {
-            PathBuf::from("/run/evlbi")
+    let make = |base: PathBuf| -> Result<PathBuf> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&base)
+            .with_context(|| format!("cannot make {}", base.display()))?;
+        let owner = std::fs::metadata(&base)?.uid();
+        if owner != user {
+            bail!("{} belongs to somebody else", base.display());
         }
-        None => std::env::temp_dir().join(format!("evlbi-{user}")),
+        Ok(base)
     };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&base)
-        .with_context(|| format!("cannot make {}", base.display()))?;
-    let owner = std::fs::metadata(&base)?.uid();
-    if owner != user {
-        bail!("{} belongs to somebody else", base.display());
+    if let Some(folder) = std::env::var_os("XDG_RUNTIME_DIR") {
+        return make(PathBuf::from(folder).join("evlbi"));
     }
-    Ok(base)
+    // Root of a user namespace may not write everywhere.
+    let of_root = (user == 0).then(|| make(PathBuf::from("/run/evlbi")));
+    match of_root {
+        Some(Ok(base)) => Ok(base),
+        _ => make(std::env::temp_dir().join(format!("evlbi-{user}"))),
+    }
 }
 
 /// A text of a JSON value.

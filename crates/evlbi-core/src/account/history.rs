@@ -105,9 +105,9 @@ impl History {
         self.end = 0;
     }
 
-    /// The sequence reaches as far as `number`.
+    /// The sequence reaches as far as `number`. `lost` is as for [`History::insert`].
     #[inline]
-    fn reach(&mut self, number: u64, lost: impl FnMut(u64, u64)) {
+    pub fn reach(&mut self, number: u64, lost: impl FnMut(u64, u64)) {
         if number < self.first && number >= self.start {
             self.first = number;
         }

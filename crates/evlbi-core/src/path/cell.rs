@@ -115,11 +115,11 @@ struct Held<P> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the last packet would have left had the rate always been the one of now, and the remainder of a nanosecond
-    /// in units of 1 / rate; when it does leave.
+    /// When the last packet will have left, and the remainder of a nanosecond in units of 1 / rate.
     free: Nanos,
     remainder: u64,
-    leaves: Nanos,
+    /// Rates before this one at which what waits leaves, and until when.
+    rates: VecDeque<(Nanos, u64)>,
     /// Latest departure of a delay that keeps the order.
     latest: Nanos,
     /// Packets before the next one that chance hits; none where that is not drawn yet.
@@ -184,11 +184,13 @@ impl<P: Clone + Identity> Cell<P> {
 
     /// Its law becomes another one now.
     pub fn change(&mut self, now: Nanos, law: Law) {
-        // What waits leaves as the old rate has said; what comes then finds as many bytes waiting, and leaves behind it.
-        if let (Law::Rate { rate: old, .. }, Law::Rate { rate: new, .. }) = (&self.law, &law) {
-            let waits = u128::from(self.state.free.since(now).0);
-            let waits = waits * u128::from(old.get()) / u128::from(new.get());
-            self.state.free = now.plus(Nanos(u64::try_from(waits).unwrap_or(u64::MAX)));
+        // What waits leaves as the old rate has said, and what comes then behind it.
+        if let (Law::Rate { rate: old, .. }, Law::Rate { .. }) = (&self.law, &law) {
+            let State { free, rates, .. } = &mut self.state;
+            rates.retain(|(until, _)| *until > now);
+            if *free > now {
+                rates.push_back((*free, old.get()));
+            }
             self.state.remainder = 0;
         }
         if let Law::Loss(Loss::At(times)) = &law {
@@ -427,8 +429,8 @@ impl<P: Clone + Identity> Cell<P> {
             (state.free, state.remainder) = (at, 0);
         }
         let waits = state.free.since(at);
-        let backlog = u64::try_from(u128::from(waits.0) * u128::from(rate) / 8_000_000_000)
-            .unwrap_or(u64::MAX);
+        let backlog = self.backlog(at, rate);
+        let state = &mut self.state;
         let wire = u64::from(bytes) + u64::from(overhead);
         // What is being sent does not wait.
         if backlog > 0 && backlog.saturating_add(wire) > buffer.max(wire) {
@@ -441,9 +443,18 @@ impl<P: Clone + Identity> Cell<P> {
         state.free = state
             .free
             .plus(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
-        let takes = Nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        state.leaves = state.free.max(state.leaves.plus(takes));
-        Some((state.leaves, waits))
+        Some((state.free, waits))
+    }
+
+    /// Bytes that wait.
+    fn backlog(&self, at: Nanos, rate: u64) -> u64 {
+        let now = (self.state.free, rate);
+        let (mut bits, mut from) = (0, at);
+        for (until, rate) in self.state.rates.iter().chain([&now]) {
+            bits += u128::from(until.since(from).0) * u128::from(*rate);
+            from = from.max(*until);
+        }
+        u64::try_from(bits / 8_000_000_000).unwrap_or(u64::MAX)
     }
 
     fn has_tokens(&mut self, at: Nanos, bytes: u32, rate: u64, burst: u64) -> bool {

@@ -398,7 +398,7 @@ fn laws_change_at_their_time_and_at_once() {
 fn what_waits_outlives_a_change() {
     let slow = |bits: u64| Law::Rate {
         rate: rate(bits),
-        buffer: 100_000,
+        buffer: 200_000,
         overhead: 0,
         mark: None,
     };
@@ -470,6 +470,53 @@ fn a_rate_that_rises_sends_one_by_one() {
         .map(|one| one.1 - 101 * MS - one.0)
         .sum::<u64>();
     assert_eq!(truth.delayed_us, (first + then) / 1000);
+}
+
+/// However the rate changes, no more waits than the buffer holds.
+#[test]
+fn a_buffer_stays_one_when_its_rate_changes() {
+    let at = |bits: u64| Law::Rate {
+        rate: rate(bits),
+        buffer: 100_000,
+        overhead: 0,
+        mark: None,
+    };
+    for changed in [1_000_000, 20_000_000, 400_000_000] {
+        let mut network: Network<u64> = Network::new();
+        let line = network.line([at(20_000_000)], 1);
+        network
+            .cell_mut(line.cells[0])
+            .change_at(Nanos(500 * MS), at(changed));
+        network
+            .cell_mut(line.cells[0])
+            .change_at(Nanos(510 * MS), at(50_000_000));
+        let route = network.route(&[&line]);
+        // 100 Mbit/s.
+        let mut offered = 0;
+        let (mut left, mut late) = (0, 0);
+        while offered < 20_000 {
+            single(&mut network, offered * 100_000, route, offered, 1250);
+            network.advance(Nanos(offered * 100_000), |_| left += 1);
+            let waits = network.truth(line.cells[0]).passed() - left;
+            // And what is being sent, and what a change cuts.
+            assert!(
+                waits * 1250 <= 100_000 + 2 * 1250,
+                "{changed}: {waits} wait"
+            );
+            late = waits.max(late);
+            offered += 1;
+        }
+        assert!(late >= 75, "{late}");
+        let before = left;
+        let begin = offered * 100_000;
+        network.advance(Nanos(begin + 17 * MS), |_| left += 1);
+        // What waits at 50 Mbit/s is gone in 16 ms.
+        assert_eq!(
+            left,
+            network.truth(line.cells[0]).passed(),
+            "{changed}, {before}"
+        );
+    }
 }
 
 /// However many are held back, as few wakes as can be are waited for.

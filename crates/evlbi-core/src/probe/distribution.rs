@@ -119,7 +119,8 @@ impl Distribution {
         let rank = ((fraction * all as f64).ceil() as u64).clamp(1, all);
         let at = |side: &Quantiles<u64>, rank: u64| {
             // Halfway within a rank, so that no rounding reaches the next.
-            side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64) as i64
+            let value = side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64);
+            i64::try_from(value).unwrap_or(i64::MAX)
         };
         let value = if rank <= below {
             -at(&self.below, below - rank + 1)
@@ -268,6 +269,7 @@ mod tests {
     fn nothing_overflows() {
         let summary = of(&[i64::MIN, i64::MAX, 0, -1], Some(1));
         assert_eq!((summary.min, summary.max), (i64::MIN, i64::MAX));
+        assert!(summary.quartile_25 < -1 && summary.p99 > 1);
         assert_eq!(summary.not_binned, 2);
         assert_eq!(summary.bins.values().sum::<u64>() + summary.not_binned, 4);
     }

@@ -116,20 +116,22 @@ struct Pool {
 }
 
 impl Pool {
-    /// A buffer for a frame of this length.
-    fn take(&mut self, frame: usize) -> Vec<u8> {
+    /// A buffer for a frame of this length. When that makes more than `most`, free ones of other lengths go.
+    fn take(&mut self, frame: usize, most: u64) -> Vec<u8> {
         let size = Pool::size(frame);
         self.used += BUFFERS[size] as u64;
-        self.free[size].pop().unwrap_or_else(|| {
-            self.made += BUFFERS[size] as u64;
-            vec![0; BUFFERS[size]]
-        })
-    }
-
-    /// Whether a frame of this length would take more than `most`.
-    fn is_full(&self, frame: usize, most: u64) -> bool {
-        let has_none = self.free[Pool::size(frame)].is_empty();
-        self.used > most || has_none && self.made > most
+        if let Some(buffer) = self.free[size].pop() {
+            return buffer;
+        }
+        for free in &mut self.free {
+            while self.made + BUFFERS[size] as u64 > most
+                && let Some(other) = free.pop()
+            {
+                self.made -= other.len() as u64;
+            }
+        }
+        self.made += BUFFERS[size] as u64;
+        vec![0; BUFFERS[size]]
     }
 
     fn size(frame: usize) -> usize {
@@ -620,11 +622,11 @@ impl<'a> Worker<'a> {
             let to = frame.destination();
             let counts = &mut self.counts[host];
             counts.sent += u64::from(train.count);
-            if self.pool.borrow().is_full(length, self.most_memory) {
+            if self.pool.borrow().used > self.most_memory {
                 counts.overrun += u64::from(train.count);
                 continue;
             }
-            let mut buffer = self.pool.borrow_mut().take(length);
+            let mut buffer = self.pool.borrow_mut().take(length, self.most_memory);
             if buffer.len() == self.reading.len() {
                 std::mem::swap(&mut buffer, &mut self.reading);
             } else {
@@ -824,3 +826,23 @@ impl<'a> Worker<'a> {
 }
 
 const _: () = assert!(VNET + 14 < BUFFERS[0]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_one_length_serves_another() {
+        let mut pool = Pool::default();
+        let most = 1 << 20;
+        for frame in [1514, 9014, LONGEST, 60] {
+            let mut taken = Vec::new();
+            while pool.used <= most {
+                taken.push(pool.take(frame, most));
+            }
+            assert!(pool.made <= most + 2 * LONGEST as u64, "{}", pool.made);
+            taken.into_iter().for_each(|buffer| pool.give(buffer));
+            assert_eq!(pool.used, 0);
+        }
+    }
+}

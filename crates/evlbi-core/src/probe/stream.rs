@@ -1,0 +1,192 @@
+//! A stream of test datagrams as it is planned: how long they are, and when each leaves.
+
+use evlbi_wire::probe::HEADER_LEN;
+use serde::{Deserialize, Serialize};
+
+use crate::rate::BitRate;
+use crate::time::Nanos;
+
+/// Bytes that an Ethernet carries for each packet besides the payload of UDP over IPv4: gap 12, preamble 8, header 14,
+/// checksum 4, IP 20, UDP 8.
+pub const WIRE_OVERHEAD_V4: u64 = 66;
+/// The same over IPv6.
+pub const WIRE_OVERHEAD_V6: u64 = 86;
+/// Longest payload of UDP over IPv4 in bytes.
+const LONGEST: usize = 65_507;
+
+/// A stream in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// UDP payload of each datagram in bytes.
+    pub size: usize,
+    /// How far apart they leave.
+    pub spacing: Spacing,
+    /// Datagrams that leave back to back; the spacing is that of such bursts then.
+    pub burst: u32,
+    /// How many.
+    pub count: u64,
+}
+
+/// How far apart datagrams, or bursts of them, leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spacing {
+    /// So many nanoseconds from the beginning of one to that of the next; 0 is as fast as the host can.
+    Nanoseconds(u64),
+    /// So that their UDP payload makes so many bits per second.
+    BitsPerSecond(BitRate),
+}
+
+/// Why a stream cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// Too short for the header, or too long for UDP.
+    #[error("datagrams of a test carry {HEADER_LEN} to {LONGEST} bytes, not {0}")]
+    Size(usize),
+    /// Nothing to send.
+    #[error(
+        "a stream of no datagrams tests nothing; ask for one or more, in bursts of one or more"
+    )]
+    Nothing,
+}
+
+impl Stream {
+    /// Says what is wrong with it, if anything.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub fn check(&self) -> Result<(), StreamError> {
+        if !(HEADER_LEN..=LONGEST).contains(&self.size) {
+            return Err(StreamError::Size(self.size));
+        }
+        if self.count == 0 || self.burst == 0 {
+            return Err(StreamError::Nothing);
+        }
+        Ok(())
+    }
+
+    /// When a datagram leaves, counted from the first; it never drifts.
+    pub fn due(&self, number: u64) -> Nanos {
+        let burst = u64::from(self.burst.max(1));
+        let before = u128::from(number / burst);
+        let nanos = match self.spacing {
+            Spacing::Nanoseconds(apart) => before * u128::from(apart),
+            Spacing::BitsPerSecond(rate) => {
+                let bytes = before * u128::from(burst) * self.size as u128;
+                bytes * 8_000_000_000 / u128::from(rate.get())
+            }
+        };
+        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// How long it lasts: to when the datagram after its last would leave.
+    pub fn duration(&self) -> Nanos {
+        let burst = u64::from(self.burst.max(1));
+        self.due(self.count.div_ceil(burst).saturating_mul(burst))
+    }
+
+    /// How many datagrams leave in a time.
+    pub fn within(&self, duration: Nanos) -> u64 {
+        let burst = u128::from(self.burst.max(1));
+        let bursts = match self.spacing {
+            Spacing::Nanoseconds(apart) => {
+                u128::from(duration.0).div_ceil(u128::from(apart.max(1)))
+            }
+            Spacing::BitsPerSecond(rate) => {
+                let bits = u128::from(duration.0) * u128::from(rate.get());
+                bits.div_ceil(burst * self.size.max(1) as u128 * 8_000_000_000)
+            }
+        };
+        u64::try_from(bursts * burst).unwrap_or(u64::MAX)
+    }
+
+    /// Bits of its UDP payload per second, as asked for; none where it is as fast as the host can.
+    pub fn rate(&self) -> Option<f64> {
+        match self.spacing {
+            Spacing::Nanoseconds(0) => None,
+            Spacing::Nanoseconds(apart) => {
+                Some(self.size as f64 * f64::from(self.burst) * 8e9 / apart as f64)
+            }
+            Spacing::BitsPerSecond(rate) => Some(rate.get() as f64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_spacings() {
+        let stream = Stream {
+            size: 1472,
+            spacing: Spacing::BitsPerSecond(BitRate::new(942_080_000).unwrap()),
+            burst: 1,
+            count: 50_000_000,
+        };
+        // 11776 bits at 942.08 Mbit/s: 12.5 us, 625 s in all.
+        assert_eq!(stream.due(1), Nanos(12_500));
+        assert_eq!(stream.duration(), Nanos(625_000_000_000));
+        assert_eq!(stream.within(Nanos(625_000_000_000)), 50_000_000);
+        let bursts = Stream {
+            spacing: Spacing::Nanoseconds(100_000),
+            burst: 10,
+            ..stream
+        };
+        assert_eq!(
+            [9, 10, 25].map(|number| bursts.due(number).0),
+            [0, 100_000, 200_000]
+        );
+        assert_eq!(bursts.rate(), Some(1_177_600_000.0));
+        assert_eq!(bursts.within(Nanos(1_000_000)), 100);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let good = Stream {
+            size: HEADER_LEN,
+            spacing: Spacing::Nanoseconds(0),
+            burst: 1,
+            count: 1,
+        };
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(good.rate(), None);
+        let short = Stream { size: 31, ..good };
+        assert_eq!(short.check(), Err(StreamError::Size(31)));
+        assert_eq!(
+            Stream { count: 0, ..good }.check(),
+            Err(StreamError::Nothing)
+        );
+        assert_eq!(
+            Stream { burst: 0, ..good }.check(),
+            Err(StreamError::Nothing)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn as_many_leave_as_are_due(
+            size in 32usize..9000, burst in 1u32..100, apart in 1u64..1_000_000, bits in 1_000u64..100_000_000_000,
+            by_rate: bool, duration in 1u64..10_000_000_000,
+        ) {
+            let spacing = match BitRate::new(bits) {
+                Some(rate) if by_rate => Spacing::BitsPerSecond(rate),
+                _ => Spacing::Nanoseconds(apart),
+            };
+            let stream = Stream { size, spacing, burst, count: u64::MAX };
+            let count = stream.within(Nanos(duration));
+            prop_assert!(stream.due(count - 1).0 < duration);
+            prop_assert!(stream.due(count).0 + 1 >= duration);
+        }
+
+        #[test]
+        fn nothing_overflows(
+            size: usize, burst: u32, count: u64, apart: u64, number: u64, duration: u64,
+        ) {
+            let stream = Stream { size, spacing: Spacing::Nanoseconds(apart), burst, count };
+            let _ = (stream.check(), stream.due(number), stream.duration(), stream.rate());
+            let _ = stream.within(Nanos(duration));
+        }
+    }
+}

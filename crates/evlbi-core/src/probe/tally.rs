@@ -1,0 +1,265 @@
+//! What a receiver knows of a stream whose sender tells how much it sent: loss to the packet, head and tail included,
+//! reordering, duplicates, and how the times are distributed.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::distribution::{Distribution, Summary};
+use crate::account::{Account, Report};
+
+/// Accounts for the datagrams of one stream, as they arrive.
+#[derive(Debug)]
+pub struct Tally {
+    account: Account,
+    /// Datagrams that there may be: a number beyond is no number of this stream.
+    count: u64,
+    foreign: u64,
+    arrivals: Option<Arrivals>,
+    gaps: Distribution,
+    delays: Distribution,
+    variations: Distribution,
+    jitter: f64,
+}
+
+/// What has come so far.
+#[derive(Clone, Copy, Debug)]
+struct Arrivals {
+    first: u64,
+    last: u64,
+    /// Between the two clocks: what the first datagram's delay seemed to be.
+    origin: i128,
+    /// Sequence number and delay of the last datagram that was no duplicate.
+    before: (u64, i64),
+}
+
+/// What is known of a stream at its end.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tallied {
+    /// Datagrams that the sender sent: unique + lost.
+    pub sent: u64,
+    /// Loss (RFC 7680), duplicates and reordering (RFC 4737), and where in the sequence.
+    #[serde(flatten)]
+    pub account: Report,
+    /// Packets from the beginning of one run of loss to that of the next: distance to count.
+    pub loss_distances: BTreeMap<u64, u64>,
+    /// Datagrams with the key of this stream whose number it does not have.
+    pub foreign: u64,
+    /// From the first arrival to the last, in nanoseconds.
+    pub arrivals_ns: u64,
+    /// Times between arrivals, duplicates included, in nanoseconds.
+    pub gaps: Option<Summary>,
+    /// One-way delays (RFC 7679) in nanoseconds by the two hosts' own clocks, less that of the first datagram.
+    pub delays: Option<Summary>,
+    /// What that first delay seemed to be: the clocks may lie far apart.
+    pub first_delay_ns: f64,
+    /// Delays less the smallest (RFC 5481, PDV), in which a constant difference of the clocks cancels: median, 99 % and
+    /// 99.9 %, in nanoseconds.
+    pub pdv: Option<[i64; 3]>,
+    /// Delay of a datagram less that of the one before it (RFC 3393, IPDV), of those that arrived one after the other.
+    pub ipdv: Option<Summary>,
+    /// Smoothed size of that (RFC 3550, section 6.4.1), in nanoseconds.
+    pub jitter: f64,
+}
+
+impl Tally {
+    /// Of a stream of no more than `count` datagrams; with a `width` gaps are counted in bins of so many nanoseconds too.
+    pub fn new(count: u64, width: Option<u64>) -> Tally {
+        let mut account = Account::default();
+        account.open_segment(0);
+        Tally {
+            account,
+            count,
+            foreign: 0,
+            arrivals: None,
+            gaps: Distribution::new(width),
+            delays: Distribution::new(None),
+            variations: Distribution::new(None),
+            jitter: 0.0,
+        }
+    }
+
+    /// A datagram has arrived, by the clock here; it left at `departed` by the clock there. Both in nanoseconds.
+    #[inline]
+    pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) {
+        let is_known = match self.account.has_arrived(sequence) {
+            Some(is_known) if sequence < self.count => is_known,
+            // So late that nobody knows any more whether it is a second one counts as foreign, too.
+            _ => {
+                self.foreign += 1;
+                return;
+            }
+        };
+        let seems = i128::from(arrived) - i128::from(departed);
+        let Some(all) = &mut self.arrivals else {
+            self.account.unique(sequence, false);
+            self.delays.add(0);
+            self.arrivals = Some(Arrivals {
+                first: arrived,
+                last: arrived,
+                origin: seems,
+                before: (sequence, 0),
+            });
+            return;
+        };
+        let clamp = |value: i128| value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        self.gaps
+            .add(clamp(i128::from(arrived) - i128::from(all.last)));
+        all.last = arrived;
+        if is_known {
+            self.account.duplicates(1);
+            return;
+        }
+        self.account.unique(sequence, false);
+        let delay = clamp(seems - all.origin);
+        self.delays.add(delay);
+        let (before, its) = std::mem::replace(&mut all.before, (sequence, delay));
+        if before.checked_add(1) == Some(sequence) {
+            let variation = delay.saturating_sub(its);
+            self.variations.add(variation);
+            self.jitter += (variation.unsigned_abs() as f64 - self.jitter) / 16.0;
+        }
+    }
+
+    /// Distinct datagrams that arrived so far.
+    pub fn unique(&self) -> u64 {
+        self.account.counters().unique
+    }
+
+    /// The sender says that it sent so many.
+    pub fn finish(mut self, sent: u64) -> Tallied {
+        if sent > 0 {
+            self.account.used(0);
+            self.account.used(sent - 1);
+        }
+        let account = self.account.finish();
+        let begins = account.segments.iter();
+        let begins: Vec<u64> = begins
+            .flat_map(|segment| segment.intervals.iter().map(|gap| gap.first))
+            .collect();
+        let mut loss_distances = BTreeMap::new();
+        for pair in begins.windows(2) {
+            *loss_distances.entry(pair[1] - pair[0]).or_default() += 1;
+        }
+        let delays = self.delays.summary();
+        Tallied {
+            sent: account.counters.expected,
+            loss_distances,
+            foreign: self.foreign,
+            arrivals_ns: self
+                .arrivals
+                .map_or(0, |all| all.last.saturating_sub(all.first)),
+            gaps: self.gaps.summary(),
+            first_delay_ns: self.arrivals.map_or(0.0, |all| all.origin as f64),
+            pdv: delays.as_ref().map(|delays| {
+                [delays.median, delays.p99, delays.p999].map(|of| of.saturating_sub(delays.min))
+            }),
+            delays,
+            ipdv: self.variations.summary(),
+            jitter: self.jitter,
+            account,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const APART: u64 = 12_500;
+
+    /// Datagrams that left every 12.5 us and took 7.5 ms, where the clock here is an hour ahead.
+    fn tally(numbers: impl IntoIterator<Item = u64>, sent: u64) -> Tallied {
+        let mut tally = Tally::new(sent, Some(1_000));
+        for (place, number) in numbers.into_iter().enumerate() {
+            let departed = 1_000_000_000 + number * APART;
+            let arrived = 3_601_007_500_000 + place as u64 * APART;
+            tally.arrived(number, departed, arrived);
+        }
+        tally.finish(sent)
+    }
+
+    #[test]
+    fn a_clean_stream() {
+        let all = tally(0..1000, 1000);
+        let counters = &all.account.counters;
+        assert_eq!((all.sent, counters.unique, counters.lost), (1000, 1000, 0));
+        assert_eq!(all.arrivals_ns, 999 * APART);
+        let gaps = all.gaps.unwrap();
+        assert_eq!(
+            (gaps.count, gaps.min, gaps.max, gaps.sigma),
+            (999, 12_500, 12_500, 0.0)
+        );
+        assert_eq!(gaps.bins, [(12_000, 999)].into());
+        assert_eq!(all.first_delay_ns, 3_600_007_500_000.0);
+        assert_eq!((all.pdv, all.jitter), (Some([0, 0, 0]), 0.0));
+        assert_eq!(all.ipdv.unwrap().count, 999);
+    }
+
+    #[test]
+    fn one_in_a_thousand_is_lost() {
+        let all = tally((0..100_000).filter(|number| number % 1000 != 999), 100_000);
+        assert_eq!(all.account.counters.lost, 100);
+        assert_eq!(all.account.runs, [(1, 100)].into());
+        assert_eq!(all.loss_distances, [(1000, 99)].into());
+    }
+
+    #[test]
+    fn head_and_tail_are_lost_too() {
+        let all = tally(10..90, 100);
+        let counters = &all.account.counters;
+        assert_eq!((all.sent, counters.unique, counters.lost), (100, 80, 20));
+        assert_eq!(all.account.runs, [(10, 2)].into());
+        let none = tally(std::iter::empty(), 100);
+        assert_eq!((none.sent, none.account.counters.lost), (100, 100));
+        assert_eq!((none.gaps, none.delays), (None, None));
+        assert_eq!(tally(std::iter::empty(), 0).sent, 0);
+    }
+
+    #[test]
+    fn neither_duplicates_nor_strangers_hide_a_loss() {
+        let mut numbers: Vec<u64> = (0..100).filter(|number| *number != 50).collect();
+        numbers.extend([10, 10, 100, 200]);
+        numbers.swap(30, 31);
+        let all = tally(numbers, 100);
+        let counters = &all.account.counters;
+        assert_eq!((counters.lost, counters.duplicates, all.foreign), (1, 2, 2));
+        assert_eq!(counters.reordered, 1);
+        assert_eq!(all.sent, counters.unique + counters.lost);
+    }
+
+    #[test]
+    fn variation_is_that_of_neighbours() {
+        let mut tally = Tally::new(10, None);
+        // Delays 100, 150, 130; the fourth is lost; 400.
+        for (number, delay) in [(0u64, 100), (1, 150), (2, 130), (4, 400)] {
+            tally.arrived(number, number * 1000, number * 1000 + delay);
+        }
+        let all = tally.finish(5);
+        let ipdv = all.ipdv.unwrap();
+        assert_eq!((ipdv.count, ipdv.min, ipdv.max), (2, -20, 50));
+        assert_eq!(all.jitter, 50.0 / 16.0 + (20.0 - 50.0 / 16.0) / 16.0);
+        assert_eq!(all.pdv.unwrap()[2], 300);
+    }
+
+    proptest! {
+        #[test]
+        fn the_sums_hold(
+            arrivals in proptest::collection::vec((0u64..150, any::<u64>(), any::<u64>()), 0..400), sent in 0u64..150,
+        ) {
+            let mut tally = Tally::new(sent, Some(1));
+            for (number, departed, arrived) in &arrivals {
+                tally.arrived(*number, *departed, *arrived);
+            }
+            let all = tally.finish(sent);
+            let counters = &all.account.counters;
+            prop_assert_eq!(all.sent, sent);
+            prop_assert_eq!(sent, counters.unique + counters.lost);
+            prop_assert_eq!(counters.received, counters.unique + counters.duplicates);
+            prop_assert_eq!(counters.received + all.foreign, arrivals.len() as u64);
+            let in_runs: u64 = all.account.runs.iter().map(|(length, count)| length * count).sum();
+            prop_assert_eq!(in_runs, counters.lost);
+        }
+    }
+}

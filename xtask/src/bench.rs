@@ -47,7 +47,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     };
     stage::build()?;
     let stage = Stage::new()?;
-    let scenes: [(&str, Scene); 9] = [
+    let scenes: [(&str, Scene<Stage, NetArgs>); 9] = [
         ("trains", trains),
         ("unsegmented", unsegmented),
         ("single", single),
@@ -58,19 +58,34 @@ pub fn run(bench: &Bench) -> Result<()> {
         ("pacing", pacing::run),
         ("disk", disk::run),
     ];
+    let apart = || {
+        format!(
+            "   (a cache line crosses to the other processor and back in {:.0} ns)",
+            cores::round_trip()
+        )
+    };
+    play(&scenes, args.only.as_deref(), apart, &stage, args)
+}
+
+/// A part of a bench: on what it stages, with its options.
+type Scene<S, A> = fn(&S, &A) -> Result<()>;
+
+/// Plays the scenes whose names contain `only`; `about` goes behind each name.
+fn play<S, A>(
+    scenes: &[(&str, Scene<S, A>)],
+    only: Option<&str>,
+    about: impl Fn() -> String,
+    stage: &S,
+    args: &A,
+) -> Result<()> {
     for (name, scene) in scenes {
-        if args.only.as_ref().is_none_or(|only| name.contains(only)) {
-            println!(
-                "\n{name}   (a cache line crosses to the other processor and back in {:.0} ns)",
-                cores::round_trip()
-            );
-            scene(&stage, args)?;
+        if only.is_none_or(|only| name.contains(only)) {
+            println!("\n{name}{}", about());
+            scene(stage, args)?;
         }
     }
     Ok(())
 }
-
-type Scene = fn(&Stage, &NetArgs) -> Result<()>;
 
 /// UDP payloads of 1472 bytes: a sequence number and a frame of 1464. jive5ab's rule wants the packet to be
 /// less than the MTU, so the wire has a little more than 1500.

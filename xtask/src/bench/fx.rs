@@ -12,8 +12,9 @@ use evlbi_fx::codec::Codec;
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex32;
 use serde_json::Value;
+use tempfile::TempDir;
 
-use super::{median, verdict};
+use super::{Scene, median, play, verdict};
 
 /// The same correlation of two stations in numpy (and scipy's transforms, where it is there).
 const NUMPY: &str = include_str!("fx.py");
@@ -43,32 +44,21 @@ pub struct FxArgs {
 pub fn run(args: &FxArgs) -> Result<()> {
     super::stage::build()?;
     let room = Room::new()?;
-    let scenes: [(&str, Scene); 4] = [
+    let scenes: [(&str, Scene<Room, FxArgs>); 4] = [
         ("steps", steps),
         ("whole", whole),
         ("numpy", numpy),
         ("live", live),
     ];
-    for (name, scene) in scenes {
-        if args.only.as_ref().is_none_or(|only| name.contains(only)) {
-            println!("\n{name}");
-            scene(&room, args)?;
-        }
-    }
-    Ok(())
+    play(&scenes, args.only.as_deref(), String::new, &room, args)
 }
 
-type Scene = fn(&Room, &FxArgs) -> Result<()>;
-
 /// Recordings of eight stations, gone at the end.
-struct Room(PathBuf);
+struct Room(TempDir);
 
 impl Room {
     fn new() -> Result<Room> {
-        let folder = std::env::temp_dir().join(format!("evlbi-bench-fx-{}", std::process::id()));
-        std::fs::create_dir(&folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
-        let room = Room(folder);
+        let room = Room(tempfile::tempdir()?);
         room.plan("plan.toml", RATE, SECONDS)?;
         println!("making the recordings of {} stations", STATIONS.len());
         let status = evlbi()
@@ -90,11 +80,11 @@ impl Room {
         for station in STATIONS {
             plan += &format!("[[station]]\nname = \"{station}\"\n");
         }
-        Ok(std::fs::write(self.0.join(name), plan)?)
+        Ok(std::fs::write(self.0.path().join(name), plan)?)
     }
 
     fn file(&self, station: &str) -> PathBuf {
-        self.0.join(format!("{station}.vdif"))
+        self.0.path().join(format!("{station}.vdif"))
     }
 
     /// Processor seconds that `evlbi correlate` takes for the first `stations`.
@@ -117,12 +107,6 @@ impl Room {
             bail!("evlbi correlate failed");
         }
         Ok(children_seconds() - before)
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -326,7 +310,10 @@ fn stream(room: &Room, megabits: u32) -> Result<bool> {
         .spawn()?;
     std::thread::sleep(Duration::from_millis(1500));
     let send = |station: &str, url: &str| -> Result<Child> {
-        let source = format!("sky:{}/{station}", room.0.join("live.toml").display());
+        let source = format!(
+            "sky:{}/{station}",
+            room.0.path().join("live.toml").display()
+        );
         Ok(evlbi()
             .args(["send", &source, "--to", url, "--mtu", "9000", "--json"])
             .stdout(Stdio::piped())

@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
+use tempfile::TempDir;
 
-use super::{median, verdict};
+use super::{Scene, median, play, verdict};
 
 #[derive(Args)]
 pub struct PathArgs {
@@ -27,40 +28,25 @@ pub struct PathArgs {
 pub fn run(args: &PathArgs) -> Result<()> {
     super::stage::build()?;
     let room = Room::new()?;
-    let scenes: [(&str, Scene); 5] = [
+    let scenes: [(&str, Scene<Room, PathArgs>); 5] = [
         ("delay", delay),
         ("rate", rate),
         ("tcp", tcp),
         ("udp", udp),
         ("peer", peer),
     ];
-    for (name, scene) in scenes {
-        if args.only.as_ref().is_none_or(|only| name.contains(only)) {
-            println!("\n{name}");
-            scene(&room, args)?;
-        }
-    }
-    Ok(())
+    play(&scenes, args.only.as_deref(), String::new, &room, args)
 }
 
-type Scene = fn(&Room, &PathArgs) -> Result<()>;
 /// Runs a script on a path.
 type OnPath<'a> = &'a dyn Fn(&str) -> Result<()>;
 
 /// A folder for plans and results, gone at the end.
-struct Room(PathBuf);
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+struct Room(TempDir);
 
 impl Room {
     fn new() -> Result<Room> {
-        let folder = std::env::temp_dir().join(format!("evlbi-bench-path-{}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Room(folder))
+        Ok(Room(tempfile::tempdir()?))
     }
 
     /// Runs a script on a path whose link has these keys. In it, `$FAR COMMAND` runs a command on the other host, whose
@@ -79,7 +65,7 @@ impl Room {
             host("near"),
             host("far")
         );
-        fs::write(self.0.join("plan.toml"), plan)?;
+        fs::write(self.0.path().join("plan.toml"), plan)?;
         let evlbi = fs::canonicalize(super::stage::EVLBI)?;
         let far = format!("{} path exec far --", evlbi.display());
         self.finish(
@@ -120,12 +106,12 @@ impl Room {
     }
 
     fn json(&self, name: &str) -> Result<Value> {
-        let text = fs::read_to_string(self.0.join(name))?;
+        let text = fs::read_to_string(self.0.path().join(name))?;
         serde_json::from_str(&text).with_context(|| format!("in {name}: {text}"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 }
 

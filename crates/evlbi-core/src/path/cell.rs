@@ -245,10 +245,9 @@ impl<P: Clone + Identity> Cell<P> {
 
     /// Time that was added to so many packets.
     fn note_delay(&mut self, delay: Nanos, count: u16) {
-        let all = u128::from(delay.0) * u128::from(count) + u128::from(self.delayed);
-        self.truth.delayed_us =
-            (self.truth.delayed_us).saturating_add(u64::try_from(all / 1000).unwrap_or(u64::MAX));
-        self.delayed = (all % 1000) as u64;
+        let all = (delay.0.saturating_mul(u64::from(count))).saturating_add(self.delayed);
+        self.truth.delayed_us = self.truth.delayed_us.saturating_add(all / 1000);
+        self.delayed = all % 1000;
     }
 
     fn obey(&mut self, item: &Item<P>, first: u64, out: &mut Outcome<P>) {

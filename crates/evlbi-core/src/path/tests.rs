@@ -393,15 +393,20 @@ fn laws_change_at_their_time_and_at_once() {
     assert_eq!(arrived, (0..100).chain(200..300).collect::<Vec<u64>>());
 }
 
+/// A rate of packets that are as long on the wire as they are here.
+fn bare_rate(bits: u64, buffer: u64) -> Law {
+    Law::Rate {
+        rate: rate(bits),
+        buffer,
+        overhead: 0,
+        mark: None,
+    }
+}
+
 /// What waits when a rate or a delay changes leaves in its order, and no room is lost or won.
 #[test]
 fn what_waits_outlives_a_change() {
-    let slow = |bits: u64| Law::Rate {
-        rate: rate(bits),
-        buffer: 200_000,
-        overhead: 0,
-        mark: None,
-    };
+    let slow = |bits: u64| bare_rate(bits, 200_000);
     let mut network: Network<u64> = Network::new();
     let line = network.line([slow(1_000_000), delay(50 * MS)], 1);
     network
@@ -429,12 +434,7 @@ fn what_waits_outlives_a_change() {
 /// A rate that rises while packets wait: none overtakes another, and no two are closer than the new rate lets them be.
 #[test]
 fn a_rate_that_rises_sends_one_by_one() {
-    let at = |bits: u64| Law::Rate {
-        rate: rate(bits),
-        buffer: 100_000,
-        overhead: 0,
-        mark: None,
-    };
+    let at = |bits: u64| bare_rate(bits, 100_000);
     let mut network: Network<u64> = Network::new();
     let line = network.line([at(1_000_000)], 1);
     network
@@ -475,12 +475,7 @@ fn a_rate_that_rises_sends_one_by_one() {
 /// However the rate changes, no more waits than the buffer holds.
 #[test]
 fn a_buffer_stays_one_when_its_rate_changes() {
-    let at = |bits: u64| Law::Rate {
-        rate: rate(bits),
-        buffer: 100_000,
-        overhead: 0,
-        mark: None,
-    };
+    let at = |bits: u64| bare_rate(bits, 100_000);
     for changed in [1_000_000, 20_000_000, 400_000_000] {
         let mut network: Network<u64> = Network::new();
         let line = network.line([at(20_000_000)], 1);

@@ -1,0 +1,154 @@
+//! When a thread of a relay works, sleeps and spins, and whether it does so before all other threads.
+
+use std::io;
+use std::time::Duration;
+
+use evlbi_core::time::Nanos;
+
+use crate::cpu;
+use crate::path::tap;
+
+/// A thread wakes up at least so often.
+pub const NAP: Nanos = Nanos(50_000_000);
+/// A thread that is woken later than this was held up by something else.
+const MOST_LATE: Nanos = Nanos(150_000);
+/// Spins so long between looks at the hosts,
+const SPIN_STEP: Nanos = Nanos(2_000);
+/// and no more than one part in so many
+const SPIN_SHARE: u64 = 4;
+/// of this time.
+const WINDOW: Nanos = Nanos(10_000_000);
+/// A thread that was at work for more than so many percent of that time takes turns with the hosts' own threads, which
+/// would starve behind it, until it is less than the second. Not where a cell has a rate, which is to be kept.
+const MUCH_WORK: u64 = 40;
+const LITTLE_WORK: u64 = 25;
+/// A thread works so long at most without a break
+const AT_A_STRETCH: Nanos = Nanos(1_000_000);
+/// of this length.
+const BREAK: Duration = Duration::from_micros(50);
+/// Priority among real-time threads.
+const PRIORITY: u8 = 10;
+
+/// A thread's time, counted from its beginning.
+pub struct Turns {
+    start: Nanos,
+    /// How late waking up is as a rule, and how far from that.
+    late: Nanos,
+    scatter: Nanos,
+    /// Time spun and slept since.
+    spun: Nanos,
+    asleep: Nanos,
+    since: Nanos,
+    /// When it slept last.
+    slept: Nanos,
+    /// Whether it is first however much it has to do.
+    always: bool,
+    /// Whether it may run before all other threads, and whether it does.
+    may_be_first: bool,
+    is_first: bool,
+    /// Time in which it did, of all that has been looked at.
+    was_first: Nanos,
+    looked_at: Nanos,
+}
+
+impl Turns {
+    /// Of the current thread, which is to be the first of all where it may: `always`, or while there is time for others.
+    pub fn new(always: bool) -> Turns {
+        if let Err(error) = cpu::sharpen_timers() {
+            tracing::debug!("cannot set the timer slack: {error}");
+        }
+        // It sleeps whenever it can, so that the kernel's limit on real-time threads is far.
+        let is_first = be_first().is_ok();
+        Turns {
+            start: cpu::now(),
+            late: Nanos(0),
+            scatter: Nanos(0),
+            spun: Nanos(0),
+            asleep: Nanos(0),
+            since: Nanos(0),
+            slept: Nanos(0),
+            always,
+            may_be_first: is_first,
+            is_first,
+            was_first: Nanos(0),
+            looked_at: Nanos(0),
+        }
+    }
+
+    /// Time since the beginning.
+    pub fn now(&self) -> Nanos {
+        Nanos(cpu::now().since(self.start).0)
+    }
+
+    /// Fraction of the time in which it was the first of all threads.
+    pub fn share_first(&self) -> f64 {
+        self.was_first.as_secs_f64() / self.looked_at.as_secs_f64().max(1e-9)
+    }
+
+    /// After work: others need the processor too, and the kernel stops real-time threads that leave them nothing.
+    pub fn pause(&mut self) {
+        if self.is_first && self.now().since(self.slept) > AT_A_STRETCH {
+            std::thread::sleep(BREAK);
+            self.slept = self.now();
+        }
+    }
+
+    /// Is the first of all threads only while there is time for the others.
+    pub fn take(&mut self) {
+        let now = self.now();
+        let window = now.since(self.since);
+        if window < WINDOW {
+            return;
+        }
+        self.looked_at = self.looked_at.plus(window);
+        if self.is_first {
+            self.was_first = self.was_first.plus(window);
+        }
+        let work = 100 * window.since(self.spun.plus(self.asleep)).0 / window.0;
+        (self.spun, self.asleep, self.since) = (Nanos(0), Nanos(0), now);
+        if self.is_first && !self.always && work > MUCH_WORK {
+            self.is_first = cpu::set_ordinary().is_err();
+        } else if self.may_be_first && !self.is_first && work < LITTLE_WORK {
+            self.is_first = be_first().is_ok();
+        }
+    }
+
+    /// Sleeps until something is to be done: at `next`, or when one of the descriptors has something. Waking up takes its
+    /// time, which is learnt: it sleeps so much less, and spins the rest as long as that does not become a habit. Gives
+    /// how long a frame that woke it has waited.
+    pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [libc::pollfd]) -> Nanos {
+        let before = self.now();
+        let until = next.map_or(NAP, |next| next.since(before));
+        let until = Nanos(until.0.min(NAP.0));
+        let may_spin = self.spun.0 < WINDOW.0 / SPIN_SHARE;
+        let lead = if may_spin {
+            Nanos(self.late.0 + 2 * self.scatter.0)
+        } else {
+            Nanos(0)
+        };
+        if until <= lead {
+            // Not long, and frames are looked for meanwhile.
+            let end = self.now().plus(SPIN_STEP);
+            while self.now() < end {}
+            self.spun = self.spun.plus(SPIN_STEP);
+            return Nanos(0);
+        }
+        let asleep = Nanos(until.0 - lead.0);
+        let is_ready = tap::wait(polled, asleep.0);
+        self.slept = self.now();
+        let slept = self.slept.since(before);
+        self.asleep = self.asleep.plus(slept);
+        if is_ready {
+            return Nanos(self.late.0.min(slept.0));
+        }
+        // Far too late is the machine's doing, not the price of waking up.
+        let over = slept.since(asleep).0.min(MOST_LATE.0);
+        self.scatter.0 = (15 * self.scatter.0 + over.abs_diff(self.late.0)) / 16;
+        self.late.0 = (15 * self.late.0 + over) / 16;
+        Nanos(0)
+    }
+}
+
+fn be_first() -> io::Result<()> {
+    cpu::set_real_time(PRIORITY, cpu::Waiting::Sleep)
+}

@@ -1,0 +1,381 @@
+//! One thread of a relay: takes frames from hosts, sends them through the network of cells, and hands them over.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use evlbi_core::path::{CellId, Law, Line, Marks, Network, Output, Piece};
+use evlbi_core::time::Nanos;
+
+use super::frames::{Handle, Packet, Pool};
+use super::turns::Turns;
+use super::{HostSnapshot, LOGGED, Lateness, LogLine, Part, Shared, lock};
+use crate::path::frame::{Frame, LONGEST};
+use crate::path::plan::{Direction, Plan};
+use crate::path::tap::Tap;
+
+/// Frames that are taken from a host before others are looked after.
+const AT_ONCE: usize = 64;
+/// Segments of a packet that leave at times closer than this are handed over together: no host could tell.
+const TOGETHER: Nanos = Nanos(4_000);
+/// Share of the memory that is free at first for frames under way in one direction; beyond that they are dropped, and
+/// counted as overrun.
+const MEMORY_SHARE: u64 = 4;
+
+fn host_of(address: [u8; 6]) -> Option<usize> {
+    let number = usize::from(u16::from_be_bytes([address[4], address[5]]));
+    (address[..4] == [0x02, 0x65, 0x76, 0x6c] && number > 0).then(|| number - 1)
+}
+
+/// Number of a direction among all.
+fn place(direction: Direction) -> usize {
+    2 * direction.link + usize::from(direction.backward)
+}
+
+/// Memory that is free, in bytes; 4 GiB where nobody tells.
+fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.map_or(4 << 30, |kilobytes| kilobytes << 10)
+}
+
+/// One thread.
+pub struct Worker<'a> {
+    plan: &'a Plan,
+    taps: &'a [Tap],
+    shared: &'a Shared,
+    /// The hosts whose frames it takes.
+    hosts: Vec<usize>,
+    network: Network<Handle>,
+    /// The direction of each route, and its line.
+    routes: Vec<(Direction, Line)>,
+    /// The route over each direction, by [`place`]; none where another thread serves it.
+    route_of: Vec<Option<usize>>,
+    pool: Rc<RefCell<Pool>>,
+    scratch: Vec<u8>,
+    /// Where a packet that is read lies at first.
+    reading: Vec<u8>,
+    /// Of all hosts.
+    counts: Vec<HostSnapshot>,
+    late: (u64, u128, u64),
+    turns: Turns,
+    most_memory: u64,
+    logs: bool,
+}
+
+impl<'a> Worker<'a> {
+    /// For the current thread: the directions of `group`.
+    pub fn new(
+        plan: &'a Plan,
+        taps: &'a [Tap],
+        group: &[Direction],
+        shared: &'a Shared,
+        logs: bool,
+    ) -> Worker<'a> {
+        let mut network = Network::new();
+        let mut routes = Vec::new();
+        let mut route_of = vec![None; 2 * plan.links.len()];
+        for direction in group {
+            let cells = plan.cells(*direction);
+            let laws = cells.iter().map(|cell| cell.law.clone());
+            let line = network.line(laws, plan.seed_of(*direction));
+            for (id, cell) in line.cells.iter().zip(cells) {
+                for (at, law) in &cell.changes {
+                    network.cell_mut(*id).change_at(*at, law.clone());
+                }
+                if logs {
+                    network.cell_mut(*id).log(LOGGED);
+                }
+            }
+            route_of[place(*direction)] = Some(network.route(&[&line]));
+            routes.push((*direction, line));
+        }
+        let starts = |node: usize| group.iter().any(|direction| plan.from(*direction) == node);
+        let hosts = (0..plan.nodes.len()).filter(|node| starts(*node));
+        Worker {
+            plan,
+            taps,
+            shared,
+            hosts: hosts.filter_map(|node| plan.host_at(node)).collect(),
+            network,
+            routes,
+            route_of,
+            pool: Rc::default(),
+            scratch: Vec::with_capacity(LONGEST),
+            reading: vec![0; LONGEST],
+            counts: vec![HostSnapshot::default(); taps.len()],
+            late: (0, 0, 0),
+            // A rate is to be kept, however the hosts fare.
+            turns: Turns::new(
+                (group.iter())
+                    .flat_map(|direction| plan.cells(*direction))
+                    .any(|cell| matches!(cell.law, Law::Rate { .. })),
+            ),
+            most_memory: free_memory() / MEMORY_SHARE,
+            logs,
+        }
+    }
+
+    /// Relays until it is to stop.
+    ///
+    /// # Errors
+    /// When a device is of no more use.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let polled = self.hosts.iter().map(|host| libc::pollfd {
+            fd: self.taps[*host].fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let mut polled: Vec<libc::pollfd> = polled.collect();
+        let mut outputs = Vec::new();
+        let mut woken = Nanos(0);
+        while !stop.load(Ordering::Relaxed) {
+            let mut moved = false;
+            for place in 0..self.hosts.len() {
+                moved |= self.take_from(self.hosts[place], &mut woken)?;
+            }
+            woken = Nanos(0);
+            // What falls due while others are handed over waits until hosts have been looked at.
+            let now = self.turns.now();
+            loop {
+                self.network.advance(now, |output| outputs.push(output));
+                if outputs.is_empty() {
+                    break;
+                }
+                moved = true;
+                self.deliver(&mut outputs);
+            }
+            self.look_after();
+            if moved {
+                self.turns.pause();
+            } else {
+                woken = self.turns.nap(self.network.next(), &mut polled);
+            }
+            self.turns.take();
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Takes the frames that a host has sent. The first of them has `waited` while this thread woke up.
+    fn take_from(&mut self, host: usize, waited: &mut Nanos) -> io::Result<bool> {
+        let mut moved = false;
+        for _ in 0..AT_ONCE {
+            let Some(length) = self.taps[host].read(&mut self.reading)? else {
+                break;
+            };
+            moved = true;
+            let at = Nanos(self.turns.now().since(std::mem::take(waited)).0);
+            let Some(frame) = Frame::new(&self.reading[..length]) else {
+                continue;
+            };
+            let (train, link_header) = (frame.train(), frame.link_header());
+            let to = frame.destination();
+            let counts = &mut self.counts[host];
+            counts.sent += u64::from(train.count);
+            if self.pool.borrow().used > self.most_memory {
+                counts.overrun += u64::from(train.count);
+                continue;
+            }
+            let mut buffer = self.pool.borrow_mut().take(length, self.most_memory);
+            if buffer.len() == self.reading.len() {
+                std::mem::swap(&mut buffer, &mut self.reading);
+            } else {
+                buffer[..length].copy_from_slice(&self.reading[..length]);
+            }
+            let packet = Handle(Rc::new(Packet {
+                buffer,
+                length,
+                train,
+                link_header,
+                to,
+                pool: Rc::clone(&self.pool),
+            }));
+            let piece = Piece::whole(at, &train);
+            self.forward(self.plan.node_of(host), None, &packet, piece);
+        }
+        Ok(moved)
+    }
+
+    /// Sends a packet on from a node.
+    fn forward(&mut self, node: usize, from: Option<usize>, packet: &Handle, piece: Piece) {
+        let to = packet.0.to;
+        let host = host_of(to).filter(|host| *host < self.taps.len());
+        match host {
+            Some(host) => {
+                let target = self.plan.node_of(host);
+                match self.plan.next(node, target) {
+                    Some(direction) => self.offer(direction, packet, piece),
+                    None => self.counts[host].astray += u64::from(piece.count),
+                }
+            }
+            // To all.
+            None if to[0] & 1 == 1 => {
+                for direction in self.plan.leaving(node) {
+                    if Some(direction.link) != from {
+                        self.offer(direction, packet, piece);
+                    }
+                }
+            }
+            None => {
+                let host = self.plan.host_at(node).unwrap_or(0);
+                self.counts[host].astray += u64::from(piece.count);
+            }
+        }
+    }
+
+    fn offer(&mut self, direction: Direction, packet: &Handle, piece: Piece) {
+        let Some(route) = self.route_of[place(direction)] else {
+            return;
+        };
+        let Packet {
+            train, link_header, ..
+        } = *packet.0;
+        self.network
+            .offer(route, packet.clone(), train, piece, link_header);
+    }
+
+    /// Hands over what has arrived, or sends it on.
+    fn deliver(&mut self, outputs: &mut Vec<Output<Handle>>) {
+        let mut waiting: Option<(usize, Handle, Piece)> = None;
+        for output in outputs.drain(..) {
+            match output {
+                Output::Delivered {
+                    route,
+                    packet,
+                    piece,
+                } => {
+                    let direction = self.routes[route].0;
+                    let node = self.plan.to(direction);
+                    let to = packet.0.to;
+                    let here = self.plan.host_at(node);
+                    if here.is_none() || host_of(to) != here {
+                        self.forward(node, Some(direction.link), &packet, piece);
+                    }
+                    let Some(host) =
+                        here.filter(|host| to[0] & 1 == 1 || host_of(to) == Some(*host))
+                    else {
+                        continue;
+                    };
+                    // Segments of one packet, one right behind the other.
+                    if let Some((at, before, joined)) = &mut waiting
+                        && *at == host
+                        && Rc::ptr_eq(&before.0, &packet.0)
+                        && joined.first + joined.count == piece.first
+                        && joined.marks == Marks::default()
+                        && piece.marks == Marks::default()
+                        && piece.at.since(joined.at) < TOGETHER
+                    {
+                        joined.count += piece.count;
+                        joined.at = piece.at;
+                        continue;
+                    }
+                    if let Some((host, packet, piece)) = waiting.replace((host, packet, piece)) {
+                        self.hand_over(host, &packet, &piece);
+                    }
+                }
+                Output::TooLong { packet, longest } => self.tell(&packet, longest),
+            }
+        }
+        if let Some((host, packet, piece)) = waiting {
+            self.hand_over(host, &packet, &piece);
+        }
+    }
+
+    fn hand_over(&mut self, host: usize, packet: &Handle, piece: &Piece) {
+        let is_whole = piece.count == packet.0.train.count && piece.marks == Marks::default();
+        let taken = if is_whole {
+            self.taps[host].write(packet.0.bytes())
+        } else {
+            let Some(frame) = Frame::new(packet.0.bytes()) else {
+                return;
+            };
+            frame.cut(piece, &mut self.scratch);
+            self.taps[host].write(&self.scratch)
+        };
+        let counts = &mut self.counts[host];
+        if taken {
+            counts.received += u64::from(piece.count);
+        } else {
+            counts.refused += u64::from(piece.count);
+        }
+        let late = self.turns.now().since(piece.at).0;
+        let (frames, sum, most) = &mut self.late;
+        *frames += 1;
+        *sum += u128::from(late);
+        *most = (*most).max(late);
+    }
+
+    /// Tells the sender of a packet that was too long. The message comes from where the packet was going, at once.
+    fn tell(&mut self, packet: &Handle, longest: u32) {
+        let message = Frame::new(packet.0.bytes()).and_then(|frame| frame.too_long(longest));
+        let Some(message) = message else {
+            return;
+        };
+        let to = Frame::new(&message).and_then(|frame| host_of(frame.destination()));
+        if let Some(host) = to.filter(|host| *host < self.taps.len()) {
+            self.taps[host].write(&message);
+        }
+    }
+
+    /// Changes that were asked for, and what is to be shown.
+    fn look_after(&mut self) {
+        for (direction, cell, law) in std::mem::take(&mut *lock(&self.shared.changes)) {
+            if let Some(id) = self.cell(direction, cell) {
+                let now = self.turns.now();
+                self.network.cell_mut(id).change(now, law);
+            }
+        }
+        if self.shared.is_asked.load(Ordering::Acquire) || self.has_much_to_log() {
+            self.publish();
+            self.shared.is_asked.store(false, Ordering::Release);
+        }
+    }
+
+    fn has_much_to_log(&self) -> bool {
+        let mut cells = self.routes.iter().flat_map(|(_, line)| &line.cells);
+        self.logs && cells.any(|id| self.network.cell(*id).logged() > LOGGED / 2)
+    }
+
+    fn cell(&self, direction: Direction, cell: usize) -> Option<CellId> {
+        let route = self.route_of[place(direction)]?;
+        self.routes[route].1.cells.get(cell).copied()
+    }
+
+    fn publish(&mut self) {
+        let mut part = Part {
+            hosts: self.counts.clone(),
+            ..Part::default()
+        };
+        let mut lines = Vec::new();
+        for (direction, line) in &self.routes {
+            for (number, id) in line.cells.iter().enumerate() {
+                part.cells
+                    .push((*direction, number, self.network.truth(*id).clone()));
+                if self.logs {
+                    let log = self.network.take_log(*id);
+                    lines.extend(log.into_iter().map(|logged| LogLine {
+                        link: self.plan.links[direction.link].name.clone(),
+                        direction: self.plan.show(*direction),
+                        cell: self.plan.cells(*direction)[number].name.clone(),
+                        logged,
+                    }));
+                }
+            }
+        }
+        let (frames, sum, most) = self.late;
+        part.lateness = Lateness {
+            frames,
+            mean_s: sum as f64 * 1e-9 / frames.max(1) as f64,
+            max_s: most as f64 * 1e-9,
+            memory: self.pool.borrow().made,
+            first_of_all: self.turns.share_first(),
+        };
+        lock(&self.shared.log).extend(lines);
+        *lock(&self.shared.snapshot) = part;
+    }
+}

@@ -17,7 +17,7 @@ mod reordering;
 use std::collections::BTreeMap;
 
 use evlbi_wire::validity::SequenceGap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::history::History;
 use self::reordering::Reordering;
@@ -33,7 +33,7 @@ pub const MOST_INTERVALS: usize = 1_000_000;
 pub const MOST_SEGMENTS: usize = 10_000;
 
 /// The counters of a receiver, in datagrams.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Numbers from the lowest to the highest seen, over all segments: unique + lost.
     pub expected: u64,
@@ -60,7 +60,7 @@ pub struct Counters {
 }
 
 /// The numbers of one sequence, from its beginning to the end or to a restart of the sender.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Lowest number.
     pub first_seq: u64,
@@ -71,7 +71,7 @@ pub struct Segment {
 }
 
 /// Everything that was counted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The counters.
     #[serde(flatten)]

@@ -2,21 +2,21 @@
 //!
 //! Nominal times come from a bit rate ([`ByRate`]) or from the times in the frames ([`ByTime`]). The
 //! [`Pacer`] turns them into times of departure. Its rule for catching up: what is overdue leaves at up to
-//! [`CATCH_UP`] times the nominal rate; a sender more than [`MOST_LAG`] behind gives that time up (a
-//! *slip*, counted) instead of flooding the path.
+//! [`CATCH_UP`] times the nominal rate; a sender further behind than it may be ([`MOST_LAG`] for data) gives that
+//! time up (a *slip*, counted) instead of flooding the path.
 
 use std::collections::HashMap;
 
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::StreamKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
 /// How much faster than nominal overdue data leaves.
 pub const CATCH_UP: u64 = 2;
-/// The lag that is given up instead of caught up.
+/// The lag of data that is given up instead of caught up.
 pub const MOST_LAG: Nanos = Nanos::SECOND;
 /// The longest pause of a recording that is kept. A time further ahead is taken for an error.
 const LONGEST_PAUSE: Nanos = Nanos(60_000_000_000);
@@ -158,6 +158,8 @@ impl ByTime {
 #[derive(Clone, Debug)]
 pub struct Pacer {
     start: Nanos,
+    /// The lag that is given up instead of caught up.
+    most_lag: Nanos,
     /// Nothing leaves before this: the rule for catching up.
     not_before: Nanos,
     slipped: Nanos,
@@ -165,7 +167,7 @@ pub struct Pacer {
 }
 
 /// How far a sender fell behind its schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slips {
     /// How often time was given up.
     pub count: u64,
@@ -174,10 +176,11 @@ pub struct Slips {
 }
 
 impl Pacer {
-    /// A schedule whose zero is `start`.
-    pub fn new(start: Nanos) -> Pacer {
+    /// A schedule whose zero is `start`, and which gives up what lags by more than `most_lag`.
+    pub fn new(start: Nanos, most_lag: Nanos) -> Pacer {
         Pacer {
             start,
+            most_lag,
             not_before: start,
             slipped: Nanos(0),
             slips: 0,
@@ -192,7 +195,7 @@ impl Pacer {
     /// A train that was nominally due at `due` and lasts `span` left at `now`.
     pub fn left(&mut self, now: Nanos, due: Nanos, span: Nanos) {
         let lag = now.since(self.start.plus(self.slipped).plus(due));
-        if lag > MOST_LAG {
+        if lag > self.most_lag {
             self.slipped = self.slipped.plus(lag);
             self.slips += 1;
         }
@@ -383,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_is_overdue_leaves_at_twice_the_rate() {
-        let mut pacer = Pacer::new(Nanos(1000));
+        let mut pacer = Pacer::new(Nanos(1000), MOST_LAG);
         let span = Nanos(100);
         assert_eq!(pacer.departure(Nanos(0)), Nanos(1000));
         pacer.left(Nanos(1000), Nanos(0), span);
@@ -410,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_long_stop_is_given_up_and_counted() {
-        let mut pacer = Pacer::new(Nanos(0));
+        let mut pacer = Pacer::new(Nanos(0), MOST_LAG);
         let now = Nanos(5 * Nanos::SECOND.0);
         pacer.left(now, Nanos(0), Nanos(100));
         assert_eq!(
@@ -484,7 +487,7 @@ mod tests {
 
         #[test]
         fn no_stall_makes_more_than_twice_the_rate(stalls in proptest::collection::vec(0u64..3000, 1..100)) {
-            let mut pacer = Pacer::new(Nanos(0));
+            let mut pacer = Pacer::new(Nanos(0), MOST_LAG);
             let span = Nanos(100);
             let mut left = Vec::new();
             let mut now = Nanos(0);
@@ -506,7 +509,7 @@ mod tests {
 
         #[test]
         fn departures_never_run_ahead_of_the_schedule(stalls in proptest::collection::vec(0u64..3000, 1..100)) {
-            let mut pacer = Pacer::new(Nanos(0));
+            let mut pacer = Pacer::new(Nanos(0), MOST_LAG);
             let span = Nanos(100);
             let mut now = Nanos(0);
             for (n, stall) in stalls.into_iter().enumerate() {

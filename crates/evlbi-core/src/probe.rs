@@ -1,11 +1,15 @@
-//! What tests of a path send and measure: streams of datagrams, what became of them, distributions of times, and the far
-//! end's clock.
+//! What tests of a path send and measure: streams of datagrams, what became of them and where, distributions of times,
+//! and the far end's clock.
 
+mod attribution;
+mod channel;
 mod clock;
 mod distribution;
 mod stream;
 mod tally;
 
+pub use attribution::{Attribution, Place, Suspect};
+pub use channel::{Channel, ChannelError, MAC_LEN, Nonce, Role, Token};
 pub use clock::{ClockFit, Exchange, Exchanges};
 pub use distribution::{Distribution, Summary};
 pub use stream::{Spacing, Stream, StreamError, WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6};

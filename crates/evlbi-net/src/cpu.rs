@@ -18,6 +18,12 @@ pub fn now() -> Nanos {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// Nanoseconds of UTC since 1970, by this host's clock: what time stamps of the kernel count too.
+#[inline]
+pub fn utc() -> u64 {
+    clock(libc::CLOCK_REALTIME).0
+}
+
 /// Processor time that the current thread has used.
 pub fn thread_time() -> Nanos {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
@@ -29,7 +35,7 @@ fn clock(id: libc::clockid_t) -> Nanos {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a timespec, exclusively borrowed. Both clocks always exist.
+    // SAFETY: the pointer is to a timespec, exclusively borrowed. These clocks always exist.
     unsafe { libc::clock_gettime(id, &raw mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

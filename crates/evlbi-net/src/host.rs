@@ -3,11 +3,16 @@
 //!
 //! Network counters are those of the current thread's network namespace, and of all its programs.
 
+pub mod nic;
+mod observe;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
 use serde::{Deserialize, Serialize};
+
+pub use observe::{Observed, Observer, Sample};
 
 /// Makes a group of counters: a structure of `u64`, how a kernel name finds its field, and the
 /// difference of two readings.
@@ -181,6 +186,8 @@ pub struct Counters {
     pub softnet: Vec<Softnet>,
     /// By core.
     pub cores: Vec<Core>,
+    /// By interface and by the names of its driver, those that are not 0.
+    pub nics: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Counters {
@@ -198,6 +205,12 @@ impl Counters {
             cores: parse_cores(&fs::read_to_string("/proc/stat")?),
             ..Counters::default()
         };
+        for name in counters.interfaces.keys() {
+            let counted = nic::counters(name);
+            if !counted.is_empty() {
+                counters.nics.insert(name.clone(), counted);
+            }
+        }
         parse_snmp(&snmp, "Udp", |name, value| counters.udp.set(name, value));
         parse_snmp(&snmp, "Ip", |name, value| counters.ip.set(name, value));
         parse_snmp6(&snmp6, "Udp6", |name, value| counters.udp6.set(name, value));
@@ -210,6 +223,16 @@ impl Counters {
         let interface = |(name, now): (&String, &Interface)| {
             let before = earlier.interfaces.get(name).copied().unwrap_or_default();
             (name.clone(), now.since(&before))
+        };
+        let nic = |(name, now): (&String, &BTreeMap<String, u64>)| {
+            let before = earlier.nics.get(name);
+            let change = now.iter().map(|(counter, now)| {
+                let before = before.and_then(|before| before.get(counter));
+                let change = now.saturating_sub(before.copied().unwrap_or(0));
+                (counter.clone(), change)
+            });
+            let change = change.filter(|(_, change)| *change > 0).collect();
+            (name.clone(), change)
         };
         let softnet = self.softnet.iter().enumerate();
         let cores = self.cores.iter().enumerate();
@@ -225,6 +248,7 @@ impl Counters {
             cores: cores
                 .map(|(n, now)| now.since(&earlier.cores.get(n).copied().unwrap_or_default()))
                 .collect(),
+            nics: self.nics.iter().map(nic).collect(),
         }
     }
 }

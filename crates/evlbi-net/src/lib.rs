@@ -15,6 +15,7 @@ pub mod file;
 pub mod host;
 pub mod netns;
 pub mod path;
+pub mod probe;
 pub mod receive;
 pub mod relay;
 pub mod ring;

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-pub use multicast::Interface;
+pub use multicast::{Interface, interface_of};
 pub use receive::{Batch, Datagram, Listen, MESSAGE_SPACE, MESSAGES, Receiver, ReceiverOptions};
 pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions, Train};
 pub use train::{Head, MAX_HEAD};

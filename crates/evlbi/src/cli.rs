@@ -1,6 +1,7 @@
 //! The command line: one grammar for all commands.
 
 mod path;
+mod probe;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use evlbi_core::shed::{Policy, Replace};
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
+pub use self::probe::{ProbeCommand, ProbeFormat, ProbeUdpArgs, RespondArgs, TargetArgs};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;
@@ -59,6 +61,12 @@ pub enum Command {
     /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
     #[command(subcommand, after_help = path::HELP)]
     Path(PathCommand),
+    /// Test a path to a host with `evlbi respond`
+    #[command(subcommand)]
+    Probe(ProbeCommand),
+    /// The far end of probes: grants tests to who knows the token
+    #[command(after_help = probe::RESPOND_HELP)]
+    Respond(RespondArgs),
 }
 
 const CORRELATE_HELP: &str = "\

@@ -12,9 +12,11 @@ mod numbering;
 mod output;
 mod path;
 mod plot;
+mod probe;
 mod progress;
 mod recording;
 mod recv;
+mod respond;
 mod send;
 mod sink;
 mod sky;
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
         Command::Path(command) => path::run(&command),
+        Command::Probe(command) => probe::run(&command),
+        Command::Respond(args) => respond::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

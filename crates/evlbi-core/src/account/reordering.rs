@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
 
@@ -46,7 +46,7 @@ pub struct Found {
 }
 
 /// Reordering-free runs (RFC 4737, section 4.6): packets in order between two that are reordered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FreeRuns {
     /// Runs that a reordered packet ended (x of the RFC).
     pub runs: u64,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram as Quantiles;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::account::Histogram;
 
@@ -29,7 +29,7 @@ struct Bins {
 }
 
 /// What is told of a distribution. Times are in nanoseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of values.
     pub count: u64,
@@ -56,13 +56,13 @@ pub struct Summary {
     /// 99.9 %.
     pub p999: i64,
     /// Width of the histogram's bins, where there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_width: Option<u64>,
     /// Where bins that are not empty begin, and how many values they hold.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bins: BTreeMap<u64, u64>,
     /// Values in further bins, and negative ones.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub not_binned: u64,
 }
 

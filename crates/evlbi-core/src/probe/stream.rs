@@ -23,7 +23,7 @@ pub struct Stream {
     pub spacing: Spacing,
     /// Datagrams that leave back to back; the spacing is that of such bursts then.
     pub burst: u32,
-    /// How many.
+    /// How many; `u64::MAX` as many as there is time for.
     pub count: u64,
 }
 
@@ -109,6 +109,13 @@ impl Stream {
             }
             Spacing::BitsPerSecond(rate) => Some(rate.get() as f64),
         }
+    }
+
+    /// Bits per second on an Ethernet, which carries so many bytes more for each datagram; none where it is as fast as the
+    /// host can.
+    pub fn wire_rate(&self, overhead: u64) -> Option<f64> {
+        let on_the_wire = self.size as f64 + overhead as f64;
+        Some(self.rate()? * on_the_wire / self.size.max(1) as f64)
     }
 }
 

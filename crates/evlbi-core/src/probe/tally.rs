@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, Summary};
 use crate::account::{Account, Report};
+use crate::time::Nanos;
 
 /// Accounts for the datagrams of one stream, as they arrive.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Tally {
     delays: Distribution,
     variations: Distribution,
     jitter: f64,
+    patience: Nanos,
+    late: u64,
 }
 
 /// What has come so far.
@@ -31,16 +34,20 @@ struct Arrivals {
     origin: i128,
     /// Sequence number and delay of the last datagram that was no duplicate.
     before: (u64, i64),
+    /// The smallest delay so far.
+    shortest: i64,
 }
 
 /// What is known of a stream at its end.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tallied {
     /// Datagrams that the sender sent: unique + lost.
     pub sent: u64,
     /// Loss (RFC 7680), duplicates and reordering (RFC 4737), and where in the sequence.
-    #[serde(flatten)]
     pub account: Report,
+    /// Of the unique: took longer than the smallest delay so far and the time that a datagram is waited for, so lost in the
+    /// sense of RFC 7680 with that time.
+    pub late: u64,
     /// Packets from the beginning of one run of loss to that of the next: distance to count.
     pub loss_distances: BTreeMap<u64, u64>,
     /// Datagrams with the key of this stream whose number it does not have.
@@ -63,8 +70,9 @@ pub struct Tallied {
 }
 
 impl Tally {
-    /// Of a stream of no more than `count` datagrams; with a `width` gaps are counted in bins of so many nanoseconds too.
-    pub fn new(count: u64, width: Option<u64>) -> Tally {
+    /// Of a stream of no more than `count` datagrams, each of which is waited for so long; with a `width` gaps are counted
+    /// in bins of so many nanoseconds too.
+    pub fn new(count: u64, patience: Nanos, width: Option<u64>) -> Tally {
         let mut account = Account::default();
         account.open_segment(0);
         Tally {
@@ -76,6 +84,8 @@ impl Tally {
             delays: Distribution::new(None),
             variations: Distribution::new(None),
             jitter: 0.0,
+            patience,
+            late: 0,
         }
     }
 
@@ -99,6 +109,7 @@ impl Tally {
                 last: arrived,
                 origin: seems,
                 before: (sequence, 0),
+                shortest: 0,
             });
             return;
         };
@@ -110,8 +121,11 @@ impl Tally {
             self.account.duplicates(1);
             return;
         }
-        self.account.unique(sequence, false);
         let delay = clamp(seems - all.origin);
+        all.shortest = all.shortest.min(delay);
+        let is_late = delay.abs_diff(all.shortest) > self.patience.0;
+        self.late += u64::from(is_late);
+        self.account.unique(sequence, false);
         self.delays.add(delay);
         let (before, its) = std::mem::replace(&mut all.before, (sequence, delay));
         if before.checked_add(1) == Some(sequence) {
@@ -145,6 +159,7 @@ impl Tally {
         Tallied {
             sent: account.counters.expected,
             loss_distances,
+            late: self.late,
             foreign: self.foreign,
             arrivals_ns: self
                 .arrivals
@@ -171,7 +186,7 @@ mod tests {
 
     /// Datagrams that left every 12.5 us and took 7.5 ms, where the clock here is an hour ahead.
     fn tally(numbers: impl IntoIterator<Item = u64>, sent: u64) -> Tallied {
-        let mut tally = Tally::new(sent, Some(1_000));
+        let mut tally = Tally::new(sent, Nanos::SECOND, Some(1_000));
         for (place, number) in numbers.into_iter().enumerate() {
             let departed = 1_000_000_000 + number * APART;
             let arrived = 3_601_007_500_000 + place as u64 * APART;
@@ -231,7 +246,7 @@ mod tests {
 
     #[test]
     fn variation_is_that_of_neighbours() {
-        let mut tally = Tally::new(10, None);
+        let mut tally = Tally::new(10, Nanos(200), None);
         // Delays 100, 150, 130; the fourth is lost; 400.
         for (number, delay) in [(0u64, 100), (1, 150), (2, 130), (4, 400)] {
             tally.arrived(number, number * 1000, number * 1000 + delay);
@@ -241,6 +256,8 @@ mod tests {
         assert_eq!((ipdv.count, ipdv.min, ipdv.max), (2, -20, 50));
         assert_eq!(all.jitter, 50.0 / 16.0 + (20.0 - 50.0 / 16.0) / 16.0);
         assert_eq!(all.pdv.unwrap()[2], 300);
+        // The last took 300 longer than the first, and 200 are waited for.
+        assert_eq!(all.late, 1);
     }
 
     proptest! {
@@ -248,7 +265,7 @@ mod tests {
         fn the_sums_hold(
             arrivals in proptest::collection::vec((0u64..150, any::<u64>(), any::<u64>()), 0..400), sent in 0u64..150,
         ) {
-            let mut tally = Tally::new(sent, Some(1));
+            let mut tally = Tally::new(sent, Nanos(1000), Some(1));
             for (number, departed, arrived) in &arrivals {
                 tally.arrived(*number, *departed, *arrived);
             }

@@ -50,7 +50,9 @@ impl Interface {
             Interface::Name(name) => CString::new(name.as_str())
                 .ok()
                 .and_then(|name| index_of_name(&name)),
-            Interface::Address(address) => index_of_address(*address),
+            Interface::Address(address) => {
+                name_of_address(*address).and_then(|name| index_of_name(&name))
+            }
         };
         found.ok_or_else(|| OpenError::NoInterface(self.to_string()))
     }
@@ -84,7 +86,12 @@ fn index_of_name(name: &CStr) -> Option<u32> {
     }
 }
 
-fn index_of_address(address: IpAddr) -> Option<u32> {
+/// Name of the interface that has this address, as `ip link` prints it.
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    name_of_address(address).and_then(|name| name.into_string().ok())
+}
+
+fn name_of_address(address: IpAddr) -> Option<CString> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: getifaddrs writes the head of a list that it allocated, which freeifaddrs takes back.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
@@ -97,7 +104,7 @@ fn index_of_address(address: IpAddr) -> Option<u32> {
         let entry = unsafe { &*next };
         if entry_address(entry) == Some(address) {
             // SAFETY: the name is a C string of the list.
-            found = index_of_name(unsafe { CStr::from_ptr(entry.ifa_name) });
+            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_owned());
         }
         next = entry.ifa_next;
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
-use super::{GrantedBuffer, Interface, OpenError, multicast, option};
+use super::{GrantedBuffer, Interface, OpenError, Sender, SenderOptions, multicast, option};
 
 /// Messages that one system call takes up.
 pub const MESSAGES: usize = 16;
@@ -49,6 +49,8 @@ pub struct ReceiverOptions {
     pub join: bool,
     /// Whether the kernel stamps messages with the time of their arrival (`SO_TIMESTAMPNS`).
     pub stamps: bool,
+    /// The only network interface to hear and to send by (`SO_BINDTODEVICE`).
+    pub device: Option<String>,
 }
 
 impl Default for ReceiverOptions {
@@ -57,6 +59,7 @@ impl Default for ReceiverOptions {
             buffer: 64 << 20,
             join: true,
             stamps: false,
+            device: None,
         }
     }
 }
@@ -101,6 +104,26 @@ impl Receiver {
     pub fn buffer(&self) -> Option<&GrantedBuffer> {
         let buffers = self.ports.iter().map(|port| &port.granted);
         buffers.min_by_key(|buffer| buffer.granted)
+    }
+
+    /// A sender over the socket of the first address: what it sends comes from there, and from then on that socket
+    /// hears `destination` alone.
+    ///
+    /// # Errors
+    /// [`OpenError`] when an option is refused, or there is no route.
+    pub fn sender(
+        &self,
+        destination: SocketAddr,
+        options: &SenderOptions,
+    ) -> Result<Sender, OpenError> {
+        let failed = |source| OpenError::Socket {
+            what: "second handle",
+            source,
+        };
+        let port = self.ports.first();
+        let port = port.ok_or_else(|| failed(io::ErrorKind::NotConnected.into()))?;
+        let socket = port.socket.try_clone().map_err(failed)?;
+        Sender::over(socket, destination, options)
     }
 
     /// Whether the kernel joins datagrams on their way up.
@@ -200,6 +223,11 @@ impl Port {
             option::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
                 .map_err(failed("SO_TIMESTAMPNS"))?;
         }
+        if let Some(device) = &options.device {
+            socket
+                .bind_device(Some(device.as_bytes()))
+                .map_err(failed("SO_BINDTODEVICE"))?;
+        }
         let joins =
             options.join && option::set(&socket, libc::SOL_UDP, libc::UDP_GRO, &1i32).is_ok();
         if options.join && !joins {
@@ -296,6 +324,10 @@ impl Port {
 fn nothing_there(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        // What routers and the far host say of datagrams that were sent by this socket.
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => Ok(()),
         _ => Err(error),
     }
 }

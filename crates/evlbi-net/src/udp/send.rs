@@ -59,6 +59,8 @@ pub struct SenderOptions {
     pub max_segments: usize,
     /// What may happen to datagrams longer than the MTU.
     pub fragmentation: Fragmentation,
+    /// Class of service (RFC 2474), 0 to 63; else the system's: 0.
+    pub dscp: Option<u8>,
 }
 
 impl Default for SenderOptions {
@@ -71,6 +73,7 @@ impl Default for SenderOptions {
             buffer: 4 << 20,
             max_segments: MAX_SEGMENTS,
             fragmentation: Fragmentation::System,
+            dscp: None,
         }
     }
 }
@@ -116,6 +119,22 @@ impl SendCounts {
         self.back_datagrams += other.back_datagrams;
     }
 
+    /// What became of datagrams since `earlier`.
+    pub fn since(&self, earlier: &SendCounts) -> SendCounts {
+        SendCounts {
+            sent: self.sent - earlier.sent,
+            bytes: self.bytes - earlier.bytes,
+            messages: self.messages - earlier.messages,
+            calls: self.calls - earlier.calls,
+            buffer_full: self.buffer_full - earlier.buffer_full,
+            unreachable: self.unreachable - earlier.unreachable,
+            too_long: self.too_long - earlier.too_long,
+            forbidden: self.forbidden - earlier.forbidden,
+            refused: self.refused - earlier.refused,
+            back_datagrams: self.back_datagrams - earlier.back_datagrams,
+        }
+    }
+
     /// Datagrams that were handed over but did not leave: numbers that no receiver can have seen.
     pub fn not_sent(&self) -> u64 {
         self.buffer_full + self.unreachable + self.too_long + self.forbidden
@@ -148,6 +167,23 @@ impl Sender {
             Some(Protocol::UDP),
         )
         .map_err(failed("socket"))?;
+        if let Some(address) = options.source {
+            if address.is_ipv4() != destination.is_ipv4() {
+                return Err(OpenError::Families(address.ip(), destination.ip()));
+            }
+            socket
+                .bind(&address.into())
+                .map_err(|source| OpenError::Bind { address, source })?;
+        }
+        Sender::over(socket, destination, options)
+    }
+
+    /// Sends by a socket that is there already, which hears `destination` alone from then on.
+    pub(super) fn over(
+        socket: Socket,
+        destination: SocketAddr,
+        options: &SenderOptions,
+    ) -> Result<Sender, OpenError> {
         let granted =
             option::ask_send_buffer(&socket, options.buffer).map_err(failed("send buffer"))?;
         socket
@@ -159,13 +195,8 @@ impl Sender {
         if let Some(interface) = &options.interface {
             multicast::leave_by(&socket, destination.ip(), interface)?;
         }
-        if let Some(address) = options.source {
-            if address.is_ipv4() != destination.is_ipv4() {
-                return Err(OpenError::Families(address.ip(), destination.ip()));
-            }
-            socket
-                .bind(&address.into())
-                .map_err(|source| OpenError::Bind { address, source })?;
+        if let Some(dscp) = options.dscp {
+            set_class(&socket, destination, dscp).map_err(failed("class of service"))?;
         }
         socket
             .connect(&destination.into())
@@ -425,6 +456,14 @@ fn set_hops(socket: &Socket, destination: SocketAddr, options: &SenderOptions) -
             socket.set_multicast_hops_v6(hops)
         }
         IpAddr::V6(_) => socket.set_unicast_hops_v6(hops),
+    }
+}
+
+fn set_class(socket: &Socket, destination: SocketAddr, dscp: u8) -> io::Result<()> {
+    let octet = u32::from(dscp) << 2;
+    match destination {
+        SocketAddr::V4(_) => socket.set_tos_v4(octet),
+        SocketAddr::V6(_) => socket.set_tclass_v6(octet),
     }
 }
 

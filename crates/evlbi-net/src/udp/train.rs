@@ -6,8 +6,8 @@ use std::ptr;
 
 use super::ancillary::{self, Control, SEGMENT_SPACE};
 
-/// Longest head of a datagram in bytes: a sequence number and a VDIF header.
-pub const MAX_HEAD: usize = 8 + 32;
+/// Longest head of a datagram in bytes: the reply to a probe. A sequence number and a VDIF header are shorter.
+pub const MAX_HEAD: usize = evlbi_wire::probe::REPLY_LEN;
 
 /// Messages handed over in one system call.
 const MESSAGES: usize = 64;

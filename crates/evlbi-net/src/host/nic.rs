@@ -1,0 +1,144 @@
+//! What a network card counts by itself (`ethtool -S`): its names are its driver's own.
+
+use std::collections::BTreeMap;
+use std::ffi::c_char;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+// From linux/ethtool.h; libc has them not.
+/// Asks for the values of the counters: this number, their count, 64 bits each.
+const ETHTOOL_GSTATS: u32 = 0x1d;
+/// Asks for their names: this number, which set of names, their count, [`NAME`] bytes each.
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+/// Asks how many names there are: this number, nothing, a set of sets in 64 bits, the counts.
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+/// The set of the names of counters (`ETH_SS_STATS`).
+const COUNTERS: u32 = 1;
+/// Length of a name (`ETH_GSTRING_LEN`).
+const NAME: usize = 32;
+
+/// No card counts more things than this. The kernel writes as many as there are at that moment, so there is always room
+/// for as many; memory that is not written to costs nothing.
+const MOST: usize = 1 << 16;
+const WORD: usize = size_of::<u32>();
+
+/// Counters of cards that mean packets dropped because the host did not fetch them in time, by the drivers' names.
+const NOT_FETCHED: [&str; 6] = [
+    "rx_out_of_buffer",
+    "rx_no_buffer_count",
+    "rx_no_dma_resources",
+    "rx_missed_errors",
+    "rx_discards_phy",
+    "rx_drops",
+];
+
+/// Whether a card's counter of this name counts packets that it dropped because the host did not fetch them in time.
+pub fn is_not_fetched(name: &str) -> bool {
+    NOT_FETCHED.contains(&name)
+}
+
+/// The counters of an interface of the current thread's namespace that are not 0; none where its driver has none.
+pub fn counters(interface: &str) -> BTreeMap<String, u64> {
+    read(interface).unwrap_or_default()
+}
+
+fn read(interface: &str) -> io::Result<BTreeMap<String, u64>> {
+    let socket = socket()?;
+    let mut sets = request(ETHTOOL_GSSET_INFO, 4 * WORD + WORD);
+    sets[2 * WORD..4 * WORD].copy_from_slice(&(1u64 << COUNTERS).to_ne_bytes());
+    ask(&socket, interface, &mut sets)?;
+    // A set that the card has not is taken out, and no count follows.
+    let count = word(&sets, 4) as usize;
+    if count == 0 || count > MOST / 2 {
+        return Ok(BTreeMap::new());
+    }
+    let mut names = request(ETHTOOL_GSTRINGS, 3 * WORD + MOST * NAME);
+    set_word(&mut names, 1, COUNTERS);
+    ask(&socket, interface, &mut names)?;
+    let mut values = request(ETHTOOL_GSTATS, 2 * WORD + MOST * size_of::<u64>());
+    set_word(&mut values, 1, count as u32);
+    ask(&socket, interface, &mut values)?;
+    let names = names[3 * WORD..].chunks_exact(NAME);
+    let values = values[2 * WORD..].chunks_exact(size_of::<u64>());
+    let each = names.zip(values).take(count);
+    Ok(each
+        .filter_map(|(name, value)| {
+            let name = name.split(|byte| *byte == 0).next()?;
+            let value = u64::from_ne_bytes(*value.first_chunk()?);
+            (value > 0).then(|| (String::from_utf8_lossy(name).into_owned(), value))
+        })
+        .collect())
+}
+
+/// Any socket of the namespace will do.
+fn socket() -> io::Result<OwnedFd> {
+    std::net::UdpSocket::bind("127.0.0.1:0").map(OwnedFd::from)
+}
+
+fn request(command: u32, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    set_word(&mut bytes, 0, command);
+    bytes
+}
+
+fn word(bytes: &[u8], number: usize) -> u32 {
+    let bytes = bytes.get(number * WORD..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn set_word(bytes: &mut [u8], number: usize, value: u32) {
+    bytes[number * WORD..(number + 1) * WORD].copy_from_slice(&value.to_ne_bytes());
+}
+
+/// Has the driver answer in the place of the request, which must have room for the answer.
+fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> {
+    // SAFETY: a request is plain data for which all zeroes are valid.
+    let mut asked: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= asked.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in asked.ifr_name.iter_mut().zip(interface.bytes()) {
+        *place = byte as c_char;
+    }
+    asked.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
+    // SAFETY: the structure lives through the call; it points to `request`, exclusively borrowed, which has room for more
+    // than any card's answer.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut asked) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ethtool_prints_is_read() {
+        let interfaces = std::fs::read_dir("/sys/class/net").unwrap();
+        for interface in interfaces.flatten() {
+            let name = interface.file_name().into_string().unwrap();
+            let Ok(output) = std::process::Command::new("ethtool")
+                .args(["-S", &name])
+                .output()
+            else {
+                eprintln!("skipped: no ethtool");
+                return;
+            };
+            let printed = String::from_utf8_lossy(&output.stdout);
+            let printed: Vec<&str> = printed
+                .lines()
+                .filter_map(|line| line.trim().rsplit_once(": "))
+                .map(|(name, _)| name)
+                .collect();
+            for name in counters(&name).keys() {
+                assert!(printed.contains(&name.as_str()), "{name}: {printed:?}");
+            }
+        }
+        assert!(counters("lo").is_empty());
+        assert!(counters("no interface has such a name").is_empty());
+    }
+}

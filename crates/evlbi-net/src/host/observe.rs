@@ -1,0 +1,153 @@
+//! The counters of this host before, during and after something.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Counters;
+use crate::cpu;
+
+/// Time between two looks at first.
+const EVERY: Duration = Duration::from_secs(1);
+/// Looks that are kept; when there are more, every second one is dropped and the time between them doubles.
+const MOST: usize = 120;
+
+/// What a host counted over a time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Name of the kernel and its version, as `uname` tells.
+    pub kernel: String,
+    /// At the beginning.
+    pub before: Counters,
+    /// From then to the end.
+    pub change: Counters,
+    /// How long that was, in seconds.
+    pub seconds: f64,
+    /// In between: what was counted since the sample before, or since the beginning.
+    pub during: Vec<Sample>,
+}
+
+/// What was counted up to a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the beginning.
+    pub at: f64,
+    /// What was counted since the sample before.
+    pub change: Counters,
+}
+
+/// Looks at the counters while it lives.
+#[derive(Debug)]
+pub struct Observer {
+    before: Counters,
+    begun: u64,
+    /// Dropped, it ends the thread.
+    _stop: Sender<()>,
+    samples: JoinHandle<Vec<(f64, Counters)>>,
+}
+
+impl Observer {
+    /// Begins to look, from a thread of its own in the namespace of the current one.
+    ///
+    /// # Errors
+    /// When /proc cannot be read or no thread be started.
+    pub fn start() -> io::Result<Observer> {
+        let before = Counters::read()?;
+        let begun = cpu::now().0;
+        let (stop, stopped) = mpsc::channel();
+        let samples = std::thread::Builder::new()
+            .name("counters".into())
+            .spawn(move || {
+                let (mut every, mut samples) = (EVERY, Vec::new());
+                while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    let Ok(now) = Counters::read() else {
+                        continue;
+                    };
+                    samples.push((seconds_since(begun), now));
+                    if samples.len() == MOST {
+                        let mut at = 0;
+                        samples.retain(|_| {
+                            at += 1;
+                            at % 2 == 0
+                        });
+                        every *= 2;
+                    }
+                }
+                samples
+            })?;
+        Ok(Observer {
+            before,
+            begun,
+            _stop: stop,
+            samples,
+        })
+    }
+
+    /// Looks a last time.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn finish(self) -> io::Result<Observed> {
+        let Observer {
+            before,
+            begun,
+            _stop,
+            samples,
+        } = self;
+        let after = Counters::read()?;
+        let seconds = seconds_since(begun);
+        drop(_stop);
+        let samples = samples.join().unwrap_or_default();
+        let mut last = &before;
+        let mut during = Vec::with_capacity(samples.len());
+        for (at, counters) in &samples {
+            let change = counters.since(last);
+            during.push(Sample { at: *at, change });
+            last = counters;
+        }
+        Ok(Observed {
+            kernel: kernel(),
+            change: after.since(&before),
+            during,
+            seconds,
+            before,
+        })
+    }
+}
+
+fn seconds_since(begun: u64) -> f64 {
+    (cpu::now().0.saturating_sub(begun)) as f64 * 1e-9
+}
+
+fn kernel() -> String {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+    let words = [read("ostype"), read("osrelease")];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    words.join(" ").replace('\n', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_meanwhile_is_counted() {
+        let observer = Observer::start().unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        for _ in 0..10 {
+            socket.send_to(&[0; 100], address).unwrap();
+        }
+        std::thread::sleep(EVERY + EVERY / 2);
+        let observed = observer.finish().unwrap();
+        assert!(observed.change.udp.out_datagrams >= 10);
+        assert!(observed.kernel.starts_with("Linux "), "{}", observed.kernel);
+        assert_eq!(observed.during.len(), 1);
+        let first = &observed.during[0];
+        assert!(first.at >= 1.0 && first.at < observed.seconds);
+        assert!(first.change.udp.out_datagrams >= 10);
+    }
+}

@@ -1,0 +1,326 @@
+//! Takes up what comes: data into the account, requests to be answered, replies as round trips.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use evlbi_core::probe::{Exchange, Tallied, Tally};
+use evlbi_core::time::Nanos;
+use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
+use serde::{Deserialize, Serialize};
+
+use super::message::Keep;
+use crate::cpu::{self, NAP};
+use crate::udp::{Batch, Datagram, GrantedBuffer, Head, Receiver, Sender};
+
+/// Round trips that are kept.
+const MOST_ROUND_TRIPS: usize = 1 << 20;
+/// So long nothing came: then sockets are waited for instead of looked at.
+const QUIET: Nanos = Nanos(2_000_000);
+/// When all have come, what else may come is waited for so long.
+const LINGER: Nanos = Nanos(20_000_000);
+/// Longest wait, so that a stop is heard.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
+/// What nobody has said yet.
+const UNKNOWN: u64 = u64::MAX;
+
+/// What a listener hears, for others to look at; and what they tell it.
+#[derive(Debug)]
+pub struct Heard {
+    /// Distinct datagrams of the stream so far.
+    pub unique: AtomicU64,
+    /// Replies so far.
+    pub replies: AtomicU64,
+    sent: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Default for Heard {
+    fn default() -> Heard {
+        Heard {
+            unique: AtomicU64::new(0),
+            replies: AtomicU64::new(0),
+            sent: AtomicU64::new(UNKNOWN),
+            stop: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Heard {
+    /// The other end says that it has sent so many: when these are there, or have been waited for, listening ends.
+    pub fn sent(&self, count: u64) {
+        self.sent.store(count.min(UNKNOWN - 1), Ordering::Release);
+    }
+
+    /// Listening ends at once.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What is listened to, and what is kept of it.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// The test's key.
+    pub key: u64,
+    /// Datagrams of the stream that there may be; 0 of none.
+    pub count: u64,
+    /// Width of the bins of times between arrivals in nanoseconds.
+    pub bin_width: Option<u64>,
+    /// Datagrams that are kept one by one.
+    pub keep: Option<Keep>,
+    /// How long a datagram is waited for.
+    pub patience: Nanos,
+}
+
+/// A datagram of the stream as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record(
+    /// Its number.
+    pub u64,
+    /// When it left, by the sender's clock in nanoseconds of UTC.
+    pub u64,
+    /// When it arrived, by the receiver's.
+    pub u64,
+);
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// Its number.
+    pub sequence: u64,
+    /// Its times.
+    pub times: Exchange,
+}
+
+/// What a listener knows at its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listened {
+    /// Of the stream; of what is not there, nothing.
+    pub tallied: Tallied,
+    /// Messages that the socket dropped, as the kernel counts: joined datagrams count once.
+    pub socket_drops: u64,
+    /// Most datagrams that came as one message.
+    pub most_joined: u64,
+    /// Datagrams that are no part of this test.
+    pub strangers: u64,
+    /// Requests answered.
+    pub answered: u64,
+    /// What the socket was granted.
+    pub buffer: Option<GrantedBuffer>,
+    /// What was kept one by one.
+    pub records: Vec<Record>,
+    /// Replies, each number once.
+    #[serde(skip)]
+    pub round_trips: Vec<RoundTrip>,
+    /// Replies to a number that had been replied to.
+    pub repeated_replies: u64,
+    /// Processor time of the listening thread in seconds.
+    pub cpu_seconds: f64,
+}
+
+/// Listens until the stream is complete, or has been waited for after the other end said how much it sent, or until it is
+/// stopped. Takes the current thread.
+///
+/// # Errors
+/// What the kernel says of the socket.
+pub fn listen(
+    receiver: Receiver,
+    replies: Sender,
+    options: &ListenOptions,
+    heard: &Heard,
+) -> io::Result<Listened> {
+    cpu::sharpen_timers()?;
+    let cpu_before = cpu::thread_time();
+    let mut listener = Listener {
+        key: options.key,
+        tally: Tally::new(options.count, options.patience, options.bin_width),
+        keep: options.keep,
+        seen: 0,
+        strangers: 0,
+        answered: 0,
+        records: Vec::new(),
+        round_trips: Vec::new(),
+        replied: HashSet::new(),
+        repeated_replies: 0,
+        replies,
+    };
+    let mut receiver = receiver;
+    let mut batch = Batch::new();
+    let (mut most_joined, mut last) = (0, cpu::now());
+    let mut told: Option<Nanos> = None;
+    loop {
+        // Looked at before the socket: what was there when it was set is taken up first.
+        let stop = heard.stop.load(Ordering::Relaxed);
+        let sent = heard.sent.load(Ordering::Acquire);
+        let count = receiver.receive(&mut batch)?;
+        let now = cpu::now();
+        if count > 0 {
+            last = now;
+            most_joined = most_joined.max(batch.most_joined());
+            listener.take(&batch)?;
+            heard
+                .unique
+                .store(listener.tally.unique(), Ordering::Relaxed);
+            let replies = listener.round_trips.len() as u64;
+            heard.replies.store(replies, Ordering::Relaxed);
+        }
+        if sent != UNKNOWN {
+            let since = *told.get_or_insert(now);
+            // Of the last ones a second copy may still come.
+            let is_complete = listener.tally.unique() >= sent && now.since(last) >= LINGER;
+            if is_complete || now.since(since) >= options.patience {
+                break;
+            }
+        }
+        if stop {
+            break;
+        }
+        if count == 0 {
+            if now.since(last) > QUIET {
+                receiver.wait(LONGEST_WAIT)?;
+            } else {
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+    let sent = match heard.sent.load(Ordering::Acquire) {
+        UNKNOWN => 0,
+        sent => sent,
+    };
+    Ok(Listened {
+        tallied: listener.tally.finish(sent),
+        socket_drops: receiver.drops().unwrap_or(receiver.overflow()),
+        most_joined,
+        strangers: listener.strangers,
+        answered: listener.answered,
+        buffer: receiver.buffer().cloned(),
+        records: listener.records,
+        round_trips: listener.round_trips,
+        repeated_replies: listener.repeated_replies,
+        cpu_seconds: cpu::thread_time().since(cpu_before).as_secs_f64(),
+    })
+}
+
+struct Listener {
+    key: u64,
+    tally: Tally,
+    keep: Option<Keep>,
+    /// Datagrams of the stream, in the order of their arrival.
+    seen: u64,
+    strangers: u64,
+    answered: u64,
+    records: Vec<Record>,
+    round_trips: Vec<RoundTrip>,
+    replied: HashSet<u64>,
+    repeated_replies: u64,
+    replies: Sender,
+}
+
+impl Listener {
+    fn take(&mut self, batch: &Batch) -> io::Result<()> {
+        let mut requests: Vec<(Probe, u64, &[u8])> = Vec::new();
+        for datagram in batch.datagrams() {
+            let Some((probe, arrived)) = read(&datagram, self.key) else {
+                self.strangers += 1;
+                continue;
+            };
+            match probe.kind {
+                Kind::Data => self.take_data(&probe, arrived),
+                Kind::Request => {
+                    let rest = datagram.bytes.get(REPLY_LEN..).unwrap_or(&[]);
+                    requests.push((probe, arrived, rest));
+                }
+                Kind::Reply {
+                    arrived: there,
+                    replied,
+                } => {
+                    let times = Exchange {
+                        departed: probe.departed,
+                        arrived: there,
+                        replied,
+                        returned: arrived,
+                    };
+                    self.take_reply(probe.sequence, times);
+                }
+            }
+        }
+        self.answer(&requests)
+    }
+
+    #[inline]
+    fn take_data(&mut self, probe: &Probe, arrived: u64) {
+        self.tally.arrived(probe.sequence, probe.departed, arrived);
+        if let Some(keep) = &self.keep
+            && self.seen >= keep.skip
+            && (self.records.len() as u64) < keep.limit
+        {
+            let record = Record(probe.sequence, probe.departed, arrived);
+            self.records.push(record);
+        }
+        self.seen += 1;
+    }
+
+    fn take_reply(&mut self, sequence: u64, times: Exchange) {
+        if self.round_trips.len() >= MOST_ROUND_TRIPS || !self.replied.insert(sequence) {
+            self.repeated_replies += 1;
+        } else {
+            self.round_trips.push(RoundTrip { sequence, times });
+        }
+    }
+
+    /// A reply is as long as its request, so that no more goes back than came.
+    fn answer(&mut self, requests: &[(Probe, u64, &[u8])]) -> io::Result<()> {
+        for (request, arrived, rest) in requests {
+            let reply = Probe {
+                kind: Kind::Reply {
+                    arrived: *arrived,
+                    replied: cpu::utc(),
+                },
+                ..*request
+            };
+            let mut train = self.replies.batch();
+            train.push(Head::from(&reply.to_bytes()[..]), rest);
+            self.answered += train.send()? as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The header of a datagram of this test, and when it arrived in nanoseconds of UTC.
+#[inline]
+fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
+    let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;
+    let arrived = datagram
+        .stamp
+        .and_then(|stamp| u64::try_from(stamp.as_nanos()).ok());
+    Some((probe, arrived.unwrap_or_else(cpu::utc)))
+}
+
+/// Waits for a request with this key from an address.
+pub(super) fn caller(
+    receiver: &mut Receiver,
+    from: IpAddr,
+    key: u64,
+    timeout: Duration,
+) -> io::Result<Option<SocketAddr>> {
+    let end = cpu::now().plus(timeout.into());
+    let mut batch = Batch::new();
+    while cpu::now() < end {
+        if receiver.receive(&mut batch)? == 0 {
+            receiver.wait(LONGEST_WAIT)?;
+            continue;
+        }
+        for datagram in batch.datagrams() {
+            if let (Some(source), Some((probe, _))) = (datagram.source, read(&datagram, key))
+                && source.ip().to_canonical() == from.to_canonical()
+                && probe.kind == Kind::Request
+            {
+                return Ok(Some(source));
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,335 @@
+//! What both ends of a test tell each other, one message after the other over a
+//! [`Channel`](evlbi_core::probe::Channel).
+//!
+//! The responder says hello, the client proves that it knows the token, the responder welcomes it with its limits, or
+//! refuses. Then, as often as the client likes: it asks for a test; the responder may have it wait, and opens a socket or
+//! refuses; the client sends requests to the socket and says start; the responder has heard them, or not, and answers
+//! further ones; the client says go; whoever sends a stream tells at its end how much that was; the
+//! client says when it has sent all, and the responder what it sent, received and counted. Each end says every second that
+//! it is there, and how much has arrived: who hears nothing ends the test.
+
+use evlbi_core::probe::{MAC_LEN, Nonce, Stream, StreamError, WIRE_OVERHEAD_V4};
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::{Departed, Listened};
+use crate::host::Observed;
+
+/// Version of the messages.
+pub const VERSION: u32 = 1;
+/// Datagrams that a test keeps one by one, at most.
+const MOST_KEPT: u64 = 1_000_000;
+/// Longest time that a datagram is waited for.
+const MOST_PATIENCE: Nanos = Nanos(60_000_000_000);
+
+/// What a client wants to test.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Test {
+    /// From the client to the responder.
+    pub there: Option<Stream>,
+    /// From the responder to the client.
+    pub back: Option<Stream>,
+    /// Streams end after this time even if they have not sent all: of those without a spacing it is the length.
+    pub most_time: Nanos,
+    /// Receive buffer to ask for at either end.
+    pub buffer: Option<usize>,
+    /// Whether the kernels may join datagrams on their way up.
+    pub join: bool,
+    /// Class of service of what both ends send.
+    pub dscp: Option<u8>,
+    /// Width of the bins of times in nanoseconds.
+    pub bin_width: Option<u64>,
+    /// Datagrams to be kept one by one.
+    pub keep: Option<Keep>,
+    /// How long a datagram is waited for.
+    pub patience: Nanos,
+    /// How long the client waits for others' tests to end.
+    pub queue: Nanos,
+}
+
+/// Which datagrams are kept one by one, in the order of their arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keep {
+    /// So many of the first are not.
+    pub skip: u64,
+    /// And then so many are.
+    pub limit: u64,
+}
+
+/// What a responder allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bits per second on an Ethernet of all tests at once, in the fuller direction; any rate if none.
+    pub rate: Option<BitRate>,
+    /// Longest test.
+    pub duration: Nanos,
+    /// Tests at once.
+    pub tests: u32,
+}
+
+/// Why a test cannot be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TestError {
+    /// A stream cannot be.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// More is to be kept than may be.
+    #[error("{0} datagrams are to be kept one by one, and {MOST_KEPT} are the most")]
+    Keep(u64),
+    /// A datagram is to be waited for too long.
+    #[error("a datagram is waited for {} s at most", MOST_PATIENCE.as_secs_f64())]
+    Patience,
+    /// There is no such class.
+    #[error("{0} is no class of service (DSCP): 0 to 63")]
+    Class(u8),
+    /// It lasts too long.
+    #[error(
+        "the test would last {0:.1} s, and this responder allows {1:.1} s (its --max-duration)"
+    )]
+    Duration(f64, f64),
+    /// It is too fast.
+    #[error("{0} on the wire are more than this responder allows: {1} (its --max-rate)")]
+    Rate(String, BitRate),
+}
+
+impl Test {
+    /// Says what is wrong with it by itself, if anything.
+    ///
+    /// # Errors
+    /// [`TestError`].
+    pub fn check(&self) -> Result<(), TestError> {
+        for stream in self.streams() {
+            stream.check()?;
+        }
+        if let Some(keep) = &self.keep
+            && keep.limit > MOST_KEPT
+        {
+            return Err(TestError::Keep(keep.limit));
+        }
+        if self.patience > MOST_PATIENCE {
+            return Err(TestError::Patience);
+        }
+        match self.dscp {
+            Some(class) if class > 63 => Err(TestError::Class(class)),
+            _ => Ok(()),
+        }
+    }
+
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.there.iter().chain(&self.back)
+    }
+
+    /// How long its streams send, at most.
+    pub fn duration(&self) -> Nanos {
+        let longest = self.streams().map(Stream::duration).max();
+        let is_unspaced = self.streams().any(|stream| stream.rate().is_none());
+        match longest {
+            Some(longest) if !is_unspaced => longest.min(self.most_time),
+            _ => self.most_time,
+        }
+    }
+
+    /// Bits per second on an Ethernet of the faster stream; none where one is as fast as its host can.
+    pub fn wire_rate(&self) -> Option<f64> {
+        self.streams()
+            .map(|stream| stream.wire_rate(WIRE_OVERHEAD_V4))
+            .try_fold(0.0, |most, rate| Some(f64::max(most, rate?)))
+    }
+}
+
+impl Limits {
+    /// Whether a test may be by itself.
+    ///
+    /// # Errors
+    /// [`TestError`] that says why not.
+    pub fn allow(&self, test: &Test) -> Result<(), TestError> {
+        test.check()?;
+        let duration = test.duration();
+        if duration > self.duration {
+            let [asked, most] = [duration, self.duration].map(Nanos::as_secs_f64);
+            return Err(TestError::Duration(asked, most));
+        }
+        match (self.rate, test.wire_rate()) {
+            (Some(most), None) => {
+                let asked = "as many datagrams as the host can send".to_owned();
+                Err(TestError::Rate(asked, most))
+            }
+            (Some(most), Some(rate)) if rate > most.get() as f64 => {
+                let asked = format!("{:.3} Mbit/s", rate / 1e6);
+                Err(TestError::Rate(asked, most))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What one end sent, received and counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Of the stream that it sent.
+    pub departed: Option<Departed>,
+    /// Of what came.
+    pub listened: Listened,
+    /// What its host counted meanwhile.
+    pub host: Observed,
+    /// Its interface, where that is known.
+    pub interface: Option<String>,
+}
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromClient {
+    /// The answer to a hello.
+    Proof {
+        /// Of the messages.
+        version: u32,
+        /// Used once.
+        nonce: Nonce,
+        /// That it knows the token.
+        proof: [u8; MAC_LEN],
+    },
+    /// A test is asked for.
+    Open(Box<Test>),
+    /// Its socket is there.
+    Start {
+        /// Of its socket, where nothing that comes from it tells another.
+        port: u16,
+    },
+    /// The streams shall begin.
+    Go,
+    /// It is there.
+    Alive {
+        /// Distinct datagrams of the stream to it.
+        unique: u64,
+    },
+    /// It has sent all.
+    Over {
+        /// Of its stream.
+        sent: Option<Box<Departed>>,
+    },
+}
+
+/// What a responder says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromResponder {
+    /// The first message.
+    Hello {
+        /// Of the messages.
+        version: u32,
+        /// Used once.
+        nonce: Nonce,
+    },
+    /// The client knows the token.
+    Welcome {
+        /// What is allowed.
+        limits: Limits,
+    },
+    /// Not so.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Others' tests leave no room yet.
+    Waiting {
+        /// For what.
+        reason: String,
+    },
+    /// The socket is there.
+    Opened {
+        /// Of its datagrams.
+        key: u64,
+        /// Of its socket.
+        port: u16,
+    },
+    /// It answers requests now.
+    Started,
+    /// It is there.
+    Alive {
+        /// Distinct datagrams of the stream to it.
+        unique: u64,
+    },
+    /// It has sent all of its stream.
+    Sent(Box<Departed>),
+    /// The test is over.
+    Done(Box<End>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evlbi_core::probe::Spacing;
+
+    fn test(rate: u64, count: u64) -> Test {
+        Test {
+            there: Some(Stream {
+                size: 1472,
+                spacing: Spacing::BitsPerSecond(BitRate::new(rate).unwrap()),
+                burst: 1,
+                count,
+            }),
+            most_time: Nanos(u64::MAX),
+            ..Test::default()
+        }
+    }
+
+    #[test]
+    fn no_more_than_is_allowed() {
+        let limits = Limits {
+            rate: BitRate::new(1_000_000_000),
+            duration: Nanos(10_000_000_000),
+            tests: 4,
+        };
+        // 942.08 Mbit/s of payload are 984.32 on the wire.
+        assert_eq!(limits.allow(&test(942_080_000, 500_000)), Ok(()));
+        let said = |test: &Test| limits.allow(test).unwrap_err().to_string();
+        let fast = said(&test(990_000_000, 1));
+        assert!(
+            fast.contains("1034.389 Mbit/s") && fast.contains("1G"),
+            "{fast}"
+        );
+        let long = said(&test(942_080_000, 50_000_000));
+        assert!(
+            long.contains("625.0 s") && long.contains("10.0 s"),
+            "{long}"
+        );
+        let mut unspaced = test(1, 1);
+        unspaced.there.as_mut().unwrap().spacing = Spacing::Nanoseconds(0);
+        unspaced.most_time = Nanos::SECOND;
+        assert!(said(&unspaced).contains("as many"));
+        let free = Limits {
+            rate: None,
+            ..limits
+        };
+        assert_eq!(free.allow(&unspaced), Ok(()));
+        let cases = [
+            Test {
+                dscp: Some(64),
+                ..Test::default()
+            },
+            Test {
+                keep: Some(Keep {
+                    skip: 0,
+                    limit: u64::MAX,
+                }),
+                ..Test::default()
+            },
+            Test {
+                patience: Nanos(u64::MAX),
+                ..Test::default()
+            },
+            Test {
+                there: Some(Stream {
+                    size: 8,
+                    ..test(1, 1).there.unwrap()
+                }),
+                ..Test::default()
+            },
+        ];
+        for case in cases {
+            assert!(limits.allow(&case).is_err(), "{case:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Sends the streams and the requests of a test.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use evlbi_core::pace::{Pacer, Slips};
+use evlbi_core::probe::{Distribution, Stream, Summary};
+use evlbi_core::time::Nanos;
+use evlbi_wire::fill;
+use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::{self, Waiting};
+use crate::udp::{Head, SendCounts, Sender};
+
+/// Datagrams handed over at once where they leave as fast as the host can.
+const AT_ONCE: u32 = 64;
+/// Time from now to the first departure, so that it is no late one.
+const READY: Nanos = Nanos(1_000_000);
+
+/// How far a sender is, for others to look at.
+#[derive(Debug, Default)]
+pub struct Departures {
+    /// Numbers used so far.
+    pub used: AtomicU64,
+    /// Set by whoever wants it to end.
+    pub stop: AtomicBool,
+}
+
+/// How a stream is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct TransmitOptions {
+    /// The test's key.
+    pub key: u64,
+    /// It ends after this time even if not all has been sent.
+    pub most_time: Nanos,
+    /// Width of the bins of times between departures in nanoseconds.
+    pub bin_width: Option<u64>,
+}
+
+/// What a sender knows of a stream at its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Departed {
+    /// Numbers used: datagrams that left, and those that the kernel refused.
+    pub used: u64,
+    /// What became of them here.
+    pub counts: SendCounts,
+    /// From the first departure to the end of the last one's time, in seconds.
+    pub seconds: f64,
+    /// Times between departures, of bursts where there are, in nanoseconds.
+    pub spacing: Option<Summary>,
+    /// Time that was given up because this host fell behind: nothing leaves faster than asked to make up for it.
+    pub slips: Slips,
+    /// Processor time of the sending thread in seconds.
+    pub cpu_seconds: f64,
+    /// Why it ended before its time.
+    pub stopped: Option<String>,
+}
+
+/// Sends a stream, each datagram or burst at its time; sooner never, and what is late by more than one spacing moves
+/// all that follow.
+///
+/// # Errors
+/// What the kernel says when nothing can be sent at all.
+pub fn transmit(
+    sender: &mut Sender,
+    stream: &Stream,
+    options: &TransmitOptions,
+    departures: &Departures,
+) -> io::Result<Departed> {
+    cpu::sharpen_timers()?;
+    let cpu_before = cpu::thread_time();
+    let mut body = vec![0; stream.size - HEADER_LEN];
+    fill::make(&mut body);
+    let spaced = stream.rate().is_some();
+    let burst = if spaced { stream.burst } else { AT_ONCE };
+    let span = stream.due(u64::from(stream.burst));
+    let start = cpu::now().plus(READY);
+    let end = start.plus(options.most_time);
+    let mut pacer = Pacer::new(start, span);
+    let mut spacing = Distribution::new(options.bin_width);
+    let (mut used, mut first, mut last) = (0, None, Nanos(0));
+    let before = *sender.counts();
+    while used < stream.count && !departures.stop.load(Ordering::Relaxed) {
+        let due = stream.due(used);
+        let moment = if spaced {
+            pacer.departure(due)
+        } else {
+            Nanos(0)
+        };
+        let now = wait(moment, &departures.stop);
+        if now >= end {
+            break;
+        }
+        let departed = cpu::utc();
+        let mut train = sender.batch();
+        for sequence in used..stream.count.min(used + u64::from(burst)) {
+            let probe = Probe {
+                kind: Kind::Data,
+                key: options.key,
+                sequence,
+                departed,
+            };
+            train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
+        }
+        used += train.len() as u64;
+        train.send()?;
+        pacer.left(now, due, span);
+        match first {
+            None => first = Some(now),
+            Some(_) => spacing.add(i64::try_from(now.since(last).0).unwrap_or(i64::MAX)),
+        }
+        last = now;
+        departures.used.store(used, Ordering::Relaxed);
+    }
+    let has_been_stopped = departures.stop.load(Ordering::Relaxed);
+    let end = last.plus(span).max(cpu::now());
+    Ok(Departed {
+        used,
+        counts: sender.counts().since(&before),
+        seconds: end.since(first.unwrap_or(end)).as_secs_f64(),
+        spacing: spacing.summary(),
+        slips: pacer.slips(),
+        cpu_seconds: cpu::thread_time().since(cpu_before).as_secs_f64(),
+        stopped: (used < stream.count && (stream.count < u64::MAX || has_been_stopped))
+            .then(|| format!("sending ended after {used} datagrams")),
+    })
+}
+
+/// Waits for a moment, in pieces so that a stop is heard; returns what the clock shows then.
+fn wait(moment: Nanos, stop: &AtomicBool) -> Nanos {
+    const PIECE: Nanos = Nanos(50_000_000);
+    loop {
+        let now = cpu::now();
+        if now.plus(PIECE) >= moment || stop.load(Ordering::Relaxed) {
+            return cpu::wait_until(moment.min(now.plus(PIECE)), Waiting::SleepThenSpin);
+        }
+        cpu::wait_until(now.plus(PIECE), Waiting::Sleep);
+    }
+}
+
+/// Sends so many requests of `size` bytes, numbered from `first` on, one every `apart`; replies come to the listener.
+///
+/// # Errors
+/// What the kernel says when nothing can be sent at all.
+pub fn ping(
+    sender: &mut Sender,
+    key: u64,
+    numbers: std::ops::Range<u64>,
+    size: usize,
+    apart: Nanos,
+    departures: &Departures,
+) -> io::Result<()> {
+    cpu::sharpen_timers()?;
+    let mut body = vec![0; size.saturating_sub(HEADER_LEN)];
+    fill::make(&mut body);
+    let mut moment = cpu::now();
+    for sequence in numbers {
+        if departures.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        wait(moment, &departures.stop);
+        let probe = Probe {
+            kind: Kind::Request,
+            key,
+            sequence,
+            departed: cpu::utc(),
+        };
+        let mut train = sender.batch();
+        train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
+        train.send()?;
+        departures.used.store(sequence + 1, Ordering::Relaxed);
+        moment = moment.plus(apart);
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! What one end does for a test: it listens, sends and counts at once.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use evlbi_core::probe::Stream;
+use evlbi_core::time::Nanos;
+
+use super::{
+    Departed, Departures, End, Heard, ListenOptions, Listened, Port, PortOptions, Test,
+    TransmitOptions, listen, ping, transmit,
+};
+use crate::host::Observer;
+use crate::udp::{OpenError, Sender};
+
+/// Why an end cannot do its part.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// Its socket cannot be made ready.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The kernel refused something else.
+    #[error("{0}: {1}")]
+    Io(&'static str, io::Error),
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> WorkError {
+    move |error| WorkError::Io(what, error)
+}
+
+/// One end of a test at work.
+#[derive(Debug)]
+pub struct Work {
+    key: u64,
+    heard: Arc<Heard>,
+    departures: Arc<Departures>,
+    listener: Option<JoinHandle<io::Result<Listened>>>,
+    /// Lent to the thread that sends.
+    sender: Option<Sender>,
+    sending: Option<JoinHandle<(Sender, io::Result<Option<Departed>>)>>,
+    departed: Option<Departed>,
+    observer: Option<Observer>,
+    interface: Option<String>,
+}
+
+impl Work {
+    /// Listens for a stream, if one is expected, for requests and for replies.
+    ///
+    /// # Errors
+    /// [`WorkError`] when the socket cannot speak with the other end.
+    pub fn begin(
+        port: Port,
+        other: SocketAddr,
+        key: u64,
+        expected: Option<&Stream>,
+        test: &Test,
+    ) -> Result<Work, WorkError> {
+        let interface = port.interface();
+        let options = PortOptions {
+            dscp: test.dscp,
+            ..PortOptions::default()
+        };
+        let (sender, replies, receiver) = port.connect(other, &options)?;
+        let options = ListenOptions {
+            key,
+            count: expected.map_or(0, |stream| stream.count),
+            bin_width: test.bin_width,
+            keep: test.keep,
+            patience: test.patience,
+        };
+        let heard = Arc::new(Heard::default());
+        let hears = Arc::clone(&heard);
+        let listener = std::thread::Builder::new()
+            .name("listen".into())
+            .spawn(move || listen(receiver, replies, &options, &hears))
+            .map_err(failed("cannot start a thread"))?;
+        Ok(Work {
+            key,
+            heard,
+            departures: Arc::default(),
+            listener: Some(listener),
+            sender: Some(sender),
+            sending: None,
+            departed: None,
+            observer: None,
+            interface,
+        })
+    }
+
+    /// What has been heard so far.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// Numbers used so far.
+    pub fn used(&self) -> u64 {
+        self.departures.used.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the host's counters from now on.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn observe(&mut self) -> Result<(), WorkError> {
+        let observer = Observer::start().map_err(failed("cannot read this host's counters"))?;
+        self.observer = Some(observer);
+        Ok(())
+    }
+
+    /// Sends a stream, from a thread of its own.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn send(&mut self, stream: Stream, test: &Test) -> Result<(), WorkError> {
+        let options = TransmitOptions {
+            key: self.key,
+            most_time: test.most_time,
+            bin_width: test.bin_width,
+        };
+        self.spawn(move |sender, departures| {
+            transmit(sender, &stream, &options, departures).map(Some)
+        })
+    }
+
+    /// Sends requests, from a thread of its own: see [`ping`].
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn ask(
+        &mut self,
+        numbers: std::ops::Range<u64>,
+        size: usize,
+        apart: Nanos,
+    ) -> Result<(), WorkError> {
+        let key = self.key;
+        self.spawn(move |sender, departures| {
+            ping(sender, key, numbers, size, apart, departures).map(|()| None)
+        })
+    }
+
+    fn spawn(
+        &mut self,
+        job: impl FnOnce(&mut Sender, &Departures) -> io::Result<Option<Departed>> + Send + 'static,
+    ) -> Result<(), WorkError> {
+        self.settle(true)?;
+        let Some(mut sender) = self.sender.take() else {
+            return Ok(());
+        };
+        let departures = Arc::clone(&self.departures);
+        let thread = std::thread::Builder::new().name("send".into());
+        let sending = thread.spawn(move || {
+            let done = job(&mut sender, &departures);
+            (sender, done)
+        });
+        self.sending = Some(sending.map_err(failed("cannot start a thread"))?);
+        Ok(())
+    }
+
+    /// Whether all has been sent.
+    ///
+    /// # Errors
+    /// [`WorkError`] when sending failed.
+    pub fn has_sent(&mut self) -> Result<bool, WorkError> {
+        self.settle(false)
+    }
+
+    fn settle(&mut self, wait: bool) -> Result<bool, WorkError> {
+        if let Some(sending) = self
+            .sending
+            .take_if(|sending| wait || sending.is_finished())
+        {
+            match sending.join() {
+                Ok((sender, done)) => {
+                    self.sender = Some(sender);
+                    if let Some(departed) = done.map_err(failed("cannot send"))? {
+                        self.departed = Some(departed);
+                    }
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(self.sending.is_none())
+    }
+
+    /// Of the stream that was sent.
+    pub fn departed(&self) -> Option<&Departed> {
+        self.departed.as_ref()
+    }
+
+    /// Whether the stream that was expected is complete or has been waited for.
+    pub fn has_heard(&self) -> bool {
+        self.listener.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Sends nothing more.
+    pub fn stop_sending(&self) {
+        self.departures.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends. Where a stream was sent to this end, how much that was has been told before ([`Heard::sent`]).
+    ///
+    /// # Errors
+    /// [`WorkError`] when sending, listening or counting failed.
+    pub fn finish(mut self) -> Result<End, WorkError> {
+        self.stop_sending();
+        let settled = self.settle(true);
+        self.heard.stop();
+        let listened = match self.listener.take().map(JoinHandle::join) {
+            Some(Ok(listened)) => listened,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        settled?;
+        let host = self.observer.take().map(Observer::finish).transpose();
+        Ok(End {
+            departed: self.departed.take(),
+            listened: listened.map_err(failed("cannot receive"))?,
+            host: host
+                .map_err(failed("cannot read this host's counters"))?
+                .unwrap_or_default(),
+            interface: self.interface.take(),
+        })
+    }
+}
+
+/// A test that is given up sends and hears nothing more.
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.stop_sending();
+        self.heard.stop();
+    }
+}

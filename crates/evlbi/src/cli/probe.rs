@@ -1,0 +1,148 @@
+//! The command line of `evlbi respond` and `evlbi probe`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use evlbi_core::rate::BitRate;
+
+use crate::probe::sweep::{Rates, Sizes, Spacings};
+use crate::units;
+
+pub const RESPOND_HELP: &str = "\
+Example:
+  evlbi respond --bind 0.0.0.0:8620 --token \"$TOKEN\" --max-rate 1G --max-duration 10min
+
+The port is that of the control connection, TCP. Each test has a UDP port of its own, chosen by the kernel.";
+
+pub const HELP: &str = "\
+There is an `evlbi respond` at the far end, with the same token.
+
+Examples:
+  evlbi probe udp jive:8620 --token T --rate 500M --size 1472 --duration 3s
+  evlbi probe udp jive:8620 --token T --size 64,512,1472 --spacing 0..50us:0.5us --count 100000 --plot sweep.svg
+  evlbi probe udp jive:8620 --token T --rate 940M --both --json";
+
+#[derive(Args)]
+pub struct RespondArgs {
+    /// Where to listen for control connections
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8620")]
+    pub bind: SocketAddr,
+    /// What a client must know [default: made up, and shown]
+    #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Most bits per second on the wire, of all tests at once, in either direction [default: any]
+    #[arg(long, value_name = "RATE")]
+    pub max_rate: Option<BitRate>,
+    /// Longest test
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::duration)]
+    pub max_duration: Duration,
+    /// Tests at once; more wait, or are refused
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub max_tests: u32,
+}
+
+#[derive(Subcommand)]
+pub enum ProbeCommand {
+    /// Throughput, loss and where, reordering, jitter, against the size of datagrams and their spacing
+    #[command(after_help = HELP)]
+    Udp(Box<ProbeUdpArgs>),
+}
+
+/// Where the far end is.
+#[derive(Args, Clone)]
+pub struct TargetArgs {
+    /// The far end's `evlbi respond`
+    #[arg(value_name = "HOST:PORT")]
+    pub target: String,
+    /// What that was given as --token
+    #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
+    pub token: String,
+    /// Local address to test from
+    #[arg(long, value_name = "ADDRESS")]
+    pub bind: Option<IpAddr>,
+    /// The only interface to use
+    #[arg(long, value_name = "INTERFACE")]
+    pub device: Option<String>,
+    /// Class of service of the datagrams (RFC 2474), 0 to 63
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
+    pub dscp: Option<u8>,
+    /// How long to wait for others' tests
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    pub wait: Duration,
+}
+
+#[derive(Args)]
+pub struct ProbeUdpArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// UDP payload of the datagrams in bytes: one or several
+    #[arg(long, value_name = "BYTES,...", default_value = "1472")]
+    pub size: Sizes,
+    /// Bits of UDP payload per second: one or several (500M,800M or 100M..1G:100M)
+    #[arg(long, value_name = "RATE,...", group = "pace")]
+    pub rate: Option<Rates>,
+    /// Time from the beginning of one datagram to that of the next: one or several (0..50us:0.5us); 0 is as fast as the
+    /// host can
+    #[arg(long, value_name = "TIME,...", group = "pace")]
+    pub spacing: Option<Spacings>,
+    /// Datagrams back to back; --spacing is that of such bursts then
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub burst: u32,
+    /// Length of each point [default: 3s, unless --count is given]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "count")]
+    pub duration: Option<Duration>,
+    /// Datagrams of each point
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// From the far end to here
+    #[arg(long, conflicts_with = "both")]
+    pub reverse: bool,
+    /// In both directions at once
+    #[arg(long)]
+    pub both: bool,
+    /// Receive buffer to ask for: one or several
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = units::size)]
+    pub buffer: Vec<u64>,
+    /// Width of the bins of histograms of time
+    #[arg(long, value_name = "TIME", default_value = "1us", value_parser = units::duration)]
+    pub bins: Duration,
+    /// How long a datagram is waited for before it counts as lost (RFC 7680)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    pub loss_timeout: Duration,
+    /// Write each datagram's number, departure, arrival and their differences here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub records: Option<PathBuf>,
+    /// Write each run of loss here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub losses: Option<PathBuf>,
+    /// Datagrams that --records passes over first
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub skip: u64,
+    /// Datagrams, and runs of loss, that are written at most, of each point
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub limit: u64,
+    /// Draw the points here: .svg, .png or .html; `-` draws them on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = ProbeFormat::Table)]
+    pub format: ProbeFormat,
+    /// Print one JSON object on standard output
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProbeFormat {
+    /// Columns for people
+    Table,
+    /// UDPmon's columns, each ended by a semicolon
+    Udpmon,
+    /// JSON as pScheduler's throughput tests give it
+    Pscheduler,
+}

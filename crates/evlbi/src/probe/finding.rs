@@ -1,0 +1,85 @@
+//! What a point says, in a sentence.
+
+use super::point::Point;
+use crate::units::{show_count, show_rate};
+
+/// Distances between losses are one period when so many of them are alike.
+const ALIKE: f64 = 0.9;
+/// And when there are so many.
+const ENOUGH: u64 = 5;
+/// What was sent slower than asked by more than this part is said.
+const SLOWER: f64 = 0.01;
+
+/// What a point says, in a sentence.
+pub fn of_point(point: &Point) -> String {
+    let mut said = vec![loss(point)];
+    if point.duplicates > 0 {
+        said.push(format!("{} came twice", show_count(point.duplicates)));
+    }
+    if point.reordered > 0 {
+        said.push(format!("{} out of order", show_count(point.reordered)));
+    }
+    if let Some(asked) = point.rate_asked
+        && point.rate_sent < asked * (1.0 - SLOWER)
+    {
+        let sent = show_rate(point.rate_sent);
+        said.push(format!("the sender reached {sent} of {}", show_rate(asked)));
+    }
+    if let Some(stopped) = &point.sender.stopped
+        && point.rate_asked.is_some()
+    {
+        said.push(stopped.clone());
+    }
+    said.join("; ")
+}
+
+fn loss(point: &Point) -> String {
+    if point.lost == 0 {
+        return "nothing lost".to_owned();
+    }
+    let mut text = format!(
+        "{} of {} lost ({:.4} %)",
+        show_count(point.lost),
+        show_count(point.sent),
+        point.loss * 100.0
+    );
+    let of = &point.attribution;
+    let places = [
+        (of.sender_host, "in the sending host"),
+        (of.sender_nic, "in the sending card"),
+        (of.network, "in the network"),
+        (of.receiver_nic, "in the receiving card"),
+        (of.receiver_backlog, "in the receiving kernel's backlog"),
+        (of.receiver_socket, "in the receiving socket's buffer"),
+        (of.unattributed, "no counter tells where"),
+    ];
+    let places: Vec<String> = places
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, place)| match *count == point.lost {
+            true => format!("all {place}").replace("all no counter", "no counter"),
+            false => format!("{} {place}", show_count(*count)),
+        })
+        .collect();
+    text += &format!(": {}", places.join(", "));
+    if let Some(period) = period(point) {
+        text += &format!(", one every {} datagrams", show_count(period));
+    }
+    let runs: u64 = point.loss_runs.values().sum();
+    if runs > 0 && point.lost > 2 * runs {
+        let mean = point.lost as f64 / runs as f64;
+        text += &format!(", in runs of {mean:.1}");
+    }
+    text
+}
+
+/// Datagrams from one loss to the next, where that is nearly always the same.
+fn period(point: &Point) -> Option<u64> {
+    let all: u64 = point.loss_distances.values().sum();
+    let (distance, count) = point
+        .loss_distances
+        .iter()
+        .max_by_key(|(_, count)| **count)?;
+    let is_period = all >= ENOUGH && *distance > 1 && *count as f64 >= ALIKE * all as f64;
+    is_period.then_some(*distance)
+}

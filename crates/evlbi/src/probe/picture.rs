@@ -1,0 +1,217 @@
+//! Pictures of the points: rates and loss against what was asked, and times between arrivals.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::ProbeUdp;
+use super::point::{Direction, Point};
+use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
+
+/// Points whose times between arrivals are drawn.
+const MOST_HISTOGRAMS: usize = 7;
+/// Width and height of a picture on a terminal.
+const TERMINAL: (usize, usize) = (100, 60);
+
+/// Whether a picture goes to the terminal.
+pub fn is_terminal(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Says early that a picture cannot be drawn.
+pub fn check(path: &Path) -> Result<()> {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    if !is_terminal(path) && !matches!(ending, Some("svg" | "png" | "html")) {
+        bail!(
+            "cannot draw {}: a picture ends in .svg, .png or .html, or is - for the terminal",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Draws the points.
+pub fn write(result: &ProbeUdp, path: &Path) -> Result<()> {
+    let figure = figure(result);
+    if is_terminal(path) {
+        eprintln!("{}", figure.text(TERMINAL.0, TERMINAL.1));
+        return Ok(());
+    }
+    let bytes = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("svg") => figure.svg()?.into_bytes(),
+        Some("png") => figure.png()?,
+        _ => html(&figure, result)?.into_bytes(),
+    };
+    super::write(path, &bytes)
+}
+
+fn figure(result: &ProbeUdp) -> Figure {
+    let points = &result.points;
+    let mut panels = Vec::new();
+    if let Some(sweep) = Sweep::of(points) {
+        let rates: Get = |point| point.wire_rate_received;
+        panels.push(sweep.panel(
+            points,
+            "received on the wire",
+            Axis::new("rate", Unit::Si("bit/s")),
+            rates,
+        ));
+        panels.push(
+            sweep.panel(points, "lost", Axis::new("loss (%)", Unit::Bare), |point| {
+                100.0 * point.loss
+            }),
+        );
+        panels.push(sweep.panel(
+            points,
+            "of this, lost in the hosts",
+            Axis::new("loss (%)", Unit::Bare),
+            |point| 100.0 * point.host_lost as f64 / point.sent.max(1) as f64,
+        ));
+    }
+    panels.push(histogram(points));
+    Figure {
+        title: format!("UDP to {} at {}", result.target, result.begun),
+        panels,
+    }
+}
+
+type Get = fn(&Point) -> f64;
+
+/// What a sweep goes along.
+#[derive(Clone, Copy)]
+enum Sweep {
+    Spacing,
+    Rate,
+    Buffer,
+    Size,
+}
+
+impl Sweep {
+    /// None of a single point.
+    fn of(points: &[Point]) -> Option<Sweep> {
+        let differ = |get: &dyn Fn(&Point) -> Option<f64>| {
+            points.windows(2).any(|pair| get(&pair[0]) != get(&pair[1]))
+        };
+        let is_spaced =
+            |point: &Point| point.spacing_asked.is_none_or(|apart| apart.fract() == 0.0);
+        if differ(&|point| Sweep::Buffer.x(point)) {
+            return Some(Sweep::Buffer);
+        }
+        if differ(&|point| point.rate_asked.map(|rate| rate / point.size as f64))
+            && points.iter().all(is_spaced)
+        {
+            return Some(Sweep::Spacing);
+        }
+        if differ(&|point| point.rate_asked) {
+            return Some(Sweep::Rate);
+        }
+        differ(&|point| Sweep::Size.x(point)).then_some(Sweep::Size)
+    }
+
+    fn x(self, point: &Point) -> Option<f64> {
+        match self {
+            Sweep::Spacing => Some(point.spacing_asked.unwrap_or(0.0) * 1e-9),
+            Sweep::Rate => point.rate_asked,
+            Sweep::Buffer => point
+                .receiver
+                .buffer
+                .as_ref()
+                .map(|buffer| buffer.asked as f64),
+            Sweep::Size => Some(point.size as f64),
+        }
+    }
+
+    fn axis(self) -> Axis {
+        match self {
+            Sweep::Spacing => Axis::new("spacing asked", Unit::Si("s")),
+            Sweep::Rate => Axis::new("rate of UDP payload asked", Unit::Si("bit/s")),
+            Sweep::Buffer => Axis {
+                log: true,
+                ..Axis::new("receive buffer asked", Unit::Si("B"))
+            },
+            Sweep::Size => Axis::new("UDP payload (bytes)", Unit::Bare),
+        }
+    }
+
+    /// A curve for each direction and, unless they are what the sweep goes along, each size.
+    fn panel(self, points: &[Point], title: &str, y: Axis, get: Get) -> Panel {
+        let mut series: Vec<Series> = Vec::new();
+        for point in points {
+            let name = match self {
+                Sweep::Size => way(point).to_owned(),
+                _ => format!("{} B {}", point.size, way(point)),
+            };
+            let place = (self.x(point).unwrap_or(f64::NAN), get(point));
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push(place),
+                None => series.push(Series {
+                    name,
+                    points: vec![place],
+                    ..Series::default()
+                }),
+            }
+        }
+        Panel {
+            title: title.to_owned(),
+            x: self.axis(),
+            y,
+            series,
+        }
+    }
+}
+
+fn way(point: &Point) -> &'static str {
+    match point.direction {
+        Direction::There => "there",
+        Direction::Back => "back",
+    }
+}
+
+/// Times between arrivals, of no more points than can be told apart.
+fn histogram(points: &[Point]) -> Panel {
+    let with = points
+        .iter()
+        .filter_map(|point| Some((point, point.arrivals.as_ref()?)));
+    let series = with.take(MOST_HISTOGRAMS).map(|(point, arrivals)| {
+        let bins = arrivals.bins.iter();
+        Series {
+            name: format!("{} B {}", point.size, way(point)),
+            points: bins
+                .map(|(begin, count)| (*begin as f64 * 1e-9, *count as f64))
+                .collect(),
+            style: Style::Dots,
+            ..Series::default()
+        }
+    });
+    Panel {
+        title: "times between arrivals".to_owned(),
+        x: Axis {
+            log: true,
+            ..Axis::new("time", Unit::Si("s"))
+        },
+        y: Axis {
+            log: true,
+            ..Axis::new("datagrams", Unit::Bare)
+        },
+        series: series.collect(),
+    }
+}
+
+/// The picture and the table on one page that needs nothing else.
+fn html(figure: &Figure, result: &ProbeUdp) -> Result<String> {
+    let json = serde_json::to_string(result).context("cannot write the result as JSON")?;
+    let escape = |text: &str| {
+        text.replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+    };
+    Ok(format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
+         <body style=\"font-family:sans-serif\">\n{svg}\n<pre>{table}</pre>\n\
+         <script type=\"application/json\" id=\"result\">{json}</script>\n</body></html>\n",
+        title = escape(&figure.title),
+        svg = figure.svg()?,
+        table = escape(&super::show::table(result)),
+        json = json.replace("</", "<\\/"),
+    ))
+}

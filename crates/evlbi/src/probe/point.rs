@@ -1,0 +1,353 @@
+//! One point of a sweep: what both ends know of one stream, put together.
+
+use std::collections::BTreeMap;
+
+use evlbi_core::account::FreeRuns;
+use evlbi_core::pace::Slips;
+use evlbi_core::probe::{
+    Attribution, ClockFit, Exchanges, Place, Spacing, Stream, Summary, Suspect, WIRE_OVERHEAD_V4,
+    WIRE_OVERHEAD_V6,
+};
+use evlbi_net::host::{Counters, Observed, nic};
+use evlbi_net::probe::{Departed, End, Listened, RoundTrip};
+use evlbi_net::udp::{GrantedBuffer, SendCounts};
+use evlbi_wire::validity::SequenceGap;
+use serde::Serialize;
+
+/// An interface that carried no more packets than this many times a stream's carried hardly anything else.
+const HARDLY_ELSE: f64 = 1.1;
+/// And so many besides.
+const FEW: u64 = 100;
+/// Longest message of joined datagrams in bytes.
+const LONGEST_MESSAGE: u64 = 65_535;
+
+/// The way of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// To the responder.
+    There,
+    /// From it.
+    Back,
+}
+
+/// What became of a stream, and where. Rates are in bits per second, times in nanoseconds where nothing else is said.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    pub direction: Direction,
+    /// UDP payload of each datagram in bytes.
+    pub size: usize,
+    /// Datagrams back to back.
+    pub burst: u32,
+    /// Datagrams that the sender used a number for: unique + lost.
+    pub sent: u64,
+    /// Arrivals: unique + duplicates.
+    pub received: u64,
+    pub unique: u64,
+    /// network_lost + host_lost + unattributed.
+    pub lost: u64,
+    /// Part of the sent.
+    pub loss: f64,
+    pub network_lost: u64,
+    pub host_lost: u64,
+    pub unattributed: u64,
+    pub attribution: Attribution,
+    pub duplicates: u64,
+    /// RFC 4737.
+    pub reordered: u64,
+    /// Of the unique: later than the loss timeout.
+    pub late: u64,
+    /// With the test's key, but a number that it does not have.
+    pub foreign: u64,
+    /// Between datagrams, or bursts; none where as fast as the host can.
+    pub spacing_asked: Option<f64>,
+    /// Mean of the departures.
+    pub spacing_achieved: Option<f64>,
+    /// UDP payload.
+    pub rate_asked: Option<f64>,
+    pub rate_sent: f64,
+    pub rate_received: f64,
+    /// On an Ethernet, with 66 bytes more for each datagram (IPv6: 86).
+    pub wire_rate_sent: f64,
+    pub wire_rate_received: f64,
+    /// How long it was sent, in seconds.
+    pub seconds: f64,
+    /// Between departures.
+    pub departures: Option<Summary>,
+    /// Between arrivals.
+    pub arrivals: Option<Summary>,
+    /// Datagrams that the receiving kernel took up joined have one time of arrival in common.
+    pub most_joined: u64,
+    /// Lengths of runs of loss to how many there were.
+    pub loss_runs: BTreeMap<u64, u64>,
+    /// Datagrams from the beginning of one run to that of the next, to how often.
+    pub loss_distances: BTreeMap<u64, u64>,
+    /// Runs of loss, as far as they are listed.
+    pub intervals: Vec<SequenceGap>,
+    /// Extents of reordering (RFC 4737) to how many datagrams had them.
+    pub reordering_extents: BTreeMap<u64, u64>,
+    pub reordering_free_runs: FreeRuns,
+    /// One-way delay (RFC 7679), as far as the clocks are known.
+    pub delay: Option<Delay>,
+    /// Delay variation to the smallest (RFC 5481): median, 99 %, 99.9 %.
+    pub pdv: Option<[i64; 3]>,
+    /// Delay variation from one datagram to the next (RFC 3393).
+    pub ipdv: Option<Summary>,
+    /// RFC 3550.
+    pub jitter: f64,
+    pub sender: SenderSide,
+    pub receiver: ReceiverSide,
+    /// What it says, in a sentence.
+    pub finding: String,
+}
+
+/// One-way delay in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Delay {
+    pub min: f64,
+    pub median: f64,
+    pub mean: f64,
+    pub p99: f64,
+    pub max: f64,
+    /// How far all of these may be off together, if the shortest ways there and back are alike.
+    pub error_if_symmetric: f64,
+    /// Whatever they are.
+    pub error: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SenderSide {
+    /// What became of the datagrams at the sending socket.
+    pub counts: SendCounts,
+    /// Time that the sender gave up because its host fell behind.
+    pub slips: Slips,
+    pub cpu_seconds: f64,
+    pub interface: Option<String>,
+    pub stopped: Option<String>,
+    pub host: Observed,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ReceiverSide {
+    /// Messages that the socket dropped.
+    pub socket_drops: u64,
+    pub buffer: Option<GrantedBuffer>,
+    pub cpu_seconds: f64,
+    /// Datagrams that were no part of the test.
+    pub strangers: u64,
+    pub interface: Option<String>,
+    pub host: Observed,
+}
+
+/// A stream whose ends are known.
+pub struct Known<'a> {
+    pub direction: Direction,
+    pub stream: &'a Stream,
+    pub is_v6: bool,
+    pub sender: &'a End,
+    pub receiver: &'a End,
+    /// The responder's clock.
+    pub clock: Option<ClockFit>,
+}
+
+impl Point {
+    /// None where the sender has not sent.
+    pub fn new(known: &Known<'_>) -> Option<Point> {
+        let Known {
+            stream,
+            sender,
+            receiver,
+            ..
+        } = known;
+        let departed = sender.departed.as_ref()?;
+        let heard = &receiver.listened;
+        let tallied = &heard.tallied;
+        let counters = &tallied.account.counters;
+        let attribution = Attribution::new(counters.lost, &suspects(known, departed, heard));
+        let overhead = if known.is_v6 {
+            WIRE_OVERHEAD_V6
+        } else {
+            WIRE_OVERHEAD_V4
+        };
+        let on_the_wire = 1.0 + overhead as f64 / stream.size as f64;
+        let bits = stream.size as f64 * 8.0;
+        let rate_sent = per_second(departed.counts.sent as f64 * bits, departed.seconds);
+        let arrivals = counters.received.saturating_sub(1) as f64;
+        let rate_received = per_second(arrivals * bits, tallied.arrivals_ns as f64 * 1e-9);
+        let asked = stream.rate();
+        let burst_bits = bits * f64::from(stream.burst);
+        let mut point = Point {
+            direction: known.direction,
+            size: stream.size,
+            burst: stream.burst,
+            sent: tallied.sent,
+            received: counters.received,
+            unique: counters.unique,
+            lost: counters.lost,
+            loss: counters.lost as f64 / tallied.sent.max(1) as f64,
+            network_lost: attribution.network,
+            host_lost: attribution.in_hosts(),
+            unattributed: attribution.unattributed,
+            attribution,
+            duplicates: counters.duplicates,
+            reordered: counters.reordered,
+            late: tallied.late,
+            foreign: tallied.foreign,
+            spacing_asked: asked.map(|rate| match stream.spacing {
+                Spacing::Nanoseconds(apart) => apart as f64,
+                Spacing::BitsPerSecond(_) => burst_bits / rate * 1e9,
+            }),
+            spacing_achieved: departed.spacing.as_ref().map(|spacing| spacing.mean),
+            rate_asked: asked,
+            rate_sent,
+            rate_received,
+            wire_rate_sent: rate_sent * on_the_wire,
+            wire_rate_received: rate_received * on_the_wire,
+            seconds: departed.seconds,
+            departures: departed.spacing.clone(),
+            arrivals: tallied.gaps.clone(),
+            most_joined: heard.most_joined,
+            loss_runs: tallied.account.runs.clone(),
+            loss_distances: tallied.loss_distances.clone(),
+            intervals: tallied
+                .account
+                .segments
+                .iter()
+                .flat_map(|segment| segment.intervals.iter().copied())
+                .collect(),
+            reordering_extents: tallied.account.extents.clone(),
+            reordering_free_runs: tallied.account.free_runs,
+            delay: delay(known, heard),
+            pdv: tallied.pdv,
+            ipdv: tallied.ipdv.clone(),
+            jitter: tallied.jitter,
+            sender: SenderSide {
+                counts: departed.counts,
+                slips: departed.slips,
+                cpu_seconds: departed.cpu_seconds,
+                interface: sender.interface.clone(),
+                stopped: departed.stopped.clone(),
+                host: sender.host.clone(),
+            },
+            receiver: ReceiverSide {
+                socket_drops: heard.socket_drops,
+                buffer: heard.buffer.clone(),
+                cpu_seconds: heard.cpu_seconds,
+                strangers: heard.strangers,
+                interface: receiver.interface.clone(),
+                host: receiver.host.clone(),
+            },
+            finding: String::new(),
+        };
+        point.finding = super::finding::of_point(&point);
+        Some(point)
+    }
+}
+
+fn per_second(bits: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bits / seconds } else { 0.0 }
+}
+
+/// The counters that may have counted what was lost, in the order of the way.
+fn suspects(known: &Known<'_>, departed: &Departed, heard: &Listened) -> Vec<Suspect> {
+    let (sender, receiver) = (&known.sender.host.change, &known.receiver.host.change);
+    let counts = &departed.counts;
+    let joined = if counts.messages < counts.sent {
+        LONGEST_MESSAGE / known.stream.size.max(1) as u64
+    } else {
+        1
+    };
+    let udp = if known.is_v6 { sender.udp6 } else { sender.udp };
+    let sent_by_all = udp.out_datagrams + udp.send_buffer_errors;
+    let mut all = vec![
+        Suspect {
+            place: Place::SenderHost,
+            counted: counts.not_sent(),
+            each: 1,
+            is_ours: true,
+        },
+        // The kernel does not tell a program that the queue before the card was full, but counts it.
+        Suspect {
+            place: Place::SenderHost,
+            counted: udp.send_buffer_errors.saturating_sub(counts.buffer_full),
+            each: joined,
+            is_ours: hardly_more(sent_by_all, counts.messages),
+        },
+    ];
+    if let Some(card) = interface(sender, known.sender) {
+        let carried = card.tx_packets + card.tx_dropped;
+        all.push(Suspect {
+            place: Place::SenderNic,
+            counted: card.tx_dropped + card.tx_errors + card.tx_fifo,
+            each: joined,
+            is_ours: hardly_more(carried, counts.sent),
+        });
+    }
+    let backlog: u64 = receiver.softnet.iter().map(|core| core.dropped).sum();
+    let joined_up = if heard.most_joined > 1 {
+        LONGEST_MESSAGE / known.stream.size.max(1) as u64
+    } else {
+        1
+    };
+    if let Some(card) = interface(receiver, known.receiver) {
+        let name = known.receiver.interface.as_deref().unwrap_or_default();
+        let counted = receiver.nics.get(name).into_iter().flatten();
+        let not_fetched = counted.filter(|(name, _)| nic::is_not_fetched(name));
+        let not_fetched: u64 = not_fetched.map(|(_, count)| count).sum();
+        let is_ours = hardly_more(card.rx_packets, counts.sent);
+        all.push(Suspect {
+            place: Place::ReceiverNic,
+            counted: not_fetched.max(card.rx_fifo),
+            each: 1,
+            is_ours,
+        });
+        all.push(Suspect {
+            place: Place::ReceiverBacklog,
+            counted: backlog,
+            each: joined,
+            is_ours,
+        });
+    }
+    all.push(Suspect {
+        place: Place::ReceiverSocket,
+        counted: heard.socket_drops,
+        each: joined_up,
+        is_ours: true,
+    });
+    all
+}
+
+fn interface<'a>(counters: &'a Counters, end: &End) -> Option<&'a evlbi_net::host::Interface> {
+    counters.interfaces.get(end.interface.as_ref()?)
+}
+
+/// Whether a counter of all traffic counted hardly more than one stream.
+fn hardly_more(all: u64, ours: u64) -> bool {
+    all as f64 <= ours as f64 * HARDLY_ELSE + FEW as f64
+}
+
+/// The responder's clock, by round trips.
+pub fn clock(trips: &[RoundTrip]) -> Option<ClockFit> {
+    let mut exchanges = Exchanges::default();
+    trips.iter().for_each(|trip| exchanges.add(&trip.times));
+    exchanges.fit()
+}
+
+fn delay(known: &Known<'_>, heard: &Listened) -> Option<Delay> {
+    let clock = known.clock.as_ref()?;
+    let delays = heard.tallied.delays.as_ref()?;
+    // What the first delay seemed to be, by a clock that is so much ahead.
+    let first = match known.direction {
+        Direction::There => heard.tallied.first_delay_ns - clock.offset,
+        Direction::Back => heard.tallied.first_delay_ns + clock.offset,
+    };
+    Some(Delay {
+        min: first + delays.min as f64,
+        median: first + delays.median as f64,
+        mean: first + delays.mean,
+        p99: first + delays.p99 as f64,
+        max: first + delays.max as f64,
+        error_if_symmetric: clock.error_if_symmetric,
+        error: clock.error,
+    })
+}

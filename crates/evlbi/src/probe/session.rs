@@ -1,0 +1,440 @@
+//! A client's session with a responder: who it is, and tests one after the other.
+
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::probe::{Channel, Role, Token};
+use evlbi_core::time::Nanos;
+use evlbi_net::probe::{
+    End, FromClient, FromResponder, Limits, Port, PortOptions, RoundTrip, Test, VERSION, Work,
+};
+use socket2::{Domain, Socket, Type};
+
+use super::control::Control;
+
+/// So long the far host may take to answer.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// Each end says as often that it is there.
+pub const ALIVE: Duration = Duration::from_secs(1);
+/// An end that has not been heard for so long is gone.
+pub const GONE: Duration = Duration::from_secs(8);
+/// A sender of whose stream nothing arrives for so long stops (RFC 8084, a fast-trip circuit breaker).
+pub const BREAKER: Duration = Duration::from_secs(5);
+/// Time between looks at what comes.
+pub const LOOK: Duration = Duration::from_millis(20);
+/// Round trips before the streams and after them, which tell how the clocks lie.
+const ROUND_TRIPS: u64 = 10;
+/// Time between these.
+const APART: Nanos = Nanos(2_000_000);
+/// The first numbers of requests that are no part of what is measured lie from here on.
+const FIRST_ROUND_TRIP: u64 = 1 << 62;
+/// Length of such a request in bytes.
+const REQUEST: usize = 64;
+/// Longest wait for their replies.
+const REPLIES: Duration = Duration::from_millis(500);
+
+/// Where a responder is, and how to reach it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// HOST:PORT.
+    pub address: String,
+    pub token: Token,
+    /// Local address.
+    pub bind: Option<IpAddr>,
+    /// The only interface to use.
+    pub device: Option<String>,
+}
+
+/// A session with a responder that knows the token.
+pub struct Session {
+    control: Control,
+    limits: Limits,
+    device: Option<String>,
+}
+
+/// What both ends know of a test.
+#[derive(Debug)]
+pub struct Ends {
+    pub here: End,
+    pub there: End,
+    /// What the responder's address is.
+    pub peer: SocketAddr,
+    /// Round trips before and after the streams.
+    pub clock: Vec<RoundTrip>,
+    /// Why it ended before its time.
+    pub stopped: Option<String>,
+}
+
+/// Requests to be answered while the test lasts, instead of streams.
+#[derive(Clone, Copy, Debug)]
+pub struct Requests {
+    pub count: u64,
+    pub size: usize,
+    pub apart: Nanos,
+}
+
+/// How far a test is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Datagrams that left here.
+    pub used: u64,
+    /// Of these, arrived there.
+    pub arrived_there: u64,
+    /// Arrived here.
+    pub arrived_here: u64,
+    /// Seconds since the streams began.
+    pub seconds: f64,
+}
+
+impl Session {
+    /// Reaches a responder and shows that both know the token.
+    pub fn begin(target: &Target) -> Result<Session> {
+        let stream = connect(target)?;
+        let mut control = Control::new(stream, Role::Client)?;
+        let hello = control.receive(CONNECTING);
+        let hello = hello.with_context(|| format!("{} is no evlbi respond", target.address))?;
+        let theirs = match hello {
+            Some(FromResponder::Hello { version, nonce }) if version == VERSION => nonce,
+            Some(FromResponder::Hello { version, .. }) => bail!(
+                "{} speaks version {version} of the messages, this program {VERSION}: use the same version of evlbi at both ends",
+                target.address
+            ),
+            Some(FromResponder::Refused { reason }) => bail!("{}: {reason}", target.address),
+            _ => bail!("{} says nothing: it is no evlbi respond", target.address),
+        };
+        let ours = rand::random();
+        control.send(&FromClient::Proof {
+            version: VERSION,
+            nonce: ours,
+            proof: Channel::proof(&target.token, [&theirs, &ours]),
+        })?;
+        control.secure(&target.token, [&theirs, &ours]);
+        let refused = || {
+            format!(
+                "{} refused: is the token the one that its `evlbi respond` was given?",
+                target.address
+            )
+        };
+        match control.receive(CONNECTING).with_context(refused)? {
+            Some(FromResponder::Welcome { limits }) => Ok(Session {
+                control,
+                limits,
+                device: target.device.clone(),
+            }),
+            _ => bail!("{}", refused()),
+        }
+    }
+
+    /// Runs a test: its streams, or requests.
+    pub fn run(
+        &mut self,
+        test: &Test,
+        requests: Option<Requests>,
+        interrupted: &AtomicBool,
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<Ends> {
+        self.limits.allow(test)?;
+        self.control
+            .send(&FromClient::Open(Box::new(test.clone())))?;
+        let (key, port) = self.opened(interrupted)?;
+        let mut peer = self.control.stream().peer_addr()?;
+        let mut local = self.control.stream().local_addr()?;
+        peer.set_port(port);
+        local.set_port(0);
+        let options = PortOptions {
+            buffer: test.buffer,
+            join: test.join,
+            device: self.device.clone(),
+            dscp: test.dscp,
+        };
+        let port = Port::open(local, &options)?;
+        let local = port.local_address();
+        let mut work = Work::begin(port, peer, key, test.back.as_ref(), test)?;
+        let mut clock = FIRST_ROUND_TRIP;
+        self.be_found(&mut work, local, &mut clock, interrupted)?;
+        self.look_at_clock(&mut work, &mut clock)?;
+        work.observe()?;
+        self.control.send(&FromClient::Go)?;
+        match (test.there, requests) {
+            (Some(stream), _) => work.send(stream, test)?,
+            (None, Some(all)) => work.ask(0..all.count, all.size, all.apart)?,
+            (None, None) => {}
+        }
+        let stopped = self.watch(&mut work, test, requests, interrupted, show)?;
+        self.look_at_clock(&mut work, &mut clock)?;
+        let sent = work.departed().cloned().map(Box::new);
+        self.control.send(&FromClient::Over { sent })?;
+        let there = self.done(&mut work)?;
+        let mut here = work.finish()?;
+        let (clock, measured) = here
+            .listened
+            .round_trips
+            .into_iter()
+            .partition(|trip| trip.sequence >= FIRST_ROUND_TRIP);
+        here.listened.round_trips = measured;
+        Ok(Ends {
+            here,
+            there,
+            peer,
+            clock,
+            stopped,
+        })
+    }
+
+    /// Waits for the responder's socket.
+    fn opened(&mut self, interrupted: &AtomicBool) -> Result<(u64, u16)> {
+        let mut told = false;
+        let mut heard = Instant::now();
+        loop {
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            match self.control.receive(LOOK * 5)? {
+                Some(FromResponder::Opened { key, port }) => return Ok((key, port)),
+                Some(FromResponder::Waiting { reason }) => {
+                    if !told {
+                        eprintln!("waiting: {reason}");
+                    }
+                    told = true;
+                    heard = Instant::now();
+                }
+                None if heard.elapsed() < GONE => {}
+                other => return Err(unexpected(other)),
+            }
+        }
+    }
+
+    /// Has the responder find this end's socket.
+    fn be_found(
+        &mut self,
+        work: &mut Work,
+        local: SocketAddr,
+        number: &mut u64,
+        interrupted: &AtomicBool,
+    ) -> Result<()> {
+        let asked = Instant::now();
+        let mut has_said = false;
+        loop {
+            work.ask(*number..*number + 1, REQUEST, APART)?;
+            *number += 1;
+            if !has_said {
+                let port = local.port();
+                self.control.send(&FromClient::Start { port })?;
+                has_said = true;
+            }
+            match self.control.receive(LOOK)? {
+                Some(FromResponder::Started) => return Ok(()),
+                None if asked.elapsed() < GONE && !interrupted.load(Ordering::Relaxed) => {}
+                other => return Err(unexpected(other)),
+            }
+        }
+    }
+
+    /// Some round trips, while nothing else is under way.
+    fn look_at_clock(&mut self, work: &mut Work, number: &mut u64) -> Result<()> {
+        let before = work.heard().replies.load(Ordering::Relaxed);
+        work.ask(*number..*number + ROUND_TRIPS, REQUEST, APART)?;
+        *number += ROUND_TRIPS;
+        let asked = Instant::now();
+        let replies = || work.heard().replies.load(Ordering::Relaxed) - before;
+        while replies() < ROUND_TRIPS && asked.elapsed() < REPLIES {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// While the streams last. Says why they ended before their time.
+    fn watch(
+        &mut self,
+        work: &mut Work,
+        test: &Test,
+        requests: Option<Requests>,
+        interrupted: &AtomicBool,
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<Option<String>> {
+        let begun = Instant::now();
+        let mut link = Link::new();
+        let mut progress = Progress::default();
+        let (mut stopped, mut has_all) = (None, test.back.is_none());
+        loop {
+            let message = self.control.receive::<FromResponder>(LOOK)?;
+            link.heard(message.is_some())?;
+            match message {
+                Some(FromResponder::Alive { unique }) => {
+                    link.arrived(unique);
+                    progress.arrived_there = unique;
+                }
+                Some(FromResponder::Sent(departed)) => {
+                    work.heard().sent(departed.used);
+                    stopped = stopped.or(departed.stopped);
+                    has_all = true;
+                }
+                None => {}
+                other => return Err(unexpected(other)),
+            }
+            progress.used = work.used();
+            progress.arrived_here = work.heard().unique.load(Ordering::Relaxed);
+            progress.seconds = begun.elapsed().as_secs_f64();
+            if link.is_due() {
+                let unique = progress.arrived_here;
+                self.control.send(&FromClient::Alive { unique })?;
+                show(&progress);
+            }
+            let has_sent = work.has_sent()?;
+            if !has_sent && stopped.is_none() {
+                if interrupted.load(Ordering::Relaxed) {
+                    stopped = Some("interrupted".to_owned());
+                } else if test.there.is_some() && link.is_broken() {
+                    stopped = Some(broken());
+                }
+                if stopped.is_some() {
+                    work.stop_sending();
+                }
+            }
+            if test.back.is_some() && !has_all && interrupted.load(Ordering::Relaxed) {
+                // The responder stops when this end says that it is over.
+                return Ok(Some("interrupted".to_owned()));
+            }
+            if has_sent && has_all && (test.back.is_none() || work.has_heard()) {
+                break;
+            }
+        }
+        // Replies are under way.
+        if let Some(all) = requests {
+            let end = Instant::now() + Duration::from_nanos(test.patience.0);
+            let replies = || work.heard().replies.load(Ordering::Relaxed);
+            while replies() < all.count && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(stopped)
+    }
+
+    /// What the responder knows of the test.
+    fn done(&mut self, work: &mut Work) -> Result<End> {
+        let mut link = Link::new();
+        loop {
+            let message = self.control.receive(LOOK)?;
+            link.heard(message.is_some())?;
+            match message {
+                Some(FromResponder::Done(end)) => return Ok(*end),
+                Some(FromResponder::Sent(departed)) => work.heard().sent(departed.used),
+                Some(FromResponder::Alive { .. }) | None => {}
+                other => return Err(unexpected(other)),
+            }
+            if link.is_due() {
+                let unique = work.heard().unique.load(Ordering::Relaxed);
+                self.control.send(&FromClient::Alive { unique })?;
+            }
+        }
+    }
+}
+
+/// Who is there, and how far it is.
+pub struct Link {
+    heard: Instant,
+    said: Instant,
+    arrived: u64,
+    arrived_at: Instant,
+}
+
+impl Link {
+    pub fn new() -> Link {
+        let now = Instant::now();
+        Link {
+            heard: now,
+            said: now,
+            arrived: 0,
+            arrived_at: now,
+        }
+    }
+
+    /// The other end has said something, or not.
+    pub fn heard(&mut self, something: bool) -> Result<()> {
+        if something {
+            self.heard = Instant::now();
+        } else if self.heard.elapsed() > GONE {
+            bail!("the other end has said nothing for {} s", GONE.as_secs());
+        }
+        Ok(())
+    }
+
+    /// So much of the stream has arrived there.
+    pub fn arrived(&mut self, unique: u64) {
+        if unique > self.arrived {
+            self.arrived = unique;
+            self.arrived_at = Instant::now();
+        }
+    }
+
+    /// Whether nothing has arrived for too long.
+    pub fn is_broken(&self) -> bool {
+        self.arrived_at.elapsed() > BREAKER
+    }
+
+    /// Whether it is time to say something.
+    pub fn is_due(&mut self) -> bool {
+        let due = self.said.elapsed() >= ALIVE;
+        if due {
+            self.said = Instant::now();
+        }
+        due
+    }
+}
+
+/// What is said when a stream is stopped because nothing of it arrives.
+pub fn broken() -> String {
+    format!(
+        "nothing arrived at the other end for {} s, so sending was stopped (circuit breaker, RFC 8084)",
+        BREAKER.as_secs()
+    )
+}
+
+fn unexpected(message: Option<FromResponder>) -> anyhow::Error {
+    match message {
+        Some(FromResponder::Refused { reason }) => anyhow!("the responder refuses: {reason}"),
+        Some(_) => anyhow!("the responder said what makes no sense here"),
+        None => anyhow!("the responder does not answer"),
+    }
+}
+
+fn connect(target: &Target) -> Result<TcpStream> {
+    let Target { address, .. } = target;
+    let found = address
+        .to_socket_addrs()
+        .with_context(|| format!("`{address}` is no HOST:PORT that can be found"))?;
+    let mut refused = anyhow!("`{address}` has no address of the family that is asked for");
+    for to in found {
+        if target
+            .bind
+            .is_some_and(|bind| bind.is_ipv4() != to.is_ipv4())
+        {
+            continue;
+        }
+        match connect_to(to, target) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused.context(format!(
+        "cannot reach {address}; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`"
+    )))
+}
+
+fn connect_to(to: SocketAddr, target: &Target) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    if let Some(device) = &target.device {
+        socket
+            .bind_device(Some(device.as_bytes()))
+            .with_context(|| format!("cannot use the interface {device}"))?;
+    }
+    if let Some(bind) = target.bind {
+        socket
+            .bind(&SocketAddr::new(bind, 0).into())
+            .with_context(|| format!("cannot send from {bind}"))?;
+    }
+    socket.connect_timeout(&to.into(), CONNECTING)?;
+    Ok(socket.into())
+}

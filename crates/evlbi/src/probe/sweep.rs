@@ -1,0 +1,153 @@
+//! Which points a sweep has: sizes, and rates or spacings, as people write them.
+
+use std::str::FromStr;
+
+use evlbi_core::probe::{Spacing, Stream};
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
+
+use crate::units;
+
+/// Points of a sweep.
+pub const MOST_POINTS: usize = 10_000;
+
+/// UDP payloads in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizes(pub Vec<usize>);
+
+/// Bits of UDP payload per second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rates(pub Vec<BitRate>);
+
+/// Nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spacings(pub Vec<u64>);
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sizes, String> {
+        let sizes = values(text, units::size)?;
+        let sizes = sizes.into_iter().map(|size| size as usize);
+        Ok(Sizes(sizes.collect()))
+    }
+}
+
+impl FromStr for Rates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rates, String> {
+        let rate = |text: &str| {
+            text.parse()
+                .map(BitRate::get)
+                .map_err(|error| format!("{error}"))
+        };
+        let rates = values(text, rate)?;
+        Ok(Rates(rates.into_iter().filter_map(BitRate::new).collect()))
+    }
+}
+
+impl FromStr for Spacings {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Spacings, String> {
+        let time = |text: &str| units::duration(text).map(|time| Nanos::from(time).0);
+        values(text, time).map(Spacings)
+    }
+}
+
+/// `1,2,3`, `0..50:5` (both ends included) and both mixed.
+fn values(text: &str, value: impl Fn(&str) -> Result<u64, String>) -> Result<Vec<u64>, String> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let Some((from, rest)) = part.split_once("..") else {
+            all.push(value(part)?);
+            continue;
+        };
+        let (to, step) = rest.split_once(':').ok_or_else(|| {
+            format!("`{part}` has no step; write it as FROM..TO:STEP, as 0..50us:0.5us")
+        })?;
+        let (from, to, step) = (value(from)?, value(to)?, value(step)?);
+        if step == 0 || to < from {
+            return Err(format!(
+                "`{part}` leads nowhere; write FROM..TO:STEP with TO not below FROM and STEP above 0"
+            ));
+        }
+        if (to - from) / step >= MOST_POINTS as u64 {
+            return Err(format!("`{part}` has more than {MOST_POINTS} points"));
+        }
+        all.extend((from..=to).step_by(step as usize));
+    }
+    Ok(all)
+}
+
+/// The streams of a sweep: for each size every rate, or every spacing. Without a count they end by time.
+pub fn streams(
+    sizes: &Sizes,
+    rates: Option<&Rates>,
+    spacings: Option<&Spacings>,
+    burst: u32,
+    count: Option<u64>,
+) -> Vec<Stream> {
+    let spacings: Vec<Spacing> = match (rates, spacings) {
+        (Some(rates), _) => rates
+            .0
+            .iter()
+            .copied()
+            .map(Spacing::BitsPerSecond)
+            .collect(),
+        (None, Some(all)) => all.0.iter().copied().map(Spacing::Nanoseconds).collect(),
+        (None, None) => vec![Spacing::Nanoseconds(0)],
+    };
+    let stream = |size: usize, spacing: Spacing| Stream {
+        size,
+        spacing,
+        burst,
+        count: count.unwrap_or(u64::MAX),
+    };
+    let of_size = |size: &usize| {
+        let size = *size;
+        spacings
+            .iter()
+            .map(move |spacing| stream(size, *spacing))
+            .collect::<Vec<_>>()
+    };
+    sizes.0.iter().flat_map(of_size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_people_write_them() {
+        assert_eq!("64,512,1472".parse(), Ok(Sizes(vec![64, 512, 1472])));
+        let spacings: Spacings = "0..2us:0.5us,10us".parse().unwrap();
+        assert_eq!(spacings.0, [0, 500, 1000, 1500, 2000, 10_000]);
+        let rates: Rates = "100M..300M:100M".parse().unwrap();
+        let bits: Vec<u64> = rates.0.iter().map(|rate| rate.get()).collect();
+        assert_eq!(bits, [100_000_000, 200_000_000, 300_000_000]);
+        for bad in [
+            "",
+            "0..50us",
+            "5us..1us:1us",
+            "0..1us:0us",
+            "0..1h:1ns",
+            "x",
+        ] {
+            assert!(bad.parse::<Spacings>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_size_has_every_spacing() {
+        let [sizes, spacings] = ["64,1472", "0us,10us"];
+        let (sizes, spacings) = (sizes.parse().unwrap(), spacings.parse().unwrap());
+        let all = streams(&sizes, None, Some(&spacings), 1, None);
+        let shown: Vec<(usize, Spacing)> = all.iter().map(|one| (one.size, one.spacing)).collect();
+        let [none, ten] = [0, 10_000].map(Spacing::Nanoseconds);
+        assert_eq!(shown, [(64, none), (64, ten), (1472, none), (1472, ten)]);
+        let counted = streams(&sizes, None, Some(&spacings), 1, Some(7));
+        assert!(counted.iter().all(|stream| stream.count == 7));
+    }
+}

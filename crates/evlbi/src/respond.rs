@@ -1,0 +1,464 @@
+//! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use evlbi_core::probe::{Channel, Nonce, Role, Stream, Token, WIRE_OVERHEAD_V4};
+use evlbi_core::time::Nanos;
+use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, PortOptions, Test, VERSION, Work};
+
+use crate::cli::RespondArgs;
+use crate::probe::control::Control;
+use crate::probe::session::{ALIVE, GONE, LOOK, Link, broken};
+use crate::progress::interrupt;
+use crate::units::show_rate;
+
+/// Connections that have not shown yet that they know the token; of more, the oldest are closed.
+const MOST_STRANGERS: usize = 64;
+/// Sessions at once of those who know it.
+const MOST_SESSIONS: usize = 64;
+/// A stranger has so long to show it.
+const PROVING: Duration = Duration::from_secs(5);
+/// A session without a test ends after this time.
+const IDLE: Duration = Duration::from_secs(120);
+/// Longest time that a client waits for others' tests.
+const MOST_QUEUE: Nanos = Nanos(600_000_000_000);
+/// A test may take so much longer than its streams: finding each other, round trips, results.
+const AROUND: Duration = Duration::from_secs(30);
+/// A client's first datagram is waited for so long.
+const CALLING: Duration = Duration::from_secs(1);
+
+pub fn run(args: &RespondArgs) -> Result<()> {
+    let token = match &args.token {
+        Some(token) if token.is_empty() => bail!("an empty --token keeps nobody out"),
+        Some(token) => token.clone(),
+        None => {
+            let token = format!("{:032x}", rand::random::<u128>());
+            eprintln!("token {token}");
+            token
+        }
+    };
+    let listener =
+        TcpListener::bind(args.bind).with_context(|| format!("cannot listen on {}", args.bind))?;
+    listener.set_nonblocking(true)?;
+    eprintln!("listening on {}", listener.local_addr()?);
+    let limits = Limits {
+        rate: args.max_rate,
+        duration: args.max_duration.into(),
+        tests: args.max_tests,
+    };
+    let responder = Arc::new(Responder {
+        token: Token::from(token.as_str()),
+        limits,
+        taken: Mutex::default(),
+        room: Condvar::new(),
+        strangers: Mutex::default(),
+        refusals: Mutex::new((Instant::now(), 0)),
+        interrupted: interrupt(),
+    });
+    responder.accept(&listener);
+    Ok(())
+}
+
+struct Responder {
+    token: Token,
+    limits: Limits,
+    taken: Mutex<Taken>,
+    /// Told whenever something is given back.
+    room: Condvar,
+    strangers: Mutex<Strangers>,
+    /// When one was last told, and how many were not since.
+    refusals: Mutex<(Instant, u64)>,
+    interrupted: Arc<AtomicBool>,
+}
+
+/// What the tests and sessions of this moment take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    tests: u32,
+    sessions: usize,
+    /// Bits per second on the wire: to this host, and from it.
+    rates: [f64; 2],
+}
+
+#[derive(Default)]
+struct Strangers {
+    next: u64,
+    /// In the order in which they came.
+    waiting: VecDeque<(u64, TcpStream)>,
+}
+
+impl Responder {
+    fn accept(self: &Arc<Responder>, listener: &TcpListener) {
+        while !self.interrupted.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((stream, peer)) => {
+                    let responder = Arc::clone(self);
+                    let serving =
+                        std::thread::Builder::new()
+                            .name("session".into())
+                            .spawn(move || {
+                                if let Err(error) = responder.serve(stream, peer) {
+                                    responder.tell_of_refusal(peer, &error);
+                                }
+                            });
+                    if let Err(error) = serving {
+                        tracing::warn!("{peer} is not served: {error}");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                // Of one connection that broke off, or of too many open files: others go on.
+                Err(error) => {
+                    tracing::warn!("a connection could not be taken: {error}");
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+        }
+    }
+
+    /// Says that somebody was refused; a second later at most, how many more were.
+    fn tell_of_refusal(&self, peer: SocketAddr, error: &anyhow::Error) {
+        let mut refusals = lock(&self.refusals);
+        if refusals.1 > 0 && refusals.0.elapsed() < Duration::from_secs(1) {
+            refusals.1 += 1;
+            return;
+        }
+        let more = match refusals.1 {
+            0 | 1 => String::new(),
+            more => format!(" (and {} others before)", more - 1),
+        };
+        *refusals = (Instant::now(), 1);
+        tracing::warn!("{peer}: {}{more}", crate::output::explain(error));
+    }
+
+    fn serve(&self, stream: TcpStream, peer: SocketAddr) -> Result<()> {
+        stream.set_nonblocking(false)?;
+        let number = self.let_in(&stream)?;
+        let mut control = Control::new(stream, Role::Responder)?;
+        let known = self.is_known(&mut control);
+        lock(&self.strangers)
+            .waiting
+            .retain(|(other, _)| *other != number);
+        known?;
+        let session = Taken {
+            sessions: 1,
+            ..Taken::default()
+        };
+        let Some(_place) = self.place(session) else {
+            let reason = format!("{MOST_SESSIONS} sessions are open, which are the most");
+            control.send(&FromResponder::Refused {
+                reason: reason.clone(),
+            })?;
+            bail!("{reason}");
+        };
+        let limits = self.limits;
+        control.send(&FromResponder::Welcome { limits })?;
+        tracing::info!("{peer} begins a session");
+        self.session(&mut control, peer)
+    }
+
+    /// One more stranger; the oldest go where there are too many.
+    fn let_in(&self, stream: &TcpStream) -> Result<u64> {
+        let mut strangers = lock(&self.strangers);
+        strangers.next += 1;
+        let number = strangers.next;
+        strangers.waiting.push_back((number, stream.try_clone()?));
+        while strangers.waiting.len() > MOST_STRANGERS {
+            if let Some((_, oldest)) = strangers.waiting.pop_front() {
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+        }
+        Ok(number)
+    }
+
+    /// Has a stranger show that it knows the token.
+    fn is_known(&self, control: &mut Control) -> Result<()> {
+        let ours: Nonce = rand::random();
+        control.send(&FromResponder::Hello {
+            version: VERSION,
+            nonce: ours,
+        })?;
+        let refuse = |control: &mut Control, reason: &str| {
+            let reason = reason.to_owned();
+            let _ = control.send(&FromResponder::Refused { reason });
+        };
+        match control.receive(PROVING) {
+            Ok(Some(FromClient::Proof { version, .. })) if version != VERSION => {
+                refuse(control, &format!("this responder speaks version {VERSION}"));
+                bail!("refused: it speaks version {version}");
+            }
+            Ok(Some(FromClient::Proof { nonce, proof, .. })) => {
+                if !Channel::is_proof(&self.token, [&ours, &nonce], &proof) {
+                    refuse(control, "wrong token");
+                    bail!("refused: wrong token");
+                }
+                control.secure(&self.token, [&ours, &nonce]);
+                Ok(())
+            }
+            Ok(Some(_)) => bail!("refused: it does not show that it knows the token"),
+            Ok(None) => bail!("closed: it said nothing for {} s", PROVING.as_secs()),
+            Err(error) => Err(error.context("closed before it showed that it knows the token")),
+        }
+    }
+
+    /// Tests, one after the other.
+    fn session(&self, control: &mut Control, peer: SocketAddr) -> Result<()> {
+        let mut last = Instant::now();
+        while last.elapsed() < IDLE && !self.interrupted.load(Ordering::Relaxed) {
+            let message = match control.receive(LOOK * 5) {
+                Ok(message) => message,
+                // Its way to say that it wants no more.
+                Err(_) => return Ok(()),
+            };
+            // Anything else is of a test that has ended meanwhile.
+            if let Some(FromClient::Open(test)) = message {
+                if let Err(error) = self.test(control, &test, peer) {
+                    let reason = crate::output::explain(&error);
+                    tracing::warn!("{peer}: {reason}");
+                    control.send(&FromResponder::Refused { reason })?;
+                }
+                last = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    fn test(&self, control: &mut Control, test: &Test, peer: SocketAddr) -> Result<()> {
+        self.limits.allow(test)?;
+        let _room = self.make_room(control, test)?;
+        let mut local = control.stream().local_addr()?;
+        local.set_port(0);
+        let options = PortOptions {
+            buffer: test.buffer,
+            join: test.join,
+            device: None,
+            dscp: test.dscp,
+        };
+        let mut port = Port::open(local, &options)?;
+        let key = rand::random();
+        let number = port.local_address().port();
+        control.send(&FromResponder::Opened { key, port: number })?;
+        let mut link = Link::new();
+        let theirs = self.until(control, &mut link, |message| match message {
+            FromClient::Start { port } => Some(port),
+            _ => None,
+        })?;
+        let caller = port.caller(peer.ip(), key, CALLING)?;
+        if caller.is_none() && test.back.is_some() {
+            bail!(
+                "nothing came by UDP from {} to port {number} here: something on the way, such as a firewall, drops it",
+                peer.ip()
+            );
+        }
+        let other = caller.unwrap_or_else(|| SocketAddr::new(peer.ip(), theirs));
+        let mut work = Work::begin(port, other, key, test.there.as_ref(), test)?;
+        control.send(&FromResponder::Started)?;
+        self.until(control, &mut link, |message| {
+            matches!(message, FromClient::Go).then_some(())
+        })?;
+        tracing::info!("{peer}: {}", describe(test));
+        work.observe()?;
+        if let Some(stream) = test.back {
+            work.send(stream, test)?;
+        }
+        self.watch(control, &mut work, test)?;
+        let end = work.finish()?;
+        control.send(&FromResponder::Done(Box::new(end)))
+    }
+
+    /// While the streams last.
+    fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Result<()> {
+        let most = Duration::from_nanos(test.duration().0.saturating_add(test.patience.0)) + AROUND;
+        let begun = Instant::now();
+        let mut link = Link::new();
+        let (mut is_over, mut has_told) = (false, test.back.is_none());
+        loop {
+            let message = control.receive::<FromClient>(LOOK)?;
+            link.heard(message.is_some())?;
+            match message {
+                Some(FromClient::Alive { unique }) => link.arrived(unique),
+                Some(FromClient::Over { sent }) => {
+                    work.heard().sent(sent.map_or(0, |sent| sent.used));
+                    work.stop_sending();
+                    is_over = true;
+                }
+                _ => {}
+            }
+            if link.is_due() {
+                let unique = work.heard().unique.load(Ordering::Relaxed);
+                control.send(&FromResponder::Alive { unique })?;
+            }
+            let has_sent = work.has_sent()?;
+            if !has_sent && link.is_broken() {
+                tracing::warn!("{}", broken());
+                work.stop_sending();
+            }
+            if has_sent
+                && !has_told
+                && let Some(departed) = work.departed()
+            {
+                control.send(&FromResponder::Sent(Box::new(departed.clone())))?;
+                has_told = true;
+            }
+            if is_over && has_sent && work.has_heard() {
+                return Ok(());
+            }
+            if begun.elapsed() > most {
+                bail!("the test takes longer than it was to take, and was ended");
+            }
+            self.go_on()?;
+        }
+    }
+
+    /// Waits for a message.
+    fn until<T>(
+        &self,
+        control: &mut Control,
+        link: &mut Link,
+        mut is_it: impl FnMut(FromClient) -> Option<T>,
+    ) -> Result<T> {
+        let end = Instant::now() + GONE;
+        while Instant::now() < end {
+            let message = control.receive(LOOK)?;
+            link.heard(message.is_some())?;
+            if let Some(found) = message.and_then(&mut is_it) {
+                return Ok(found);
+            }
+            self.go_on()?;
+        }
+        bail!("the client does not go on");
+    }
+
+    fn go_on(&self) -> Result<()> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            bail!("the responder is being ended");
+        }
+        Ok(())
+    }
+
+    /// Waits until a test fits in beside the others.
+    fn make_room(&self, control: &mut Control, test: &Test) -> Result<Place<'_>> {
+        let rate = |stream: &Option<Stream>| {
+            let rate = stream
+                .as_ref()
+                .and_then(|stream| stream.wire_rate(WIRE_OVERHEAD_V4));
+            rate.unwrap_or(0.0)
+        };
+        let more = Taken {
+            tests: 1,
+            sessions: 0,
+            rates: [rate(&test.there), rate(&test.back)],
+        };
+        let begun = Instant::now();
+        let patience = Duration::from_nanos(test.queue.min(MOST_QUEUE).0);
+        let mut said = None::<Instant>;
+        loop {
+            if let Some(place) = self.place(more) {
+                return Ok(place);
+            }
+            let reason = self.why_not();
+            if begun.elapsed() >= patience {
+                bail!("{reason}; try again later, or wait longer with --wait");
+            }
+            if said.is_none_or(|said| said.elapsed() > ALIVE) {
+                control.send(&FromResponder::Waiting { reason })?;
+                said = Some(Instant::now());
+            }
+            // A client that is gone waits for nothing.
+            control.receive::<FromClient>(Duration::from_millis(1))?;
+            let taken = lock(&self.taken);
+            let _ = self.room.wait_timeout(taken, LOOK);
+            self.go_on()?;
+        }
+    }
+
+    /// Takes so much more, if it is there.
+    fn place(&self, more: Taken) -> Option<Place<'_>> {
+        let mut taken = lock(&self.taken);
+        let rates = [0, 1].map(|at| taken.rates[at] + more.rates[at]);
+        let all = Taken {
+            tests: taken.tests + more.tests,
+            sessions: taken.sessions + more.sessions,
+            rates,
+        };
+        let limit = self.limits.rate;
+        let most = limit.map_or(f64::INFINITY, |most| most.get() as f64);
+        // Sums and differences of rates leave a trace of rounding.
+        let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
+        if all.tests > self.limits.tests || all.sessions > MOST_SESSIONS || !fits {
+            return None;
+        }
+        *taken = all;
+        Some(Place {
+            responder: self,
+            taken: more,
+        })
+    }
+
+    fn why_not(&self) -> String {
+        let taken = lock(&self.taken);
+        format!(
+            "{} tests run now, which take {} to this host and {} from it; it allows {} tests and {}",
+            taken.tests,
+            show_rate(taken.rates[0]),
+            show_rate(taken.rates[1]),
+            self.limits.tests,
+            match self.limits.rate {
+                Some(rate) => show_rate(rate.get() as f64),
+                None => "any rate".to_owned(),
+            }
+        )
+    }
+}
+
+/// What a test or a session takes, until it is dropped.
+struct Place<'a> {
+    responder: &'a Responder,
+    taken: Taken,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut all = lock(&self.responder.taken);
+        all.tests -= self.taken.tests;
+        all.sessions -= self.taken.sessions;
+        for (all, mine) in all.rates.iter_mut().zip(self.taken.rates) {
+            *all -= mine;
+        }
+        if all.tests == 0 {
+            all.rates = [0.0; 2];
+        }
+        self.responder.room.notify_all();
+    }
+}
+
+/// What a thread that panicked has left is as good as any other.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn describe(test: &Test) -> String {
+    let way = |name: &str, stream: &Option<Stream>| {
+        stream.as_ref().map(|stream| {
+            let rate = match stream.rate() {
+                Some(rate) => show_rate(rate),
+                None => "any rate".to_owned(),
+            };
+            format!("{} bytes at {rate} {name}", stream.size)
+        })
+    };
+    let ways = [way("to here", &test.there), way("from here", &test.back)];
+    let ways: Vec<String> = ways.into_iter().flatten().collect();
+    if ways.is_empty() {
+        "requests".to_owned()
+    } else {
+        ways.join(", ")
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! Nominal times come from a bit rate ([`ByRate`]) or from the times in the frames ([`ByTime`]). The
 //! [`Pacer`] turns them into times of departure. Its rule for catching up: what is overdue leaves at up to
-//! [`CATCH_UP`] times the nominal rate; a sender further behind than it may be ([`MOST_LAG`] for data) gives that
-//! time up (a *slip*, counted) instead of flooding the path.
+//! so much more than the nominal rate; a sender further behind than it may be gives that time up (a *slip*, counted)
+//! instead of flooding the path ([`CatchUp`]).
 
 use std::collections::HashMap;
 
@@ -14,10 +14,6 @@ use serde::{Deserialize, Serialize};
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
-/// How much faster than nominal overdue data leaves.
-pub const CATCH_UP: u64 = 2;
-/// The lag of data that is given up instead of caught up.
-pub const MOST_LAG: Nanos = Nanos::SECOND;
 /// The longest pause of a recording that is kept. A time further ahead is taken for an error.
 const LONGEST_PAUSE: Nanos = Nanos(60_000_000_000);
 /// How late a frame may come in its recording and still be one out of order. A time further back is
@@ -154,12 +150,28 @@ impl ByTime {
     }
 }
 
+/// What becomes of time that a sender is behind.
+#[derive(Clone, Copy, Debug)]
+pub struct CatchUp {
+    /// The lag that is given up instead of caught up.
+    pub most_lag: Nanos,
+    /// How many per cent faster than nominal overdue data leaves.
+    pub percent: u32,
+}
+
+impl CatchUp {
+    /// Of data, which must get there: at up to twice the rate, unless it is more than a second.
+    pub const DATA: CatchUp = CatchUp {
+        most_lag: Nanos::SECOND,
+        percent: 100,
+    };
+}
+
 /// Turns nominal times into times of departure.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     start: Nanos,
-    /// The lag that is given up instead of caught up.
-    most_lag: Nanos,
+    catch_up: CatchUp,
     /// Nothing leaves before this: the rule for catching up.
     not_before: Nanos,
     slipped: Nanos,
@@ -176,11 +188,11 @@ pub struct Slips {
 }
 
 impl Pacer {
-    /// A schedule whose zero is `start`, and which gives up what lags by more than `most_lag`.
-    pub fn new(start: Nanos, most_lag: Nanos) -> Pacer {
+    /// A schedule whose zero is `start`.
+    pub fn new(start: Nanos, catch_up: CatchUp) -> Pacer {
         Pacer {
             start,
-            most_lag,
+            catch_up,
             not_before: start,
             slipped: Nanos(0),
             slips: 0,
@@ -195,11 +207,12 @@ impl Pacer {
     /// A train that was nominally due at `due` and lasts `span` left at `now`.
     pub fn left(&mut self, now: Nanos, due: Nanos, span: Nanos) {
         let lag = now.since(self.start.plus(self.slipped).plus(due));
-        if lag > self.most_lag {
+        if lag > self.catch_up.most_lag {
             self.slipped = self.slipped.plus(lag);
             self.slips += 1;
         }
-        self.not_before = now.plus(Nanos(span.0 / CATCH_UP));
+        let least = u128::from(span.0) * 100 / u128::from(100 + self.catch_up.percent);
+        self.not_before = now.plus(Nanos(least as u64));
     }
 
     /// Time given up so far.
@@ -386,7 +399,7 @@ mod tests {
 
     #[test]
     fn what_is_overdue_leaves_at_twice_the_rate() {
-        let mut pacer = Pacer::new(Nanos(1000), MOST_LAG);
+        let mut pacer = Pacer::new(Nanos(1000), CatchUp::DATA);
         let span = Nanos(100);
         assert_eq!(pacer.departure(Nanos(0)), Nanos(1000));
         pacer.left(Nanos(1000), Nanos(0), span);
@@ -413,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_long_stop_is_given_up_and_counted() {
-        let mut pacer = Pacer::new(Nanos(0), MOST_LAG);
+        let mut pacer = Pacer::new(Nanos(0), CatchUp::DATA);
         let now = Nanos(5 * Nanos::SECOND.0);
         pacer.left(now, Nanos(0), Nanos(100));
         assert_eq!(
@@ -487,7 +500,7 @@ mod tests {
 
         #[test]
         fn no_stall_makes_more_than_twice_the_rate(stalls in proptest::collection::vec(0u64..3000, 1..100)) {
-            let mut pacer = Pacer::new(Nanos(0), MOST_LAG);
+            let mut pacer = Pacer::new(Nanos(0), CatchUp::DATA);
             let span = Nanos(100);
             let mut left = Vec::new();
             let mut now = Nanos(0);
@@ -502,14 +515,14 @@ mod tests {
             for (from, first) in left.iter().enumerate() {
                 for (to, last) in left.iter().enumerate().skip(from) {
                     let trains = (to - from) as u64;
-                    prop_assert!(last.since(*first).0 >= trains * span.0 / CATCH_UP);
+                    prop_assert!(last.since(*first).0 >= trains * span.0 / 2);
                 }
             }
         }
 
         #[test]
         fn departures_never_run_ahead_of_the_schedule(stalls in proptest::collection::vec(0u64..3000, 1..100)) {
-            let mut pacer = Pacer::new(Nanos(0), MOST_LAG);
+            let mut pacer = Pacer::new(Nanos(0), CatchUp::DATA);
             let span = Nanos(100);
             let mut now = Nanos(0);
             for (n, stall) in stalls.into_iter().enumerate() {

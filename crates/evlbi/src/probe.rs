@@ -47,6 +47,8 @@ pub struct ProbeUdp {
     /// How the responder's clock lies to the one here, of the last point.
     pub clock: Option<ClockFit>,
     pub points: Vec<Point>,
+    /// Where sweeps begin to lose.
+    pub findings: Vec<String>,
     /// Why it ended before its time.
     pub stopped: Option<String>,
 }
@@ -78,6 +80,7 @@ fn udp(args: &ProbeUdpArgs) -> Result<()> {
         begun: now(),
         clock: None,
         points: Vec::new(),
+        findings: Vec::new(),
         stopped: None,
     };
     let mut records =
@@ -110,6 +113,7 @@ fn udp(args: &ProbeUdpArgs) -> Result<()> {
     }
     progress.finish();
     records.finish()?;
+    result.findings = finding::of_sweep(&result.points);
     for plot in &args.plot {
         picture::write(&result, plot)?;
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Channel, Nonce, Role, Stream, Token, WIRE_OVERHEAD_V4};
 use evlbi_core::time::Nanos;
+use evlbi_net::cpu;
 use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, PortOptions, Test, VERSION, Work};
 
 use crate::cli::RespondArgs;
@@ -43,6 +44,10 @@ pub fn run(args: &RespondArgs) -> Result<()> {
             token
         }
     };
+    if let Some(offset) = args.shift_clock.first() {
+        let skew = args.shift_clock.get(1).copied().unwrap_or(0.0);
+        cpu::shift_utc((offset * 1e9) as i64, skew);
+    }
     let listener =
         TcpListener::bind(args.bind).with_context(|| format!("cannot listen on {}", args.bind))?;
     listener.set_nonblocking(true)?;

@@ -4,6 +4,7 @@
 //! Here they are cut where a cell of the path has to, as the kernel's own segmentation would have done.
 
 use evlbi_core::path::{Identity, Piece, Train};
+use evlbi_wire::probe::Probe;
 
 /// Length of the header before each frame.
 pub const VNET: usize = 10;
@@ -365,10 +366,13 @@ impl Identity for Frame<'_> {
             return u64::from(number.wrapping_add(moved as u32));
         }
         let at = parts.payload + moved;
-        let number = frame
-            .get(at..at + 8)
-            .and_then(|bytes| bytes.try_into().ok());
-        number.map_or(0, u64::from_le_bytes)
+        let payload = frame.get(at..).unwrap_or(&[]);
+        if let Some(probe) = Probe::parse(payload) {
+            return probe.sequence;
+        }
+        payload
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     fn may_be_marked(&self) -> bool {

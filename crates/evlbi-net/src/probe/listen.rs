@@ -293,10 +293,8 @@ impl Listener {
 #[inline]
 fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
     let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;
-    let arrived = datagram
-        .stamp
-        .and_then(|stamp| u64::try_from(stamp.as_nanos()).ok());
-    Some((probe, arrived.unwrap_or_else(cpu::utc)))
+    let arrived = datagram.stamp.map_or_else(cpu::utc, cpu::utc_of_stamp);
+    Some((probe, arrived))
 }
 
 /// Waits for a request with this key from an address.

@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use evlbi_core::pace::{Pacer, Slips};
-use evlbi_core::probe::{Distribution, Stream, Summary};
+use evlbi_core::pace::{CatchUp, Pacer, Slips};
+use evlbi_core::probe::{Distribution, Spacing, Stream, Summary};
 use evlbi_core::time::Nanos;
 use evlbi_wire::fill;
 use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};
@@ -15,6 +15,10 @@ use crate::udp::{Head, SendCounts, Sender};
 
 /// Datagrams handed over at once where they leave as fast as the host can.
 const AT_ONCE: u32 = 64;
+/// Where a rate is asked for, this much is caught up.
+const MOST_LAG: Nanos = Nanos(10_000_000);
+/// Faster than asked by so many per cent: less than what lies between rates that are tested one after the other.
+const PERCENT: u32 = 2;
 /// Time from now to the first departure, so that it is no late one.
 const READY: Nanos = Nanos(1_000_000);
 
@@ -49,7 +53,7 @@ pub struct Departed {
     pub seconds: f64,
     /// Times between departures, of bursts where there are, in nanoseconds.
     pub spacing: Option<Summary>,
-    /// Time that was given up because this host fell behind: nothing leaves faster than asked to make up for it.
+    /// Time that was given up because this host fell behind.
     pub slips: Slips,
     /// Processor time of the sending thread in seconds.
     pub cpu_seconds: f64,
@@ -57,8 +61,8 @@ pub struct Departed {
     pub stopped: Option<String>,
 }
 
-/// Sends a stream, each datagram or burst at its time; sooner never, and what is late by more than one spacing moves
-/// all that follow.
+/// Sends a stream, each datagram or burst at its time, and never faster than asked by more than 2 %. Where a spacing is
+/// asked for, what is late by more than that moves all that follow; where a rate is, 10 ms are caught up.
 ///
 /// # Errors
 /// What the kernel says when nothing can be sent at all.
@@ -77,7 +81,17 @@ pub fn transmit(
     let span = stream.due(u64::from(stream.burst));
     let start = cpu::now().plus(READY);
     let end = start.plus(options.most_time);
-    let mut pacer = Pacer::new(start, span);
+    let most_lag = match stream.spacing {
+        Spacing::Nanoseconds(_) => span,
+        Spacing::BitsPerSecond(_) => MOST_LAG.max(span),
+    };
+    let mut pacer = Pacer::new(
+        start,
+        CatchUp {
+            most_lag,
+            percent: PERCENT,
+        },
+    );
     let mut spacing = Distribution::new(options.bin_width);
     let (mut used, mut first, mut last) = (0, None, Nanos(0));
     let before = *sender.counts();

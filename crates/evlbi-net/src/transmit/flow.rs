@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evlbi_core::pace::{ByRate, ByTime, MOST_LAG, Pacer};
+use evlbi_core::pace::{ByRate, ByTime, CatchUp, Pacer};
 use evlbi_core::shed::{Replace, Shed, Unit};
 use evlbi_core::time::Nanos;
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -124,7 +124,7 @@ impl Flow {
         sent: Arc<Sent>,
     ) -> io::Result<Flow> {
         let mut flow = Flow {
-            pacer: Pacer::new(options.start, MOST_LAG),
+            pacer: Pacer::new(options.start, CatchUp::DATA),
             source,
             outlets,
             replacement: std::mem::take(&mut options.replacement),

@@ -38,6 +38,9 @@ pub struct RespondArgs {
     /// Longest test
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::duration)]
     pub max_duration: Duration,
+    /// A clock that is ahead by so many seconds, and gains so many a second: to try what tells a far clock's errors
+    #[arg(long, hide = true, value_name = "SECONDS[,SKEW]", value_delimiter = ',', num_args = 1..=2, allow_hyphen_values = true)]
+    pub shift_clock: Vec<f64>,
     /// Tests at once; more wait, or are refused
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub max_tests: u32,

@@ -44,10 +44,7 @@ impl Records {
         kept: &[Record],
         clock: Option<&ClockFit>,
     ) -> Result<()> {
-        let way = match point.direction {
-            Direction::There => "there",
-            Direction::Back => "back",
-        };
+        let way = point.direction.name();
         if let Some(file) = &mut self.datagrams {
             let mut before: Option<Record> = None;
             for record in kept {

@@ -1,5 +1,7 @@
 //! What a point says, in a sentence.
 
+use evlbi_core::probe::Pattern;
+
 use super::point::Point;
 use crate::units::{show_count, show_rate};
 
@@ -65,12 +67,67 @@ fn loss(point: &Point) -> String {
     if let Some(period) = period(point) {
         text += &format!(", one every {} datagrams", show_count(period));
     }
+    text += &in_time(&point.pattern);
     let runs: u64 = point.loss_runs.values().sum();
     if runs > 0 && point.lost > 2 * runs {
         let mean = point.lost as f64 / runs as f64;
         text += &format!(", in runs of {mean:.1}");
     }
     text
+}
+
+/// How loss is spread over the time.
+fn in_time(pattern: &Pattern) -> String {
+    let (episodes, period) = match pattern {
+        Pattern::None | Pattern::Unknown => return String::new(),
+        Pattern::Constant => return ", at all times alike".to_owned(),
+        Pattern::Episodes(episodes) => (episodes, None),
+        Pattern::Periodic { period, episodes } => (episodes, Some(*period)),
+    };
+    let times = match episodes.count {
+        1 => "1 episode".to_owned(),
+        count => format!("{count} episodes"),
+    };
+    let mut text = format!(
+        ", in {times} of {:.3} s, in which {:.3} % is lost",
+        episodes.length,
+        episodes.loss * 100.0
+    );
+    if episodes.loss_outside > 0.0 {
+        text += &format!(" ({:.4} % outside)", episodes.loss_outside * 100.0);
+    }
+    if let Some(period) = period {
+        text += &format!(", every {period:.3} s");
+    }
+    text
+}
+
+/// Where a sweep begins to lose, for each way and size.
+pub fn of_sweep(points: &[Point]) -> Vec<String> {
+    let mut all: Vec<(&'static str, usize, Vec<&Point>)> = Vec::new();
+    for point in points {
+        let (way, size) = (point.direction.name(), point.size);
+        match all
+            .iter_mut()
+            .find(|other| (other.0, other.1) == (way, size))
+        {
+            Some((.., of)) => of.push(point),
+            None => all.push((way, size, vec![point])),
+        }
+    }
+    let edges = all.into_iter().filter_map(|(way, size, mut of)| {
+        of.sort_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent));
+        let first = of.iter().position(|point| point.lost > 0)?;
+        let is_edge = first > 0 && of[first..].iter().all(|point| point.lost > 0);
+        is_edge.then(|| {
+            format!(
+                "{size} bytes {way}: nothing lost up to {}, loss from {} on",
+                show_rate(of[first - 1].rate_sent),
+                show_rate(of[first].rate_sent)
+            )
+        })
+    });
+    edges.collect()
 }
 
 /// Datagrams from one loss to the next, where that is nearly always the same.

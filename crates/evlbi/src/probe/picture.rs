@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::ProbeUdp;
-use super::point::{Direction, Point};
+use super::point::Point;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// Points whose times between arrivals are drawn.
@@ -138,8 +138,8 @@ impl Sweep {
         let mut series: Vec<Series> = Vec::new();
         for point in points {
             let name = match self {
-                Sweep::Size => way(point).to_owned(),
-                _ => format!("{} B {}", point.size, way(point)),
+                Sweep::Size => point.direction.name().to_owned(),
+                _ => format!("{} B {}", point.size, point.direction.name()),
             };
             let place = (self.x(point).unwrap_or(f64::NAN), get(point));
             match series.iter_mut().find(|series| series.name == name) {
@@ -151,19 +151,18 @@ impl Sweep {
                 }),
             }
         }
+        // Where nothing is lost the axis has no range of its own.
+        let most = series.iter().flat_map(|series| &series.points);
+        let most = most.map(|(_, y)| *y).fold(0.0, f64::max);
         Panel {
             title: title.to_owned(),
             x: self.axis(),
-            y,
+            y: Axis {
+                range: Some((0.0, if most > 0.0 { most * 1.05 } else { 1.0 })),
+                ..y
+            },
             series,
         }
-    }
-}
-
-fn way(point: &Point) -> &'static str {
-    match point.direction {
-        Direction::There => "there",
-        Direction::Back => "back",
     }
 }
 
@@ -175,7 +174,7 @@ fn histogram(points: &[Point]) -> Panel {
     let series = with.take(MOST_HISTOGRAMS).map(|(point, arrivals)| {
         let bins = arrivals.bins.iter();
         Series {
-            name: format!("{} B {}", point.size, way(point)),
+            name: format!("{} B {}", point.size, point.direction.name()),
             points: bins
                 .map(|(begin, count)| (*begin as f64 * 1e-9, *count as f64))
                 .collect(),

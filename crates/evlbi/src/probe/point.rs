@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use evlbi_core::account::FreeRuns;
+use evlbi_core::account::{self, FreeRuns};
 use evlbi_core::pace::Slips;
 use evlbi_core::probe::{
-    Attribution, ClockFit, Exchanges, Place, Spacing, Stream, Summary, Suspect, WIRE_OVERHEAD_V4,
-    WIRE_OVERHEAD_V6,
+    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Summary, Suspect,
+    WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6, Window,
 };
 use evlbi_net::host::{Counters, Observed, nic};
 use evlbi_net::probe::{Departed, End, Listened, RoundTrip};
@@ -18,6 +18,8 @@ use serde::Serialize;
 const HARDLY_ELSE: f64 = 1.1;
 /// And so many besides.
 const FEW: u64 = 100;
+/// Windows in which loss is looked at.
+const WINDOWS: u64 = 100;
 /// Longest message of joined datagrams in bytes.
 const LONGEST_MESSAGE: u64 = 65_535;
 
@@ -29,6 +31,15 @@ pub enum Direction {
     There,
     /// From it.
     Back,
+}
+
+impl Direction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::There => "there",
+            Direction::Back => "back",
+        }
+    }
 }
 
 /// What became of a stream, and where. Rates are in bits per second, times in nanoseconds where nothing else is said.
@@ -97,6 +108,8 @@ pub struct Point {
     pub jitter: f64,
     pub sender: SenderSide,
     pub receiver: ReceiverSide,
+    /// How loss is spread over the time.
+    pub pattern: Pattern,
     /// What it says, in a sentence.
     pub finding: String,
 }
@@ -237,6 +250,7 @@ impl Point {
                 interface: receiver.interface.clone(),
                 host: receiver.host.clone(),
             },
+            pattern: pattern(&tallied.account, tallied.sent, departed.seconds),
             finding: String::new(),
         };
         point.finding = super::finding::of_point(&point);
@@ -324,6 +338,40 @@ fn interface<'a>(counters: &'a Counters, end: &End) -> Option<&'a evlbi_net::hos
 /// Whether a counter of all traffic counted hardly more than one stream.
 fn hardly_more(all: u64, ours: u64) -> bool {
     all as f64 <= ours as f64 * HARDLY_ELSE + FEW as f64
+}
+
+/// How loss is spread over the time that a stream took.
+fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
+    let begin = |at: u64| (u128::from(at) * u128::from(sent) / u128::from(WINDOWS)) as u64;
+    let time = |number: u64| number as f64 / sent.max(1) as f64 * seconds;
+    let mut windows: Vec<Window> = (0..WINDOWS)
+        .map(|at| Window {
+            begin: time(begin(at)),
+            end: time(begin(at + 1)),
+            sent: begin(at + 1) - begin(at),
+            ..Window::default()
+        })
+        .collect();
+    let segments = account.segments.iter();
+    let mut at = 0;
+    for gap in segments.flat_map(|segment| &segment.intervals) {
+        let mut first = gap.first;
+        while begin(at as u64 + 1) <= first && at + 1 < windows.len() {
+            at += 1;
+        }
+        if let Some(window) = windows.get_mut(at) {
+            window.runs += 1;
+        }
+        while first <= gap.last && at < windows.len() {
+            let end = begin(at as u64 + 1).min(gap.last + 1);
+            windows[at].lost += end - first;
+            first = end;
+            if end < gap.last + 1 {
+                at += 1;
+            }
+        }
+    }
+    Pattern::of(&windows)
 }
 
 /// The responder's clock, by round trips.

@@ -40,6 +40,9 @@ pub fn table(result: &ProbeUdp) -> String {
     for point in &result.points {
         let _ = writeln!(text, "{}", sentence(point));
     }
+    for finding in &result.findings {
+        let _ = writeln!(text, "{finding}");
+    }
     if let Some(clock) = &result.clock {
         let _ = write!(
             text,
@@ -56,10 +59,7 @@ fn row(point: &Point) -> Vec<String> {
     let mega = |rate: f64| format!("{:.3}", rate * 1e-6);
     let micro = |time: Option<f64>| time.map_or("-".into(), |time| format!("{:.3}", time * 1e-3));
     vec![
-        match point.direction {
-            Direction::There => "there".into(),
-            Direction::Back => "back".into(),
-        },
+        point.direction.name().to_owned(),
         point.size.to_string(),
         point.rate_asked.map_or("max".into(), mega),
         mega(point.rate_sent),
@@ -79,11 +79,12 @@ fn row(point: &Point) -> Vec<String> {
 }
 
 fn sentence(point: &Point) -> String {
-    let way = match point.direction {
-        Direction::There => "there",
-        Direction::Back => "back",
-    };
-    let mut text = format!("{} bytes {way}: {}", point.size, point.finding);
+    let mut text = format!(
+        "{} bytes {}: {}",
+        point.size,
+        point.direction.name(),
+        point.finding
+    );
     if let Some(delay) = &point.delay {
         let _ = write!(
             text,

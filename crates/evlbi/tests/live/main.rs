@@ -5,6 +5,7 @@ mod correlate;
 mod jive5ab;
 mod namespaces;
 mod options;
+mod probe;
 mod robust;
 mod support;
 mod transport;

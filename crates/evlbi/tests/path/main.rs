@@ -1,5 +1,7 @@
 //! `evlbi path`: real kernels at the ends, cells of a plan in the middle.
 
+mod probe;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,0 +1,250 @@
+//! Whether loss is constant, comes in episodes, or in episodes that come back after the same time.
+
+use serde::Serialize;
+
+/// Runs of loss from which on anything can be told.
+const ENOUGH: u64 = 10;
+/// Windows from which on anything can be told.
+const WINDOWS: usize = 4;
+/// Loss is constant unless runs of loss differ from window to window by so many standard deviations more than by chance.
+const SURE: f64 = 5.0;
+/// Episodes come periodically when the times between their beginnings differ by no more than this part of their mean...
+const ALIKE: f64 = 0.1;
+/// ...or by a window at either end, and when there are so many of these times.
+const REPEATED: usize = 2;
+
+/// Datagrams sent and lost in a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// When it begins, in seconds.
+    pub begin: f64,
+    /// When it ends.
+    pub end: f64,
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Of these, lost.
+    pub lost: u64,
+    /// Runs of consecutive losses that begin in it: what is lost together is one event.
+    pub runs: u64,
+}
+
+/// How loss is spread over time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "pattern")]
+pub enum Pattern {
+    /// Nothing was lost.
+    None,
+    /// Too few were lost, or for too short a time, to tell.
+    Unknown,
+    /// The same at all times.
+    Constant,
+    /// At times.
+    Episodes(Episodes),
+    /// At times that come back.
+    Periodic {
+        /// Seconds from the beginning of an episode to that of the next.
+        period: f64,
+        /// The episodes.
+        #[serde(flatten)]
+        episodes: Episodes,
+    },
+}
+
+/// Times in which more is lost than in others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Episodes {
+    /// How many.
+    pub count: usize,
+    /// How long they last in seconds, in the mean.
+    pub length: f64,
+    /// Part of the datagrams that is lost in them.
+    pub loss: f64,
+    /// And outside of them.
+    pub loss_outside: f64,
+    /// Between the beginnings of the first and the last one, over the number between, in seconds; 0 of one.
+    pub apart: f64,
+}
+
+impl Pattern {
+    /// Of windows one after the other.
+    pub fn of(windows: &[Window]) -> Pattern {
+        let (sent, lost) = sums(windows.iter());
+        if lost == 0 {
+            return Pattern::None;
+        }
+        let heard: Vec<Window> = windows.iter().copied().filter(|one| one.sent > 0).collect();
+        let events: u64 = heard.iter().map(|window| window.runs).sum();
+        if heard.len() < WINDOWS || events < ENOUGH {
+            return Pattern::Unknown;
+        }
+        if is_constant(&heard, events, sent) {
+            return Pattern::Constant;
+        }
+        let threshold = threshold(&heard);
+        let is_bad = |window: &Window| rate(window) > threshold;
+        let runs: Vec<&[Window]> = heard
+            .chunk_by(|a, b| is_bad(a) == is_bad(b))
+            .filter(|run| is_bad(&run[0]))
+            .collect();
+        let begins: Vec<f64> = runs.iter().map(|run| run[0].begin).collect();
+        let lengths = runs.iter().map(|run| run[run.len() - 1].end - run[0].begin);
+        let (in_sent, in_lost) = sums(runs.iter().copied().flatten());
+        let apart = match begins.as_slice() {
+            [first, .., last] => (last - first) / (begins.len() - 1) as f64,
+            _ => 0.0,
+        };
+        let episodes = Episodes {
+            count: runs.len(),
+            length: lengths.sum::<f64>() / runs.len().max(1) as f64,
+            loss: in_lost as f64 / in_sent.max(1) as f64,
+            loss_outside: (lost - in_lost) as f64 / (sent - in_sent).max(1) as f64,
+            apart,
+        };
+        let window = heard[0].end - heard[0].begin;
+        let allowed = (ALIKE * apart).max(1.5 * window).min(apart / 3.0);
+        let steps: Vec<f64> = begins.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let are_alike = steps.iter().all(|step| (step - apart).abs() <= allowed);
+        if steps.len() >= REPEATED && are_alike {
+            Pattern::Periodic {
+                period: apart,
+                episodes,
+            }
+        } else {
+            Pattern::Episodes(episodes)
+        }
+    }
+}
+
+fn sums<'a>(windows: impl Iterator<Item = &'a Window>) -> (u64, u64) {
+    windows.fold((0, 0), |(sent, lost), window| {
+        (sent + window.sent, lost + window.lost)
+    })
+}
+
+/// Events for each datagram.
+fn rate(window: &Window) -> f64 {
+    window.runs as f64 / window.sent as f64
+}
+
+/// Whether events come as often in every window as chance lets them: their index of dispersion, which for Poisson's
+/// distribution is one.
+fn is_constant(windows: &[Window], events: u64, sent: u64) -> bool {
+    let mean = events as f64 / sent as f64;
+    let expected = |window: &Window| mean * window.sent as f64;
+    let squares = windows.iter().map(|window| {
+        let off = window.runs as f64 - expected(window);
+        off * off / expected(window)
+    });
+    let n = windows.len() as f64;
+    let rarity: f64 = windows.iter().map(|window| 1.0 / expected(window)).sum();
+    let spread = (2.0 * n + rarity).sqrt();
+    squares.sum::<f64>() - (n - 1.0) < SURE * spread
+}
+
+/// Between the windows with many events and those with few: halfway between the means of both, which it makes itself.
+fn threshold(windows: &[Window]) -> f64 {
+    let most = windows.iter().map(rate).fold(0.0, f64::max);
+    let mut threshold = most / 2.0;
+    for _ in 0..20 {
+        let mean = |is_above: bool| {
+            let side = windows
+                .iter()
+                .map(rate)
+                .filter(|rate| (*rate > threshold) == is_above);
+            let (sum, count) =
+                side.fold((0.0, 0.0), |(sum, count), rate| (sum + rate, count + 1.0));
+            sum / f64::max(count, 1.0)
+        };
+        threshold = (mean(true) + mean(false)) / 2.0;
+    }
+    threshold
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    /// So many windows of a second with 10,000 datagrams each, of which a part is lost that depends on the time.
+    fn windows(count: usize, loss: impl Fn(usize) -> f64, seed: u64) -> Vec<Window> {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        (0..count)
+            .map(|second| {
+                let chances = (0..10_000).filter(|_| random.random_bool(loss(second)));
+                let lost = chances.count() as u64;
+                Window {
+                    begin: second as f64,
+                    end: second as f64 + 1.0,
+                    sent: 10_000,
+                    lost,
+                    runs: lost,
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn constant_loss_is_constant() {
+        for seed in 0..50 {
+            let all = windows(100, |_| 0.001, seed);
+            assert_eq!(Pattern::of(&all), Pattern::Constant, "{seed}");
+        }
+        assert_eq!(Pattern::of(&windows(100, |_| 0.0, 1)), Pattern::None);
+        assert_eq!(Pattern::of(&windows(100, |_| 2e-6, 1)), Pattern::Unknown);
+        assert_eq!(Pattern::of(&windows(2, |_| 0.01, 1)), Pattern::Unknown);
+        assert_eq!(Pattern::of(&[]), Pattern::None);
+    }
+
+    #[test]
+    fn a_broken_fibre_breaks_at_times() {
+        // 5 s of 1 % loss, at odd times.
+        let times = [10, 31, 70, 85];
+        let loss =
+            |second: usize| match times.iter().any(|from| (*from..from + 5).contains(&second)) {
+                true => 0.01,
+                false => 0.0,
+            };
+        let Pattern::Episodes(all) = Pattern::of(&windows(100, loss, 3)) else {
+            panic!("no episodes");
+        };
+        assert_eq!((all.count, all.length, all.loss_outside), (4, 5.0, 0.0));
+        assert!((all.loss - 0.01).abs() < 0.001);
+    }
+
+    #[test]
+    fn what_comes_back_has_a_period() {
+        // Every 17 minutes for 12 s, seen in windows of 30 s.
+        let loss = |window: usize| match (window * 30) % 1020 < 30 {
+            true => 0.004,
+            false => 0.0,
+        };
+        let mut all = windows(480, loss, 5);
+        for window in &mut all {
+            (window.begin, window.end) = (window.begin * 30.0, window.end * 30.0);
+        }
+        let Pattern::Periodic { period, episodes } = Pattern::of(&all) else {
+            panic!("no period");
+        };
+        assert!((period - 1020.0).abs() < 1.0, "{period}");
+        assert_eq!(episodes.count, 15);
+        // A background does not hide it.
+        let loss = |second: usize| if second % 20 < 4 { 0.02 } else { 0.0005 };
+        let pattern = Pattern::of(&windows(200, loss, 5));
+        assert!(
+            matches!(pattern, Pattern::Periodic { period, episodes } if (period - 20.0).abs() < 0.1 && episodes.loss_outside > 3e-4),
+            "{pattern:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_too_odd(all in proptest::collection::vec((0u64..1000, 0u64..1000, 0u64..1000), 0..50)) {
+            let windows: Vec<Window> = all.iter().enumerate().map(|(at, (sent, lost, runs))| Window {
+                begin: at as f64, end: at as f64 + 1.0, sent: *sent, lost: *lost.min(sent), runs: *runs.min(lost),
+            }).collect();
+            let _ = Pattern::of(&windows);
+        }
+    }
+}

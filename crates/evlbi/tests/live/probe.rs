@@ -1,0 +1,731 @@
+//! Probes between two namespaces, with the kernel's own counters as the truth, and a responder under abuse.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Recv, brief, evlbi, number};
+use evlbi_core::probe::{Channel, Role, Token};
+use evlbi_net::netns::{Pair, Wire, pair_for_test};
+use evlbi_net::probe::{FromClient, FromResponder, Limits, Test, VERSION};
+use serde_json::Value;
+
+const TOKEN: &str = "a token of tests";
+
+fn exact_wire() -> Wire {
+    Wire {
+        mtu: 9000,
+        segmentation: false,
+        join: false,
+    }
+}
+
+fn respond(bind: &str, more: &[&str]) -> Recv {
+    let mut command = evlbi();
+    command
+        .args(["respond", "--bind", bind, "-v"])
+        .args(more)
+        .env("EVLBI_TOKEN", TOKEN);
+    Recv::listening(&mut command, 1)
+}
+
+/// Ends a responder, and says what it said.
+fn end(responder: Recv) -> String {
+    responder.signal("INT");
+    let ended = responder.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    ended.stderr
+}
+
+fn probe(target: SocketAddr, more: &[&str]) -> Command {
+    let mut command = evlbi();
+    command
+        .args(["probe", "udp", &target.to_string()])
+        .args(more)
+        .env("EVLBI_TOKEN", TOKEN)
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the probe starts")
+}
+
+/// The points of a probe that ends well.
+fn points(output: &Output) -> Vec<Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(result["schema"], "evlbi.probe.udp/1");
+    result["points"].as_array().expect("points").clone()
+}
+
+/// Whatever was measured, the sums hold.
+#[track_caller]
+fn assert_sums(point: &Value) {
+    let of = |name: &str| number(point, name);
+    let shown = brief(point);
+    assert_eq!(of("sent"), of("unique") + of("lost"), "{shown}");
+    assert_eq!(of("received"), of("unique") + of("duplicates"), "{shown}");
+    let parts = of("network_lost") + of("host_lost") + of("unattributed");
+    assert_eq!(of("lost"), parts, "{shown}");
+    let runs = point["loss_runs"].as_object().unwrap().iter();
+    let in_runs: u64 = runs
+        .map(|(length, count)| length.parse::<u64>().unwrap() * count.as_u64().unwrap())
+        .sum();
+    assert_eq!(of("lost"), in_runs, "{shown}");
+}
+
+/// A responder in the far namespace, and a probe from the near one.
+fn between(pair: &Pair, far: &[&str], near: &[&str]) -> Vec<Value> {
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, far)).unwrap();
+    let address = responder.address();
+    let output = pair
+        .near
+        .namespace
+        .run(|| run(&mut probe(address, near)))
+        .unwrap();
+    end(responder);
+    points(&output)
+}
+
+/// Drops one in a thousand of a stream's datagrams, and nothing of the control connection and the round trips; says so
+/// when that cannot be done here.
+#[must_use]
+fn drop_one_in_a_thousand(pair: &Pair) -> bool {
+    // Data datagrams begin with EVPD.
+    let rule =
+        "add rule ip t c meta l4proto udp @th,64,32 0x45565044 numgen inc mod 1000 0 counter drop";
+    for command in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        rule,
+    ] {
+        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
+            eprintln!("skipped: {error}");
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn one_in_a_thousand_is_lost_in_the_network() {
+    let test = "probe::one_in_a_thousand_is_lost_in_the_network";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !drop_one_in_a_thousand(&pair) {
+        return;
+    }
+    let near = [
+        "--rate", "100M", "--size", "1000", "--count", "20000", "--json",
+    ];
+    let points = between(&pair, &[], &near);
+    let point = &points[0];
+    assert_sums(point);
+    let rules = pair
+        .far
+        .namespace
+        .command("nft", &["list", "table", "ip", "t"]);
+    let rules = rules.unwrap();
+    assert!(rules.contains("packets 20 "), "{rules}");
+    for (name, count) in [
+        ("sent", 20_000),
+        ("lost", 20),
+        ("network_lost", 20),
+        ("host_lost", 0),
+    ] {
+        assert_eq!(number(point, name), count, "{}", brief(point));
+    }
+    assert_eq!(point["loss_runs"], serde_json::json!({"1": 20}));
+    assert_eq!(point["loss_distances"], serde_json::json!({"1000": 19}));
+    // The rule drops the very first, which only the sender can tell.
+    assert_eq!(number(&point["intervals"][0], "first"), 0);
+    let finding = point["finding"].as_str().unwrap();
+    assert!(
+        finding.contains("all in the network") && finding.contains("one every 1,000"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn what_the_socket_drops_is_the_hosts() {
+    let test = "probe::what_the_socket_drops_is_the_hosts";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let no_room = || {
+        let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
+        counters.unwrap().unwrap().udp.receive_buffer_errors
+    };
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let address = responder.address();
+    let near = [
+        "--rate",
+        "20M",
+        "--size",
+        "1024",
+        "--duration",
+        "3s",
+        "--buffer",
+        "200k",
+        "--json",
+    ];
+    let output = std::thread::scope(|scope| {
+        let probing = scope.spawn(|| {
+            let run = || run(&mut probe(address, &near));
+            pair.near.namespace.run(run).unwrap()
+        });
+        // The responder sleeps once the stream flows, until its buffer has overflown.
+        let received = || {
+            let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
+            counters.unwrap().unwrap().udp.in_datagrams
+        };
+        while received() < 500 && !probing.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        responder.signal("STOP");
+        while no_room() < 200 && !probing.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        responder.signal("CONT");
+        probing.join().unwrap()
+    });
+    end(responder);
+    let point = &points(&output)[0];
+    assert_sums(point);
+    let lost = no_room();
+    assert!(lost >= 200, "{}", brief(point));
+    for (name, count) in [("lost", lost), ("host_lost", lost), ("network_lost", 0)] {
+        assert_eq!(number(point, name), count, "{}", brief(point));
+    }
+    assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
+    assert_eq!(
+        number(
+            &point["receiver"]["host"]["change"]["udp"],
+            "receive_buffer_errors"
+        ),
+        lost
+    );
+    let finding = point["finding"].as_str().unwrap();
+    assert!(
+        finding.contains("all in the receiving socket's buffer"),
+        "{finding}"
+    );
+}
+
+/// A token bucket at the sending host's card lets too little through: its queue overflows in that host.
+#[test]
+fn a_full_queue_before_the_card_is_the_senders() {
+    let test = "probe::a_full_queue_before_the_card_is_the_senders";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let device = pair
+        .near
+        .namespace
+        .run(|| evlbi_net::udp::interface_of(pair.near.v4.into()))
+        .unwrap()
+        .unwrap();
+    let bucket = [
+        "qdisc", "add", "dev", &device, "root", "tbf", "rate", "50mbit", "burst", "20kb", "limit",
+        "100kb",
+    ];
+    if let Err(error) = pair.near.namespace.command("tc", &bucket) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let near = [
+        "--rate",
+        "100M",
+        "--size",
+        "1200",
+        "--duration",
+        "1s",
+        "--json",
+    ];
+    let point = &between(&pair, &[], &near)[0];
+    assert_sums(point);
+    assert!(number(point, "lost") > 1000, "{}", brief(point));
+    assert_eq!(
+        number(&point["attribution"], "sender_host"),
+        number(point, "lost")
+    );
+    // And what came through came at the rate of the bucket, which reckons with the Ethernet header.
+    let rate = point["rate_received"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
+    assert!((rate / 50e6 - 1.0).abs() < 0.02, "{rate}");
+}
+
+#[test]
+fn both_ways_in_every_shape() {
+    let test = "probe::both_ways_in_every_shape";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let near = [
+        "--size",
+        "32,1472,8972",
+        "--spacing",
+        "100us,500us",
+        "--count",
+        "300",
+        "--both",
+        "--json",
+    ];
+    let points = between(&pair, &[], &near);
+    assert_eq!(points.len(), 3 * 2 * 2);
+    for point in &points {
+        assert_sums(point);
+        assert_eq!((number(point, "sent"), number(point, "lost")), (300, 0));
+        let asked = point["spacing_asked"].as_f64().unwrap();
+        assert_eq!(number(&point["departures"], "count"), 299);
+        // Never sooner than asked, but for 2 % by which a late one is caught up.
+        assert!(number(&point["departures"], "min") as f64 >= asked * 0.97);
+        let wire = 1.0 + 66.0 / number(point, "size") as f64;
+        let ratio =
+            point["wire_rate_sent"].as_f64().unwrap() / point["rate_sent"].as_f64().unwrap();
+        assert!((ratio - wire).abs() < 1e-9);
+    }
+    let ways: Vec<&str> = points
+        .iter()
+        .map(|point| point["direction"].as_str().unwrap())
+        .collect();
+    assert_eq!(ways[..2], ["there", "back"]);
+    // Trains, back, over IPv6.
+    let bind = format!("[{}]:0", pair.far.v6);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let near = [
+        "--size",
+        "1000",
+        "--spacing",
+        "1ms",
+        "--burst",
+        "20",
+        "--count",
+        "1000",
+        "--reverse",
+        "--json",
+        "--dscp",
+        "46",
+    ];
+    let address = responder.address();
+    let output = pair
+        .near
+        .namespace
+        .run(|| run(&mut probe(address, &near)))
+        .unwrap();
+    end(responder);
+    let points = self::points(&output);
+    assert_sums(&points[0]);
+    assert_eq!(
+        (number(&points[0], "sent"), number(&points[0], "lost")),
+        (1000, 0)
+    );
+    assert_eq!(number(&points[0]["departures"], "count"), 49);
+    let wire =
+        points[0]["wire_rate_sent"].as_f64().unwrap() / points[0]["rate_sent"].as_f64().unwrap();
+    assert!((wire - 1.086).abs() < 1e-9);
+}
+
+/// What is written for other programs and for people to look at.
+#[test]
+fn results_go_where_they_are_wanted() {
+    let room = tempfile::tempdir().unwrap();
+    let file = |name: &str| room.path().join(name).to_str().unwrap().to_owned();
+    let responder = respond("127.0.0.1:0", &[]);
+    let [svg, png, html, records, losses] =
+        ["a.svg", "a.png", "a.html", "records.csv", "losses.csv"].map(file);
+    let more = [
+        "--size",
+        "200",
+        "--spacing",
+        "50us..150us:50us",
+        "--count",
+        "400",
+        "--format",
+        "udpmon",
+        "--plot",
+        &svg,
+        "--plot",
+        &png,
+        "--plot",
+        &html,
+        "--records",
+        &records,
+        "--losses",
+        &losses,
+        "--skip",
+        "100",
+        "--limit",
+        "50",
+    ];
+    let output = run(&mut probe(responder.address(), &more));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.trim_end_matches(';').split("; ").collect())
+        .collect();
+    assert_eq!(rows.len(), 4);
+    assert_eq!(
+        rows[0][..8],
+        [
+            "pkt len",
+            "num_sent",
+            "inter-pkt_time us",
+            "send_user_data_rate Mbit",
+            "num_recv",
+            "num_lost",
+            "num_badorder",
+            "%lost"
+        ]
+    );
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+    assert_eq!(rows[2][..3], ["200", "400", "100.000"]);
+    assert_eq!(rows[2][4..8], ["400", "0", "0", "0.000000"]);
+    for picture in [&svg, &html] {
+        let text = std::fs::read_to_string(picture).unwrap();
+        assert!(text.contains("times between arrivals"), "{picture}");
+    }
+    assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    let records = std::fs::read_to_string(&records).unwrap();
+    let lines: Vec<&str> = records.lines().collect();
+    assert_eq!(lines.len(), 1 + 3 * 50);
+    assert!(
+        lines[1].starts_with("0,there,100,") && lines[2].starts_with("0,there,101,"),
+        "{}",
+        lines[1]
+    );
+    let again = run(&mut probe(
+        responder.address(),
+        &["--rate", "1M", "--plot", &svg],
+    ));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
+    let more = ["--rate", "10M", "--count", "500", "--format", "pscheduler"];
+    let output = run(&mut probe(responder.address(), &more));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let stream = &result["summary"]["streams"][0];
+    assert_eq!((number(stream, "sent"), number(stream, "lost")), (500, 0));
+    assert!(stream["throughput-bits"].as_f64().unwrap() > 0.0);
+    end(responder);
+}
+
+/// A clock that is an hour ahead is found to be, within what is said of it.
+#[test]
+fn a_far_clock_is_found_out() {
+    let responder = respond("127.0.0.1:0", &["--shift-clock=-3600.25"]);
+    let output = run(&mut probe(
+        responder.address(),
+        &["--rate", "10M", "--count", "200", "--both", "--json"],
+    ));
+    end(responder);
+    let points = points(&output);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let clock = &result["clock"];
+    let off = clock["offset"].as_f64().unwrap() + 3600.25e9;
+    assert!(
+        off.abs() <= clock["error"].as_f64().unwrap(),
+        "{off} {clock}"
+    );
+    for point in &points {
+        let delay = &point["delay"];
+        let error = delay["error"].as_f64().unwrap();
+        let median = delay["median"].as_f64().unwrap();
+        assert!(median > -error && median < 1e8, "{delay}");
+    }
+}
+
+#[test]
+fn what_is_not_allowed_is_refused_with_the_reason() {
+    let limits = [
+        "--max-rate",
+        "100M",
+        "--max-duration",
+        "2s",
+        "--max-tests",
+        "1",
+    ];
+    let responder = respond("127.0.0.1:0", &limits);
+    let address = responder.address();
+    for (more, said) in [
+        (&["--rate", "99M", "--duration", "1s"][..], "--max-rate"),
+        (&["--spacing", "0", "--duration", "1s"], "--max-rate"),
+        (&["--rate", "10M", "--duration", "3s"], "--max-duration"),
+        (&["--rate", "10M", "--token", "another"], "token"),
+        (&["--rate", "10M", "--size", "16"], "32 to 65507"),
+        (&["--rate", "10M", "--plot", "a.gif"], ".svg, .png or .html"),
+        (&["--size", "1472"], "--rate"),
+        (&["--rate", "10M", "--bind", "192.0.2.1"], "192.0.2.1"),
+    ] {
+        let output = run(&mut probe(address, more));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains(said),
+            "{more:?}: {stderr}"
+        );
+    }
+    // One test at once: the second waits for the first, or is refused where it will not wait.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            run(&mut probe(
+                address,
+                &["--rate", "1M", "--duration", "2s", "--json"],
+            ))
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        let refused = run(&mut probe(
+            address,
+            &["--rate", "1M", "--count", "10", "--wait", "0s"],
+        ));
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && stderr.contains("1 tests"),
+            "{stderr}"
+        );
+        let waited = run(&mut probe(
+            address,
+            &["--rate", "1M", "--count", "10", "--json"],
+        ));
+        assert_eq!(number(&points(&waited)[0], "lost"), 0);
+        points(&first.join().unwrap());
+    });
+    let said = end(responder);
+    assert!(
+        said.contains("wrong token") && !said.contains("another"),
+        "{said}"
+    );
+    let nobody = run(&mut probe(address, &["--rate", "1M"]));
+    let stderr = String::from_utf8_lossy(&nobody.stderr);
+    assert!(stderr.contains("evlbi respond"), "{stderr}");
+}
+
+/// A client that does as it likes.
+struct Rogue {
+    stream: TcpStream,
+    channel: Channel,
+}
+
+impl Rogue {
+    fn connect(address: SocketAddr) -> Rogue {
+        let stream = TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        Rogue {
+            stream,
+            channel: Channel::new(Role::Client, 1 << 20),
+        }
+    }
+
+    fn send(&mut self, message: &FromClient) -> Vec<u8> {
+        let bytes = self
+            .channel
+            .seal(&serde_json::to_vec(message).unwrap())
+            .unwrap();
+        self.stream.write_all(&bytes).unwrap();
+        bytes
+    }
+
+    /// The next message; none when the connection was closed.
+    fn receive(&mut self) -> Option<FromResponder> {
+        loop {
+            if let Some(message) = self.channel.next_message().unwrap() {
+                return Some(serde_json::from_slice(&message).unwrap());
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.channel.feed(&bytes[..count]),
+            }
+        }
+    }
+
+    /// Shows that it knows the token; what it said, and its limits.
+    fn log_in(&mut self) -> (Vec<u8>, Limits) {
+        let Some(FromResponder::Hello { nonce: theirs, .. }) = self.receive() else {
+            panic!("no hello");
+        };
+        let ours = [7; 16];
+        let token = Token::from(TOKEN);
+        let proof = self.send(&FromClient::Proof {
+            version: VERSION,
+            nonce: ours,
+            proof: Channel::proof(&token, [&theirs, &ours]),
+        });
+        self.channel.secure(&token, [&theirs, &ours], 1 << 20);
+        match self.receive() {
+            Some(FromResponder::Welcome { limits }) => (proof, limits),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The next honest test works.
+#[track_caller]
+fn assert_works(address: SocketAddr) {
+    let output = run(&mut probe(
+        address,
+        &["--rate", "10M", "--count", "100", "--json"],
+    ));
+    assert_eq!(number(&points(&output)[0], "lost"), 0);
+}
+
+#[test]
+fn a_responder_survives_strangers() {
+    let responder = respond("127.0.0.1:0", &["--max-rate", "100M"]);
+    let address = responder.address();
+    // Garbage, at once and as a length that never ends.
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0xff; 5000],
+        &[0, 0, 3, 0, b'{'],
+        &[0, 0, 0, 2, b'{', b'}'],
+    ] {
+        let mut stranger = TcpStream::connect(address).unwrap();
+        let _ = stranger.write_all(garbage);
+    }
+    // What somebody else said to prove that he knows the token.
+    let mut honest = Rogue::connect(address);
+    let (proof, _) = honest.log_in();
+    let mut thief = Rogue::connect(address);
+    assert!(matches!(thief.receive(), Some(FromResponder::Hello { .. })));
+    thief.stream.write_all(&proof).unwrap();
+    match thief.receive() {
+        Some(FromResponder::Refused { reason }) => assert!(reason.contains("token"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    // A message that was sealed once is not taken again.
+    let sealed = honest.send(&FromClient::Alive { unique: 0 });
+    honest.stream.write_all(&sealed).unwrap();
+    assert!(honest.receive().is_none());
+    // A thousand who say nothing.
+    let silent: Vec<TcpStream> = (0..1000)
+        .filter_map(|_| TcpStream::connect(address).ok())
+        .collect();
+    assert!(silent.len() > 500, "{}", silent.len());
+    assert_works(address);
+    drop(silent);
+    assert_works(address);
+    let said = end(responder);
+    assert!(
+        said.contains("refused") || said.contains("closed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_nothing_behind() {
+    let responder = respond("127.0.0.1:0", &["--max-rate", "100M", "--max-tests", "1"]);
+    let address = responder.address();
+    // Killed in the midst of a stream towards it.
+    let mut child = probe(
+        address,
+        &["--rate", "50M", "--duration", "60s", "--reverse"],
+    )
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()
+    .unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begun = Instant::now();
+    assert_works(address);
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "its test was not ended"
+    );
+    // Gone after it asked for a test, and more than is allowed, by a client that does not look.
+    let mut rogue = Rogue::connect(address);
+    let (_, limits) = rogue.log_in();
+    assert_eq!(limits.tests, 1);
+    let back = serde_json::json!({"size": 1472, "spacing": {"nanoseconds": 0}, "burst": 1, "count": u64::MAX});
+    let test = Test {
+        back: Some(serde_json::from_value(back).unwrap()),
+        most_time: evlbi_core::time::Nanos::SECOND,
+        ..Test::default()
+    };
+    rogue.send(&FromClient::Open(Box::new(test.clone())));
+    match rogue.receive() {
+        Some(FromResponder::Refused { reason }) => {
+            assert!(reason.contains("--max-rate"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    rogue.send(&FromClient::Open(Box::new(Test { back: None, ..test })));
+    assert!(matches!(
+        rogue.receive(),
+        Some(FromResponder::Opened { .. })
+    ));
+    drop(rogue);
+    assert_works(address);
+    end(responder);
+}
+
+/// Nothing listens for datagrams at the far end any more: the sender stops by itself.
+#[test]
+fn a_stream_that_nobody_gets_is_stopped() {
+    let test = "probe::a_stream_that_nobody_gets_is_stopped";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    for command in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        "add rule ip t c meta l4proto udp drop",
+    ] {
+        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let address = responder.address();
+    let ask = |more: &[&str]| {
+        pair.near
+            .namespace
+            .run(|| run(&mut probe(address, more)))
+            .unwrap()
+    };
+    let output = ask(&["--rate", "1M", "--duration", "60s", "--json"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("circuit breaker"),
+        "{stderr}"
+    );
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let point = &result["points"][0];
+    assert_sums(point);
+    assert_eq!(number(point, "lost"), number(point, "sent"));
+    let output = ask(&["--rate", "1M", "--reverse"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("firewall"),
+        "{stderr}"
+    );
+    end(responder);
+}
+
+#[test]
+fn files_that_cannot_be_written_are_named_first() {
+    let more = ["--rate", "1M", "--records", "/nowhere/at/all.csv"];
+    let responder = respond("127.0.0.1:0", &[]);
+    let output = run(&mut probe(responder.address(), &more));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("/nowhere/at/all.csv"),
+        "{stderr}"
+    );
+    assert!(!Path::new("/nowhere").exists());
+    end(responder);
+}

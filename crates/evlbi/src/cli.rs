@@ -15,7 +15,10 @@ use evlbi_core::shed::{Policy, Replace};
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
-pub use self::probe::{ProbeCommand, ProbeFormat, ProbeUdpArgs, RespondArgs, TargetArgs};
+pub use self::probe::{
+    LatencyFormat, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs, ProbeUdpArgs,
+    RespondArgs, TargetArgs,
+};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;

@@ -51,6 +51,10 @@ pub enum ProbeCommand {
     /// Throughput, loss and where, reordering, jitter, against the size of datagrams and their spacing
     #[command(after_help = HELP)]
     Udp(Box<ProbeUdpArgs>),
+    /// Round trips and one-way delays against the length of the messages, and how the far clock lies
+    Latency(ProbeLatencyArgs),
+    /// The highest rate at which nothing is lost
+    Capacity(ProbeCapacityArgs),
 }
 
 /// Where the far end is.
@@ -138,6 +142,83 @@ pub struct ProbeUdpArgs {
     /// Overwrite files that exist
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Args)]
+pub struct ProbeLatencyArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// UDP payload of the messages in bytes: one or several
+    #[arg(long, value_name = "BYTES,...", default_value = "64")]
+    pub size: Sizes,
+    /// Requests of each length
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub count: u64,
+    /// Time from one request to the next
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration)]
+    pub interval: Duration,
+    /// How long a reply is waited for
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    pub loss_timeout: Duration,
+    /// Width of the bins of histograms
+    #[arg(long, value_name = "TIME", default_value = "1us", value_parser = units::duration)]
+    pub bins: Duration,
+    /// Draw the result here: .svg, .png or .html; `-` draws it on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = LatencyFormat::Table)]
+    pub format: LatencyFormat,
+    /// Print one JSON object on standard output
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LatencyFormat {
+    /// Columns for people
+    Table,
+    /// JSON as pScheduler's latency tests give it
+    Pscheduler,
+}
+
+#[derive(Args)]
+pub struct ProbeCapacityArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// UDP payload of the datagrams in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1472)]
+    pub size: usize,
+    /// Datagrams back to back
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub burst: u32,
+    /// Lowest rate of UDP payload that is of interest
+    #[arg(long, value_name = "RATE", default_value = "1M")]
+    pub lowest: BitRate,
+    /// Highest rate of UDP payload that is of interest: what is tried first
+    #[arg(long, value_name = "RATE", default_value = "10G")]
+    pub highest: BitRate,
+    /// Length of a trial (RFC 2544 asks for 60 s)
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration)]
+    pub duration: Duration,
+    /// Part of the datagrams that may be lost
+    #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = units::fraction)]
+    pub loss: f64,
+    /// How close the search comes
+    #[arg(long, value_name = "FRACTION", default_value = "1%", value_parser = units::fraction)]
+    pub precision: f64,
+    /// How often a rate must pass
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub confirm: u32,
+    /// From the far end to here
+    #[arg(long)]
+    pub reverse: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,51 +1,13 @@
 //! Pictures of the points: rates and loss against what was asked, and times between arrivals.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, bail};
-
-use super::ProbeUdp;
 use super::point::Point;
+use super::udp::ProbeUdp;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// Points whose times between arrivals are drawn.
-const MOST_HISTOGRAMS: usize = 7;
-/// Width and height of a picture on a terminal.
-const TERMINAL: (usize, usize) = (100, 60);
-
-/// Whether a picture goes to the terminal.
-pub fn is_terminal(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// Says early that a picture cannot be drawn.
-pub fn check(path: &Path) -> Result<()> {
-    let ending = path.extension().and_then(|ending| ending.to_str());
-    if !is_terminal(path) && !matches!(ending, Some("svg" | "png" | "html")) {
-        bail!(
-            "cannot draw {}: a picture ends in .svg, .png or .html, or is - for the terminal",
-            path.display()
-        );
-    }
-    Ok(())
-}
-
-/// Draws the points.
-pub fn write(result: &ProbeUdp, path: &Path) -> Result<()> {
-    let figure = figure(result);
-    if is_terminal(path) {
-        eprintln!("{}", figure.text(TERMINAL.0, TERMINAL.1));
-        return Ok(());
-    }
-    let bytes = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("svg") => figure.svg()?.into_bytes(),
-        Some("png") => figure.png()?,
-        _ => html(&figure, result)?.into_bytes(),
-    };
-    super::write(path, &bytes)
-}
-
-fn figure(result: &ProbeUdp) -> Figure {
+pub const MOST_HISTOGRAMS: usize = 7;
+/// The points of a sweep.
+pub fn figure(result: &ProbeUdp) -> Figure {
     let points = &result.points;
     let mut panels = Vec::new();
     if let Some(sweep) = Sweep::of(points) {
@@ -194,23 +156,4 @@ fn histogram(points: &[Point]) -> Panel {
         },
         series: series.collect(),
     }
-}
-
-/// The picture and the table on one page that needs nothing else.
-fn html(figure: &Figure, result: &ProbeUdp) -> Result<String> {
-    let json = serde_json::to_string(result).context("cannot write the result as JSON")?;
-    let escape = |text: &str| {
-        text.replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;")
-    };
-    Ok(format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
-         <body style=\"font-family:sans-serif\">\n{svg}\n<pre>{table}</pre>\n\
-         <script type=\"application/json\" id=\"result\">{json}</script>\n</body></html>\n",
-        title = escape(&figure.title),
-        svg = figure.svg()?,
-        table = escape(&super::show::table(result)),
-        json = json.replace("</", "<\\/"),
-    ))
 }

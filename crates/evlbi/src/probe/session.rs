@@ -63,6 +63,8 @@ pub struct Ends {
     pub peer: SocketAddr,
     /// Round trips before and after the streams.
     pub clock: Vec<RoundTrip>,
+    /// Requests that left, of those that were measured.
+    pub requests: u64,
     /// Why it ended before its time.
     pub stopped: Option<String>,
 }
@@ -163,6 +165,7 @@ impl Session {
             (None, None) => {}
         }
         let stopped = self.watch(&mut work, test, requests, interrupted, show)?;
+        let requests = requests.map_or(0, |_| work.used());
         self.look_at_clock(&mut work, &mut clock)?;
         let sent = work.departed().cloned().map(Box::new);
         self.control.send(&FromClient::Over { sent })?;
@@ -179,6 +182,7 @@ impl Session {
             there,
             peer,
             clock,
+            requests,
             stopped,
         })
     }

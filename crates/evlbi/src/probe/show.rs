@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use evlbi_core::probe::Summary;
+use evlbi_core::probe::{ClockFit, Summary};
 use evlbi_net::host::{Core, Counters, Interface};
 use serde_json::{Value, json};
 
-use super::ProbeUdp;
 use super::point::{Direction, Point};
+use super::udp::ProbeUdp;
 use crate::units::{show_count, show_seconds};
 
 /// Columns for people, with a sentence for each point and what the clocks are.
@@ -44,15 +44,23 @@ pub fn table(result: &ProbeUdp) -> String {
         let _ = writeln!(text, "{finding}");
     }
     if let Some(clock) = &result.clock {
-        let _ = write!(
-            text,
-            "the far clock is {} ahead, +- {} if the shortest ways there and back are alike, +- {} whatever they are",
-            show_seconds(clock.offset * 1e-9),
-            show_seconds(clock.error_if_symmetric * 1e-9),
-            show_seconds(clock.error * 1e-9),
-        );
+        let _ = write!(text, "{}", self::clock(clock));
     }
     text.trim_end().to_owned()
+}
+
+/// How the far clock lies, in a sentence.
+pub fn clock(clock: &ClockFit) -> String {
+    let skew = match clock.skew {
+        0.0 => String::new(),
+        skew => format!(", gains {:.3} us a second", skew * 1e6),
+    };
+    format!(
+        "the far clock is {} ahead{skew}: +- {} if the shortest ways there and back are alike, +- {} whatever they are",
+        show_seconds(clock.offset * 1e-9),
+        show_seconds(clock.error_if_symmetric * 1e-9),
+        show_seconds(clock.error * 1e-9),
+    )
 }
 
 fn row(point: &Point) -> Vec<String> {

@@ -1,15 +1,14 @@
-//! Probes between two namespaces, with the kernel's own counters as the truth, and a responder under abuse.
+//! Probes between two namespaces, with the kernel's own counters as the truth.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod abuse;
+
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{Recv, brief, evlbi, number};
-use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_net::netns::{Pair, Wire, pair_for_test};
-use evlbi_net::probe::{FromClient, FromResponder, Limits, Test, VERSION};
 use serde_json::Value;
 
 const TOKEN: &str = "a token of tests";
@@ -40,9 +39,13 @@ fn end(responder: Recv) -> String {
 }
 
 fn probe(target: SocketAddr, more: &[&str]) -> Command {
+    probe_of("udp", target, more)
+}
+
+fn probe_of(kind: &str, target: SocketAddr, more: &[&str]) -> Command {
     let mut command = evlbi();
     command
-        .args(["probe", "udp", &target.to_string()])
+        .args(["probe", kind, &target.to_string()])
         .args(more)
         .env("EVLBI_TOKEN", TOKEN)
         .stdin(Stdio::null());
@@ -219,6 +222,25 @@ fn what_the_socket_drops_is_the_hosts() {
     );
 }
 
+/// Puts a token bucket before the near card; says so when that cannot be done here.
+#[must_use]
+fn set_bucket(pair: &Pair, rate: &str) -> bool {
+    let device = pair
+        .near
+        .namespace
+        .run(|| evlbi_net::udp::interface_of(pair.near.v4.into()));
+    let device = device.unwrap().unwrap();
+    let bucket = [
+        "qdisc", "add", "dev", &device, "root", "tbf", "rate", rate, "burst", "20kb", "limit",
+        "100kb",
+    ];
+    let set = pair.near.namespace.command("tc", &bucket);
+    if let Err(error) = &set {
+        eprintln!("skipped: {error}");
+    }
+    set.is_ok()
+}
+
 /// A token bucket at the sending host's card lets too little through: its queue overflows in that host.
 #[test]
 fn a_full_queue_before_the_card_is_the_senders() {
@@ -226,18 +248,7 @@ fn a_full_queue_before_the_card_is_the_senders() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    let device = pair
-        .near
-        .namespace
-        .run(|| evlbi_net::udp::interface_of(pair.near.v4.into()))
-        .unwrap()
-        .unwrap();
-    let bucket = [
-        "qdisc", "add", "dev", &device, "root", "tbf", "rate", "50mbit", "burst", "20kb", "limit",
-        "100kb",
-    ];
-    if let Err(error) = pair.near.namespace.command("tc", &bucket) {
-        eprintln!("skipped: {error}");
+    if !set_bucket(&pair, "50mbit") {
         return;
     }
     let near = [
@@ -259,6 +270,143 @@ fn a_full_queue_before_the_card_is_the_senders() {
     // And what came through came at the rate of the bucket, which reckons with the Ethernet header.
     let rate = point["rate_received"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
     assert!((rate / 50e6 - 1.0).abs() < 0.02, "{rate}");
+}
+
+/// The same bucket, found again by search; and no rate that is asked for is called a capacity if its sender did not reach
+/// it.
+#[test]
+fn the_rate_of_a_bucket_is_found_again() {
+    let test = "probe::the_rate_of_a_bucket_is_found_again";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !set_bucket(&pair, "50mbit") {
+        return;
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let address = responder.address();
+    let more = [
+        "--size",
+        "1200",
+        "--lowest",
+        "10M",
+        "--highest",
+        "200M",
+        "--duration",
+        "1s",
+        "--precision",
+        "3%",
+        "--confirm",
+        "1",
+        "--json",
+    ];
+    let output = pair
+        .near
+        .namespace
+        .run(|| run(&mut probe_of("capacity", address, &more)))
+        .unwrap();
+    end(responder);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rate = result["rate"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
+    assert!(
+        (0.94..1.03).contains(&(rate / 50e6)),
+        "{rate} {}",
+        result["finding"]
+    );
+    let failed = result["trials"].as_array().unwrap().iter();
+    let failed: Vec<&str> = failed
+        .filter(|trial| trial["passed"] == false)
+        .map(|trial| trial["point"]["finding"].as_str().unwrap())
+        .collect();
+    assert!(failed[0].contains("all in the sending host"), "{failed:?}");
+    let sent: u64 = number(&result, "datagrams");
+    let bound = result["loss_bound"].as_f64().unwrap() * sent as f64;
+    assert!((bound - 2.9957).abs() < 1e-3, "{bound}");
+}
+
+#[test]
+fn round_trips_are_counted() {
+    let test = "probe::round_trips_are_counted";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    // Requests begin with EVPQ; those of a hundred bytes lose each tenth.
+    let rule = "add rule ip t c meta l4proto udp udp length 108 @th,64,32 0x45565051 numgen inc mod 10 0 counter drop";
+    for command in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        rule,
+    ] {
+        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair
+        .far
+        .namespace
+        .run(|| respond(&bind, &["--shift-clock=-7.5"]))
+        .unwrap();
+    let address = responder.address();
+    let more = [
+        "--size",
+        "100,1000",
+        "--count",
+        "200",
+        "--interval",
+        "1ms",
+        "--json",
+    ];
+    let ask = |more: &[&str]| {
+        pair.near
+            .namespace
+            .run(|| run(&mut probe_of("latency", address, more)))
+            .unwrap()
+    };
+    let output = ask(&more);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let shown: Vec<[u64; 3]> = result["points"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|point| ["sent", "received", "lost"].map(|name| number(point, name)))
+        .collect();
+    assert_eq!(shown, [[200, 180, 20], [200, 200, 0]]);
+    let clock = &result["clock"];
+    let off = clock["offset"].as_f64().unwrap() + 7.5e9;
+    assert!(
+        off.abs() <= clock["error"].as_f64().unwrap(),
+        "{off} {clock}"
+    );
+    let output = ask(&["--count", "20", "--format", "pscheduler"]);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (
+            number(&result, "packets-sent"),
+            number(&result, "packets-received")
+        ),
+        (20, 20)
+    );
+    let buckets = result["histogram-latency"].as_object().unwrap().values();
+    assert_eq!(
+        buckets.map(|count| count.as_u64().unwrap()).sum::<u64>(),
+        20
+    );
+    let said = ask(&["--size", "40"]);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("too short"));
+    end(responder);
 }
 
 #[test]
@@ -442,233 +590,6 @@ fn a_far_clock_is_found_out() {
         let median = delay["median"].as_f64().unwrap();
         assert!(median > -error && median < 1e8, "{delay}");
     }
-}
-
-#[test]
-fn what_is_not_allowed_is_refused_with_the_reason() {
-    let limits = [
-        "--max-rate",
-        "100M",
-        "--max-duration",
-        "2s",
-        "--max-tests",
-        "1",
-    ];
-    let responder = respond("127.0.0.1:0", &limits);
-    let address = responder.address();
-    for (more, said) in [
-        (&["--rate", "99M", "--duration", "1s"][..], "--max-rate"),
-        (&["--spacing", "0", "--duration", "1s"], "--max-rate"),
-        (&["--rate", "10M", "--duration", "3s"], "--max-duration"),
-        (&["--rate", "10M", "--token", "another"], "token"),
-        (&["--rate", "10M", "--size", "16"], "32 to 65507"),
-        (&["--rate", "10M", "--plot", "a.gif"], ".svg, .png or .html"),
-        (&["--size", "1472"], "--rate"),
-        (&["--rate", "10M", "--bind", "192.0.2.1"], "192.0.2.1"),
-    ] {
-        let output = run(&mut probe(address, more));
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && stderr.contains(said),
-            "{more:?}: {stderr}"
-        );
-    }
-    // One test at once: the second waits for the first, or is refused where it will not wait.
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| {
-            run(&mut probe(
-                address,
-                &["--rate", "1M", "--duration", "2s", "--json"],
-            ))
-        });
-        std::thread::sleep(Duration::from_millis(700));
-        let refused = run(&mut probe(
-            address,
-            &["--rate", "1M", "--count", "10", "--wait", "0s"],
-        ));
-        let stderr = String::from_utf8_lossy(&refused.stderr);
-        assert!(
-            !refused.status.success() && stderr.contains("1 tests"),
-            "{stderr}"
-        );
-        let waited = run(&mut probe(
-            address,
-            &["--rate", "1M", "--count", "10", "--json"],
-        ));
-        assert_eq!(number(&points(&waited)[0], "lost"), 0);
-        points(&first.join().unwrap());
-    });
-    let said = end(responder);
-    assert!(
-        said.contains("wrong token") && !said.contains("another"),
-        "{said}"
-    );
-    let nobody = run(&mut probe(address, &["--rate", "1M"]));
-    let stderr = String::from_utf8_lossy(&nobody.stderr);
-    assert!(stderr.contains("evlbi respond"), "{stderr}");
-}
-
-/// A client that does as it likes.
-struct Rogue {
-    stream: TcpStream,
-    channel: Channel,
-}
-
-impl Rogue {
-    fn connect(address: SocketAddr) -> Rogue {
-        let stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
-        Rogue {
-            stream,
-            channel: Channel::new(Role::Client, 1 << 20),
-        }
-    }
-
-    fn send(&mut self, message: &FromClient) -> Vec<u8> {
-        let bytes = self
-            .channel
-            .seal(&serde_json::to_vec(message).unwrap())
-            .unwrap();
-        self.stream.write_all(&bytes).unwrap();
-        bytes
-    }
-
-    /// The next message; none when the connection was closed.
-    fn receive(&mut self) -> Option<FromResponder> {
-        loop {
-            if let Some(message) = self.channel.next_message().unwrap() {
-                return Some(serde_json::from_slice(&message).unwrap());
-            }
-            let mut bytes = [0; 4096];
-            match self.stream.read(&mut bytes) {
-                Ok(0) | Err(_) => return None,
-                Ok(count) => self.channel.feed(&bytes[..count]),
-            }
-        }
-    }
-
-    /// Shows that it knows the token; what it said, and its limits.
-    fn log_in(&mut self) -> (Vec<u8>, Limits) {
-        let Some(FromResponder::Hello { nonce: theirs, .. }) = self.receive() else {
-            panic!("no hello");
-        };
-        let ours = [7; 16];
-        let token = Token::from(TOKEN);
-        let proof = self.send(&FromClient::Proof {
-            version: VERSION,
-            nonce: ours,
-            proof: Channel::proof(&token, [&theirs, &ours]),
-        });
-        self.channel.secure(&token, [&theirs, &ours], 1 << 20);
-        match self.receive() {
-            Some(FromResponder::Welcome { limits }) => (proof, limits),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-/// The next honest test works.
-#[track_caller]
-fn assert_works(address: SocketAddr) {
-    let output = run(&mut probe(
-        address,
-        &["--rate", "10M", "--count", "100", "--json"],
-    ));
-    assert_eq!(number(&points(&output)[0], "lost"), 0);
-}
-
-#[test]
-fn a_responder_survives_strangers() {
-    let responder = respond("127.0.0.1:0", &["--max-rate", "100M"]);
-    let address = responder.address();
-    // Garbage, at once and as a length that never ends.
-    for garbage in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        &[0xff; 5000],
-        &[0, 0, 3, 0, b'{'],
-        &[0, 0, 0, 2, b'{', b'}'],
-    ] {
-        let mut stranger = TcpStream::connect(address).unwrap();
-        let _ = stranger.write_all(garbage);
-    }
-    // What somebody else said to prove that he knows the token.
-    let mut honest = Rogue::connect(address);
-    let (proof, _) = honest.log_in();
-    let mut thief = Rogue::connect(address);
-    assert!(matches!(thief.receive(), Some(FromResponder::Hello { .. })));
-    thief.stream.write_all(&proof).unwrap();
-    match thief.receive() {
-        Some(FromResponder::Refused { reason }) => assert!(reason.contains("token"), "{reason}"),
-        other => panic!("{other:?}"),
-    }
-    // A message that was sealed once is not taken again.
-    let sealed = honest.send(&FromClient::Alive { unique: 0 });
-    honest.stream.write_all(&sealed).unwrap();
-    assert!(honest.receive().is_none());
-    // A thousand who say nothing.
-    let silent: Vec<TcpStream> = (0..1000)
-        .filter_map(|_| TcpStream::connect(address).ok())
-        .collect();
-    assert!(silent.len() > 500, "{}", silent.len());
-    assert_works(address);
-    drop(silent);
-    assert_works(address);
-    let said = end(responder);
-    assert!(
-        said.contains("refused") || said.contains("closed"),
-        "{said}"
-    );
-}
-
-#[test]
-fn a_client_that_vanishes_leaves_nothing_behind() {
-    let responder = respond("127.0.0.1:0", &["--max-rate", "100M", "--max-tests", "1"]);
-    let address = responder.address();
-    // Killed in the midst of a stream towards it.
-    let mut child = probe(
-        address,
-        &["--rate", "50M", "--duration", "60s", "--reverse"],
-    )
-    .stdout(Stdio::null())
-    .stderr(Stdio::null())
-    .spawn()
-    .unwrap();
-    std::thread::sleep(Duration::from_millis(800));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let begun = Instant::now();
-    assert_works(address);
-    assert!(
-        begun.elapsed() < Duration::from_secs(8),
-        "its test was not ended"
-    );
-    // Gone after it asked for a test, and more than is allowed, by a client that does not look.
-    let mut rogue = Rogue::connect(address);
-    let (_, limits) = rogue.log_in();
-    assert_eq!(limits.tests, 1);
-    let back = serde_json::json!({"size": 1472, "spacing": {"nanoseconds": 0}, "burst": 1, "count": u64::MAX});
-    let test = Test {
-        back: Some(serde_json::from_value(back).unwrap()),
-        most_time: evlbi_core::time::Nanos::SECOND,
-        ..Test::default()
-    };
-    rogue.send(&FromClient::Open(Box::new(test.clone())));
-    match rogue.receive() {
-        Some(FromResponder::Refused { reason }) => {
-            assert!(reason.contains("--max-rate"), "{reason}");
-        }
-        other => panic!("{other:?}"),
-    }
-    rogue.send(&FromClient::Open(Box::new(Test { back: None, ..test })));
-    assert!(matches!(
-        rogue.receive(),
-        Some(FromResponder::Opened { .. })
-    ));
-    drop(rogue);
-    assert_works(address);
-    end(responder);
 }
 
 /// Nothing listens for datagrams at the far end any more: the sender stops by itself.

@@ -1,0 +1,368 @@
+//! `evlbi probe latency`: requests and replies; round trips and one-way delays against the length of the messages.
+
+use std::collections::{BTreeMap, HashSet};
+
+use anyhow::{Result, bail};
+use evlbi_core::probe::{ClockFit, Distribution, Exchanges, Summary};
+use evlbi_core::time::Nanos;
+use evlbi_net::probe::{RoundTrip, Test};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::session::{Requests, Session};
+use super::{check_plots, draw, now};
+use crate::cli::{LatencyFormat, ProbeLatencyArgs};
+use crate::output;
+use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
+use crate::progress::{Progress, interrupt};
+use crate::units::{show_count, show_seconds};
+
+/// Shortest request whose reply is no longer.
+const SHORTEST: usize = 48;
+
+/// The result of `probe latency`.
+#[derive(Debug, Serialize)]
+pub struct ProbeLatency {
+    pub schema: &'static str,
+    pub target: String,
+    pub begun: String,
+    /// How the responder's clock lies to the one here, by all round trips.
+    pub clock: Option<ClockFit>,
+    pub points: Vec<Size>,
+    /// What a byte costs there and back together, by the shortest round trips of each length.
+    pub slope: Option<Slope>,
+    pub stopped: Option<String>,
+}
+
+/// Requests of one length. Times are in nanoseconds.
+#[derive(Debug, Serialize)]
+pub struct Size {
+    /// UDP payload of request and reply in bytes.
+    pub size: usize,
+    /// Requests that left.
+    pub sent: u64,
+    /// Of these, answered within the loss timeout.
+    pub received: u64,
+    pub lost: u64,
+    /// Replies beyond the first to a request.
+    pub duplicates: u64,
+    /// Replies that came after the reply to a later request.
+    pub reordered: u64,
+    /// Round trips (RFC 2681), without the time that the responder took.
+    pub round_trip: Option<Summary>,
+    /// From here to the responder (RFC 7679), by the clock as it was found.
+    pub there: Option<Summary>,
+    /// From the responder to here.
+    pub back: Option<Summary>,
+}
+
+/// A straight line through the shortest round trips.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Slope {
+    /// Nanoseconds that each byte adds to a round trip.
+    pub per_byte: f64,
+    /// Standard error of that; none of two lengths.
+    pub error: Option<f64>,
+    /// Nanoseconds of a round trip of no bytes.
+    pub at_zero: f64,
+}
+
+pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
+    check_plots(&args.plot, args.force)?;
+    if let Some(short) = args.size.0.iter().find(|size| **size < SHORTEST) {
+        bail!("a request of {short} bytes is too short: a reply has {SHORTEST}");
+    }
+    let apart = Nanos::from(args.interval);
+    let test = Test {
+        most_time: Nanos(apart.0.saturating_mul(args.count)).plus(Nanos::SECOND),
+        dscp: args.target.dscp,
+        patience: args.loss_timeout.into(),
+        queue: args.target.wait.into(),
+        ..Test::default()
+    };
+    let interrupted = interrupt();
+    let mut session = Session::begin(&args.target.target())?;
+    let mut result = ProbeLatency {
+        schema: "evlbi.probe.latency/1",
+        target: args.target.target.clone(),
+        begun: now(),
+        clock: None,
+        points: Vec::new(),
+        slope: None,
+        stopped: None,
+    };
+    let mut progress = Progress::new(Some(args.count * args.size.0.len() as u64));
+    let mut measured: Vec<(usize, Vec<RoundTrip>, u64, u64)> = Vec::new();
+    for (number, size) in args.size.0.iter().enumerate() {
+        let requests = Requests {
+            count: args.count,
+            size: *size,
+            apart,
+        };
+        let ends = session.run(&test, Some(requests), &interrupted, &mut |now| {
+            let done = number as u64 * args.count + now.used.min(args.count);
+            progress.show(done, &format!("{size} bytes"));
+        });
+        let ends = match ends {
+            Err(error) if number > 0 => {
+                result.stopped = Some(output::explain(&error));
+                break;
+            }
+            ends => ends?,
+        };
+        let here = ends.here.listened;
+        measured.push((
+            *size,
+            here.round_trips,
+            here.repeated_replies,
+            ends.requests,
+        ));
+        if let Some(stopped) = ends.stopped {
+            result.stopped = Some(stopped);
+            break;
+        }
+    }
+    progress.finish();
+    let mut exchanges = Exchanges::default();
+    let trips = measured.iter().flat_map(|(_, trips, ..)| trips);
+    trips.for_each(|trip| exchanges.add(&trip.times));
+    result.clock = exchanges.fit();
+    let bins = Nanos::from(args.bins).0.max(1);
+    for (size, trips, duplicates, sent) in &measured {
+        let point = point(*size, trips, result.clock.as_ref(), bins);
+        result.points.push(Size {
+            sent: *sent,
+            lost: sent.saturating_sub(point.received),
+            duplicates: *duplicates,
+            ..point
+        });
+    }
+    result.slope = slope(&result.points);
+    for plot in &args.plot {
+        draw(&figure(&result), &text(&result), &result, plot)?;
+    }
+    match args.format {
+        LatencyFormat::Pscheduler if !args.json => {
+            output::print(true, &pscheduler(&result, bins), |_| String::new())?;
+        }
+        _ => output::print(args.json, &result, text)?,
+    }
+    match &result.stopped {
+        Some(stopped) => bail!("not all was measured: {stopped}"),
+        None if result.points.iter().all(|point| point.received == 0) => {
+            bail!("no request was answered: UDP does not get through, there or back")
+        }
+        None => Ok(()),
+    }
+}
+
+fn point(size: usize, trips: &[RoundTrip], clock: Option<&ClockFit>, bins: u64) -> Size {
+    let [mut round_trip, mut there, mut back] = [0; 3].map(|_| Distribution::new(Some(bins)));
+    let (mut reordered, mut next) = (0, 0);
+    let mut seen = HashSet::new();
+    for trip in trips {
+        seen.insert(trip.sequence);
+        round_trip.add(trip.times.round_trip());
+        if let Some(clock) = clock {
+            there.add(clock.there(&trip.times).round() as i64);
+            back.add(clock.back(&trip.times).round() as i64);
+        }
+        if trip.sequence < next {
+            reordered += 1;
+        } else {
+            next = trip.sequence + 1;
+        }
+    }
+    Size {
+        size,
+        sent: 0,
+        received: seen.len() as u64,
+        lost: 0,
+        duplicates: 0,
+        reordered,
+        round_trip: round_trip.summary(),
+        there: there.summary(),
+        back: back.summary(),
+    }
+}
+
+/// Least squares through the shortest round trips; none of a single length.
+fn slope(points: &[Size]) -> Option<Slope> {
+    let shortest = |point: &Size| Some((point.size as f64, point.round_trip.as_ref()?.min as f64));
+    let all: Vec<(f64, f64)> = points.iter().filter_map(shortest).collect();
+    let n = all.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let spread: f64 = all.iter().map(|point| (point.0 - x).powi(2)).sum();
+    if all.len() < 2 || spread == 0.0 {
+        return None;
+    }
+    let both: f64 = all.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let per_byte = both / spread;
+    let at_zero = y - per_byte * x;
+    let off = all
+        .iter()
+        .map(|point| point.1 - at_zero - per_byte * point.0);
+    let squares: f64 = off.map(|off| off * off).sum();
+    Some(Slope {
+        per_byte,
+        error: (all.len() > 2).then(|| (squares / (n - 2.0) / spread).sqrt()),
+        at_zero,
+    })
+}
+
+fn text(result: &ProbeLatency) -> String {
+    let mut lines = vec!["bytes      sent   lost  twice  reord  round trip: min       median          p99        p99.9    there: min     back: min".to_owned()];
+    let time = |value: Option<i64>| {
+        value.map_or("-".to_owned(), |value| {
+            format!("{:.3} us", value as f64 * 1e-3)
+        })
+    };
+    for point in &result.points {
+        let trip = point.round_trip.as_ref();
+        lines.push(format!(
+            "{:>5} {:>9} {:>6} {:>6} {:>6} {:>16} {:>12} {:>12} {:>12} {:>13} {:>13}",
+            point.size,
+            show_count(point.sent),
+            show_count(point.lost),
+            show_count(point.duplicates),
+            show_count(point.reordered),
+            time(trip.map(|trip| trip.min)),
+            time(trip.map(|trip| trip.median)),
+            time(trip.map(|trip| trip.p99)),
+            time(trip.map(|trip| trip.p999)),
+            time(point.there.as_ref().map(|way| way.min)),
+            time(point.back.as_ref().map(|way| way.min)),
+        ));
+    }
+    if let Some(slope) = &result.slope {
+        let error = slope
+            .error
+            .map_or(String::new(), |error| format!(" +- {error:.3}"));
+        lines.push(format!(
+            "a byte costs {:.3}{error} ns there and back; a round trip of none takes {}",
+            slope.per_byte,
+            show_seconds(slope.at_zero * 1e-9)
+        ));
+    }
+    if let Some(clock) = &result.clock {
+        lines.push(super::show::clock(clock));
+    }
+    lines.join("\n")
+}
+
+fn figure(result: &ProbeLatency) -> Figure {
+    let curve = |name: &str, get: fn(&Summary) -> i64| Series {
+        name: name.to_owned(),
+        points: result
+            .points
+            .iter()
+            .filter_map(|point| {
+                Some((
+                    point.size as f64,
+                    get(point.round_trip.as_ref()?) as f64 * 1e-9,
+                ))
+            })
+            .collect(),
+        ..Series::default()
+    };
+    let histogram = result.points.iter().filter_map(|point| {
+        let bins = point.round_trip.as_ref()?.bins.iter();
+        Some(Series {
+            name: format!("{} B", point.size),
+            points: bins
+                .map(|(begin, count)| (*begin as f64 * 1e-9, *count as f64))
+                .collect(),
+            style: Style::Dots,
+            ..Series::default()
+        })
+    });
+    let mut panels = Vec::new();
+    if result.points.len() > 1 {
+        panels.push(Panel {
+            title: "round trips against the length of the message".to_owned(),
+            x: Axis::new("UDP payload (bytes)", Unit::Bare),
+            y: Axis::new("round trip", Unit::Si("s")),
+            series: vec![
+                curve("min", |trip| trip.min),
+                curve("median", |trip| trip.median),
+                curve("p99", |trip| trip.p99),
+            ],
+        });
+    }
+    panels.push(Panel {
+        title: "round trips".to_owned(),
+        x: Axis::new("time", Unit::Si("s")),
+        y: Axis {
+            log: true,
+            ..Axis::new("requests", Unit::Bare)
+        },
+        series: histogram.take(super::picture::MOST_HISTOGRAMS).collect(),
+    });
+    Figure {
+        title: format!("Round trips to {} at {}", result.target, result.begun),
+        panels,
+    }
+}
+
+/// As pScheduler's latency tests tell it, of the way there; times in milliseconds.
+fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
+    let sum = |get: fn(&Size) -> u64| result.points.iter().map(get).sum::<u64>();
+    let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();
+    for way in result
+        .points
+        .iter()
+        .filter_map(|point| point.there.as_ref())
+    {
+        for (begin, count) in &way.bins {
+            *histogram.entry(begin / bins).or_default() += count;
+        }
+    }
+    let histogram: serde_json::Map<String, Value> = histogram
+        .into_iter()
+        .map(|(bin, count)| (format!("{:.6}", (bin * bins) as f64 * 1e-6), json!(count)))
+        .collect();
+    json!({
+        "schema": 1,
+        "succeeded": result.stopped.is_none(),
+        "error": result.stopped,
+        "packets-sent": sum(|point| point.sent),
+        "packets-received": sum(|point| point.received),
+        "packets-lost": sum(|point| point.lost),
+        "packets-duplicated": sum(|point| point.duplicates),
+        "packets-reordered": sum(|point| point.reordered),
+        "max-clock-error": result.clock.as_ref().map(|clock| clock.error * 1e-6),
+        "histogram-latency": histogram,
+        "histogram-ttl": {},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evlbi_core::probe::Exchange;
+
+    #[test]
+    fn a_byte_has_a_price() {
+        let trip = |sequence: u64, size: u64| RoundTrip {
+            sequence,
+            times: Exchange {
+                departed: sequence * 1_000_000,
+                arrived: sequence * 1_000_000 + 50_000 + 4 * size,
+                replied: sequence * 1_000_000 + 60_000 + 4 * size,
+                returned: sequence * 1_000_000 + 110_000 + 8 * size,
+            },
+        };
+        let points: Vec<Size> = [64, 500, 1472]
+            .map(|size| {
+                let trips: Vec<RoundTrip> = [0, 2, 1, 3].map(|at| trip(at, size)).to_vec();
+                point(size as usize, &trips, None, 1000)
+            })
+            .into();
+        assert_eq!((points[0].received, points[0].reordered), (4, 1));
+        let slope = slope(&points).unwrap();
+        assert!((slope.per_byte - 8.0).abs() < 1e-9 && slope.error.unwrap() < 1e-6);
+        assert!((slope.at_zero - 100_000.0).abs() < 1e-6);
+        assert_eq!(super::slope(&points[..1]), None);
+    }
+}

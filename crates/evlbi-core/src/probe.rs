@@ -8,6 +8,7 @@ mod distribution;
 mod pattern;
 mod stream;
 mod tally;
+mod windows;
 
 pub use attribution::{Attribution, Place, Suspect};
 pub use channel::{Channel, ChannelError, MAC_LEN, Nonce, Role, Token};
@@ -16,3 +17,4 @@ pub use distribution::{Distribution, Summary};
 pub use pattern::{Episodes, Pattern, Window};
 pub use stream::{Spacing, Stream, StreamError, WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6};
 pub use tally::{Tallied, Tally};
+pub use windows::Windows;

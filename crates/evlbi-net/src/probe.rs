@@ -11,7 +11,7 @@ mod work;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-pub use listen::{Heard, ListenOptions, Listened, Record, RoundTrip, listen};
+pub use listen::{Heard, ListenOptions, Listened, Record, RoundTrip, Window, listen};
 pub use message::{End, FromClient, FromResponder, Keep, Limits, Test, TestError, VERSION};
 pub use transmit::{Departed, Departures, TransmitOptions, ping, transmit};
 pub use work::{Work, WorkError};

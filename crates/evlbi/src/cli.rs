@@ -17,7 +17,7 @@ pub use self::path::{
 };
 pub use self::probe::{
     LatencyFormat, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs, ProbeUdpArgs,
-    RespondArgs, TargetArgs,
+    ReportArgs, RespondArgs, TargetArgs, WatchArgs,
 };
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
@@ -70,6 +70,11 @@ pub enum Command {
     /// The far end of probes: grants tests to who knows the token
     #[command(after_help = probe::RESPOND_HELP)]
     Respond(RespondArgs),
+    /// Test a path for hours or days, and keep what is found in a file
+    #[command(after_help = probe::WATCH_HELP)]
+    Watch(WatchArgs),
+    /// What a campaign of `evlbi watch` found
+    Report(ReportArgs),
 }
 
 const CORRELATE_HELP: &str = "\

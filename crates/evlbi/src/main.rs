@@ -16,6 +16,7 @@ mod probe;
 mod progress;
 mod recording;
 mod recv;
+mod report;
 mod respond;
 mod send;
 mod sink;
@@ -23,6 +24,7 @@ mod sky;
 mod source;
 mod units;
 mod url;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -46,6 +48,8 @@ fn main() -> ExitCode {
         Command::Path(command) => path::run(&command),
         Command::Probe(command) => probe::run(&command),
         Command::Respond(args) => respond::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

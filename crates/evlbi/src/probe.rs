@@ -3,14 +3,14 @@
 mod capacity;
 pub mod control;
 mod csv;
-mod finding;
+pub mod finding;
 mod latency;
 mod picture;
-mod point;
+pub mod point;
 pub mod session;
 mod show;
 pub mod sweep;
-mod udp;
+pub mod udp;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -37,7 +37,7 @@ pub fn run(command: &ProbeCommand) -> Result<()> {
 }
 
 impl TargetArgs {
-    fn target(&self) -> Target {
+    pub fn target(&self) -> Target {
         Target {
             address: self.target.clone(),
             token: Token::from(self.token.as_str()),
@@ -53,7 +53,7 @@ fn now() -> String {
 }
 
 /// Says early what cannot be drawn, or is there already.
-fn check_plots(plots: &[PathBuf], force: bool) -> Result<()> {
+pub fn check_plots(plots: &[PathBuf], force: bool) -> Result<()> {
     for path in plots {
         let ending = path.extension().and_then(|ending| ending.to_str());
         if !is_terminal(path) && !matches!(ending, Some("svg" | "png" | "html")) {
@@ -72,7 +72,7 @@ fn is_terminal(path: &Path) -> bool {
 }
 
 /// Draws a result, as its path says; on a page with its text and all of it as JSON, where that is HTML.
-fn draw<T: Serialize>(figure: &Figure, text: &str, result: &T, path: &Path) -> Result<()> {
+pub fn draw<T: Serialize>(figure: &Figure, text: &str, result: &T, path: &Path) -> Result<()> {
     if is_terminal(path) {
         eprintln!("{}", figure.text(TERMINAL.0, TERMINAL.1));
         return Ok(());

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Channel, Nonce, Role, Stream, Token, WIRE_OVERHEAD_V4};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu;
+use evlbi_net::host::Counters;
 use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, PortOptions, Test, VERSION, Work};
 
 use crate::cli::RespondArgs;
@@ -249,7 +250,12 @@ impl Responder {
         let mut port = Port::open(local, &options)?;
         let key = rand::random();
         let number = port.local_address().port();
-        control.send(&FromResponder::Opened { key, port: number })?;
+        let interface = port.interface();
+        control.send(&FromResponder::Opened {
+            key,
+            port: number,
+            interface,
+        })?;
         let mut link = Link::new();
         let theirs = self.until(control, &mut link, |message| match message {
             FromClient::Start { port } => Some(port),
@@ -284,11 +290,15 @@ impl Responder {
         let begun = Instant::now();
         let mut link = Link::new();
         let (mut is_over, mut has_told) = (false, test.back.is_none());
+        let mut counters = Counters::read().unwrap_or_default();
         loop {
             let message = control.receive::<FromClient>(LOOK)?;
             link.heard(message.is_some())?;
             match message {
-                Some(FromClient::Alive { unique }) => link.arrived(unique),
+                Some(FromClient::Alive { unique, used }) => {
+                    link.arrived(unique);
+                    work.heard().used(used);
+                }
                 Some(FromClient::Over { sent }) => {
                     work.heard().sent(sent.map_or(0, |sent| sent.used));
                     work.stop_sending();
@@ -298,8 +308,10 @@ impl Responder {
             }
             if link.is_due() {
                 let unique = work.heard().unique.load(Ordering::Relaxed);
-                control.send(&FromResponder::Alive { unique })?;
+                let used = work.used();
+                control.send(&FromResponder::Alive { unique, used })?;
             }
+            tell_windows(control, work, &mut counters)?;
             let has_sent = work.has_sent()?;
             if !has_sent && link.is_broken() {
                 tracing::warn!("{}", broken());
@@ -313,7 +325,7 @@ impl Responder {
                 has_told = true;
             }
             if is_over && has_sent && work.has_heard() {
-                return Ok(());
+                return tell_windows(control, work, &mut counters);
             }
             if begun.elapsed() > most {
                 bail!("the test takes longer than it was to take, and was ended");
@@ -421,6 +433,19 @@ impl Responder {
             }
         )
     }
+}
+
+/// Tells of windows that are settled, and what this host has counted since the one before.
+fn tell_windows(control: &mut Control, work: &Work, counters: &mut Counters) -> Result<()> {
+    while let Some(window) = work.window() {
+        let now = Counters::read().unwrap_or_default();
+        control.send(&FromResponder::Window {
+            window: Box::new(window),
+            host: Box::new(now.since(counters)),
+        })?;
+        *counters = now;
+    }
+    Ok(())
 }
 
 /// What a test or a session takes, until it is dropped.

@@ -36,6 +36,8 @@ struct Arrivals {
     before: (u64, i64),
     /// The smallest delay so far.
     shortest: i64,
+    /// Numbers and departures of the datagrams that left first and last of those that arrived.
+    departed: [(u64, u64); 2],
 }
 
 /// What is known of a stream at its end.
@@ -54,6 +56,8 @@ pub struct Tallied {
     pub foreign: u64,
     /// From the first arrival to the last, in nanoseconds.
     pub arrivals_ns: u64,
+    /// Numbers and departures, in nanoseconds of the sender's clock, of those that arrived and had left first and last.
+    pub departed: Option<[(u64, u64); 2]>,
     /// Times between arrivals, duplicates included, in nanoseconds.
     pub gaps: Option<Summary>,
     /// One-way delays (RFC 7679) in nanoseconds by the two hosts' own clocks, less that of the first datagram.
@@ -110,6 +114,7 @@ impl Tally {
                 origin: seems,
                 before: (sequence, 0),
                 shortest: 0,
+                departed: [(sequence, departed); 2],
             });
             return;
         };
@@ -123,6 +128,12 @@ impl Tally {
         }
         let delay = clamp(seems - all.origin);
         all.shortest = all.shortest.min(delay);
+        let [first, last] = &mut all.departed;
+        if sequence < first.0 {
+            *first = (sequence, departed);
+        } else if sequence > last.0 {
+            *last = (sequence, departed);
+        }
         let is_late = delay.abs_diff(all.shortest) > self.patience.0;
         self.late += u64::from(is_late);
         self.account.unique(sequence, false);
@@ -164,6 +175,7 @@ impl Tally {
             arrivals_ns: self
                 .arrivals
                 .map_or(0, |all| all.last.saturating_sub(all.first)),
+            departed: self.arrivals.map(|all| all.departed),
             gaps: self.gaps.summary(),
             first_delay_ns: self.arrivals.map_or(0.0, |all| all.origin as f64),
             pdv: delays.as_ref().map(|delays| {

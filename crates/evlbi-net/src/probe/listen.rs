@@ -1,12 +1,13 @@
 //! Takes up what comes: data into the account, requests to be answered, replies as round trips.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use evlbi_core::probe::{Exchange, Tallied, Tally};
+use evlbi_core::probe::{Exchange, Tallied, Windows};
 use evlbi_core::time::Nanos;
 use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ pub struct Heard {
     pub unique: AtomicU64,
     /// Replies so far.
     pub replies: AtomicU64,
+    used: AtomicU64,
     sent: AtomicU64,
     stop: AtomicBool,
 }
@@ -42,6 +44,7 @@ impl Default for Heard {
         Heard {
             unique: AtomicU64::new(0),
             replies: AtomicU64::new(0),
+            used: AtomicU64::new(0),
             sent: AtomicU64::new(UNKNOWN),
             stop: AtomicBool::new(false),
         }
@@ -52,6 +55,11 @@ impl Heard {
     /// The other end says that it has sent so many: when these are there, or have been waited for, listening ends.
     pub fn sent(&self, count: u64) {
         self.sent.store(count.min(UNKNOWN - 1), Ordering::Release);
+    }
+
+    /// The other end says that it has sent so many so far.
+    pub fn used(&self, count: u64) {
+        self.used.fetch_max(count, Ordering::Relaxed);
     }
 
     /// Listening ends at once.
@@ -67,6 +75,8 @@ pub struct ListenOptions {
     pub key: u64,
     /// Datagrams of the stream that there may be; 0 of none.
     pub count: u64,
+    /// Datagrams of a window, where the stream is accounted for in windows.
+    pub window: Option<u64>,
     /// Width of the bins of times between arrivals in nanoseconds.
     pub bin_width: Option<u64>,
     /// Datagrams that are kept one by one.
@@ -95,10 +105,23 @@ pub struct RoundTrip {
     pub times: Exchange,
 }
 
+/// A window of a stream that is settled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// Its number, from 0 on.
+    pub number: u64,
+    /// Of its datagrams.
+    pub tallied: Tallied,
+    /// Messages that the socket dropped since the window before it was settled.
+    pub socket_drops: u64,
+    /// Most datagrams that came as one message since then.
+    pub most_joined: u64,
+}
+
 /// What a listener knows at its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Listened {
-    /// Of the stream; of what is not there, nothing.
+    /// Of the stream, or of the last of its windows; of what is not there, nothing.
     pub tallied: Tallied,
     /// Messages that the socket dropped, as the kernel counts: joined datagrams count once.
     pub socket_drops: u64,
@@ -131,12 +154,18 @@ pub fn listen(
     replies: Sender,
     options: &ListenOptions,
     heard: &Heard,
+    settled: &mpsc::Sender<Window>,
 ) -> io::Result<Listened> {
     cpu::sharpen_timers()?;
     let cpu_before = cpu::thread_time();
     let mut listener = Listener {
         key: options.key,
-        tally: Tally::new(options.count, options.patience, options.bin_width),
+        windows: Windows::new(
+            options.count,
+            options.window,
+            options.patience,
+            options.bin_width,
+        ),
         keep: options.keep,
         seen: 0,
         strangers: 0,
@@ -150,6 +179,7 @@ pub fn listen(
     let mut receiver = receiver;
     let mut batch = Batch::new();
     let (mut most_joined, mut last) = (0, cpu::now());
+    let mut settling = Settling::default();
     let mut told: Option<Nanos> = None;
     loop {
         // Looked at before the socket: what was there when it was set is taken up first.
@@ -163,14 +193,27 @@ pub fn listen(
             listener.take(&batch)?;
             heard
                 .unique
-                .store(listener.tally.unique(), Ordering::Relaxed);
+                .store(listener.windows.unique(), Ordering::Relaxed);
             let replies = listener.round_trips.len() as u64;
             heard.replies.store(replies, Ordering::Relaxed);
+        }
+        let used = heard.used.load(Ordering::Relaxed);
+        if let Some(used) = settling.settled(used, now, options.patience) {
+            while let Some((number, tallied)) = listener.windows.close(used) {
+                let drops = receiver.drops().unwrap_or(receiver.overflow());
+                // Nobody may want to know.
+                let _ = settled.send(Window {
+                    number,
+                    tallied,
+                    socket_drops: drops - std::mem::replace(&mut settling.drops, drops),
+                    most_joined: std::mem::take(&mut most_joined),
+                });
+            }
         }
         if sent != UNKNOWN {
             let since = *told.get_or_insert(now);
             // Of the last ones a second copy may still come.
-            let is_complete = listener.tally.unique() >= sent && now.since(last) >= LINGER;
+            let is_complete = listener.windows.unique() >= sent && now.since(last) >= LINGER;
             if is_complete || now.since(since) >= options.patience {
                 break;
             }
@@ -190,9 +233,28 @@ pub fn listen(
         UNKNOWN => 0,
         sent => sent,
     };
+    let socket_drops = receiver.drops().unwrap_or(receiver.overflow()) - settling.drops;
+    let mut rest = listener.windows.finish(sent);
+    let last = rest.pop();
+    for (number, tallied) in rest {
+        let _ = settled.send(Window {
+            number,
+            tallied,
+            socket_drops: 0,
+            most_joined,
+        });
+    }
     Ok(Listened {
-        tallied: listener.tally.finish(sent),
-        socket_drops: receiver.drops().unwrap_or(receiver.overflow()),
+        tallied: last.map_or_else(
+            || {
+                Windows::new(0, None, options.patience, None)
+                    .finish(0)
+                    .remove(0)
+                    .1
+            },
+            |(_, tallied)| tallied,
+        ),
+        socket_drops,
         most_joined,
         strangers: listener.strangers,
         answered: listener.answered,
@@ -204,9 +266,30 @@ pub fn listen(
     })
 }
 
+/// Numbers that the sender had used some time ago.
+#[derive(Default)]
+struct Settling {
+    /// Numbers used, and since when that is known.
+    told: VecDeque<(u64, Nanos)>,
+    /// Messages that the socket had dropped at the last window.
+    drops: u64,
+}
+
+impl Settling {
+    /// How many were used so long ago that none of them is waited for any more, if that is news.
+    fn settled(&mut self, used: u64, now: Nanos, patience: Nanos) -> Option<u64> {
+        if self.told.back().is_none_or(|(last, _)| *last < used) {
+            self.told.push_back((used, now));
+        }
+        let is_old = |told: &&(u64, Nanos)| now.since(told.1) >= patience;
+        let old = self.told.iter().take_while(is_old).count();
+        self.told.drain(..old).next_back().map(|(used, _)| used)
+    }
+}
+
 struct Listener {
     key: u64,
-    tally: Tally,
+    windows: Windows,
     keep: Option<Keep>,
     /// Datagrams of the stream, in the order of their arrival.
     seen: u64,
@@ -252,7 +335,8 @@ impl Listener {
 
     #[inline]
     fn take_data(&mut self, probe: &Probe, arrived: u64) {
-        self.tally.arrived(probe.sequence, probe.departed, arrived);
+        self.windows
+            .arrived(probe.sequence, probe.departed, arrived);
         if let Some(keep) = &self.keep
             && self.seen >= keep.skip
             && (self.records.len() as u64) < keep.limit

@@ -13,8 +13,8 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Departed, Listened};
-use crate::host::Observed;
+use super::{Departed, Listened, Window};
+use crate::host::{Counters, Observed};
 
 /// Version of the messages.
 pub const VERSION: u32 = 1;
@@ -40,6 +40,8 @@ pub struct Test {
     pub dscp: Option<u8>,
     /// Width of the bins of times in nanoseconds.
     pub bin_width: Option<u64>,
+    /// Datagrams of a window, where streams are accounted for in windows that are told as they are settled.
+    pub window: Option<u64>,
     /// Datagrams to be kept one by one.
     pub keep: Option<Keep>,
     /// How long a datagram is waited for.
@@ -203,6 +205,8 @@ pub enum FromClient {
     Alive {
         /// Distinct datagrams of the stream to it.
         unique: u64,
+        /// Numbers of its own stream that it has used.
+        used: u64,
     },
     /// It has sent all.
     Over {
@@ -243,6 +247,8 @@ pub enum FromResponder {
         key: u64,
         /// Of its socket.
         port: u16,
+        /// The interface that it has the socket at, where that is known.
+        interface: Option<String>,
     },
     /// It answers requests now.
     Started,
@@ -250,6 +256,15 @@ pub enum FromResponder {
     Alive {
         /// Distinct datagrams of the stream to it.
         unique: u64,
+        /// Numbers of its own stream that it has used.
+        used: u64,
+    },
+    /// A window of the stream to it is settled.
+    Window {
+        /// What it is.
+        window: Box<Window>,
+        /// What its host counted since the window before.
+        host: Box<Counters>,
     },
     /// It has sent all of its stream.
     Sent(Box<Departed>),

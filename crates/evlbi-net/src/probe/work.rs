@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use evlbi_core::probe::Stream;
@@ -11,7 +12,7 @@ use evlbi_core::time::Nanos;
 
 use super::{
     Departed, Departures, End, Heard, ListenOptions, Listened, Port, PortOptions, Test,
-    TransmitOptions, listen, ping, transmit,
+    TransmitOptions, Window, listen, ping, transmit,
 };
 use crate::host::Observer;
 use crate::udp::{OpenError, Sender};
@@ -38,6 +39,7 @@ pub struct Work {
     heard: Arc<Heard>,
     departures: Arc<Departures>,
     listener: Option<JoinHandle<io::Result<Listened>>>,
+    settled: mpsc::Receiver<Window>,
     /// Lent to the thread that sends.
     sender: Option<Sender>,
     sending: Option<JoinHandle<(Sender, io::Result<Option<Departed>>)>>,
@@ -67,21 +69,24 @@ impl Work {
         let options = ListenOptions {
             key,
             count: expected.map_or(0, |stream| stream.count),
+            window: test.window,
             bin_width: test.bin_width,
             keep: test.keep,
             patience: test.patience,
         };
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
+        let (settle, settled) = mpsc::channel();
         let listener = std::thread::Builder::new()
             .name("listen".into())
-            .spawn(move || listen(receiver, replies, &options, &hears))
+            .spawn(move || listen(receiver, replies, &options, &hears, &settle))
             .map_err(failed("cannot start a thread"))?;
         Ok(Work {
             key,
             heard,
             departures: Arc::default(),
             listener: Some(listener),
+            settled,
             sender: Some(sender),
             sending: None,
             departed: None,
@@ -93,6 +98,11 @@ impl Work {
     /// What has been heard so far.
     pub fn heard(&self) -> &Heard {
         &self.heard
+    }
+
+    /// The next window of the stream to this end that is settled, if one is.
+    pub fn window(&self) -> Option<Window> {
+        self.settled.try_recv().ok()
     }
 
     /// Numbers used so far.

@@ -24,6 +24,14 @@ Examples:
   evlbi probe udp jive:8620 --token T --size 64,512,1472 --spacing 0..50us:0.5us --count 100000 --plot sweep.svg
   evlbi probe udp jive:8620 --token T --rate 940M --both --json";
 
+pub const WATCH_HELP: &str = "\
+Whatever was measured stays in the file, however the program ends; the same command goes on with it.
+
+Examples:
+  evlbi watch fibre.sqlite jive:8620 --token T --rate 512M --for 60h
+  evlbi watch campus.sqlite jive:8620 --token T --rate 100M --every 10min --test 20s --for 24h
+  evlbi report fibre.sqlite --plot fibre.svg";
+
 #[derive(Args)]
 pub struct RespondArgs {
     /// Where to listen for control connections
@@ -219,6 +227,67 @@ pub struct ProbeCapacityArgs {
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct WatchArgs {
+    /// Where results are kept (SQLite): made, or gone on with
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// For how long
+    #[arg(long = "for", value_name = "TIME", default_value = "24h", value_parser = units::duration)]
+    pub length: Duration,
+    /// UDP payload of the datagrams in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1472)]
+    pub size: usize,
+    /// Bits of UDP payload per second
+    #[arg(long, value_name = "RATE", group = "pace")]
+    pub rate: Option<BitRate>,
+    /// Time from the beginning of one datagram to that of the next
+    #[arg(long, value_name = "TIME", group = "pace", value_parser = units::duration)]
+    pub spacing: Option<Duration>,
+    /// Datagrams back to back; --spacing is that of such bursts then
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub burst: u32,
+    /// Time that results are averaged over
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    pub window: Duration,
+    /// Instead of one continuous flow: a test as often as this
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub every: Option<Duration>,
+    /// And each test for so long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, requires = "every")]
+    pub test: Duration,
+    /// From the far end to here
+    #[arg(long, conflicts_with = "both")]
+    pub reverse: bool,
+    /// In both directions at once
+    #[arg(long)]
+    pub both: bool,
+    /// How long a datagram is waited for before it counts as lost (RFC 7680)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    pub loss_timeout: Duration,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ReportArgs {
+    /// What `evlbi watch` wrote, or is writing
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Draw it here: .svg, .png or .html; `-` draws it on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

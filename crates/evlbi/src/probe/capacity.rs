@@ -8,7 +8,7 @@ use evlbi_net::probe::Test;
 use serde::Serialize;
 
 use super::point::{self, Point};
-use super::session::Session;
+use super::session::{Event, Session};
 use super::{now, udp};
 use crate::cli::ProbeCapacityArgs;
 use crate::output;
@@ -156,8 +156,11 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         }
         let test = test(args, rate);
         let label = format!("trial {}: {}", result.trials.len() + 1, show_rate(rate));
-        let ends = session.run(&test, None, &interrupted, &mut |now| {
-            progress.show(0, &udp::line(&label, now));
+        let ends = session.run(&test, None, &interrupted, &mut |event| {
+            if let Event::Progress(now) = event {
+                progress.show(0, &udp::line(&label, now));
+            }
+            Ok(())
         })?;
         let clock = point::clock(&ends.clock);
         let Some((point, _)) = udp::points(&test, &ends, clock).pop() else {

@@ -77,7 +77,7 @@ fn loss(point: &Point) -> String {
 }
 
 /// How loss is spread over the time.
-fn in_time(pattern: &Pattern) -> String {
+pub fn in_time(pattern: &Pattern) -> String {
     let (episodes, period) = match pattern {
         Pattern::None | Pattern::Unknown => return String::new(),
         Pattern::Constant => return ", at all times alike".to_owned(),

@@ -9,7 +9,7 @@ use evlbi_net::probe::{RoundTrip, Test};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::session::{Requests, Session};
+use super::session::{Event, Requests, Session};
 use super::{check_plots, draw, now};
 use crate::cli::{LatencyFormat, ProbeLatencyArgs};
 use crate::output;
@@ -99,9 +99,12 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
             size: *size,
             apart,
         };
-        let ends = session.run(&test, Some(requests), &interrupted, &mut |now| {
-            let done = number as u64 * args.count + now.used.min(args.count);
-            progress.show(done, &format!("{size} bytes"));
+        let ends = session.run(&test, Some(requests), &interrupted, &mut |event| {
+            if let Event::Progress(now) = event {
+                let done = number as u64 * args.count + now.used.min(args.count);
+                progress.show(done, &format!("{size} bytes"));
+            }
+            Ok(())
         });
         let ends = match ends {
             Err(error) if number > 0 => {

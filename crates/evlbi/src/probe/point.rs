@@ -8,11 +8,13 @@ use evlbi_core::probe::{
     Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Summary, Suspect,
     WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6, Window,
 };
-use evlbi_net::host::{Counters, Observed, nic};
-use evlbi_net::probe::{Departed, End, Listened, RoundTrip};
+use evlbi_net::host::{Interface, Observed, nic};
+use evlbi_net::probe::{End, Listened, RoundTrip};
 use evlbi_net::udp::{GrantedBuffer, SendCounts};
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
+
+use super::session::Side;
 
 /// An interface that carried no more packets than this many times a stream's carried hardly anything else.
 const HARDLY_ELSE: f64 = 1.1;
@@ -176,13 +178,17 @@ impl Point {
         let heard = &receiver.listened;
         let tallied = &heard.tallied;
         let counters = &tallied.account.counters;
-        let attribution = Attribution::new(counters.lost, &suspects(known, departed, heard));
-        let overhead = if known.is_v6 {
-            WIRE_OVERHEAD_V6
-        } else {
-            WIRE_OVERHEAD_V4
+        let evidence = Evidence {
+            size: stream.size,
+            is_v6: known.is_v6,
+            sender: side(sender),
+            receiver: side(receiver),
+            counts: departed.counts,
+            socket_drops: heard.socket_drops,
+            most_joined: heard.most_joined,
         };
-        let on_the_wire = 1.0 + overhead as f64 / stream.size as f64;
+        let attribution = evidence.attribute(counters.lost);
+        let on_the_wire = on_the_wire(stream.size, known.is_v6);
         let bits = stream.size as f64 * 8.0;
         let rate_sent = per_second(departed.counts.sent as f64 * bits, departed.seconds);
         let arrivals = counters.received.saturating_sub(1) as f64;
@@ -258,81 +264,115 @@ impl Point {
     }
 }
 
+/// Bytes on an Ethernet for each byte of UDP payload.
+pub fn on_the_wire(size: usize, is_v6: bool) -> f64 {
+    let overhead = if is_v6 {
+        WIRE_OVERHEAD_V6
+    } else {
+        WIRE_OVERHEAD_V4
+    };
+    1.0 + overhead as f64 / size.max(1) as f64
+}
+
 fn per_second(bits: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { bits / seconds } else { 0.0 }
 }
 
-/// The counters that may have counted what was lost, in the order of the way.
-fn suspects(known: &Known<'_>, departed: &Departed, heard: &Listened) -> Vec<Suspect> {
-    let (sender, receiver) = (&known.sender.host.change, &known.receiver.host.change);
-    let counts = &departed.counts;
-    let joined = if counts.messages < counts.sent {
-        LONGEST_MESSAGE / known.stream.size.max(1) as u64
-    } else {
-        1
-    };
-    let udp = if known.is_v6 { sender.udp6 } else { sender.udp };
-    let sent_by_all = udp.out_datagrams + udp.send_buffer_errors;
-    let mut all = vec![
-        Suspect {
-            place: Place::SenderHost,
-            counted: counts.not_sent(),
-            each: 1,
-            is_ours: true,
-        },
-        // The kernel does not tell a program that the queue before the card was full, but counts it.
-        Suspect {
-            place: Place::SenderHost,
-            counted: udp.send_buffer_errors.saturating_sub(counts.buffer_full),
-            each: joined,
-            is_ours: hardly_more(sent_by_all, counts.messages),
-        },
-    ];
-    if let Some(card) = interface(sender, known.sender) {
-        let carried = card.tx_packets + card.tx_dropped;
-        all.push(Suspect {
-            place: Place::SenderNic,
-            counted: card.tx_dropped + card.tx_errors + card.tx_fifo,
-            each: joined,
-            is_ours: hardly_more(carried, counts.sent),
-        });
-    }
-    let backlog: u64 = receiver.softnet.iter().map(|core| core.dropped).sum();
-    let joined_up = if heard.most_joined > 1 {
-        LONGEST_MESSAGE / known.stream.size.max(1) as u64
-    } else {
-        1
-    };
-    if let Some(card) = interface(receiver, known.receiver) {
-        let name = known.receiver.interface.as_deref().unwrap_or_default();
-        let counted = receiver.nics.get(name).into_iter().flatten();
-        let not_fetched = counted.filter(|(name, _)| nic::is_not_fetched(name));
-        let not_fetched: u64 = not_fetched.map(|(_, count)| count).sum();
-        let is_ours = hardly_more(card.rx_packets, counts.sent);
-        all.push(Suspect {
-            place: Place::ReceiverNic,
-            counted: not_fetched.max(card.rx_fifo),
-            each: 1,
-            is_ours,
-        });
-        all.push(Suspect {
-            place: Place::ReceiverBacklog,
-            counted: backlog,
-            each: joined,
-            is_ours,
-        });
-    }
-    all.push(Suspect {
-        place: Place::ReceiverSocket,
-        counted: heard.socket_drops,
-        each: joined_up,
-        is_ours: true,
-    });
-    all
+/// What there is to tell where datagrams were lost.
+pub struct Evidence<'a> {
+    pub size: usize,
+    pub is_v6: bool,
+    pub sender: Side<'a>,
+    pub receiver: Side<'a>,
+    /// What became of the datagrams at the sending socket.
+    pub counts: SendCounts,
+    /// Messages that the receiving socket dropped.
+    pub socket_drops: u64,
+    /// Most datagrams that came as one message.
+    pub most_joined: u64,
 }
 
-fn interface<'a>(counters: &'a Counters, end: &End) -> Option<&'a evlbi_net::host::Interface> {
-    counters.interfaces.get(end.interface.as_ref()?)
+impl Evidence<'_> {
+    /// Where so many were lost.
+    pub fn attribute(&self, lost: u64) -> Attribution {
+        Attribution::new(lost, &self.suspects())
+    }
+
+    /// The counters that may have counted what was lost, in the order of the way.
+    fn suspects(&self) -> Vec<Suspect> {
+        let (sender, receiver) = (self.sender.counters, self.receiver.counters);
+        let counts = &self.counts;
+        let in_a_message = |is_joined: bool| match is_joined {
+            true => LONGEST_MESSAGE / self.size.max(1) as u64,
+            false => 1,
+        };
+        let joined = in_a_message(counts.messages < counts.sent);
+        let udp = if self.is_v6 { sender.udp6 } else { sender.udp };
+        let sent_by_all = udp.out_datagrams + udp.send_buffer_errors;
+        let mut all = vec![
+            Suspect {
+                place: Place::SenderHost,
+                counted: counts.not_sent(),
+                each: 1,
+                is_ours: true,
+            },
+            // The kernel does not tell a program that the queue before the card was full, but counts it.
+            Suspect {
+                place: Place::SenderHost,
+                counted: udp.send_buffer_errors.saturating_sub(counts.buffer_full),
+                each: joined,
+                is_ours: hardly_more(sent_by_all, counts.messages),
+            },
+        ];
+        if let Some(card) = self.sender.card() {
+            let carried = card.tx_packets + card.tx_dropped;
+            all.push(Suspect {
+                place: Place::SenderNic,
+                counted: card.tx_dropped + card.tx_errors + card.tx_fifo,
+                each: joined,
+                is_ours: hardly_more(carried, counts.sent),
+            });
+        }
+        if let Some(card) = self.receiver.card() {
+            let name = self.receiver.interface.unwrap_or_default();
+            let counted = receiver.nics.get(name).into_iter().flatten();
+            let not_fetched = counted.filter(|(name, _)| nic::is_not_fetched(name));
+            let not_fetched: u64 = not_fetched.map(|(_, count)| count).sum();
+            let is_ours = hardly_more(card.rx_packets, counts.sent);
+            all.push(Suspect {
+                place: Place::ReceiverNic,
+                counted: not_fetched.max(card.rx_fifo),
+                each: 1,
+                is_ours,
+            });
+            all.push(Suspect {
+                place: Place::ReceiverBacklog,
+                counted: receiver.softnet.iter().map(|core| core.dropped).sum(),
+                each: joined,
+                is_ours,
+            });
+        }
+        all.push(Suspect {
+            place: Place::ReceiverSocket,
+            counted: self.socket_drops,
+            each: in_a_message(self.most_joined > 1),
+            is_ours: true,
+        });
+        all
+    }
+}
+
+impl<'a> Side<'a> {
+    fn card(&self) -> Option<&'a Interface> {
+        self.counters.interfaces.get(self.interface?)
+    }
+}
+
+fn side(end: &End) -> Side<'_> {
+    Side {
+        counters: &end.host.change,
+        interface: end.interface.as_deref(),
+    }
 }
 
 /// Whether a counter of all traffic counted hardly more than one stream.

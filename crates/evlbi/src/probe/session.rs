@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_core::time::Nanos;
+use evlbi_net::host::Counters;
 use evlbi_net::probe::{
-    End, FromClient, FromResponder, Limits, Port, PortOptions, RoundTrip, Test, VERSION, Work,
+    End, FromClient, FromResponder, Limits, Port, PortOptions, RoundTrip, Test, VERSION, Window,
+    Work,
 };
 use socket2::{Domain, Socket, Type};
 
 use super::control::Control;
+use super::point::Direction;
 
 /// So long the far host may take to answer.
 const CONNECTING: Duration = Duration::from_secs(10);
@@ -77,6 +80,29 @@ pub struct Requests {
     pub apart: Nanos,
 }
 
+/// What happens during a test.
+pub enum Event<'a> {
+    /// It goes on.
+    Progress(&'a Progress),
+    /// A window of a stream is settled.
+    Settled(&'a Settled<'a>),
+}
+
+/// A window of a stream, and what the hosts have counted since the window before.
+pub struct Settled<'a> {
+    pub direction: Direction,
+    pub window: &'a Window,
+    pub sender: Side<'a>,
+    pub receiver: Side<'a>,
+}
+
+/// What a host has counted, and the interface that it uses.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    pub counters: &'a Counters,
+    pub interface: Option<&'a str>,
+}
+
 /// How far a test is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
@@ -129,18 +155,29 @@ impl Session {
         }
     }
 
+    /// Whether it is over IPv6.
+    pub fn is_v6(&self) -> bool {
+        let peer = self.control.stream().peer_addr();
+        peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv6())
+    }
+
+    /// What the responder allows.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Runs a test: its streams, or requests.
     pub fn run(
         &mut self,
         test: &Test,
         requests: Option<Requests>,
         interrupted: &AtomicBool,
-        show: &mut dyn FnMut(&Progress),
+        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Ends> {
         self.limits.allow(test)?;
         self.control
             .send(&FromClient::Open(Box::new(test.clone())))?;
-        let (key, port) = self.opened(interrupted)?;
+        let (key, port, interface) = self.opened(interrupted)?;
         let mut peer = self.control.stream().peer_addr()?;
         let mut local = self.control.stream().local_addr()?;
         peer.set_port(port);
@@ -153,6 +190,7 @@ impl Session {
         };
         let port = Port::open(local, &options)?;
         let local = port.local_address();
+        let local_interface = port.interface();
         let mut work = Work::begin(port, peer, key, test.back.as_ref(), test)?;
         let mut clock = FIRST_ROUND_TRIP;
         self.be_found(&mut work, local, &mut clock, interrupted)?;
@@ -164,12 +202,13 @@ impl Session {
             (None, Some(all)) => work.ask(0..all.count, all.size, all.apart)?,
             (None, None) => {}
         }
-        let stopped = self.watch(&mut work, test, requests, interrupted, show)?;
+        let mut hosts = Hosts::new([local_interface, interface]);
+        let stopped = self.watch(&mut work, &mut hosts, test, requests, interrupted, show)?;
         let requests = requests.map_or(0, |_| work.used());
         self.look_at_clock(&mut work, &mut clock)?;
         let sent = work.departed().cloned().map(Box::new);
         self.control.send(&FromClient::Over { sent })?;
-        let there = self.done(&mut work)?;
+        let there = self.done(&mut work, &mut hosts, show)?;
         let mut here = work.finish()?;
         let (clock, measured) = here
             .listened
@@ -188,7 +227,7 @@ impl Session {
     }
 
     /// Waits for the responder's socket.
-    fn opened(&mut self, interrupted: &AtomicBool) -> Result<(u64, u16)> {
+    fn opened(&mut self, interrupted: &AtomicBool) -> Result<(u64, u16, Option<String>)> {
         let mut told = false;
         let mut heard = Instant::now();
         loop {
@@ -196,7 +235,11 @@ impl Session {
                 bail!("interrupted");
             }
             match self.control.receive(LOOK * 5)? {
-                Some(FromResponder::Opened { key, port }) => return Ok((key, port)),
+                Some(FromResponder::Opened {
+                    key,
+                    port,
+                    interface,
+                }) => return Ok((key, port, interface)),
                 Some(FromResponder::Waiting { reason }) => {
                     if !told {
                         eprintln!("waiting: {reason}");
@@ -253,10 +296,11 @@ impl Session {
     fn watch(
         &mut self,
         work: &mut Work,
+        hosts: &mut Hosts,
         test: &Test,
         requests: Option<Requests>,
         interrupted: &AtomicBool,
-        show: &mut dyn FnMut(&Progress),
+        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Option<String>> {
         let begun = Instant::now();
         let mut link = Link::new();
@@ -266,9 +310,16 @@ impl Session {
             let message = self.control.receive::<FromResponder>(LOOK)?;
             link.heard(message.is_some())?;
             match message {
-                Some(FromResponder::Alive { unique }) => {
+                Some(FromResponder::Alive { unique, used }) => {
                     link.arrived(unique);
+                    work.heard().used(used);
                     progress.arrived_there = unique;
+                }
+                Some(FromResponder::Window {
+                    window,
+                    host: there,
+                }) => {
+                    hosts.settled(Direction::There, &window, Some(&there), show)?;
                 }
                 Some(FromResponder::Sent(departed)) => {
                     work.heard().sent(departed.used);
@@ -283,8 +334,12 @@ impl Session {
             progress.seconds = begun.elapsed().as_secs_f64();
             if link.is_due() {
                 let unique = progress.arrived_here;
-                self.control.send(&FromClient::Alive { unique })?;
-                show(&progress);
+                let used = progress.used;
+                self.control.send(&FromClient::Alive { unique, used })?;
+                show(&Event::Progress(&progress))?;
+            }
+            while let Some(window) = work.window() {
+                hosts.settled(Direction::Back, &window, None, show)?;
             }
             let has_sent = work.has_sent()?;
             if !has_sent && stopped.is_none() {
@@ -305,6 +360,9 @@ impl Session {
                 break;
             }
         }
+        while let Some(window) = work.window() {
+            hosts.settled(Direction::Back, &window, None, show)?;
+        }
         // Replies are under way.
         if let Some(all) = requests {
             let end = Instant::now() + Duration::from_nanos(test.patience.0);
@@ -317,7 +375,12 @@ impl Session {
     }
 
     /// What the responder knows of the test.
-    fn done(&mut self, work: &mut Work) -> Result<End> {
+    fn done(
+        &mut self,
+        work: &mut Work,
+        hosts: &mut Hosts,
+        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
+    ) -> Result<End> {
         let mut link = Link::new();
         loop {
             let message = self.control.receive(LOOK)?;
@@ -326,13 +389,67 @@ impl Session {
                 Some(FromResponder::Done(end)) => return Ok(*end),
                 Some(FromResponder::Sent(departed)) => work.heard().sent(departed.used),
                 Some(FromResponder::Alive { .. }) | None => {}
+                Some(FromResponder::Window {
+                    window,
+                    host: there,
+                }) => {
+                    hosts.settled(Direction::There, &window, Some(&there), show)?;
+                }
                 other => return Err(unexpected(other)),
             }
             if link.is_due() {
                 let unique = work.heard().unique.load(Ordering::Relaxed);
-                self.control.send(&FromClient::Alive { unique })?;
+                let used = work.used();
+                self.control.send(&FromClient::Alive { unique, used })?;
             }
         }
+    }
+}
+
+/// What this host counts from one window to the next, of either way.
+struct Hosts {
+    last: [Counters; 2],
+    /// Here and there.
+    interfaces: [Option<String>; 2],
+}
+
+impl Hosts {
+    fn new(interfaces: [Option<String>; 2]) -> Hosts {
+        let now = Counters::read().unwrap_or_default();
+        Hosts {
+            last: [now.clone(), now],
+            interfaces,
+        }
+    }
+
+    /// Tells of a window, with what the responder's host has counted where that is known.
+    fn settled(
+        &mut self,
+        direction: Direction,
+        window: &Window,
+        there: Option<&Counters>,
+        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let last = &mut self.last[direction as usize];
+        let now = Counters::read().unwrap_or_default();
+        let here = now.since(last);
+        *last = now;
+        let unknown = Counters::default();
+        let side = |counters, at: usize| Side {
+            counters,
+            interface: self.interfaces[at].as_deref(),
+        };
+        let (here, there) = (side(&here, 0), side(there.unwrap_or(&unknown), 1));
+        let (sender, receiver) = match direction {
+            Direction::There => (here, there),
+            Direction::Back => (there, here),
+        };
+        show(&Event::Settled(&Settled {
+            direction,
+            window,
+            sender,
+            receiver,
+        }))
     }
 }
 

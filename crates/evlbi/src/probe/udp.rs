@@ -9,7 +9,7 @@ use evlbi_net::probe::{Keep, Record, Test};
 use serde::Serialize;
 
 use super::point::{self, Direction, Known, Point};
-use super::session::{self, Ends, Session};
+use super::session::{self, Ends, Event, Session};
 use super::{check_plots, csv, draw, finding, now, picture, show, sweep};
 use crate::cli::{ProbeFormat, ProbeUdpArgs};
 use crate::output;
@@ -59,10 +59,12 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     let mut progress = Progress::new(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
         let length = test.duration().as_secs_f64().max(1e-3);
-        let ends = session.run(test, None, &interrupted, &mut |now| {
-            let part = (now.seconds / length).min(1.0);
-            let done = number as f64 + part;
-            progress.show((done * 1000.0) as u64, &line(label, now));
+        let ends = session.run(test, None, &interrupted, &mut |event| {
+            if let Event::Progress(now) = event {
+                let done = number as f64 + (now.seconds / length).min(1.0);
+                progress.show((done * 1000.0) as u64, &line(label, now));
+            }
+            Ok(())
         });
         let ends = match ends {
             // What was measured before is not lost.
@@ -160,6 +162,7 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
         buffer: buffer.map(usize::try_from).transpose()?,
         join: args.burst > 1 || stream.rate().is_none(),
         dscp: args.target.dscp,
+        window: None,
         bin_width: Some(Nanos::from(args.bins).0.max(1)),
         keep: args.records.is_some().then_some(keep),
         patience: args.loss_timeout.into(),

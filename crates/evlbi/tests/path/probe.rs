@@ -191,3 +191,62 @@ fn a_broken_fibre_is_told_from_a_dirty_one() {
         }
     }
 }
+
+/// Loss that comes back is found to, with its period, in a file that survives the death of what writes it.
+#[test]
+fn what_comes_back_is_seen_by_a_campaign() {
+    let cells =
+        "rtt = \"2ms\"\nforward = [{ loss = \"20%\", period = \"2s\", length = \"300ms\" }]\n";
+    let room = Room::new(&format!("{HOSTS}{cells}"));
+    let watch = "$E watch w.sqlite manchester:8620 --rate 20M --window 100ms --loss-timeout 100ms";
+    let script = script(&format!(
+        "{watch} --for 60s 2> first.txt & W=$!
+        until [ $(grep -c lost first.txt) -ge 85 ]; do sleep 0.1; done
+        kill -9 $W
+        $E report w.sqlite --json > killed.json
+        {watch} --for 8s > end.txt
+        $E report w.sqlite --json --plot w.svg > end.json"
+    ));
+    if room.run_well(&[], &script).is_none() {
+        return;
+    }
+    let [killed, end] = ["killed.json", "end.json"].map(|name| room.json(name));
+    let count = |report: &Value| report["windows"].as_array().unwrap().len();
+    // Whatever was said to be settled is there, and is still there later.
+    assert!(count(&killed) >= 85, "{}", count(&killed));
+    assert!(count(&end) >= count(&killed) + 60, "{}", count(&end));
+    let windows = |report: &Value| report["windows"].as_array().unwrap().clone();
+    assert_eq!(windows(&killed)[..], windows(&end)[..count(&killed)]);
+    for window in windows(&end) {
+        let of = |name: &str| number(&window, name);
+        assert_eq!(of("sent"), of("unique") + of("lost"));
+        assert_eq!(
+            of("lost"),
+            of("network_lost") + of("host_lost") + of("unattributed")
+        );
+    }
+    let runs = end["runs"].as_array().unwrap();
+    assert!(runs.len() == 2 && runs[0]["ended"].is_null() && !runs[1]["ended"].is_null());
+    let way = &killed["directions"][0];
+    assert_eq!(way["pattern"]["pattern"], "periodic", "{way}");
+    let period = way["pattern"]["period"].as_f64().unwrap();
+    assert!((period - 2.0).abs() < 0.15, "{way}");
+    let finding = way["finding"].as_str().unwrap();
+    assert!(
+        finding.contains("in the network") && finding.contains("every"),
+        "{finding}"
+    );
+    assert!(
+        fs::read_to_string(room.path("w.svg"))
+            .unwrap()
+            .contains("jitter")
+    );
+    // Another plan does not go into the same file, nor does another file pass for one.
+    let wrong = "$E watch w.sqlite manchester:8620 --token t --rate 30M 2> other.txt && exit 1
+        echo hello > no.sqlite; $E report no.sqlite 2> no.txt && exit 1; true";
+    room.run_well(&["--force"], wrong);
+    for (file, said) in [("other.txt", "another plan"), ("no.txt", "no.sqlite")] {
+        let text = fs::read_to_string(room.path(file)).unwrap();
+        assert!(text.contains(said), "{text}");
+    }
+}

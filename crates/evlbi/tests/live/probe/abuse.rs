@@ -170,7 +170,7 @@ fn a_responder_survives_strangers() {
         other => panic!("{other:?}"),
     }
     // A message that was sealed once is not taken again.
-    let sealed = honest.send(&FromClient::Alive { unique: 0 });
+    let sealed = honest.send(&FromClient::Alive { unique: 0, used: 0 });
     honest.stream.write_all(&sealed).unwrap();
     assert!(honest.receive().is_none());
     // A thousand who say nothing.

@@ -1,0 +1,289 @@
+//! `evlbi report`: what a campaign found: how much got through, what was lost and when, in a sentence and in a picture.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use evlbi_core::probe::{Pattern, Window};
+use serde::Serialize;
+
+use crate::cli::ReportArgs;
+use crate::output;
+use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
+use crate::probe::finding::in_time;
+use crate::probe::point::Direction;
+use crate::probe::{check_plots, draw};
+use crate::units::{show_count, show_rate, utc};
+use crate::watch::store::{Plan, Row, Run, Store};
+
+/// Of the windows with loss, as many lie within the smaller of the two scales of loss.
+const SMALL: f64 = 0.9;
+
+/// The report of a campaign.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub schema: &'static str,
+    pub file: PathBuf,
+    pub plan: Option<Plan>,
+    pub directions: Vec<Way>,
+    /// When it went on, and why it did not.
+    pub runs: Vec<Run>,
+    pub windows: Vec<Row>,
+}
+
+/// One direction. Rates are bits of UDP payload per second.
+#[derive(Debug, Serialize)]
+pub struct Way {
+    pub direction: Direction,
+    pub sent: u64,
+    pub unique: u64,
+    pub lost: u64,
+    pub network_lost: u64,
+    pub host_lost: u64,
+    pub unattributed: u64,
+    pub duplicates: u64,
+    pub reordered: u64,
+    /// From the first window to the last, in seconds.
+    pub seconds: f64,
+    /// Of this, covered by windows.
+    pub covered: f64,
+    pub rate_received: f64,
+    /// How loss is spread over the time.
+    pub pattern: Pattern,
+    /// In a sentence.
+    pub finding: String,
+}
+
+pub fn run(args: &ReportArgs) -> Result<()> {
+    check_plots(&args.plot, args.force)?;
+    let report = read(&args.file)?;
+    for plot in &args.plot {
+        draw(&figure(&report), &text(&report), &report, plot)?;
+    }
+    output::print(args.json, &report, text)
+}
+
+/// Prints what is in a file.
+pub fn show(file: &Path, json: bool) -> Result<()> {
+    output::print(json, &read(file)?, text)
+}
+
+fn read(file: &Path) -> Result<Report> {
+    let store = Store::read(file)?;
+    let windows = store.rows()?;
+    let ways = [Direction::There, Direction::Back];
+    Ok(Report {
+        schema: "evlbi.report/1",
+        file: file.to_owned(),
+        plan: store.plan()?,
+        directions: ways
+            .into_iter()
+            .filter_map(|way| summary(way, &windows))
+            .collect(),
+        runs: store.runs()?,
+        windows,
+    })
+}
+
+/// None without windows.
+fn summary(direction: Direction, windows: &[Row]) -> Option<Way> {
+    let all: Vec<&Row> = windows
+        .iter()
+        .filter(|row| row.direction == direction)
+        .collect();
+    let (first, last) = (all.first()?, all.last()?);
+    let sum = |get: fn(&Row) -> u64| all.iter().map(|row| get(row)).sum::<u64>();
+    let covered: f64 = all.iter().map(|row| (row.end - row.begin).max(0.0)).sum();
+    let bits: f64 = all
+        .iter()
+        .map(|row| row.rate_received * (row.end - row.begin).max(0.0))
+        .sum();
+    let in_windows: Vec<Window> = all
+        .iter()
+        .map(|row| Window {
+            begin: row.begin,
+            end: row.end,
+            sent: row.sent,
+            lost: row.lost,
+            runs: row.runs,
+        })
+        .collect();
+    let mut way = Way {
+        direction,
+        sent: sum(|row| row.sent),
+        unique: sum(|row| row.unique),
+        lost: sum(|row| row.lost),
+        network_lost: sum(|row| row.network_lost),
+        host_lost: sum(|row| row.host_lost),
+        unattributed: sum(|row| row.unattributed),
+        duplicates: sum(|row| row.duplicates),
+        reordered: sum(|row| row.reordered),
+        seconds: last.end - first.begin,
+        covered,
+        rate_received: bits / covered.max(1e-9),
+        pattern: Pattern::of(&in_windows),
+        finding: String::new(),
+    };
+    way.finding = finding(&way);
+    Some(way)
+}
+
+fn finding(way: &Way) -> String {
+    let mut text = format!(
+        "{} at {} for {}",
+        way.direction.name(),
+        show_rate(way.rate_received),
+        show_length(way.seconds)
+    );
+    if way.lost == 0 {
+        return format!("{text}: nothing lost of {}", show_count(way.sent));
+    }
+    text += &format!(
+        ": {} of {} lost ({:.5} %)",
+        show_count(way.lost),
+        show_count(way.sent),
+        way.lost as f64 * 100.0 / way.sent.max(1) as f64
+    );
+    let places = [
+        (way.network_lost, "in the network"),
+        (way.host_lost, "in the hosts"),
+        (way.unattributed, "no counter tells where"),
+    ];
+    let places: Vec<String> = places
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, place)| format!("{} {place}", show_count(*count)))
+        .collect();
+    text += &format!(", {}", places.join(", "));
+    text + &in_time(&way.pattern)
+}
+
+/// Seconds of the unit that people count such a time in, and its name.
+fn unit_of_length(seconds: f64) -> (f64, &'static str) {
+    match seconds {
+        short if short < 600.0 => (1.0, "s"),
+        short if short < 18_000.0 => (60.0, "min"),
+        _ => (3600.0, "h"),
+    }
+}
+
+fn show_length(seconds: f64) -> String {
+    let (unit, name) = unit_of_length(seconds);
+    format!("{:.1} {name}", seconds / unit)
+}
+
+fn text(report: &Report) -> String {
+    let mut lines: Vec<String> = report
+        .directions
+        .iter()
+        .map(|way| way.finding.clone())
+        .collect();
+    if lines.is_empty() {
+        lines.push("no window was settled".to_owned());
+    }
+    for way in &report.directions {
+        let missing = way.seconds - way.covered;
+        if missing > 0.01 * way.seconds
+            && report
+                .plan
+                .as_ref()
+                .is_some_and(|plan| plan.every.is_none())
+        {
+            lines.push(format!(
+                "{:.1} % of the time {} was not measured",
+                missing * 100.0 / way.seconds.max(1e-9),
+                way.direction.name()
+            ));
+        }
+    }
+    for run in &report.runs {
+        let begun = utc(run.begun);
+        match (&run.reason, run.ended) {
+            (Some(reason), _) => lines.push(format!("the run of {begun} ended: {reason}")),
+            (None, None) => lines.push(format!("the run of {begun} goes on, or was killed")),
+            _ => {}
+        }
+    }
+    lines.join("\n")
+}
+
+fn figure(report: &Report) -> Figure {
+    let begin = report
+        .windows
+        .iter()
+        .map(|row| row.begin)
+        .fold(f64::INFINITY, f64::min);
+    let end = report.windows.iter().map(|row| row.end).fold(0.0, f64::max);
+    let (unit, name) = unit_of_length(end - begin);
+    let time = |row: &Row| ((row.begin + row.end) / 2.0 - begin) / unit;
+    let series = |get: &dyn Fn(&Row) -> Option<f64>, style| -> Vec<Series> {
+        let ways = [Direction::There, Direction::Back];
+        let of = ways.into_iter().map(|way| Series {
+            name: way.name().to_owned(),
+            points: report
+                .windows
+                .iter()
+                .filter(|row| row.direction == way)
+                .map(|row| (time(row), get(row).unwrap_or(f64::NAN)))
+                .collect(),
+            style,
+            ..Series::default()
+        });
+        of.filter(|series| !series.points.is_empty()).collect()
+    };
+    let loss = |row: &Row| 100.0 * row.lost as f64 / row.sent.max(1) as f64;
+    let mut losses: Vec<f64> = report
+        .windows
+        .iter()
+        .map(loss)
+        .filter(|loss| *loss > 0.0)
+        .collect();
+    losses.sort_by(f64::total_cmp);
+    let most = losses.last().copied().unwrap_or(1.0);
+    let at = ((losses.len() as f64 * SMALL) as usize).min(losses.len().saturating_sub(1));
+    let small = losses.get(at).copied().unwrap_or(1.0);
+    let panel = |title: &str, y: Axis, series| Panel {
+        title: title.to_owned(),
+        x: Axis::new(&format!("time ({name})"), Unit::Bare),
+        y,
+        series,
+    };
+    let from_zero = |label: &str, most: f64| Axis {
+        range: Some((0.0, most * 1.05)),
+        ..Axis::new(label, Unit::Bare)
+    };
+    let mut panels = vec![
+        panel(
+            "received on the wire",
+            Axis::new("rate", Unit::Si("bit/s")),
+            series(
+                &|row| Some(row.rate_received * row.wire_factor),
+                Style::Line,
+            ),
+        ),
+        panel(
+            "lost",
+            from_zero("loss (%)", most),
+            series(&|row| Some(loss(row)), Style::Dots),
+        ),
+    ];
+    if small < most / 2.0 {
+        panels.push(panel(
+            "the same, larger; what is above lies beyond",
+            from_zero("loss (%)", small),
+            series(&|row| Some(loss(row)), Style::Dots),
+        ));
+    }
+    panels.push(panel(
+        "jitter (RFC 3550)",
+        Axis::new("jitter", Unit::Si("s")),
+        series(&|row| Some(row.jitter * 1e-9), Style::Line),
+    ));
+    let target = report.plan.as_ref().map_or("", |plan| plan.target.as_str());
+    Figure {
+        title: match begin.is_finite() {
+            true => format!("UDP to {target} from {}", utc(begin)),
+            false => format!("UDP to {target}"),
+        },
+        panels,
+    }
+}

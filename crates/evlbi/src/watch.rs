@@ -1,0 +1,299 @@
+//! `evlbi watch`: a path tested for hours or days, window by window, kept in an SQLite file as it goes.
+
+pub mod store;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use evlbi_core::probe::{Spacing, Stream};
+use evlbi_core::time::Nanos;
+use evlbi_net::probe::Test;
+use evlbi_net::udp::SendCounts;
+
+use self::store::{Plan, Row, Store};
+use crate::cli::WatchArgs;
+use crate::output;
+use crate::probe::point::{Direction, Evidence, Point, on_the_wire};
+use crate::probe::session::{Event, Session, Settled};
+use crate::probe::udp;
+use crate::progress::{Progress, interrupt};
+use crate::units::{show_count, show_rate};
+
+/// After a failure the next attempt comes so much later.
+const RETRY: Duration = Duration::from_secs(5);
+/// A responder that allows shorter flows than this cannot be watched.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+pub fn run(args: &WatchArgs) -> Result<()> {
+    let plan = plan(args)?;
+    let mut store = Store::open(&args.file, &plan)?;
+    let interrupted = interrupt();
+    let mut progress = Progress::new(None);
+    let end = Instant::now() + args.length;
+    let mut is_first = true;
+    while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        let run = store.begin()?;
+        let left = end.saturating_duration_since(begun);
+        let done = flow(args, &plan, left, &mut store, &interrupted, &mut progress);
+        let reason = done.as_ref().err().map(output::explain);
+        store.end(run, reason.as_deref())?;
+        if let Err(error) = done {
+            // What was never possible will not become so; what was, may come back.
+            if is_first {
+                return Err(error);
+            }
+            progress.show(0, &format!("{}; trying again", output::explain(&error)));
+            wait(Instant::now() + RETRY, &interrupted);
+        }
+        is_first = false;
+        if let Some(every) = args.every {
+            wait((begun + every).min(end), &interrupted);
+        }
+    }
+    progress.finish();
+    drop(store);
+    crate::report::show(&args.file, args.json)
+}
+
+fn plan(args: &WatchArgs) -> Result<Plan> {
+    let spacing = match (args.rate, args.spacing) {
+        (Some(rate), _) => Spacing::BitsPerSecond(rate),
+        (None, Some(apart)) => Spacing::Nanoseconds(Nanos::from(apart).0),
+        (None, None) => bail!("how fast? Give a --rate, as 500M, or a --spacing, as 12.5us"),
+    };
+    let stream = Stream {
+        size: args.size,
+        spacing,
+        burst: args.burst,
+        count: u64::MAX,
+    };
+    stream.check()?;
+    if stream.rate().is_none() {
+        bail!("a path is watched at a rate; give a --spacing above 0");
+    }
+    if args.every.is_some_and(|every| every <= args.test) {
+        bail!(
+            "tests of {:?} do not fit into --every {:?}",
+            args.test,
+            args.every.unwrap_or_default()
+        );
+    }
+    Ok(Plan {
+        target: args.target.target.clone(),
+        stream,
+        there: !args.reverse,
+        back: args.reverse || args.both,
+        window: args.window.as_secs_f64(),
+        every: args.every.map(|every| every.as_secs_f64()),
+    })
+}
+
+fn wait(until: Instant, interrupted: &AtomicBool) {
+    while Instant::now() < until && !interrupted.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
+fn flow(
+    args: &WatchArgs,
+    plan: &Plan,
+    left: Duration,
+    store: &mut Store,
+    interrupted: &AtomicBool,
+    progress: &mut Progress,
+) -> Result<()> {
+    let mut session = Session::begin(&args.target.target())?;
+    let allowed = Duration::from_nanos(session.limits().duration.0);
+    if allowed < SHORTEST {
+        bail!("the responder allows tests of {allowed:?} only");
+    }
+    let length = if args.every.is_some() {
+        args.test
+    } else {
+        left
+    };
+    let stream = plan.stream;
+    let window = stream.within(args.window.into()).max(1);
+    let test = Test {
+        there: plan.there.then_some(stream),
+        back: plan.back.then_some(stream),
+        most_time: length.min(allowed).into(),
+        join: stream.burst > 1,
+        dscp: args.target.dscp,
+        window: args.every.is_none().then_some(window),
+        patience: args.loss_timeout.into(),
+        queue: args.target.wait.into(),
+        ..Test::default()
+    };
+    let is_v6 = session.is_v6();
+    let ends = session.run(&test, None, interrupted, &mut |event| {
+        match event {
+            Event::Progress(now) => {
+                progress.show(0, &udp::line(&show_rate(stream.rate().unwrap_or(0.0)), now));
+            }
+            Event::Settled(settled) => {
+                let row = row(&stream, is_v6, settled);
+                progress.show(0, &line(&row));
+                store.add(&row)?;
+            }
+        }
+        Ok(())
+    })?;
+    // Of a continuous flow this is the last window, which is shorter.
+    let clock = crate::probe::point::clock(&ends.clock);
+    for (point, _) in udp::points(&test, &ends, clock) {
+        let whole = if args.every.is_some() { 0 } else { window };
+        if point.sent > 0 && (whole == 0 || point.sent >= whole / 10) {
+            store.add(&last(
+                &point,
+                &ends.here.listened.tallied,
+                &ends.there.listened.tallied,
+            ))?;
+        }
+    }
+    match ends.stopped {
+        Some(stopped) if !interrupted.load(Ordering::Relaxed) => bail!("{stopped}"),
+        _ => Ok(()),
+    }
+}
+
+/// A window that was settled while the flow went on.
+fn row(stream: &Stream, is_v6: bool, settled: &Settled<'_>) -> Row {
+    let tallied = &settled.window.tallied;
+    let counters = &tallied.account.counters;
+    let sent = tallied.sent;
+    let evidence = Evidence {
+        size: stream.size,
+        is_v6,
+        sender: settled.sender,
+        receiver: settled.receiver,
+        counts: SendCounts {
+            sent,
+            messages: sent.div_ceil(u64::from(stream.burst)),
+            ..SendCounts::default()
+        },
+        socket_drops: settled.window.socket_drops,
+        most_joined: settled.window.most_joined,
+    };
+    let lost = evidence.attribute(counters.lost);
+    let bits = stream.size as f64 * 8.0;
+    let now = seconds();
+    let (begin, end) = times(tallied.departed, settled.direction, now);
+    let rate = stream.rate().unwrap_or(0.0) / bits;
+    let length = sent as f64 / rate;
+    // Where too little arrived to tell when the window was, it is the one before now.
+    let (begin, end) = match end - begin > length / 2.0 {
+        true => (begin, end),
+        false => (now - length, now),
+    };
+    let rate_sent = match tallied.departed {
+        Some([first, last]) if last.0 > first.0 && last.1 > first.1 => {
+            (last.0 - first.0) as f64 * bits / ((last.1 - first.1) as f64 * 1e-9)
+        }
+        _ => rate * bits,
+    };
+    Row {
+        direction: settled.direction,
+        begin,
+        end,
+        sent,
+        received: counters.received,
+        unique: counters.unique,
+        lost: counters.lost,
+        network_lost: lost.network,
+        host_lost: lost.in_hosts(),
+        unattributed: lost.unattributed,
+        duplicates: counters.duplicates,
+        reordered: counters.reordered,
+        late: tallied.late,
+        runs: tallied.account.runs.values().sum(),
+        rate_sent,
+        rate_received: counters.received.saturating_sub(1) as f64 * bits / (end - begin).max(1e-9),
+        wire_factor: on_the_wire(stream.size, is_v6),
+        jitter: tallied.jitter,
+        pdv_p999: tallied.pdv.map(|pdv| pdv[2] as f64),
+        detail: serde_json::json!({
+            "loss_runs": tallied.account.runs,
+            "loss_distances": tallied.loss_distances,
+            "reordering_extents": tallied.account.extents,
+            "attribution": lost,
+            "arrivals": tallied.gaps,
+            "ipdv": tallied.ipdv,
+        }),
+    }
+}
+
+/// A test of a schedule, or what was under way when a flow ended.
+fn last(
+    point: &Point,
+    here: &evlbi_core::probe::Tallied,
+    there: &evlbi_core::probe::Tallied,
+) -> Row {
+    let tallied = match point.direction {
+        Direction::There => there,
+        Direction::Back => here,
+    };
+    let now = seconds();
+    let (begin, end) = times(tallied.departed, point.direction, now);
+    Row {
+        direction: point.direction,
+        begin,
+        end,
+        sent: point.sent,
+        received: point.received,
+        unique: point.unique,
+        lost: point.lost,
+        network_lost: point.network_lost,
+        host_lost: point.host_lost,
+        unattributed: point.unattributed,
+        duplicates: point.duplicates,
+        reordered: point.reordered,
+        late: point.late,
+        runs: point.loss_runs.values().sum(),
+        rate_sent: point.rate_sent,
+        rate_received: point.rate_received,
+        wire_factor: point.wire_rate_sent / point.rate_sent.max(1e-9),
+        jitter: point.jitter,
+        pdv_p999: point.pdv.map(|pdv| pdv[2] as f64),
+        detail: serde_json::json!({
+            "loss_runs": point.loss_runs,
+            "loss_distances": point.loss_distances,
+            "reordering_extents": point.reordering_extents,
+            "attribution": point.attribution,
+            "arrivals": point.arrivals,
+            "ipdv": point.ipdv,
+        }),
+    }
+}
+
+/// When a window was, by the clock here as far as that is known: departures of what comes from there are by the clock
+/// there, so that of the end is taken for now.
+fn times(departed: Option<[(u64, u64); 2]>, direction: Direction, now: f64) -> (f64, f64) {
+    let Some([first, last]) = departed else {
+        return (now, now);
+    };
+    let length = last.1.saturating_sub(first.1) as f64 * 1e-9;
+    match direction {
+        Direction::There => (first.1 as f64 * 1e-9, last.1 as f64 * 1e-9),
+        Direction::Back => (now - length, now),
+    }
+}
+
+fn seconds() -> f64 {
+    evlbi_net::cpu::utc() as f64 * 1e-9
+}
+
+fn line(row: &Row) -> String {
+    format!(
+        "{}: {} sent, {} lost ({:.4} %), {}, jitter {:.1} us",
+        row.direction.name(),
+        show_count(row.sent),
+        show_count(row.lost),
+        row.lost as f64 * 100.0 / row.sent.max(1) as f64,
+        show_rate(row.rate_received),
+        row.jitter * 1e-3
+    )
+}

@@ -1,0 +1,289 @@
+//! The file of a campaign: SQLite, each window a transaction of its own, so that whatever was settled is kept however the
+//! program ends.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use evlbi_core::probe::Stream;
+use rusqlite::{Connection, OpenFlags, params};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::probe::point::Direction;
+
+/// Version of the tables, and what marks the file as one of ours (`PRAGMA application_id`: "EVWA").
+const VERSION: i64 = 1;
+const APPLICATION: i64 = 0x4556_5741;
+/// Another program may read meanwhile.
+const BUSY: Duration = Duration::from_secs(30);
+
+const TABLES: &str = "
+create table campaign (plan text not null) strict;
+create table run (
+    id integer primary key,
+    begun real not null,       -- seconds since 1970, UTC
+    ended real,                -- null of one that was killed
+    reason text                -- why, where it was not to end then
+) strict;
+create table result (
+    id integer primary key,
+    run integer not null references run(id),
+    direction text not null,   -- there or back
+    begin real not null, end real not null,
+    sent integer not null, received integer not null, uniq integer not null,
+    lost integer not null,     -- network_lost + host_lost + unattributed
+    network_lost integer not null, host_lost integer not null, unattributed integer not null,
+    duplicates integer not null, reordered integer not null, late integer not null,
+    runs integer not null,     -- runs of consecutive losses
+    rate_sent real not null, rate_received real not null, -- bits of UDP payload per second
+    wire_factor real not null, -- bytes on an Ethernet for each of payload
+    jitter_ns real not null, pdv_p999_ns real,
+    detail text not null       -- JSON
+) strict;
+create index result_by_time on result(begin);
+";
+
+/// What a campaign does; a file holds one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub target: String,
+    pub stream: Stream,
+    pub there: bool,
+    pub back: bool,
+    /// Length of a window in seconds.
+    pub window: f64,
+    /// Seconds from the beginning of a test to that of the next, where it is not one continuous flow.
+    pub every: Option<f64>,
+}
+
+/// A window of a flow, or a test.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub direction: Direction,
+    /// Seconds since 1970, UTC.
+    pub begin: f64,
+    pub end: f64,
+    pub sent: u64,
+    pub received: u64,
+    pub unique: u64,
+    pub lost: u64,
+    pub network_lost: u64,
+    pub host_lost: u64,
+    pub unattributed: u64,
+    pub duplicates: u64,
+    pub reordered: u64,
+    pub late: u64,
+    /// Runs of consecutive losses.
+    pub runs: u64,
+    /// Bits of UDP payload per second.
+    pub rate_sent: f64,
+    pub rate_received: f64,
+    /// Bytes on an Ethernet for each byte of payload.
+    pub wire_factor: f64,
+    /// RFC 3550, in nanoseconds.
+    pub jitter: f64,
+    /// RFC 5481, 99.9 %, in nanoseconds.
+    pub pdv_p999: Option<f64>,
+    /// Distributions.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub detail: Value,
+}
+
+/// A time in which the campaign was going on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    pub begun: f64,
+    pub ended: Option<f64>,
+    pub reason: Option<String>,
+}
+
+/// The file, open.
+pub struct Store {
+    connection: Connection,
+    run: i64,
+}
+
+impl Store {
+    /// Makes the file, or goes on with it if it holds the same plan.
+    pub fn open(path: &Path, plan: &Plan) -> Result<Store> {
+        let is_new = !path.exists() || std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
+        let connection =
+            Connection::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        connection.busy_timeout(BUSY)?;
+        if is_new {
+            connection.pragma_update(None, "application_id", APPLICATION)?;
+            connection.pragma_update(None, "user_version", VERSION)?;
+            connection.execute_batch(&format!("begin; {TABLES} commit;"))?;
+        }
+        check(&connection, path)?;
+        // Readers see a whole file while it is written, and what is committed is on the disk.
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "synchronous", "full")?;
+        let store = Store { connection, run: 0 };
+        match store.plan()? {
+            Some(before) if before != *plan => bail!(
+                "{} holds a campaign of another plan ({}); give the same options to go on with it, or another file",
+                path.display(),
+                serde_json::to_string(&before)?
+            ),
+            Some(_) => {}
+            None => {
+                let plan = serde_json::to_string(plan)?;
+                let insert = "insert into campaign (plan) values (?1)";
+                store.connection.execute(insert, [plan])?;
+            }
+        }
+        Ok(store)
+    }
+
+    /// Opens a file that is there, to read it.
+    pub fn read(path: &Path) -> Result<Store> {
+        if !path.is_file() {
+            bail!("there is no file {}", path.display());
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)
+            .or_else(|_| Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY))
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        connection.busy_timeout(BUSY)?;
+        check(&connection, path)?;
+        Ok(Store { connection, run: 0 })
+    }
+
+    /// What the campaign does.
+    pub fn plan(&self) -> Result<Option<Plan>> {
+        let mut statement = self.connection.prepare("select plan from campaign")?;
+        let mut rows = statement.query([])?;
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let text: String = row.get(0)?;
+        serde_json::from_str(&text)
+            .context("the plan in the file")
+            .map(Some)
+    }
+
+    /// It begins, or goes on.
+    pub fn begin(&mut self) -> Result<i64> {
+        let insert = "insert into run (begun) values (?1)";
+        self.connection.execute(insert, [super::seconds()])?;
+        self.run = self.connection.last_insert_rowid();
+        Ok(self.run)
+    }
+
+    /// It ends, or is interrupted.
+    pub fn end(&self, run: i64, reason: Option<&str>) -> Result<()> {
+        let update = "update run set ended = ?2, reason = ?3 where id = ?1";
+        self.connection
+            .execute(update, params![run, super::seconds(), reason])?;
+        Ok(())
+    }
+
+    /// One more window. When this returns, it is on the disk.
+    pub fn add(&self, row: &Row) -> Result<()> {
+        let insert = "insert into result (run, direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, \
+                      unattributed, duplicates, reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, \
+                      pdv_p999_ns, detail) values (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)";
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.connection
+            .prepare_cached(insert)?
+            .execute(params![
+                self.run,
+                row.direction.name(),
+                row.begin,
+                row.end,
+                count(row.sent),
+                count(row.received),
+                count(row.unique),
+                count(row.lost),
+                count(row.network_lost),
+                count(row.host_lost),
+                count(row.unattributed),
+                count(row.duplicates),
+                count(row.reordered),
+                count(row.late),
+                count(row.runs),
+                row.rate_sent,
+                row.rate_received,
+                row.wire_factor,
+                row.jitter,
+                row.pdv_p999,
+                row.detail.to_string(),
+            ])
+            .context("cannot keep a result")?;
+        Ok(())
+    }
+
+    /// All windows in the order of time, without their distributions.
+    pub fn rows(&self) -> Result<Vec<Row>> {
+        let select = "select direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, unattributed, \
+                      duplicates, reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, pdv_p999_ns \
+                      from result order by begin, id";
+        let mut statement = self.connection.prepare(select)?;
+        let rows = statement.query_map([], |row| {
+            let count = |column: usize| row.get::<_, i64>(column).map(|count| count.max(0) as u64);
+            let direction: String = row.get(0)?;
+            Ok(Row {
+                direction: match direction.as_str() {
+                    "back" => Direction::Back,
+                    _ => Direction::There,
+                },
+                begin: row.get(1)?,
+                end: row.get(2)?,
+                sent: count(3)?,
+                received: count(4)?,
+                unique: count(5)?,
+                lost: count(6)?,
+                network_lost: count(7)?,
+                host_lost: count(8)?,
+                unattributed: count(9)?,
+                duplicates: count(10)?,
+                reordered: count(11)?,
+                late: count(12)?,
+                runs: count(13)?,
+                rate_sent: row.get(14)?,
+                rate_received: row.get(15)?,
+                wire_factor: row.get(16)?,
+                jitter: row.get(17)?,
+                pdv_p999: row.get(18)?,
+                detail: Value::Null,
+            })
+        })?;
+        rows.map(|row| row.context("a result in the file"))
+            .collect()
+    }
+
+    /// When it went on.
+    pub fn runs(&self) -> Result<Vec<Run>> {
+        let mut statement = self
+            .connection
+            .prepare("select begun, ended, reason from run order by id")?;
+        let runs = statement.query_map([], |row| {
+            Ok(Run {
+                begun: row.get(0)?,
+                ended: row.get(1)?,
+                reason: row.get(2)?,
+            })
+        })?;
+        runs.map(|run| run.context("a run in the file")).collect()
+    }
+}
+
+/// Whether the file is one of ours.
+fn check(connection: &Connection, path: &Path) -> Result<()> {
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let what = || format!("{} is no file of evlbi watch", path.display());
+    let application = pragma("application_id").with_context(what)?;
+    if application != APPLICATION {
+        bail!("{}", what());
+    }
+    let version = pragma("user_version")?;
+    if version != VERSION {
+        bail!(
+            "{} is of version {version}; this program reads version {VERSION}",
+            path.display()
+        );
+    }
+    Ok(())
+}

@@ -6,6 +6,7 @@ mod disk;
 mod fx;
 mod pacing;
 mod path;
+mod probe;
 mod stage;
 
 use anyhow::Result;
@@ -21,6 +22,8 @@ pub enum Bench {
     Fx(fx::FxArgs),
     /// The emulated path: delay, rate, and how much it carries
     Path(path::PathArgs),
+    /// Probes beside iperf3, iperf and nuttcp (as root): highest rate without loss, spacing, processor time
+    Probe(probe::ProbeArgs),
 }
 
 #[derive(Args)]
@@ -44,6 +47,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Net(args) => args,
         Bench::Fx(args) => return fx::run(args),
         Bench::Path(args) => return path::run(args),
+        Bench::Probe(args) => return probe::run(args),
     };
     stage::build()?;
     let stage = Stage::new()?;

@@ -197,6 +197,15 @@ pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
     Ok(())
 }
 
+/// How readily the current thread leaves its processor to others: -20 (not at all) to 19.
+///
+/// # Errors
+/// [`io::ErrorKind::PermissionDenied`] below what it has without CAP_SYS_NICE.
+pub fn set_nice(nice: i8) -> io::Result<()> {
+    // SAFETY: only numbers are passed; of process 0 Linux takes the calling thread.
+    succeed(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, c_int::from(nice)) })
+}
+
 /// Lets the current thread take turns with others again, after [`set_real_time`].
 ///
 /// # Errors

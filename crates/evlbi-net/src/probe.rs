@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use listen::{Heard, ListenOptions, Listened, Record, RoundTrip, Window, listen};
-pub use message::{End, FromClient, FromResponder, Keep, Limits, Test, TestError, VERSION};
+pub use message::{Burden, End, FromClient, FromResponder, Keep, Limits, Test, TestError, VERSION};
 pub use transmit::{Departed, Departures, TransmitOptions, ping, transmit};
 pub use work::{Work, WorkError};
 
@@ -68,13 +68,13 @@ impl Port {
         interface_of(self.local.ip())
     }
 
-    /// Waits for a first request with the test's key from an address, and says from which port it came.
+    /// Waits for a first request with the test's key, from an address if that is known, and says whence it came.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn caller(
         &mut self,
-        from: IpAddr,
+        from: Option<IpAddr>,
         key: u64,
         timeout: std::time::Duration,
     ) -> io::Result<Option<SocketAddr>> {

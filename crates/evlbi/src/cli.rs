@@ -16,8 +16,8 @@ pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
 pub use self::probe::{
-    LatencyFormat, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs, ProbeUdpArgs,
-    ReportArgs, RespondArgs, TargetArgs, WatchArgs,
+    LatencyFormat, OneWay, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs,
+    ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
 };
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};

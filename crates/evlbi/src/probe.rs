@@ -5,6 +5,7 @@ pub mod control;
 mod csv;
 pub mod finding;
 mod latency;
+mod one_way;
 mod picture;
 pub mod point;
 pub mod session;

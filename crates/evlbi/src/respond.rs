@@ -57,6 +57,7 @@ pub fn run(args: &RespondArgs) -> Result<()> {
         rate: args.max_rate,
         duration: args.max_duration.into(),
         tests: args.max_tests,
+        burdens: args.allow_load,
     };
     let responder = Arc::new(Responder {
         token: Token::from(token.as_str()),
@@ -261,7 +262,7 @@ impl Responder {
             FromClient::Start { port } => Some(port),
             _ => None,
         })?;
-        let caller = port.caller(peer.ip(), key, CALLING)?;
+        let caller = port.caller(Some(peer.ip()), key, CALLING)?;
         if caller.is_none() && test.back.is_some() {
             bail!(
                 "nothing came by UDP from {} to port {number} here: something on the way, such as a firewall, drops it",

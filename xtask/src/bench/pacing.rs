@@ -16,36 +16,38 @@ const PAYLOAD: f64 = 1472.0;
 const PACKETS: usize = 200_000;
 
 /// A program, how it sends, and what has to listen on which port.
-type Peer<'a> = (&'a str, &'a [&'a str], Option<(&'a [&'a str], u16)>);
+pub type Peer<'a> = (&'a str, &'a [&'a str], Option<(&'a [&'a str], u16)>);
 
 pub fn run(stage: &Stage, args: &NetArgs) -> Result<()> {
-    stage.wire(STANDARD)?;
     let data_rate = RATE * STANDARD_FRAME as f64 / PAYLOAD;
+    let to = format!("udp://{}:2700", stage.address());
+    let rate = format!("{}", data_rate as u64);
+    let pattern = format!("pattern:{STANDARD_FRAME}");
+    let sends = [
+        "send",
+        &pattern,
+        "--to",
+        &to,
+        "--rate",
+        &rate,
+        "--burst",
+        "1",
+        "--duration",
+        "4s",
+    ];
+    compare(stage, args.runs, (EVLBI, &sends, None))
+}
+
+/// How this program spaces packets, and how its peers do.
+pub fn compare(stage: &Stage, runs: usize, ours: Peer<'_>) -> Result<()> {
+    stage.wire(STANDARD)?;
     let payload = PAYLOAD.to_string();
     let rate = (RATE as u64).to_string();
     let to = stage.address();
-    let evlbi_to = format!("udp://{to}:2700");
-    let evlbi_rate = format!("{}", data_rate as u64);
-    let pattern = format!("pattern:{STANDARD_FRAME}");
     let nuttcp_rate = format!("-R{}m", RATE / 1e6);
     let nuttcp_length = format!("-l{payload}");
     let peers: [Peer<'_>; 4] = [
-        (
-            EVLBI,
-            &[
-                "send",
-                &pattern,
-                "--to",
-                &evlbi_to,
-                "--rate",
-                &evlbi_rate,
-                "--burst",
-                "1",
-                "--duration",
-                "4s",
-            ],
-            None,
-        ),
+        ours,
         (
             "iperf3",
             &["-c", to, "-u", "-b", &rate, "-l", &payload, "-t", "4"],
@@ -75,7 +77,7 @@ pub fn run(stage: &Stage, args: &NetArgs) -> Result<()> {
             .file_name()
             .map_or(program.into(), |name| name.to_string_lossy());
         let mut spread = Vec::new();
-        for _ in 0..args.runs {
+        for _ in 0..runs {
             match capture(stage, program, sender, server) {
                 Ok(gaps) if gaps.len() > 1000 => spread.push(Spacing::of(gaps)),
                 Ok(_) => println!("  {name}: too few packets were captured"),

@@ -333,7 +333,7 @@ pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) ->
 }
 
 /// Processor seconds of all children that have ended.
-fn children_cpu() -> f64 {
+pub fn children_cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Behind the name in brackets: state is field 3, cutime and cstime are 16 and 17, in ticks of 10 ms.
     let fields: Vec<&str> = text

@@ -33,6 +33,18 @@ impl From<&str> for Token {
     }
 }
 
+impl Token {
+    /// A number that nobody can tell who does not know the token, of something that all who do may know.
+    pub fn key(&self, of: &str) -> u64 {
+        let mut mac = new_mac(&self.0);
+        mac.update(b"evlbi.probe/1 key ");
+        mac.update(of.as_bytes());
+        let code = mac.finalize().into_bytes();
+        code.first_chunk()
+            .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    }
+}
+
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

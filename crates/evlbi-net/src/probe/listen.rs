@@ -62,6 +62,11 @@ impl Heard {
         self.used.fetch_max(count, Ordering::Relaxed);
     }
 
+    /// Whether listening has ended, or is to.
+    pub fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Listening ends at once.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -244,6 +249,8 @@ pub fn listen(
             most_joined,
         });
     }
+    // Whoever looks at it.
+    heard.stop();
     Ok(Listened {
         tallied: last.map_or_else(
             || {
@@ -384,7 +391,7 @@ fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
 /// Waits for a request with this key from an address.
 pub(super) fn caller(
     receiver: &mut Receiver,
-    from: IpAddr,
+    from: Option<IpAddr>,
     key: u64,
     timeout: Duration,
 ) -> io::Result<Option<SocketAddr>> {
@@ -397,7 +404,7 @@ pub(super) fn caller(
         }
         for datagram in batch.datagrams() {
             if let (Some(source), Some((probe, _))) = (datagram.source, read(&datagram, key))
-                && source.ip().to_canonical() == from.to_canonical()
+                && from.is_none_or(|from| source.ip().to_canonical() == from.to_canonical())
                 && probe.kind == Kind::Request
             {
                 return Ok(Some(source));

@@ -20,6 +20,8 @@ use crate::host::{Counters, Observed};
 pub const VERSION: u32 = 1;
 /// Datagrams that a test keeps one by one, at most.
 const MOST_KEPT: u64 = 1_000_000;
+/// Threads that compete with a receiver, at most.
+const MOST_TASKS: u32 = 256;
 /// Longest time that a datagram is waited for.
 const MOST_PATIENCE: Nanos = Nanos(60_000_000_000);
 
@@ -44,10 +46,23 @@ pub struct Test {
     pub window: Option<u64>,
     /// Datagrams to be kept one by one.
     pub keep: Option<Keep>,
+    /// What makes the receiver's work harder.
+    pub burden: Option<Burden>,
     /// How long a datagram is waited for.
     pub patience: Nanos,
     /// How long the client waits for others' tests to end.
     pub queue: Nanos,
+}
+
+/// What makes a receiver's work harder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Burden {
+    /// How readily the receiving thread leaves its processor to others.
+    pub nice: i8,
+    /// Threads that compete with it and never rest.
+    pub tasks: u32,
+    /// How readily these leave their processors.
+    pub tasks_nice: i8,
 }
 
 /// Which datagrams are kept one by one, in the order of their arrival.
@@ -68,6 +83,8 @@ pub struct Limits {
     pub duration: Nanos,
     /// Tests at once.
     pub tests: u32,
+    /// Whether tests may make the responder's work harder.
+    pub burdens: bool,
 }
 
 /// Why a test cannot be.
@@ -85,6 +102,12 @@ pub enum TestError {
     /// There is no such class.
     #[error("{0} is no class of service (DSCP): 0 to 63")]
     Class(u8),
+    /// Such a burden cannot be.
+    #[error("a nice value is -20 to 19, and {MOST_TASKS} competing tasks are the most")]
+    Burden,
+    /// No burdens here.
+    #[error("this responder runs no competing load (its --allow-load)")]
+    NoBurdens,
     /// It lasts too long.
     #[error(
         "the test would last {0:.1} s, and this responder allows {1:.1} s (its --max-duration)"
@@ -111,6 +134,14 @@ impl Test {
         }
         if self.patience > MOST_PATIENCE {
             return Err(TestError::Patience);
+        }
+        if let Some(burden) = &self.burden
+            && (burden.tasks > MOST_TASKS
+                || [burden.nice, burden.tasks_nice]
+                    .iter()
+                    .any(|nice| !(-20..=19).contains(nice)))
+        {
+            return Err(TestError::Burden);
         }
         match self.dscp {
             Some(class) if class > 63 => Err(TestError::Class(class)),
@@ -147,6 +178,9 @@ impl Limits {
     /// [`TestError`] that says why not.
     pub fn allow(&self, test: &Test) -> Result<(), TestError> {
         test.check()?;
+        if test.burden.is_some() && test.there.is_some() && !self.burdens {
+            return Err(TestError::NoBurdens);
+        }
         let duration = test.duration();
         if duration > self.duration {
             let [asked, most] = [duration, self.duration].map(Nanos::as_secs_f64);
@@ -296,6 +330,7 @@ mod tests {
             rate: BitRate::new(1_000_000_000),
             duration: Nanos(10_000_000_000),
             tests: 4,
+            burdens: false,
         };
         // 942.08 Mbit/s of payload are 984.32 on the wire.
         assert_eq!(limits.allow(&test(942_080_000, 500_000)), Ok(()));

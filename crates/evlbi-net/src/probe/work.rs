@@ -14,6 +14,7 @@ use super::{
     Departed, Departures, End, Heard, ListenOptions, Listened, Port, PortOptions, Test,
     TransmitOptions, Window, listen, ping, transmit,
 };
+use crate::cpu;
 use crate::host::Observer;
 use crate::udp::{OpenError, Sender};
 
@@ -76,11 +77,25 @@ impl Work {
         };
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
+        let burden = expected.and(test.burden).unwrap_or_default();
+        let nice = expected.and(test.burden).map(|burden| burden.nice);
         let (settle, settled) = mpsc::channel();
         let listener = std::thread::Builder::new()
             .name("listen".into())
-            .spawn(move || listen(receiver, replies, &options, &hears, &settle))
+            .spawn(move || {
+                if let Some(nice) = nice {
+                    cpu::set_nice(nice)?;
+                }
+                listen(receiver, replies, &options, &hears, &settle)
+            })
             .map_err(failed("cannot start a thread"))?;
+        for _ in 0..burden.tasks {
+            let heard = Arc::clone(&heard);
+            std::thread::Builder::new()
+                .name("burden".into())
+                .spawn(move || compete(burden.tasks_nice, &heard))
+                .map_err(failed("cannot start a thread"))?;
+        }
         Ok(Work {
             key,
             heard,
@@ -233,6 +248,16 @@ impl Work {
                 .unwrap_or_default(),
             interface: self.interface.take(),
         })
+    }
+}
+
+/// Takes processor time until the listener ends.
+fn compete(nice: i8, heard: &Heard) {
+    if let Err(error) = cpu::set_nice(nice) {
+        tracing::warn!("a competing task cannot have the nice value {nice}: {error}");
+    }
+    while !heard.is_over() {
+        std::hint::black_box((0..10_000u64).sum::<u64>());
     }
 }
 

@@ -46,6 +46,9 @@ pub struct RespondArgs {
     /// Longest test
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::duration)]
     pub max_duration: Duration,
+    /// Let clients have this host run tasks that compete with the receiver, to see what they cost
+    #[arg(long)]
+    pub allow_load: bool,
     /// A clock that is ahead by so many seconds, and gains so many a second: to try what tells a far clock's errors
     #[arg(long, hide = true, value_name = "SECONDS[,SKEW]", value_delimiter = ',', num_args = 1..=2, allow_hyphen_values = true)]
     pub shift_clock: Vec<f64>,
@@ -117,9 +120,32 @@ pub struct ProbeUdpArgs {
     /// In both directions at once
     #[arg(long)]
     pub both: bool,
+    /// No way back and no `evlbi respond`: this end sends to HOST:PORT, or receives there; the other is given the same
+    /// options
+    #[arg(long, value_enum, value_name = "END", conflicts_with_all = ["reverse", "both"], requires = "count")]
+    pub one_way: Option<OneWay>,
     /// Receive buffer to ask for: one or several
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = units::size)]
     pub buffer: Vec<u64>,
+    /// Threads that take all the time they get at the receiving host (`respond --allow-load`)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub load_tasks: u32,
+    /// Nice values of these: one or several, -20 to 19
+    #[arg(
+        long,
+        value_name = "NICE,...",
+        value_delimiter = ',',
+        allow_hyphen_values = true
+    )]
+    pub load_nice: Vec<i8>,
+    /// Nice values of the receiver itself: one or several
+    #[arg(
+        long,
+        value_name = "NICE,...",
+        value_delimiter = ',',
+        allow_hyphen_values = true
+    )]
+    pub receiver_nice: Vec<i8>,
     /// Width of the bins of histograms of time
     #[arg(long, value_name = "TIME", default_value = "1us", value_parser = units::duration)]
     pub bins: Duration,
@@ -150,6 +176,14 @@ pub struct ProbeUdpArgs {
     /// Overwrite files that exist
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OneWay {
+    /// Sends
+    Send,
+    /// Receives
+    Receive,
 }
 
 #[derive(Args)]

@@ -45,6 +45,8 @@ enum Sweep {
     Spacing,
     Rate,
     Buffer,
+    LoadNice,
+    ReceiverNice,
     Size,
 }
 
@@ -56,8 +58,10 @@ impl Sweep {
         };
         let is_spaced =
             |point: &Point| point.spacing_asked.is_none_or(|apart| apart.fract() == 0.0);
-        if differ(&|point| Sweep::Buffer.x(point)) {
-            return Some(Sweep::Buffer);
+        for sweep in [Sweep::Buffer, Sweep::LoadNice, Sweep::ReceiverNice] {
+            if differ(&|point| sweep.x(point)) {
+                return Some(sweep);
+            }
         }
         if differ(&|point| point.rate_asked.map(|rate| rate / point.size as f64))
             && points.iter().all(is_spaced)
@@ -79,6 +83,8 @@ impl Sweep {
                 .buffer
                 .as_ref()
                 .map(|buffer| buffer.asked as f64),
+            Sweep::LoadNice => point.burden.map(|burden| f64::from(burden.tasks_nice)),
+            Sweep::ReceiverNice => point.burden.map(|burden| f64::from(burden.nice)),
             Sweep::Size => Some(point.size as f64),
         }
     }
@@ -91,6 +97,8 @@ impl Sweep {
                 log: true,
                 ..Axis::new("receive buffer asked", Unit::Si("B"))
             },
+            Sweep::LoadNice => Axis::new("nice value of the competing tasks", Unit::Bare),
+            Sweep::ReceiverNice => Axis::new("nice value of the receiver", Unit::Bare),
             Sweep::Size => Axis::new("UDP payload (bytes)", Unit::Bare),
         }
     }

@@ -8,8 +8,8 @@ use evlbi_core::probe::{
     Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Summary, Suspect,
     WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6, Window,
 };
-use evlbi_net::host::{Interface, Observed, nic};
-use evlbi_net::probe::{End, Listened, RoundTrip};
+use evlbi_net::host::{Core, Interface, Observed, nic};
+use evlbi_net::probe::{Burden, End, Listened, RoundTrip};
 use evlbi_net::udp::{GrantedBuffer, SendCounts};
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
@@ -110,10 +110,52 @@ pub struct Point {
     pub jitter: f64,
     pub sender: SenderSide,
     pub receiver: ReceiverSide,
+    /// What made the receiver's work harder.
+    pub burden: Option<Burden>,
+    /// What the processors of the receiving host did, as parts of all their time.
+    pub receiver_cpu: Option<Shares>,
+    /// Those of the sending one.
+    pub sender_cpu: Option<Shares>,
     /// How loss is spread over the time.
     pub pattern: Pattern,
     /// What it says, in a sentence.
     pub finding: String,
+}
+
+/// What processors do, as parts of their time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    /// Programs, of low priority too.
+    pub user: f64,
+    /// The kernel for programs.
+    pub kernel: f64,
+    /// Interrupts, hard and soft.
+    pub interrupts: f64,
+    pub idle: f64,
+    /// Other virtual machines.
+    pub steal: f64,
+}
+
+impl Shares {
+    /// None where no tick has passed.
+    fn of(cores: &[Core]) -> Option<Shares> {
+        let sum = |get: fn(&Core) -> u64| cores.iter().map(get).sum::<u64>() as f64;
+        let [user, kernel, interrupts, idle, steal] = [
+            sum(|core| core.user + core.nice),
+            sum(|core| core.system),
+            sum(|core| core.irq + core.softirq),
+            sum(|core| core.idle + core.iowait),
+            sum(|core| core.steal),
+        ];
+        let all = user + kernel + interrupts + idle + steal;
+        (all > 0.0).then(|| Shares {
+            user: user / all,
+            kernel: kernel / all,
+            interrupts: interrupts / all,
+            idle: idle / all,
+            steal: steal / all,
+        })
+    }
 }
 
 /// One-way delay in nanoseconds.
@@ -163,6 +205,7 @@ pub struct Known<'a> {
     pub receiver: &'a End,
     /// The responder's clock.
     pub clock: Option<ClockFit>,
+    pub burden: Option<Burden>,
 }
 
 impl Point {
@@ -256,6 +299,9 @@ impl Point {
                 interface: receiver.interface.clone(),
                 host: receiver.host.clone(),
             },
+            burden: known.burden,
+            receiver_cpu: Shares::of(&receiver.host.change.cores),
+            sender_cpu: Shares::of(&sender.host.change.cores),
             pattern: pattern(&tallied.account, tallied.sent, departed.seconds),
             finding: String::new(),
         };

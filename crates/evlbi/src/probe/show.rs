@@ -93,6 +93,19 @@ fn sentence(point: &Point) -> String {
         point.direction.name(),
         point.finding
     );
+    if let (Some(burden), Some(cpu)) = (&point.burden, &point.receiver_cpu) {
+        let _ = write!(
+            text,
+            "; receiver nice {}, {} tasks nice {}: {:.0} % user, {:.0} % kernel, {:.0} % interrupts, {:.0} % idle",
+            burden.nice,
+            burden.tasks,
+            burden.tasks_nice,
+            cpu.user * 100.0,
+            cpu.kernel * 100.0,
+            cpu.interrupts * 100.0,
+            cpu.idle * 100.0
+        );
+    }
     if let Some(delay) = &point.delay {
         let _ = write!(
             text,

@@ -1,17 +1,19 @@
 //! `evlbi probe udp`: points of throughput, loss and delay.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{ClockFit, Stream};
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{Keep, Record, Test};
+use evlbi_net::probe::{Burden, Keep, Record, Test};
 use serde::Serialize;
 
 use super::point::{self, Direction, Known, Point};
-use super::session::{self, Ends, Event, Session};
-use super::{check_plots, csv, draw, finding, now, picture, show, sweep};
-use crate::cli::{ProbeFormat, ProbeUdpArgs};
+use super::session::{self, Ends, Event, Session, Target};
+use super::{check_plots, csv, draw, finding, now, one_way, picture, show, sweep};
+use crate::cli::{OneWay, ProbeFormat, ProbeUdpArgs};
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::units::{self, show_count, show_rate};
@@ -44,7 +46,14 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     output::check_new(files.map(PathBuf::as_path), args.force)?;
     check_plots(&args.plot, args.force)?;
     let interrupted = interrupt();
-    let mut session = Session::begin(&args.target.target())?;
+    let target = args.target.target();
+    if args.one_way == Some(OneWay::Send) {
+        return send_one_way(args, &tests, &target, &interrupted);
+    }
+    let mut session = match args.one_way {
+        None => Some(Session::begin(&target)?),
+        Some(_) => None,
+    };
     let mut result = ProbeUdp {
         schema: "evlbi.probe.udp/1",
         target: args.target.target.clone(),
@@ -59,13 +68,21 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     let mut progress = Progress::new(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
         let length = test.duration().as_secs_f64().max(1e-3);
-        let ends = session.run(test, None, &interrupted, &mut |event| {
-            if let Event::Progress(now) = event {
+        let mut show = |now: &session::Progress| {
+            if progress.is_due() {
                 let done = number as f64 + (now.seconds / length).min(1.0);
                 progress.show((done * 1000.0) as u64, &line(label, now));
             }
-            Ok(())
-        });
+        };
+        let ends = match &mut session {
+            Some(session) => session.run(test, None, &interrupted, &mut |event| {
+                if let Event::Progress(now) = event {
+                    show(now);
+                }
+                Ok(())
+            }),
+            None => receive_one_way(test, &target, &interrupted, &mut show),
+        };
         let ends = match ends {
             // What was measured before is not lost.
             Err(error) if !result.points.is_empty() => {
@@ -108,6 +125,70 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     }
 }
 
+/// The sending end of a path without a way back: what it sent, of each point.
+fn send_one_way(
+    args: &ProbeUdpArgs,
+    tests: &[(Test, String)],
+    target: &Target,
+    interrupted: &AtomicBool,
+) -> Result<()> {
+    let mut progress = Progress::new(None);
+    let mut sent = Vec::new();
+    for (test, label) in tests {
+        let Some(stream) = &test.there else {
+            continue;
+        };
+        let end = one_way::send(target, test, stream, interrupted, &mut |now| {
+            if progress.is_due() {
+                progress.show(0, &line(label, now));
+            }
+        })?;
+        sent.extend(end.departed);
+        if interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+        // The receiver waits for what may still come, and then listens for the next.
+        std::thread::sleep(Duration::from_nanos(test.patience.0) + one_way::SILENCE * 2);
+    }
+    progress.finish();
+    let result = serde_json::json!({ "schema": "evlbi.probe.sent/1", "points": sent });
+    output::print(args.json, &result, |_| {
+        let lines = tests.iter().zip(&sent).map(|((_, label), departed)| {
+            format!(
+                "{label}: {} sent in {:.3} s",
+                show_count(departed.counts.sent),
+                departed.seconds
+            )
+        });
+        lines.collect::<Vec<String>>().join("\n")
+    })
+}
+
+/// The receiving end, as if there had been a responder.
+fn receive_one_way(
+    test: &Test,
+    target: &Target,
+    interrupted: &AtomicBool,
+    show: &mut dyn FnMut(&session::Progress),
+) -> Result<Ends> {
+    let stream = test.there.as_ref().context("nothing to receive")?;
+    let [sender, receiver] = one_way::receive(target, test, stream, interrupted, show)?;
+    let stopped = interrupted
+        .load(Ordering::Relaxed)
+        .then(|| "interrupted".to_owned());
+    Ok(Ends {
+        peer: target
+            .address
+            .parse()
+            .unwrap_or_else(|_| ([0, 0, 0, 0], 0).into()),
+        here: sender,
+        there: receiver,
+        clock: Vec::new(),
+        requests: 0,
+        stopped,
+    })
+}
+
 /// A test for each point, and what it is called.
 fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
     if args.rate.is_none() && args.spacing.is_none() {
@@ -127,19 +208,25 @@ fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
     };
-    if streams.len() * buffers.len() > sweep::MOST_POINTS {
+    let burdens = burdens(args);
+    if streams.len() * buffers.len() * burdens.len() > sweep::MOST_POINTS {
         bail!(
             "{} points are more than {}",
-            streams.len() * buffers.len(),
+            streams.len() * buffers.len() * burdens.len(),
             sweep::MOST_POINTS
         );
     }
     let mut tests = Vec::new();
     for stream in streams {
         for buffer in &buffers {
-            let test = test(args, stream, *buffer, duration)?;
-            test.check()?;
-            tests.push((test, label(&stream, *buffer)));
+            for burden in &burdens {
+                let test = Test {
+                    burden: *burden,
+                    ..test(args, stream, *buffer, duration)?
+                };
+                test.check()?;
+                tests.push((test, label(&stream, *buffer, *burden)));
+            }
         }
     }
     Ok(tests)
@@ -163,6 +250,7 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
         join: args.burst > 1 || stream.rate().is_none(),
         dscp: args.target.dscp,
         window: None,
+        burden: None,
         bin_width: Some(Nanos::from(args.bins).0.max(1)),
         keep: args.records.is_some().then_some(keep),
         patience: args.loss_timeout.into(),
@@ -170,7 +258,32 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
     })
 }
 
-pub fn label(stream: &Stream, buffer: Option<u64>) -> String {
+/// What makes the receiver's work harder: each nice value of the receiver with each of the tasks that compete with it.
+fn burdens(args: &ProbeUdpArgs) -> Vec<Option<Burden>> {
+    if args.load_tasks == 0 && args.receiver_nice.is_empty() {
+        return vec![None];
+    }
+    let or_zero = |all: &[i8]| {
+        if all.is_empty() {
+            vec![0]
+        } else {
+            all.to_vec()
+        }
+    };
+    let of_tasks = or_zero(&args.load_nice);
+    let all = or_zero(&args.receiver_nice).into_iter().flat_map(|nice| {
+        of_tasks.iter().map(move |tasks_nice| {
+            Some(Burden {
+                nice,
+                tasks: args.load_tasks,
+                tasks_nice: *tasks_nice,
+            })
+        })
+    });
+    all.collect()
+}
+
+pub fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> String {
     let pace = match stream.rate() {
         Some(rate) => show_rate(rate),
         None => "as fast as can be".to_owned(),
@@ -178,7 +291,13 @@ pub fn label(stream: &Stream, buffer: Option<u64>) -> String {
     let buffer = buffer.map_or(String::new(), |size| {
         format!(", buffer {}", units::show_size(size))
     });
-    format!("{} bytes, {pace}{buffer}", stream.size)
+    let burden = burden.map_or(String::new(), |burden| {
+        format!(
+            ", receiver nice {}, {} tasks nice {}",
+            burden.nice, burden.tasks, burden.tasks_nice
+        )
+    });
+    format!("{} bytes, {pace}{buffer}{burden}", stream.size)
 }
 
 pub fn line(label: &str, now: &session::Progress) -> String {
@@ -209,6 +328,7 @@ pub fn points<'a>(
         sender,
         receiver,
         clock,
+        burden: test.burden,
     };
     let there = test.there.as_ref();
     let there = there.map(|stream| known(Direction::There, stream, &ends.here, &ends.there));

@@ -650,3 +650,218 @@ fn files_that_cannot_be_written_are_named_first() {
     assert!(!Path::new("/nowhere").exists());
     end(responder);
 }
+
+/// The histogram of times between arrivals is that of a capture of the same packets, bin by bin.
+#[test]
+fn the_histogram_is_tsharks() {
+    let test = "probe::the_histogram_is_tsharks";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let room = tempfile::tempdir().unwrap();
+    let file = room.path().join("arrivals.pcap");
+    let device = pair
+        .far
+        .namespace
+        .run(|| evlbi_net::udp::interface_of(pair.far.v4.into()));
+    let device = device.unwrap().unwrap();
+    let mut capture = Command::new("tcpdump");
+    capture
+        .args([
+            "-i",
+            &device,
+            "--nano",
+            "-B",
+            "16384",
+            "-U",
+            "-Z",
+            "root",
+            "-c",
+            "5000",
+            "--immediate-mode",
+            "-w",
+        ])
+        .arg(&file)
+        .arg("udp[8:4] = 0x45565044")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    let Ok(Ok(mut capture)) = pair.far.namespace.run(|| capture.spawn()) else {
+        eprintln!("skipped: tcpdump is not installed");
+        return;
+    };
+    // It says that it listens once it does.
+    let mut said = std::io::BufReader::new(capture.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening on") {
+        line.clear();
+        if std::io::BufRead::read_line(&mut said, &mut line).unwrap() == 0 {
+            eprintln!("skipped: tcpdump does not listen");
+            let _ = capture.wait();
+            return;
+        }
+    }
+    let near = [
+        "--spacing",
+        "200us",
+        "--size",
+        "300",
+        "--count",
+        "5000",
+        "--bins",
+        "2us",
+        "--json",
+    ];
+    let point = between(&pair, &[], &near).remove(0);
+    // It ends with the last packet, unless it has missed one.
+    let begun = std::time::Instant::now();
+    while capture.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if capture.try_wait().unwrap().is_none() {
+        capture.kill().unwrap();
+        capture.wait().unwrap();
+        panic!("tcpdump did not see 5000 packets");
+    }
+    let shown = Command::new("tshark")
+        .args([
+            "-n",
+            "-T",
+            "fields",
+            "-e",
+            "frame.time_delta_displayed",
+            "-r",
+        ])
+        .arg(&file)
+        .output();
+    let Ok(shown) = shown else {
+        eprintln!("skipped: tshark is not installed");
+        return;
+    };
+    let text = String::from_utf8(shown.stdout).unwrap();
+    // Of the first packet there is none before it.
+    let mut bins = std::collections::BTreeMap::<String, u64>::new();
+    let gaps = text.lines().skip(1).map(|gap| {
+        let (seconds, nanos) = gap.split_once('.').unwrap();
+        seconds.parse::<u64>().unwrap() * 1_000_000_000 + nanos.parse::<u64>().unwrap()
+    });
+    for gap in gaps {
+        *bins.entry((gap / 2000 * 2000).to_string()).or_default() += 1;
+    }
+    assert_eq!(number(&point, "lost"), 0);
+    assert_eq!(point["arrivals"]["bins"], serde_json::json!(bins));
+}
+
+/// Tasks that compete with the receiver, where the responder allows that.
+#[test]
+fn a_receiver_under_load() {
+    let load = [
+        "--rate",
+        "20M",
+        "--duration",
+        "400ms",
+        "--load-tasks",
+        "2",
+        "--load-nice",
+        "0,19",
+        "--receiver-nice",
+        "10",
+        "--json",
+    ];
+    let responder = respond("127.0.0.1:0", &[]);
+    let output = run(&mut probe(responder.address(), &load));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("--allow-load"),
+        "{stderr}"
+    );
+    end(responder);
+    let responder = respond("127.0.0.1:0", &["--allow-load"]);
+    let points = points(&run(&mut probe(responder.address(), &load)));
+    let burdens: Vec<&Value> = points.iter().map(|point| &point["burden"]).collect();
+    for (burden, nice) in burdens.iter().zip([0, 19]) {
+        assert_eq!(
+            **burden,
+            serde_json::json!({"nice": 10, "tasks": 2, "tasks_nice": nice})
+        );
+    }
+    for point in &points {
+        assert_sums(point);
+        let shares = &point["receiver_cpu"];
+        let of = |name: &str| shares[name].as_f64().unwrap();
+        let sum = of("user") + of("kernel") + of("interrupts") + of("idle") + of("steal");
+        assert!((sum - 1.0).abs() < 1e-9 && of("user") > 0.0, "{shares}");
+    }
+    // They end with the test.
+    let tasks = format!("/proc/{}/task", responder.child.id());
+    let threads = || std::fs::read_dir(&tasks).map_or(0, Iterator::count);
+    let begun = std::time::Instant::now();
+    while threads() > 2 && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(threads() <= 2, "{}", threads());
+    end(responder);
+}
+
+/// A path without a way back: what is sent and what is received is known by the plan alone.
+#[test]
+fn a_path_without_a_way_back() {
+    let test = "probe::a_path_without_a_way_back";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !drop_one_in_a_thousand(&pair) {
+        return;
+    }
+    for command in [
+        "add chain ip t o { type filter hook output priority 0; }",
+        "add rule ip t o drop",
+    ] {
+        pair.far.namespace.command("nft", &[command]).unwrap();
+    }
+    let plan = [
+        "--rate", "40M", "--size", "500", "--count", "10000", "--json",
+    ];
+    let with = |end: &str| {
+        let mut all = plan.to_vec();
+        all.extend(["--one-way", end]);
+        all.into_iter().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let run_at = |address: String, end: &str| {
+        let mut command = evlbi();
+        command
+            .args(["probe", "udp", &address])
+            .args(with(end))
+            .env("EVLBI_TOKEN", TOKEN);
+        command
+    };
+    let receiver = pair
+        .far
+        .namespace
+        .run(|| Recv::listening(&mut run_at(format!("{}:0", pair.far.v4), "receive"), 1))
+        .unwrap();
+    let to = receiver.address().to_string();
+    let sent = pair
+        .near
+        .namespace
+        .run(|| run(&mut run_at(to, "send")))
+        .unwrap();
+    assert!(
+        sent.status.success(),
+        "{}",
+        String::from_utf8_lossy(&sent.stderr)
+    );
+    let sent: Value = serde_json::from_slice(&sent.stdout).unwrap();
+    assert_eq!(number(&sent["points"][0], "used"), 10_000);
+    let result = receiver.finish();
+    let point = &result["points"][0];
+    assert_sums(point);
+    assert_eq!(
+        (
+            number(point, "sent"),
+            number(point, "lost"),
+            number(point, "network_lost")
+        ),
+        (10_000, 10, 10)
+    );
+    assert!(point["delay"].is_null());
+}

@@ -1,0 +1,174 @@
+//! Tests of a path without a way back: both ends are started by hand with the same plan, and agree on nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::pace::Slips;
+use evlbi_core::probe::{Stream, Token};
+use evlbi_core::time::Nanos;
+use evlbi_net::host::Observed;
+use evlbi_net::probe::{Departed, End, Port, PortOptions, Test, Work};
+use evlbi_net::udp::SendCounts;
+
+use super::session::Progress;
+
+/// Requests that tell the receiver where the stream will come from; no reply is expected.
+const GREETINGS: u64 = 20;
+/// Time between them.
+const APART: Nanos = Nanos(50_000_000);
+/// Length of such a request in bytes.
+const GREETING: usize = 64;
+/// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
+pub const SILENCE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The key that both ends make of the token and the plan.
+fn key(token: &Token, stream: &Stream) -> u64 {
+    token.key(&format!("{stream:?}"))
+}
+
+fn address_of(target: &str) -> Result<SocketAddr> {
+    let mut found = target
+        .to_socket_addrs()
+        .with_context(|| format!("`{target}` is no ADDRESS:PORT that can be found"))?;
+    found
+        .next()
+        .ok_or_else(|| anyhow!("`{target}` has no address"))
+}
+
+/// Sends a stream; what this end knows of it.
+pub fn send(
+    target: &super::session::Target,
+    test: &Test,
+    stream: &Stream,
+    interrupted: &AtomicBool,
+    show: &mut dyn FnMut(&Progress),
+) -> Result<End> {
+    let to = address_of(&target.address)?;
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let local = SocketAddr::new(target.bind.unwrap_or(any), 0);
+    let port = Port::open(local, &options(target, test))?;
+    let mut work = Work::begin(port, to, key(&target.token, stream), None, test)?;
+    work.ask(0..GREETINGS, GREETING, APART)?;
+    while !work.has_sent()? {
+        std::thread::sleep(LOOK);
+    }
+    work.observe()?;
+    work.send(*stream, test)?;
+    let begun = Instant::now();
+    while !work.has_sent()? {
+        if interrupted.load(Ordering::Relaxed) {
+            work.stop_sending();
+        }
+        show(&Progress {
+            used: work.used(),
+            seconds: begun.elapsed().as_secs_f64(),
+            ..Progress::default()
+        });
+        std::thread::sleep(LOOK);
+    }
+    Ok(work.finish()?)
+}
+
+/// Receives a stream of which the plan alone tells how much was sent. Both ends, of which the sender's is the plan's.
+pub fn receive(
+    target: &super::session::Target,
+    test: &Test,
+    stream: &Stream,
+    interrupted: &AtomicBool,
+    show: &mut dyn FnMut(&Progress),
+) -> Result<[End; 2]> {
+    let local = address_of(&target.address)?;
+    let mut port = Port::open(local, &options(target, test))?;
+    eprintln!("listening on {}", port.local_address());
+    let key = key(&target.token, stream);
+    let from = loop {
+        if interrupted.load(Ordering::Relaxed) {
+            bail!("interrupted before anything came");
+        }
+        if let Some(from) = port.caller(None, key, LOOK * 5)? {
+            break from;
+        }
+    };
+    let mut work = Work::begin(port, from, key, Some(stream), test)?;
+    work.observe()?;
+    let begun = Instant::now();
+    let greeting = Duration::from_nanos(APART.0 * GREETINGS);
+    let length = Duration::from_nanos(stream.duration().0);
+    let (mut heard, mut last) = (0, begun);
+    while !work.has_heard() {
+        let unique = work.heard().unique.load(Ordering::Relaxed);
+        if unique > heard {
+            (heard, last) = (unique, Instant::now());
+        }
+        let is_over = begun.elapsed() > greeting + length && last.elapsed() > SILENCE;
+        if unique >= stream.count || is_over || interrupted.load(Ordering::Relaxed) {
+            work.heard().sent(stream.count);
+        }
+        show(&Progress {
+            arrived_here: unique,
+            seconds: begun.elapsed().as_secs_f64(),
+            ..Progress::default()
+        });
+        std::thread::sleep(LOOK);
+    }
+    let receiver = work.finish()?;
+    if receiver.listened.tallied.account.counters.received == 0 {
+        bail!(
+            "the sender greeted, but nothing of its stream came: are both ends given the same plan and token?"
+        );
+    }
+    let sender = planned(stream, &receiver);
+    Ok([sender, receiver])
+}
+
+fn options(target: &super::session::Target, test: &Test) -> PortOptions {
+    PortOptions {
+        buffer: test.buffer,
+        join: test.join,
+        device: target.device.clone(),
+        dscp: test.dscp,
+    }
+}
+
+/// A sender that has sent what its plan says.
+fn planned(stream: &Stream, receiver: &End) -> End {
+    let bytes = stream.count.saturating_mul(stream.size as u64);
+    let departed = receiver.listened.tallied.departed;
+    let of_stream = departed.filter(|[first, last]| last.0 > first.0);
+    let seconds = match of_stream {
+        Some([first, last]) => {
+            let apart = (last.1.saturating_sub(first.1)) as f64 / (last.0 - first.0) as f64;
+            apart * stream.count as f64 * 1e-9
+        }
+        None => stream.duration().as_secs_f64(),
+    };
+    End {
+        departed: Some(Departed {
+            used: stream.count,
+            counts: SendCounts {
+                sent: stream.count,
+                messages: stream.count.div_ceil(u64::from(stream.burst)),
+                bytes,
+                ..SendCounts::default()
+            },
+            seconds,
+            spacing: None,
+            slips: Slips::default(),
+            cpu_seconds: 0.0,
+            stopped: None,
+        }),
+        host: Observed::default(),
+        interface: None,
+        listened: evlbi_net::probe::Listened {
+            records: Vec::new(),
+            round_trips: Vec::new(),
+            ..receiver.listened.clone()
+        },
+    }
+}

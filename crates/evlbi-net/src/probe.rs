@@ -11,7 +11,7 @@ mod work;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-pub use listen::{Heard, ListenOptions, Listened, Record, RoundTrip, Window, listen};
+pub use listen::{CLOCK_FROM, Heard, ListenOptions, Listened, Record, RoundTrip, Window, listen};
 pub use message::{Burden, End, FromClient, FromResponder, Keep, Limits, Test, TestError, VERSION};
 pub use transmit::{Departed, Departures, TransmitOptions, ping, transmit};
 pub use work::{Work, WorkError};
@@ -65,7 +65,7 @@ impl Port {
 
     /// Name of the interface whose address it has, if it is known.
     pub fn interface(&self) -> Option<String> {
-        interface_of(self.local.ip())
+        interface_of(self.local.ip().to_canonical())
     }
 
     /// Waits for a first request with the test's key, from an address if that is known, and says whence it came.

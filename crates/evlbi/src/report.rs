@@ -47,6 +47,8 @@ pub struct Way {
     /// Of this, covered by windows.
     pub covered: f64,
     pub rate_received: f64,
+    /// How often the campaign ended before its time, or was killed.
+    pub interrupted: usize,
     /// How loss is spread over the time.
     pub pattern: Pattern,
     /// In a sentence.
@@ -70,6 +72,15 @@ pub fn show(file: &Path, json: bool) -> Result<()> {
 fn read(file: &Path) -> Result<Report> {
     let store = Store::read(file)?;
     let windows = store.rows()?;
+    let runs = store.runs()?;
+    // The last one may go on.
+    let others = runs
+        .iter()
+        .rev()
+        .skip(1)
+        .filter(|run| run.ended.is_none())
+        .count();
+    let interrupted = others + runs.iter().filter(|run| run.reason.is_some()).count();
     let ways = [Direction::There, Direction::Back];
     Ok(Report {
         schema: "evlbi.report/1",
@@ -77,15 +88,15 @@ fn read(file: &Path) -> Result<Report> {
         plan: store.plan()?,
         directions: ways
             .into_iter()
-            .filter_map(|way| summary(way, &windows))
+            .filter_map(|way| summary(way, &windows, interrupted))
             .collect(),
-        runs: store.runs()?,
+        runs,
         windows,
     })
 }
 
 /// None without windows.
-fn summary(direction: Direction, windows: &[Row]) -> Option<Way> {
+fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<Way> {
     let all: Vec<&Row> = windows
         .iter()
         .filter(|row| row.direction == direction)
@@ -120,6 +131,7 @@ fn summary(direction: Direction, windows: &[Row]) -> Option<Way> {
         seconds: last.end - first.begin,
         covered,
         rate_received: bits / covered.max(1e-9),
+        interrupted,
         pattern: Pattern::of(&in_windows),
         finding: String::new(),
     };
@@ -134,8 +146,14 @@ fn finding(way: &Way) -> String {
         show_rate(way.rate_received),
         show_length(way.seconds)
     );
+    let interrupted = match way.interrupted {
+        0 => String::new(),
+        1 => "; interrupted once".to_owned(),
+        times => format!("; interrupted {times} times"),
+    };
     if way.lost == 0 {
-        return format!("{text}: nothing lost of {}", show_count(way.sent));
+        let sent = show_count(way.sent);
+        return format!("{text}: nothing lost of {sent}{interrupted}");
     }
     text += &format!(
         ": {} of {} lost ({:.5} %)",
@@ -154,7 +172,7 @@ fn finding(way: &Way) -> String {
         .map(|(count, place)| format!("{} {place}", show_count(*count)))
         .collect();
     text += &format!(", {}", places.join(", "));
-    text + &in_time(&way.pattern)
+    text + &in_time(&way.pattern) + &interrupted
 }
 
 /// Seconds of the unit that people count such a time in, and its name.

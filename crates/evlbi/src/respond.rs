@@ -16,7 +16,7 @@ use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, PortOptions, Tes
 
 use crate::cli::RespondArgs;
 use crate::probe::control::Control;
-use crate::probe::session::{ALIVE, GONE, LOOK, Link, broken};
+use crate::probe::session::{ALIVE, GONE, LOOK, Link};
 use crate::progress::interrupt;
 use crate::units::show_rate;
 
@@ -257,8 +257,7 @@ impl Responder {
             port: number,
             interface,
         })?;
-        let mut link = Link::new();
-        let theirs = self.until(control, &mut link, |message| match message {
+        let theirs = self.until(control, |message| match message {
             FromClient::Start { port } => Some(port),
             _ => None,
         })?;
@@ -270,13 +269,15 @@ impl Responder {
             );
         }
         let other = caller.unwrap_or_else(|| SocketAddr::new(peer.ip(), theirs));
-        let mut work = Work::begin(port, other, key, test.there.as_ref(), test)?;
+        let most = self.limits.rate;
+        let mut work = Work::begin(port, other, key, test.there.as_ref(), test, most)?;
+        // Before anything comes that may be dropped.
+        work.observe()?;
         control.send(&FromResponder::Started)?;
-        self.until(control, &mut link, |message| {
+        self.until(control, |message| {
             matches!(message, FromClient::Go).then_some(())
         })?;
         tracing::info!("{peer}: {}", describe(test));
-        work.observe()?;
         if let Some(stream) = test.back {
             work.send(stream, test)?;
         }
@@ -287,21 +288,23 @@ impl Responder {
 
     /// While the streams last.
     fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Result<()> {
-        let most = Duration::from_nanos(test.duration().0.saturating_add(test.patience.0)) + AROUND;
+        // A sender that cannot keep its rate takes longer than it should, but no longer than a test may.
+        let longest = test.most_time.min(self.limits.duration);
+        let most = Duration::from_nanos(longest.0.saturating_add(test.patience.0)) + AROUND;
         let begun = Instant::now();
-        let mut link = Link::new();
+        let mut link = Link::new(test);
         let (mut is_over, mut has_told) = (false, test.back.is_none());
-        let mut counters = Counters::read().unwrap_or_default();
+        let counters = Counters::read().unwrap_or_default();
         loop {
             let message = control.receive::<FromClient>(LOOK)?;
-            link.heard(message.is_some())?;
+            link.check(control)?;
             match message {
                 Some(FromClient::Alive { unique, used }) => {
                     link.arrived(unique);
-                    work.heard().used(used);
+                    work.told_used(used, false);
                 }
-                Some(FromClient::Over { sent }) => {
-                    work.heard().sent(sent.map_or(0, |sent| sent.used));
+                Some(FromClient::Over { used }) => {
+                    work.told_used(used, true);
                     work.stop_sending();
                     is_over = true;
                 }
@@ -309,13 +312,21 @@ impl Responder {
             }
             if link.is_due() {
                 let unique = work.heard().unique.load(Ordering::Relaxed);
-                let used = work.used();
-                control.send(&FromResponder::Alive { unique, used })?;
+                let host = test
+                    .back
+                    .and(test.window)
+                    .map(|_| Box::new(since(&counters)));
+                control.send(&FromResponder::Alive {
+                    unique,
+                    used: work.used(),
+                    not_sent: work.not_sent(),
+                    host,
+                })?;
             }
-            tell_windows(control, work, &mut counters)?;
+            tell_windows(control, work, &counters)?;
             let has_sent = work.has_sent()?;
             if !has_sent && link.is_broken() {
-                tracing::warn!("{}", broken());
+                tracing::warn!("{}", link.broken());
                 work.stop_sending();
             }
             if has_sent
@@ -326,7 +337,7 @@ impl Responder {
                 has_told = true;
             }
             if is_over && has_sent && work.has_heard() {
-                return tell_windows(control, work, &mut counters);
+                return tell_windows(control, work, &counters);
             }
             if begun.elapsed() > most {
                 bail!("the test takes longer than it was to take, and was ended");
@@ -339,13 +350,11 @@ impl Responder {
     fn until<T>(
         &self,
         control: &mut Control,
-        link: &mut Link,
         mut is_it: impl FnMut(FromClient) -> Option<T>,
     ) -> Result<T> {
         let end = Instant::now() + GONE;
         while Instant::now() < end {
             let message = control.receive(LOOK)?;
-            link.heard(message.is_some())?;
             if let Some(found) = message.and_then(&mut is_it) {
                 return Ok(found);
             }
@@ -436,17 +445,19 @@ impl Responder {
     }
 }
 
-/// Tells of windows that are settled, and what this host has counted since the one before.
-fn tell_windows(control: &mut Control, work: &Work, counters: &mut Counters) -> Result<()> {
+/// Tells of windows that are settled, and what this host has counted since the beginning.
+fn tell_windows(control: &mut Control, work: &Work, begin: &Counters) -> Result<()> {
     while let Some(window) = work.window() {
-        let now = Counters::read().unwrap_or_default();
         control.send(&FromResponder::Window {
             window: Box::new(window),
-            host: Box::new(now.since(counters)),
+            host: Box::new(since(begin)),
         })?;
-        *counters = now;
     }
     Ok(())
+}
+
+fn since(begin: &Counters) -> Counters {
+    Counters::read().unwrap_or_default().since(begin)
 }
 
 /// What a test or a session takes, until it is dropped.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use evlbi_core::probe::{Spacing, Stream};
+use evlbi_core::probe::{Spacing, Stream, Tallied};
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
 use evlbi_net::udp::SendCounts;
@@ -31,23 +31,29 @@ pub fn run(args: &WatchArgs) -> Result<()> {
     let interrupted = interrupt();
     let mut progress = Progress::new(None);
     let end = Instant::now() + args.length;
-    let mut is_first = true;
+    let mut has_worked = false;
     while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let run = store.begin()?;
+        let mut campaign = Campaign {
+            args,
+            plan: &plan,
+            store: &mut store,
+            progress: &mut progress,
+            has_worked: &mut has_worked,
+        };
         let left = end.saturating_duration_since(begun);
-        let done = flow(args, &plan, left, &mut store, &interrupted, &mut progress);
+        let done = campaign.flow(left, &interrupted);
         let reason = done.as_ref().err().map(output::explain);
         store.end(run, reason.as_deref())?;
         if let Err(error) = done {
             // What was never possible will not become so; what was, may come back.
-            if is_first {
+            if !has_worked {
                 return Err(error);
             }
             progress.show(0, &format!("{}; trying again", output::explain(&error)));
             wait(Instant::now() + RETRY, &interrupted);
         }
-        is_first = false;
         if let Some(every) = args.every {
             wait((begun + every).min(end), &interrupted);
         }
@@ -96,148 +102,181 @@ fn wait(until: Instant, interrupted: &AtomicBool) {
     }
 }
 
-/// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
-fn flow(
-    args: &WatchArgs,
-    plan: &Plan,
-    left: Duration,
-    store: &mut Store,
-    interrupted: &AtomicBool,
-    progress: &mut Progress,
-) -> Result<()> {
-    let mut session = Session::begin(&args.target.target())?;
-    let allowed = Duration::from_nanos(session.limits().duration.0);
-    if allowed < SHORTEST {
-        bail!("the responder allows tests of {allowed:?} only");
-    }
-    let length = if args.every.is_some() {
-        args.test
-    } else {
-        left
-    };
-    let stream = plan.stream;
-    let window = stream.within(args.window.into()).max(1);
-    let test = Test {
-        there: plan.there.then_some(stream),
-        back: plan.back.then_some(stream),
-        most_time: length.min(allowed).into(),
-        join: stream.burst > 1,
-        dscp: args.target.dscp,
-        window: args.every.is_none().then_some(window),
-        patience: args.loss_timeout.into(),
-        queue: args.target.wait.into(),
-        ..Test::default()
-    };
-    let is_v6 = session.is_v6();
-    let ends = session.run(&test, None, interrupted, &mut |event| {
-        match event {
-            Event::Progress(now) => {
-                progress.show(0, &udp::line(&show_rate(stream.rate().unwrap_or(0.0)), now));
+/// What a flow needs, and leaves behind.
+struct Campaign<'a> {
+    args: &'a WatchArgs,
+    plan: &'a Plan,
+    store: &'a mut Store,
+    progress: &'a mut Progress,
+    /// Whether anything has ever flowed.
+    has_worked: &'a mut bool,
+}
+
+impl Campaign<'_> {
+    /// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
+    fn flow(&mut self, left: Duration, interrupted: &AtomicBool) -> Result<()> {
+        let Campaign { args, plan, .. } = *self;
+        let mut session = Session::begin(&args.target.target())?;
+        let allowed = Duration::from_nanos(session.limits().duration.0);
+        if allowed < SHORTEST {
+            bail!("the responder allows tests of {allowed:?} only");
+        }
+        let length = if args.every.is_some() {
+            args.test
+        } else {
+            left
+        };
+        let stream = plan.stream;
+        let window = stream.within(args.window.into()).max(1);
+        let test = Test {
+            there: plan.there.then_some(stream),
+            back: plan.back.then_some(stream),
+            most_time: length.min(allowed).into(),
+            join: stream.burst > 1,
+            dscp: args.target.dscp,
+            window: args.every.is_none().then_some(window),
+            patience: args.loss_timeout.into(),
+            queue: args.target.wait.into(),
+            ..Test::default()
+        };
+        let is_v6 = session.is_v6();
+        let mut ways = [Way::default(); 2];
+        let ends = session.run(&test, None, interrupted, &mut |event| {
+            *self.has_worked = true;
+            match event {
+                Event::Progress(now) => {
+                    let rate = show_rate(stream.rate().unwrap_or(0.0));
+                    self.progress.show(0, &udp::line(&rate, now));
+                }
+                Event::Settled(settled) => {
+                    let way = &mut ways[settled.direction as usize];
+                    if let Some(row) = way.row(&stream, is_v6, settled) {
+                        self.progress.show(0, &line(&row));
+                        self.store.add(&row)?;
+                    }
+                }
             }
-            Event::Settled(settled) => {
-                let row = row(&stream, is_v6, settled);
-                progress.show(0, &line(&row));
-                store.add(&row)?;
+            Ok(())
+        })?;
+        *self.has_worked = true;
+        if args.every.is_some() {
+            let clock = crate::probe::point::clock(&ends.clock);
+            for (point, _) in udp::points(&test, &ends, clock) {
+                let tallied = match point.direction {
+                    Direction::There => &ends.there.listened.tallied,
+                    Direction::Back => &ends.here.listened.tallied,
+                };
+                self.store.add(&test_of_schedule(&point, tallied))?;
             }
         }
-        Ok(())
-    })?;
-    // Of a continuous flow this is the last window, which is shorter.
-    let clock = crate::probe::point::clock(&ends.clock);
-    for (point, _) in udp::points(&test, &ends, clock) {
-        let whole = if args.every.is_some() { 0 } else { window };
-        if point.sent > 0 && (whole == 0 || point.sent >= whole / 10) {
-            store.add(&last(
-                &point,
-                &ends.here.listened.tallied,
-                &ends.there.listened.tallied,
-            ))?;
+        match ends.stopped {
+            Some(stopped) if !interrupted.load(Ordering::Relaxed) => bail!("{stopped}"),
+            _ => Ok(()),
         }
-    }
-    match ends.stopped {
-        Some(stopped) if !interrupted.load(Ordering::Relaxed) => bail!("{stopped}"),
-        _ => Ok(()),
     }
 }
 
-/// A window that was settled while the flow went on.
-fn row(stream: &Stream, is_v6: bool, settled: &Settled<'_>) -> Row {
-    let tallied = &settled.window.tallied;
-    let counters = &tallied.account.counters;
-    let sent = tallied.sent;
-    let evidence = Evidence {
-        size: stream.size,
-        is_v6,
-        sender: settled.sender,
-        receiver: settled.receiver,
-        counts: SendCounts {
+/// One way of a flow, from window to window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// When the last window ended, in seconds since 1970; 0 before the first.
+    end: f64,
+    /// Datagrams that the sending kernel refused, and those that were found among the lost.
+    not_sent: u64,
+    not_sent_found: u64,
+}
+
+impl Way {
+    /// A window that was settled while the flow went on; none of an empty one at the end.
+    fn row(&mut self, stream: &Stream, is_v6: bool, settled: &Settled<'_>) -> Option<Row> {
+        let tallied = &settled.window.tallied;
+        let counters = &tallied.account.counters;
+        let sent = tallied.sent;
+        if sent == 0 {
+            return None;
+        }
+        self.not_sent = self.not_sent.max(settled.not_sent);
+        let refused = (self.not_sent - self.not_sent_found).min(counters.lost);
+        self.not_sent_found += refused;
+        let evidence = Evidence {
+            size: stream.size,
+            is_v6,
+            sender: settled.sender,
+            receiver: settled.receiver,
+            counts: SendCounts {
+                sent,
+                messages: sent.div_ceil(u64::from(stream.burst)),
+                unreachable: refused,
+                ..SendCounts::default()
+            },
+            socket_drops: settled.window.socket_drops,
+            most_joined: settled.window.most_joined,
+            is_exact: false,
+        };
+        let lost = evidence.attribute(counters.lost);
+        let bits = stream.size as f64 * 8.0;
+        let rate = stream.rate().unwrap_or(0.0) / bits;
+        let (begin, end) = self.times(tallied.departed, settled.direction, sent as f64 / rate);
+        Some(Row {
+            direction: settled.direction,
+            begin,
+            end,
             sent,
-            messages: sent.div_ceil(u64::from(stream.burst)),
-            ..SendCounts::default()
-        },
-        socket_drops: settled.window.socket_drops,
-        most_joined: settled.window.most_joined,
-    };
-    let lost = evidence.attribute(counters.lost);
-    let bits = stream.size as f64 * 8.0;
-    let now = seconds();
-    let (begin, end) = times(tallied.departed, settled.direction, now);
-    let rate = stream.rate().unwrap_or(0.0) / bits;
-    let length = sent as f64 / rate;
-    // Where too little arrived to tell when the window was, it is the one before now.
-    let (begin, end) = match end - begin > length / 2.0 {
-        true => (begin, end),
-        false => (now - length, now),
-    };
-    let rate_sent = match tallied.departed {
-        Some([first, last]) if last.0 > first.0 && last.1 > first.1 => {
-            (last.0 - first.0) as f64 * bits / ((last.1 - first.1) as f64 * 1e-9)
-        }
-        _ => rate * bits,
-    };
-    Row {
-        direction: settled.direction,
-        begin,
-        end,
-        sent,
-        received: counters.received,
-        unique: counters.unique,
-        lost: counters.lost,
-        network_lost: lost.network,
-        host_lost: lost.in_hosts(),
-        unattributed: lost.unattributed,
-        duplicates: counters.duplicates,
-        reordered: counters.reordered,
-        late: tallied.late,
-        runs: tallied.account.runs.values().sum(),
-        rate_sent,
-        rate_received: counters.received.saturating_sub(1) as f64 * bits / (end - begin).max(1e-9),
-        wire_factor: on_the_wire(stream.size, is_v6),
-        jitter: tallied.jitter,
-        pdv_p999: tallied.pdv.map(|pdv| pdv[2] as f64),
-        detail: serde_json::json!({
-            "loss_runs": tallied.account.runs,
-            "loss_distances": tallied.loss_distances,
-            "reordering_extents": tallied.account.extents,
-            "attribution": lost,
-            "arrivals": tallied.gaps,
-            "ipdv": tallied.ipdv,
-        }),
+            received: counters.received,
+            unique: counters.unique,
+            lost: counters.lost,
+            network_lost: lost.network,
+            host_lost: lost.in_hosts(),
+            unattributed: lost.unattributed,
+            duplicates: counters.duplicates,
+            reordered: counters.reordered,
+            late: tallied.late,
+            runs: tallied.account.runs.values().sum(),
+            rate_sent: sent as f64 * bits / (end - begin).max(1e-9),
+            rate_received: counters.received as f64 * bits / (end - begin).max(1e-9),
+            wire_factor: on_the_wire(stream.size, is_v6),
+            jitter: tallied.jitter,
+            pdv_p999: tallied.pdv.map(|pdv| pdv[2] as f64),
+            detail: serde_json::json!({
+                "loss_runs": tallied.account.runs,
+                "loss_distances": tallied.loss_distances,
+                "reordering_extents": tallied.account.extents,
+                "attribution": lost,
+                "arrivals": tallied.gaps,
+                "ipdv": tallied.ipdv,
+            }),
+        })
+    }
+
+    /// When a window was, by the clock here. By what its datagrams say where these left here, and most of it arrived; else
+    /// it follows the one before it, for as long as its datagrams took, or should have taken.
+    fn times(
+        &mut self,
+        departed: Option<[(u64, u64); 2]>,
+        direction: Direction,
+        nominal: f64,
+    ) -> (f64, f64) {
+        let told = departed.filter(|[first, last]| last.0 > first.0 && last.1 > first.1);
+        let told = told.map(|[first, last]| {
+            let apart = (last.1 - first.1) as f64 * 1e-9 / (last.0 - first.0) as f64;
+            (first.1 as f64 * 1e-9, last.1 as f64 * 1e-9 + apart)
+        });
+        let told = told.filter(|(begin, end)| end - begin > nominal / 2.0);
+        let length = told.map_or(nominal, |(begin, end)| end - begin);
+        let (begin, end) = match (direction, told) {
+            (Direction::There, Some(told)) => told,
+            _ if self.end > 0.0 => (self.end, self.end + length),
+            _ => (seconds() - length, seconds()),
+        };
+        self.end = end;
+        (begin, end)
     }
 }
 
-/// A test of a schedule, or what was under way when a flow ended.
-fn last(
-    point: &Point,
-    here: &evlbi_core::probe::Tallied,
-    there: &evlbi_core::probe::Tallied,
-) -> Row {
-    let tallied = match point.direction {
-        Direction::There => there,
-        Direction::Back => here,
-    };
-    let now = seconds();
-    let (begin, end) = times(tallied.departed, point.direction, now);
+/// A test of a schedule.
+fn test_of_schedule(point: &Point, tallied: &Tallied) -> Row {
+    let nominal = point.seconds;
+    let (begin, end) = Way::default().times(tallied.departed, point.direction, nominal);
     Row {
         direction: point.direction,
         begin,
@@ -266,19 +305,6 @@ fn last(
             "arrivals": point.arrivals,
             "ipdv": point.ipdv,
         }),
-    }
-}
-
-/// When a window was, by the clock here as far as that is known: departures of what comes from there are by the clock
-/// there, so that of the end is taken for now.
-fn times(departed: Option<[(u64, u64); 2]>, direction: Direction, now: f64) -> (f64, f64) {
-    let Some([first, last]) = departed else {
-        return (now, now);
-    };
-    let length = last.1.saturating_sub(first.1) as f64 * 1e-9;
-    match direction {
-        Direction::There => (first.1 as f64 * 1e-9, last.1 as f64 * 1e-9),
-        Direction::Back => (now - length, now),
     }
 }
 

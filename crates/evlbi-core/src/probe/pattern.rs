@@ -4,6 +4,8 @@ use serde::Serialize;
 
 /// Runs of loss from which on anything can be told.
 const ENOUGH: u64 = 10;
+/// Datagrams of a run of loss in the mean from which on they are outages: few tell as much as many runs.
+const OUTAGE: f64 = 50.0;
 /// Windows from which on anything can be told.
 const WINDOWS: usize = 4;
 /// Loss is constant unless runs of loss differ from window to window by so many standard deviations more than by chance.
@@ -74,21 +76,24 @@ impl Pattern {
         }
         let heard: Vec<Window> = windows.iter().copied().filter(|one| one.sent > 0).collect();
         let events: u64 = heard.iter().map(|window| window.runs).sum();
-        if heard.len() < WINDOWS || events < ENOUGH {
+        let quiet = heard.iter().filter(|window| window.lost == 0).count();
+        let are_outages = lost as f64 >= OUTAGE * events as f64 && 2 * quiet >= heard.len();
+        if heard.len() < WINDOWS || events < ENOUGH && !are_outages {
             return Pattern::Unknown;
         }
-        if is_constant(&heard, events, sent) {
+        if !are_outages && is_constant(&heard, events, sent) {
             return Pattern::Constant;
         }
-        let threshold = threshold(&heard);
-        let is_bad = |window: &Window| rate(window) > threshold;
-        let runs: Vec<&[Window]> = heard
-            .chunk_by(|a, b| is_bad(a) == is_bad(b))
-            .filter(|run| is_bad(&run[0]))
+        let bad = bad(&heard, are_outages);
+        let ends: Vec<(bool, Window)> = bad.into_iter().zip(heard.iter().copied()).collect();
+        let runs: Vec<Vec<Window>> = ends
+            .chunk_by(|a, b| a.0 == b.0)
+            .filter(|run| run[0].0)
+            .map(|run| run.iter().map(|(_, window)| *window).collect())
             .collect();
         let begins: Vec<f64> = runs.iter().map(|run| run[0].begin).collect();
         let lengths = runs.iter().map(|run| run[run.len() - 1].end - run[0].begin);
-        let (in_sent, in_lost) = sums(runs.iter().copied().flatten());
+        let (in_sent, in_lost) = sums(runs.iter().flatten());
         let apart = match begins.as_slice() {
             [first, .., last] => (last - first) / (begins.len() - 1) as f64,
             _ => 0.0,
@@ -121,9 +126,9 @@ fn sums<'a>(windows: impl Iterator<Item = &'a Window>) -> (u64, u64) {
     })
 }
 
-/// Events for each datagram.
+/// Part of the datagrams that is lost.
 fn rate(window: &Window) -> f64 {
-    window.runs as f64 / window.sent as f64
+    window.lost as f64 / window.sent as f64
 }
 
 /// Whether events come as often in every window as chance lets them: their index of dispersion, which for Poisson's
@@ -141,7 +146,28 @@ fn is_constant(windows: &[Window], events: u64, sent: u64) -> bool {
     squares.sum::<f64>() - (n - 1.0) < SURE * spread
 }
 
-/// Between the windows with many events and those with few: halfway between the means of both, which it makes itself.
+/// Which windows belong to an episode: those that lose much, and beside them those that lose more than a little. Any part of
+/// an outage is one.
+fn bad(windows: &[Window], are_outages: bool) -> Vec<bool> {
+    let rates: Vec<f64> = windows.iter().map(rate).collect();
+    if are_outages {
+        return rates.iter().map(|rate| *rate > 0.0).collect();
+    }
+    let threshold = threshold(windows);
+    let quiet = rates.iter().filter(|rate| **rate <= threshold);
+    let (sum, count) = quiet.fold((0.0, 0.0), |(sum, count), rate| (sum + rate, count + 1.0));
+    let low = (threshold + sum / f64::max(count, 1.0)) / 2.0;
+    let mut bad: Vec<bool> = rates.iter().map(|rate| *rate > threshold).collect();
+    for at in 1..bad.len() {
+        bad[at] |= bad[at - 1] && rates[at] > low;
+    }
+    for at in (1..bad.len()).rev() {
+        bad[at - 1] |= bad[at] && rates[at - 1] > low;
+    }
+    bad
+}
+
+/// Between the windows with much loss and those with little: halfway between the means of both, which it makes itself.
 fn threshold(windows: &[Window]) -> f64 {
     let most = windows.iter().map(rate).fold(0.0, f64::max);
     let mut threshold = most / 2.0;
@@ -211,6 +237,27 @@ mod tests {
         };
         assert_eq!((all.count, all.length, all.loss_outside), (4, 5.0, 0.0));
         assert!((all.loss - 0.01).abs() < 0.001);
+    }
+
+    /// Nothing at all gets through for a while, and again; a window that begins in it has the rest of the run.
+    #[test]
+    fn outages_are_episodes_however_few() {
+        let outage = |lost: [(usize, u64); 2]| {
+            let mut all = windows(480, |_| 0.0, 1);
+            for (at, lost) in lost {
+                (all[at].lost, all[at].runs) = (lost, u64::from(at % 2 == 0));
+            }
+            Pattern::of(&all)
+        };
+        let Pattern::Episodes(one) = outage([(100, 4000), (101, 2000)]) else {
+            panic!("no episode");
+        };
+        assert_eq!((one.count, one.length, one.loss), (1, 2.0, 0.3));
+        let mut all = windows(480, |_| 0.0, 1);
+        for at in (5..480).step_by(32) {
+            (all[at].lost, all[at].runs) = (4000, 1);
+        }
+        assert!(matches!(Pattern::of(&all), Pattern::Periodic { period, .. } if period == 32.0));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::time::Nanos;
 pub const WIRE_OVERHEAD_V4: u64 = 66;
 /// The same over IPv6.
 pub const WIRE_OVERHEAD_V6: u64 = 86;
+/// Datagrams of a burst, and their bytes, at most: what leaves as fast as the host can, whatever the rate.
+const MOST_BURST: u32 = 10_000;
+const MOST_BURST_BYTES: u64 = 4 << 20;
 /// Longest payload of UDP over IPv4 in bytes.
 const LONGEST: usize = 65_507;
 
@@ -43,6 +46,11 @@ pub enum StreamError {
     /// Too short for the header, or too long for UDP.
     #[error("datagrams of a test carry {HEADER_LEN} to {LONGEST} bytes, not {0}")]
     Size(usize),
+    /// Too much back to back.
+    #[error(
+        "a burst is of {MOST_BURST} datagrams and {MOST_BURST_BYTES} bytes at most, not of {0} datagrams"
+    )]
+    Burst(u32),
     /// Nothing to send.
     #[error(
         "a stream of no datagrams tests nothing; ask for one or more, in bursts of one or more"
@@ -61,6 +69,10 @@ impl Stream {
         }
         if self.count == 0 || self.burst == 0 {
             return Err(StreamError::Nothing);
+        }
+        let bytes = u64::from(self.burst) * self.size as u64;
+        if self.burst > MOST_BURST || self.burst > 1 && bytes > MOST_BURST_BYTES {
+            return Err(StreamError::Burst(self.burst));
         }
         Ok(())
     }
@@ -161,6 +173,11 @@ mod tests {
         assert_eq!(good.rate(), None);
         let short = Stream { size: 31, ..good };
         assert_eq!(short.check(), Err(StreamError::Size(31)));
+        let flood = Stream {
+            burst: 5_000_000,
+            ..good
+        };
+        assert_eq!(flood.check(), Err(StreamError::Burst(5_000_000)));
         assert_eq!(
             Stream { count: 0, ..good }.check(),
             Err(StreamError::Nothing)

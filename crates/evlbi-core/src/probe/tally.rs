@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, Summary};
-use crate::account::{Account, Report};
+use crate::account::{Account, HISTORY, Report};
 use crate::time::Nanos;
 
 /// Accounts for the datagrams of one stream, as they arrive.
@@ -77,7 +77,8 @@ impl Tally {
     /// Of a stream of no more than `count` datagrams, each of which is waited for so long; with a `width` gaps are counted
     /// in bins of so many nanoseconds too.
     pub fn new(count: u64, patience: Nanos, width: Option<u64>) -> Tally {
-        let mut account = Account::default();
+        // No more numbers need be remembered than there are.
+        let mut account = Account::new(count.clamp(1, HISTORY));
         account.open_segment(0);
         Tally {
             account,
@@ -106,6 +107,8 @@ impl Tally {
         };
         let seems = i128::from(arrived) - i128::from(departed);
         let Some(all) = &mut self.arrivals else {
+            // What comes before it is lost, however long the stream gets.
+            self.account.used(0);
             self.account.unique(sequence, false);
             self.delays.add(0);
             self.arrivals = Some(Arrivals {
@@ -242,6 +245,16 @@ mod tests {
         assert_eq!((none.sent, none.account.counters.lost), (100, 100));
         assert_eq!((none.gaps, none.delays), (None, None));
         assert_eq!(tally(std::iter::empty(), 0).sent, 0);
+    }
+
+    #[test]
+    fn a_long_stream_keeps_its_head() {
+        let count = 5_000_000;
+        assert!(count > HISTORY + 100);
+        let all = tally(100..count, count);
+        let counters = &all.account.counters;
+        assert_eq!((all.sent, counters.lost), (count, 100));
+        assert_eq!(all.account.runs, [(100, 1)].into());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::tally::{Tallied, Tally};
 use crate::time::Nanos;
 
 /// Windows that may be open at once: of a stream that skips more, what lies beyond is no part of it.
-const MOST_OPEN: u64 = 1000;
+const MOST_OPEN: u64 = 128;
 
 /// Accounts for a stream, window by window.
 #[derive(Debug)]
@@ -63,6 +63,11 @@ impl Windows {
         let count = self.count.saturating_sub(begin).min(self.size);
         self.open
             .push_back(Tally::new(count, self.patience, self.width));
+    }
+
+    /// Number after that of the last window of which something has arrived, or that is closed.
+    pub fn next(&self) -> u64 {
+        self.first + self.open.len() as u64
     }
 
     /// Distinct datagrams that arrived so far.

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use evlbi_core::probe::{Exchange, Tallied, Windows};
+use evlbi_core::probe::{Exchange, Tallied, Tally, Windows};
+use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ use super::message::Keep;
 use crate::cpu::{self, NAP};
 use crate::udp::{Batch, Datagram, GrantedBuffer, Head, Receiver, Sender};
 
+/// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
+pub const CLOCK_FROM: u64 = 1 << 62;
 /// Round trips that are kept.
 const MOST_ROUND_TRIPS: usize = 1 << 20;
 /// So long nothing came: then sockets are waited for instead of looked at.
@@ -24,6 +27,9 @@ const QUIET: Nanos = Nanos(2_000_000);
 const LINGER: Nanos = Nanos(20_000_000);
 /// Longest wait, so that a stop is heard.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
+/// Time whose replies may leave at once, where their rate is bounded; and one that is as long as can be always may.
+const REPLIES_AT_ONCE: Nanos = Nanos(100_000_000);
+const LONGEST_REPLY: f64 = 65_535.0;
 /// What nobody has said yet.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -32,8 +38,10 @@ const UNKNOWN: u64 = u64::MAX;
 pub struct Heard {
     /// Distinct datagrams of the stream so far.
     pub unique: AtomicU64,
-    /// Replies so far.
+    /// Replies so far, to requests that are measured.
     pub replies: AtomicU64,
+    /// Replies so far to those that tell of the clock: from [`CLOCK_FROM`] on.
+    pub clock: AtomicU64,
     used: AtomicU64,
     sent: AtomicU64,
     stop: AtomicBool,
@@ -44,6 +52,7 @@ impl Default for Heard {
         Heard {
             unique: AtomicU64::new(0),
             replies: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
             used: AtomicU64::new(0),
             sent: AtomicU64::new(UNKNOWN),
             stop: AtomicBool::new(false),
@@ -88,6 +97,8 @@ pub struct ListenOptions {
     pub keep: Option<Keep>,
     /// How long a datagram is waited for.
     pub patience: Nanos,
+    /// Most bits per second of replies.
+    pub reply_rate: Option<BitRate>,
 }
 
 /// A datagram of the stream as it arrived.
@@ -177,9 +188,13 @@ pub fn listen(
         answered: 0,
         records: Vec::new(),
         round_trips: Vec::new(),
+        replies_measured: 0,
         replied: HashSet::new(),
         repeated_replies: 0,
         replies,
+        reply_rate: options.reply_rate.map(|rate| rate.get() as f64 / 8e9),
+        allowance: 0.0,
+        allowed_at: cpu::now(),
     };
     let mut receiver = receiver;
     let mut batch = Batch::new();
@@ -199,18 +214,21 @@ pub fn listen(
             heard
                 .unique
                 .store(listener.windows.unique(), Ordering::Relaxed);
-            let replies = listener.round_trips.len() as u64;
-            heard.replies.store(replies, Ordering::Relaxed);
+            heard
+                .replies
+                .store(listener.replies_measured, Ordering::Relaxed);
+            let clock = listener.round_trips.len() as u64 - listener.replies_measured;
+            heard.clock.store(clock, Ordering::Relaxed);
+            settling.look(listener.windows.next(), || drops(&mut receiver));
         }
         let used = heard.used.load(Ordering::Relaxed);
         if let Some(used) = settling.settled(used, now, options.patience) {
-            while let Some((number, tallied)) = listener.windows.close(used) {
-                let drops = receiver.drops().unwrap_or(receiver.overflow());
-                // Nobody may want to know.
+            while !stop && let Some((number, tallied)) = listener.windows.close(used) {
+                let now = drops(&mut receiver);
                 let _ = settled.send(Window {
                     number,
                     tallied,
-                    socket_drops: drops - std::mem::replace(&mut settling.drops, drops),
+                    socket_drops: settling.drops_within(number, now),
                     most_joined: std::mem::take(&mut most_joined),
                 });
             }
@@ -238,30 +256,24 @@ pub fn listen(
         UNKNOWN => 0,
         sent => sent,
     };
-    let socket_drops = receiver.drops().unwrap_or(receiver.overflow()) - settling.drops;
-    let mut rest = listener.windows.finish(sent);
-    let last = rest.pop();
+    let all_drops = drops(&mut receiver);
+    let rest = listener.windows.finish(sent);
+    let last = rest.last().map(|(_, tallied)| tallied.clone());
     for (number, tallied) in rest {
-        let _ = settled.send(Window {
-            number,
-            tallied,
-            socket_drops: 0,
-            most_joined,
-        });
+        if options.window.is_some() {
+            let _ = settled.send(Window {
+                number,
+                tallied,
+                socket_drops: settling.drops_within(number, all_drops),
+                most_joined,
+            });
+        }
     }
     // Whoever looks at it.
     heard.stop();
     Ok(Listened {
-        tallied: last.map_or_else(
-            || {
-                Windows::new(0, None, options.patience, None)
-                    .finish(0)
-                    .remove(0)
-                    .1
-            },
-            |(_, tallied)| tallied,
-        ),
-        socket_drops,
+        tallied: last.unwrap_or_else(|| Tally::new(0, options.patience, None).finish(0)),
+        socket_drops: all_drops,
         most_joined,
         strangers: listener.strangers,
         answered: listener.answered,
@@ -278,11 +290,41 @@ pub fn listen(
 struct Settling {
     /// Numbers used, and since when that is known.
     told: VecDeque<(u64, Nanos)>,
-    /// Messages that the socket had dropped at the last window.
+    /// Messages that the socket had dropped when a window's first datagram came.
+    marks: VecDeque<(u64, u64)>,
+    /// Messages that the socket had dropped at the end of the last window that was settled.
     drops: u64,
 }
 
+/// Messages that the socket has dropped.
+fn drops(receiver: &mut Receiver) -> u64 {
+    receiver.drops().unwrap_or(receiver.overflow())
+}
+
 impl Settling {
+    /// The windows before this one have begun; what the socket had dropped by then is theirs.
+    fn look(&mut self, next: u64, drops: impl FnOnce() -> u64) {
+        if self.marks.back().is_none_or(|(last, _)| *last < next) {
+            self.marks.push_back((next, drops()));
+        }
+    }
+
+    /// What the socket dropped from a window's first datagram to that of the next, if that has come; `now` it has dropped
+    /// so much in all.
+    fn drops_within(&mut self, number: u64, now: u64) -> u64 {
+        // The mark of window n is made when n + 1 is the next.
+        while self
+            .marks
+            .front()
+            .is_some_and(|(next, _)| *next <= number + 1)
+        {
+            self.marks.pop_front();
+        }
+        let end = self.marks.front().map_or(now, |(_, drops)| *drops);
+        let since = std::mem::replace(&mut self.drops, end);
+        end.saturating_sub(since)
+    }
+
     /// How many were used so long ago that none of them is waited for any more, if that is news.
     fn settled(&mut self, used: u64, now: Nanos, patience: Nanos) -> Option<u64> {
         if self.told.back().is_none_or(|(last, _)| *last < used) {
@@ -304,9 +346,14 @@ struct Listener {
     answered: u64,
     records: Vec<Record>,
     round_trips: Vec<RoundTrip>,
+    replies_measured: u64,
     replied: HashSet<u64>,
     repeated_replies: u64,
     replies: Sender,
+    /// Bytes of replies per nanosecond, where they are bounded, and how many may be sent now.
+    reply_rate: Option<f64>,
+    allowance: f64,
+    allowed_at: Nanos,
 }
 
 impl Listener {
@@ -319,10 +366,11 @@ impl Listener {
             };
             match probe.kind {
                 Kind::Data => self.take_data(&probe, arrived),
-                Kind::Request => {
-                    let rest = datagram.bytes.get(REPLY_LEN..).unwrap_or(&[]);
-                    requests.push((probe, arrived, rest));
-                }
+                Kind::Request => match datagram.bytes.get(REPLY_LEN..) {
+                    Some(rest) => requests.push((probe, arrived, rest)),
+                    // Its reply would be longer.
+                    None => self.strangers += 1,
+                },
                 Kind::Reply {
                     arrived: there,
                     replied,
@@ -359,12 +407,24 @@ impl Listener {
             self.repeated_replies += 1;
         } else {
             self.round_trips.push(RoundTrip { sequence, times });
+            self.replies_measured += u64::from(sequence < CLOCK_FROM);
         }
     }
 
-    /// A reply is as long as its request, so that no more goes back than came.
+    /// A reply is as long as its request, so that no more goes back than came, and no more than may.
     fn answer(&mut self, requests: &[(Probe, u64, &[u8])]) -> io::Result<()> {
         for (request, arrived, rest) in requests {
+            if let Some(rate) = self.reply_rate {
+                let now = cpu::now();
+                let since = now.since(std::mem::replace(&mut self.allowed_at, now)).0 as f64;
+                let most = rate * REPLIES_AT_ONCE.0 as f64;
+                self.allowance = (self.allowance + rate * since).min(most.max(LONGEST_REPLY));
+                let length = (REPLY_LEN + rest.len()) as f64;
+                if self.allowance < length {
+                    continue;
+                }
+                self.allowance -= length;
+            }
             let reply = Probe {
                 kind: Kind::Reply {
                     arrived: *arrived,

@@ -20,6 +20,10 @@ use crate::host::{Counters, Observed};
 pub const VERSION: u32 = 1;
 /// Datagrams that a test keeps one by one, at most.
 const MOST_KEPT: u64 = 1_000_000;
+/// Shortest window of a stream.
+const SHORTEST_WINDOW: Nanos = Nanos(50_000_000);
+/// Windows that may be waiting to be settled.
+const MOST_WAITING: u64 = 100;
 /// Threads that compete with a receiver, at most.
 const MOST_TASKS: u32 = 256;
 /// Longest time that a datagram is waited for.
@@ -102,6 +106,9 @@ pub enum TestError {
     /// There is no such class.
     #[error("{0} is no class of service (DSCP): 0 to 63")]
     Class(u8),
+    /// Windows are too short.
+    #[error("windows last {} s at least, and a hundredth of the time that a datagram is waited for", SHORTEST_WINDOW.as_secs_f64())]
+    Window,
     /// Such a burden cannot be.
     #[error("a nice value is -20 to 19, and {MOST_TASKS} competing tasks are the most")]
     Burden,
@@ -126,6 +133,13 @@ impl Test {
     pub fn check(&self) -> Result<(), TestError> {
         for stream in self.streams() {
             stream.check()?;
+        }
+        if let Some(window) = self.window {
+            let length = |stream: &Stream| stream.due(window);
+            let shortest = self.streams().map(length).min().unwrap_or_default();
+            if shortest < SHORTEST_WINDOW || shortest.0 < self.patience.0 / MOST_WAITING {
+                return Err(TestError::Window);
+            }
         }
         if let Some(keep) = &self.keep
             && keep.limit > MOST_KEPT
@@ -244,8 +258,8 @@ pub enum FromClient {
     },
     /// It has sent all.
     Over {
-        /// Of its stream.
-        sent: Option<Box<Departed>>,
+        /// Numbers of its stream that it has used.
+        used: u64,
     },
 }
 
@@ -292,12 +306,16 @@ pub enum FromResponder {
         unique: u64,
         /// Numbers of its own stream that it has used.
         used: u64,
+        /// Of these, not sent: its kernel refused them.
+        not_sent: u64,
+        /// What its host has counted since the beginning, where windows of its own stream are settled by the client.
+        host: Option<Box<Counters>>,
     },
     /// A window of the stream to it is settled.
     Window {
         /// What it is.
         window: Box<Window>,
-        /// What its host counted since the window before.
+        /// What its host has counted since the beginning.
         host: Box<Counters>,
     },
     /// It has sent all of its stream.

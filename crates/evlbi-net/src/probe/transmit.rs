@@ -25,8 +25,12 @@ const READY: Nanos = Nanos(1_000_000);
 /// How far a sender is, for others to look at.
 #[derive(Debug, Default)]
 pub struct Departures {
-    /// Numbers used so far.
+    /// Numbers of the stream used so far.
     pub used: AtomicU64,
+    /// Of these, not sent: the kernel refused them.
+    pub not_sent: AtomicU64,
+    /// Requests that left, of those that were asked for last.
+    pub asked: AtomicU64,
     /// Set by whoever wants it to end.
     pub stop: AtomicBool,
 }
@@ -126,6 +130,8 @@ pub fn transmit(
         }
         last = now;
         departures.used.store(used, Ordering::Relaxed);
+        let not_sent = sender.counts().not_sent() - before.not_sent();
+        departures.not_sent.store(not_sent, Ordering::Relaxed);
     }
     let has_been_stopped = departures.stop.load(Ordering::Relaxed);
     let end = last.plus(span).max(cpu::now());
@@ -169,6 +175,7 @@ pub fn ping(
     let mut body = vec![0; size.saturating_sub(HEADER_LEN)];
     fill::make(&mut body);
     let mut moment = cpu::now();
+    departures.asked.store(0, Ordering::Relaxed);
     for sequence in numbers {
         if departures.stop.load(Ordering::Relaxed) {
             break;
@@ -183,7 +190,7 @@ pub fn ping(
         let mut train = sender.batch();
         train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
         train.send()?;
-        departures.used.store(sequence + 1, Ordering::Relaxed);
+        departures.asked.fetch_add(1, Ordering::Relaxed);
         moment = moment.plus(apart);
     }
     Ok(())

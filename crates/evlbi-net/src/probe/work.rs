@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use evlbi_core::probe::Stream;
+use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
 use super::{
@@ -17,6 +18,9 @@ use super::{
 use crate::cpu;
 use crate::host::Observer;
 use crate::udp::{OpenError, Sender};
+
+/// The other end's clock may be ahead of what this end thinks by so much.
+const SLACK: Nanos = Nanos(10_000_000_000);
 
 /// Why an end cannot do its part.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +51,9 @@ pub struct Work {
     departed: Option<Departed>,
     observer: Option<Observer>,
     interface: Option<String>,
+    expected: Option<Stream>,
+    in_windows: bool,
+    begun: Nanos,
 }
 
 impl Work {
@@ -60,6 +67,7 @@ impl Work {
         key: u64,
         expected: Option<&Stream>,
         test: &Test,
+        reply_rate: Option<BitRate>,
     ) -> Result<Work, WorkError> {
         let interface = port.interface();
         let options = PortOptions {
@@ -74,6 +82,7 @@ impl Work {
             bin_width: test.bin_width,
             keep: test.keep,
             patience: test.patience,
+            reply_rate,
         };
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
@@ -107,6 +116,9 @@ impl Work {
             departed: None,
             observer: None,
             interface,
+            expected: expected.copied(),
+            in_windows: test.window.is_some(),
+            begun: cpu::now(),
         })
     }
 
@@ -120,9 +132,35 @@ impl Work {
         self.settled.try_recv().ok()
     }
 
-    /// Numbers used so far.
+    /// Numbers of the stream used so far.
     pub fn used(&self) -> u64 {
         self.departures.used.load(Ordering::Relaxed)
+    }
+
+    /// Of these, not sent: the kernel refused them.
+    pub fn not_sent(&self) -> u64 {
+        self.departures.not_sent.load(Ordering::Relaxed)
+    }
+
+    /// Requests that left, of those that were asked for last.
+    pub fn asked(&self) -> u64 {
+        self.departures.asked.load(Ordering::Relaxed)
+    }
+
+    /// The other end says that it has used so many numbers of the stream to this end, and whether these are all. No more are
+    /// believed than there can be at its rate, so that windows that never were are not settled.
+    pub fn told_used(&self, used: u64, are_all: bool) {
+        let since = cpu::now().since(self.begun).plus(SLACK);
+        let most = match &self.expected {
+            Some(stream) if self.in_windows => stream.within(Nanos(since.0.saturating_mul(2))),
+            _ => u64::MAX,
+        };
+        let used = used.min(most);
+        if are_all {
+            self.heard.sent(used);
+        } else {
+            self.heard.used(used);
+        }
     }
 
     /// Looks at the host's counters from now on.

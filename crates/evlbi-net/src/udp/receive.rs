@@ -321,13 +321,29 @@ impl Port {
     }
 }
 
+/// Whether an error is what routers and the far host said (ICMP) of datagrams that this socket had sent.
+fn is_icmp(error: &io::Error) -> bool {
+    const SAID: [c_int; 10] = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EMSGSIZE,
+        libc::EACCES,
+        libc::EPROTO,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EOPNOTSUPP,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| SAID.contains(&code))
+}
+
 fn nothing_there(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
-        // What routers and the far host say of datagrams that were sent by this socket.
-        io::ErrorKind::ConnectionRefused
-        | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable => Ok(()),
+        _ if is_icmp(&error) => Ok(()),
         _ => Err(error),
     }
 }

@@ -1,6 +1,8 @@
 //! `evlbi probe capacity`: the highest rate that nothing is lost at, by search.
 
-use anyhow::{Result, bail};
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
@@ -17,8 +19,8 @@ use crate::units::{show_count, show_rate};
 
 /// A trial counts only if the sender reached so much of the rate; else that sender is the limit.
 const REACHED: f64 = 0.98;
-/// Trials of a search at most.
-const MOST_TRIALS: usize = 60;
+/// Rates of a search at most.
+const MOST_RATES: usize = 60;
 
 /// The result of `probe capacity`. Rates are bits of UDP payload per second.
 #[derive(Debug, Serialize)]
@@ -52,7 +54,10 @@ pub struct ProbeCapacity {
 pub struct Trial {
     pub asked: f64,
     pub passed: bool,
-    pub point: Point,
+    /// What it said, in a sentence.
+    pub finding: String,
+    /// None where the trial could not be finished.
+    pub point: Option<Point>,
 }
 
 /// Finds the highest rate that passes, between two.
@@ -150,8 +155,9 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
     let mut search = Search::new(lowest, highest, args.precision, args.confirm);
     let mut progress = Progress::new(None);
     while let Some(rate) = search.next {
-        if result.trials.len() >= MOST_TRIALS {
-            result.stopped = Some(format!("{MOST_TRIALS} trials were not enough"));
+        let most = MOST_RATES * args.confirm as usize;
+        if result.trials.len() >= most {
+            result.stopped = Some(format!("{most} trials were not enough"));
             break;
         }
         let test = test(args, rate);
@@ -161,23 +167,43 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
                 progress.show(0, &udp::line(&label, now));
             }
             Ok(())
-        })?;
-        let clock = point::clock(&ends.clock);
-        let Some((point, _)) = udp::points(&test, &ends, clock).pop() else {
-            bail!("the responder does not say what it sent");
+        });
+        let trial = match ends {
+            Ok(ends) => {
+                let clock = point::clock(&ends.clock);
+                let Some((point, _)) = udp::points(&test, &ends, clock).pop() else {
+                    bail!("the responder does not say what it sent");
+                };
+                let passed = ends.stopped.is_none()
+                    && point.loss <= args.loss
+                    && point.rate_sent >= REACHED * rate;
+                Trial {
+                    asked: rate,
+                    passed,
+                    finding: ends.stopped.unwrap_or_else(|| point.finding.clone()),
+                    point: Some(point),
+                }
+            }
+            // A rate that leaves nothing to the control connection does not pass either; the session begins anew.
+            Err(error) if !result.trials.is_empty() || rate > lowest => {
+                session = Session::begin(&args.target.target())
+                    .with_context(|| format!("after a trial that failed ({error:#})"))?;
+                Trial {
+                    asked: rate,
+                    passed: false,
+                    finding: output::explain(&error),
+                    point: None,
+                }
+            }
+            Err(error) => return Err(error),
         };
-        if let Some(stopped) = ends.stopped {
-            result.stopped = Some(stopped);
+        progress.show(0, &format!("{label}: {}", trial.finding));
+        if interrupted.load(Ordering::Relaxed) {
+            result.stopped = Some("interrupted".to_owned());
             break;
         }
-        let passed = point.loss <= args.loss && point.rate_sent >= REACHED * rate;
-        progress.show(0, &format!("{label}: {}", point.finding));
-        search.tried(passed);
-        result.trials.push(Trial {
-            asked: rate,
-            passed,
-            point,
-        });
+        search.tried(trial.passed);
+        result.trials.push(trial);
     }
     progress.finish();
     conclude(&mut result, &search);
@@ -209,16 +235,13 @@ fn test(args: &ProbeCapacityArgs, rate: f64) -> Test {
 
 fn conclude(result: &mut ProbeCapacity, search: &Search) {
     let confirmed = |trial: &&Trial| trial.passed && (trial.asked - search.low).abs() < 1.0;
-    let at: Vec<&Trial> = result.trials.iter().filter(confirmed).collect();
-    if let Some(slowest) = at
-        .iter()
-        .map(|trial| &trial.point)
-        .min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent))
-    {
+    let at = result.trials.iter().filter(confirmed);
+    let at: Vec<&Point> = at.filter_map(|trial| trial.point.as_ref()).collect();
+    if let Some(slowest) = at.iter().min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent)) {
         result.rate = Some(slowest.rate_sent);
         result.wire_rate = Some(slowest.wire_rate_sent);
-        let sent = at.iter().map(|trial| trial.point.sent).sum();
-        let lost = at.iter().map(|trial| trial.point.lost).sum();
+        let sent = at.iter().map(|point| point.sent).sum();
+        let lost = at.iter().map(|point| point.lost).sum();
         result.datagrams = sent;
         result.loss_bound = Some(upper_bound(lost, sent));
     }
@@ -227,13 +250,19 @@ fn conclude(result: &mut ProbeCapacity, search: &Search) {
     let nearest = failed.min_by(|a, b| a.asked.total_cmp(&b.asked));
     result.finding = match nearest {
         None => "nothing was lost at the highest rate that was asked for".to_owned(),
-        Some(trial) => format!("at {}: {}", show_rate(trial.asked), trial.point.finding),
+        Some(trial) => format!("at {}: {}", show_rate(trial.asked), trial.finding),
     };
 }
 
 /// Upper end of the 95 % confidence interval of a part, of which `lost` of `sent` were seen (one-sided, by Poisson's
 /// distribution).
 fn upper_bound(lost: u64, sent: u64) -> f64 {
+    // Of many, by Wilson and Hilferty's approximation of chi squared: good to a part in 10^4 there.
+    if lost > 100 {
+        let n = lost as f64 + 1.0;
+        let root = 1.0 - 1.0 / (9.0 * n) + 1.644_854 / (3.0 * n.sqrt());
+        return (n * root.powi(3) / sent.max(1) as f64).min(1.0);
+    }
     let chance = |mean: f64| {
         let mut term = (-mean).exp();
         let mut sum = term;
@@ -262,7 +291,7 @@ fn text(result: &ProbeCapacity) -> String {
             "{:>16}  {}  {}",
             show_rate(trial.asked),
             if trial.passed { "passed" } else { "failed" },
-            trial.point.finding
+            trial.finding
         ));
     }
     lines.push(match (result.rate, result.wire_rate) {
@@ -312,6 +341,10 @@ mod tests {
         // Of one event 4.744, of ten 16.962 (tables of Poisson's distribution).
         assert!((upper_bound(1, 1000) - 4.744e-3).abs() < 1e-6);
         assert!((upper_bound(10, 1000) - 16.962e-3).abs() < 1e-6);
+        // Half of chi squared's 95 % quantile with 202 and 4002 degrees of freedom.
+        assert!((upper_bound(100, 1_000_000) - 118.079e-6).abs() < 1e-9);
+        assert!((upper_bound(101, 1_000_000) - 119.161e-6).abs() < 1e-8);
+        assert!((upper_bound(2000, 1_000_000) - 2075.14e-6).abs() < 1e-7);
     }
 
     proptest! {

@@ -23,6 +23,7 @@ pub struct Control {
     stream: TcpStream,
     channel: Channel,
     role: Role,
+    heard: Instant,
 }
 
 impl Control {
@@ -34,6 +35,7 @@ impl Control {
             stream,
             channel,
             role,
+            heard: Instant::now(),
         })
     }
 
@@ -70,7 +72,10 @@ impl Control {
             let mut bytes = [0; 16 << 10];
             match self.stream.read(&mut bytes) {
                 Ok(0) => bail!("the other end has closed the connection"),
-                Ok(count) => self.channel.feed(&bytes[..count]),
+                Ok(count) => {
+                    self.channel.feed(&bytes[..count]);
+                    self.heard = Instant::now();
+                }
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -79,6 +84,11 @@ impl Control {
                 Err(error) => return Err(error).context("the connection has failed"),
             }
         }
+    }
+
+    /// When anything came last, part of a message as well.
+    pub fn heard(&self) -> Instant {
+        self.heard
     }
 
     pub fn stream(&self) -> &TcpStream {

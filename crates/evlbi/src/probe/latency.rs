@@ -113,7 +113,11 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
             }
             ends => ends?,
         };
-        let here = ends.here.listened;
+        let mut here = ends.here.listened;
+        // What comes later than it is waited for is lost.
+        let patience = i64::try_from(test.patience.0).unwrap_or(i64::MAX);
+        here.round_trips
+            .retain(|trip| trip.times.round_trip() <= patience);
         measured.push((
             *size,
             here.round_trips,

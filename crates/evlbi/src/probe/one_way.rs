@@ -53,7 +53,7 @@ pub fn send(
     };
     let local = SocketAddr::new(target.bind.unwrap_or(any), 0);
     let port = Port::open(local, &options(target, test))?;
-    let mut work = Work::begin(port, to, key(&target.token, stream), None, test)?;
+    let mut work = Work::begin(port, to, key(&target.token, stream), None, test, None)?;
     work.ask(0..GREETINGS, GREETING, APART)?;
     while !work.has_sent()? {
         std::thread::sleep(LOOK);
@@ -95,7 +95,7 @@ pub fn receive(
             break from;
         }
     };
-    let mut work = Work::begin(port, from, key, Some(stream), test)?;
+    let mut work = Work::begin(port, from, key, Some(stream), test, None)?;
     work.observe()?;
     let begun = Instant::now();
     let greeting = Duration::from_nanos(APART.0 * GREETINGS);

@@ -22,6 +22,8 @@ const HARDLY_ELSE: f64 = 1.1;
 const FEW: u64 = 100;
 /// Windows in which loss is looked at.
 const WINDOWS: u64 = 100;
+/// Datagrams that the kernel joins at most.
+const MOST_JOINED: u64 = 64;
 /// Longest message of joined datagrams in bytes.
 const LONGEST_MESSAGE: u64 = 65_535;
 
@@ -85,7 +87,7 @@ pub struct Point {
     pub wire_rate_received: f64,
     /// How long it was sent, in seconds.
     pub seconds: f64,
-    /// Between departures.
+    /// Between departures; of trains, where the host sends as fast as it can.
     pub departures: Option<Summary>,
     /// Between arrivals.
     pub arrivals: Option<Summary>,
@@ -229,6 +231,7 @@ impl Point {
             counts: departed.counts,
             socket_drops: heard.socket_drops,
             most_joined: heard.most_joined,
+            is_exact: true,
         };
         let attribution = evidence.attribute(counters.lost);
         let on_the_wire = on_the_wire(stream.size, known.is_v6);
@@ -259,7 +262,11 @@ impl Point {
                 Spacing::Nanoseconds(apart) => apart as f64,
                 Spacing::BitsPerSecond(_) => burst_bits / rate * 1e9,
             }),
-            spacing_achieved: departed.spacing.as_ref().map(|spacing| spacing.mean),
+            spacing_achieved: match asked {
+                Some(_) => departed.spacing.as_ref().map(|spacing| spacing.mean),
+                // In trains, however they are put together.
+                None => Some(departed.seconds * 1e9 / departed.used.max(1) as f64),
+            },
             rate_asked: asked,
             rate_sent,
             rate_received,
@@ -336,6 +343,8 @@ pub struct Evidence<'a> {
     pub socket_drops: u64,
     /// Most datagrams that came as one message.
     pub most_joined: u64,
+    /// Whether the hosts' counters are those of the stream's time; else what they counted may have been at another.
+    pub is_exact: bool,
 }
 
 impl Evidence<'_> {
@@ -349,7 +358,7 @@ impl Evidence<'_> {
         let (sender, receiver) = (self.sender.counters, self.receiver.counters);
         let counts = &self.counts;
         let in_a_message = |is_joined: bool| match is_joined {
-            true => LONGEST_MESSAGE / self.size.max(1) as u64,
+            true => (LONGEST_MESSAGE / self.size.max(1) as u64).min(MOST_JOINED),
             false => 1,
         };
         let joined = in_a_message(counts.messages < counts.sent);
@@ -367,7 +376,7 @@ impl Evidence<'_> {
                 place: Place::SenderHost,
                 counted: udp.send_buffer_errors.saturating_sub(counts.buffer_full),
                 each: joined,
-                is_ours: hardly_more(sent_by_all, counts.messages),
+                is_ours: self.is_exact && hardly_more(sent_by_all, counts.messages),
             },
         ];
         if let Some(card) = self.sender.card() {
@@ -376,28 +385,30 @@ impl Evidence<'_> {
                 place: Place::SenderNic,
                 counted: card.tx_dropped + card.tx_errors + card.tx_fifo,
                 each: joined,
-                is_ours: hardly_more(carried, counts.sent),
+                is_ours: self.is_exact && hardly_more(carried, counts.sent),
             });
         }
-        if let Some(card) = self.receiver.card() {
+        let card = self.receiver.card();
+        let is_ours =
+            self.is_exact && card.is_some_and(|card| hardly_more(card.rx_packets, counts.sent));
+        if let Some(card) = card {
             let name = self.receiver.interface.unwrap_or_default();
             let counted = receiver.nics.get(name).into_iter().flatten();
             let not_fetched = counted.filter(|(name, _)| nic::is_not_fetched(name));
             let not_fetched: u64 = not_fetched.map(|(_, count)| count).sum();
-            let is_ours = hardly_more(card.rx_packets, counts.sent);
             all.push(Suspect {
                 place: Place::ReceiverNic,
                 counted: not_fetched.max(card.rx_fifo),
                 each: 1,
                 is_ours,
             });
-            all.push(Suspect {
-                place: Place::ReceiverBacklog,
-                counted: receiver.softnet.iter().map(|core| core.dropped).sum(),
-                each: joined,
-                is_ours,
-            });
         }
+        all.push(Suspect {
+            place: Place::ReceiverBacklog,
+            counted: receiver.softnet.iter().map(|core| core.dropped).sum(),
+            each: joined,
+            is_ours,
+        });
         all.push(Suspect {
             place: Place::ReceiverSocket,
             counted: self.socket_drops,
@@ -428,6 +439,10 @@ fn hardly_more(all: u64, ours: u64) -> bool {
 
 /// How loss is spread over the time that a stream took.
 fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
+    // Where not all runs are listed, the rest would look as if there were none.
+    if account.intervals_not_listed > 0 {
+        return Pattern::Unknown;
+    }
     let begin = |at: u64| (u128::from(at) * u128::from(sent) / u128::from(WINDOWS)) as u64;
     let time = |number: u64| number as f64 / sent.max(1) as f64 * seconds;
     let mut windows: Vec<Window> = (0..WINDOWS)
@@ -470,10 +485,17 @@ pub fn clock(trips: &[RoundTrip]) -> Option<ClockFit> {
 fn delay(known: &Known<'_>, heard: &Listened) -> Option<Delay> {
     let clock = known.clock.as_ref()?;
     let delays = heard.tallied.delays.as_ref()?;
+    // The clock as it was in the middle of the stream; at its ends it was somewhat else.
+    let [(_, begin), (_, end)] = heard.tallied.departed?;
+    let middle = begin + end.saturating_sub(begin) / 2;
+    let half = end.saturating_sub(begin) as f64 / 2.0 * clock.skew.abs();
     // What the first delay seemed to be, by a clock that is so much ahead.
     let first = match known.direction {
-        Direction::There => heard.tallied.first_delay_ns - clock.offset,
-        Direction::Back => heard.tallied.first_delay_ns + clock.offset,
+        Direction::There => heard.tallied.first_delay_ns - clock.offset_at(middle),
+        Direction::Back => {
+            let here = (middle as f64 - clock.offset) as u64;
+            heard.tallied.first_delay_ns + clock.offset_at(here)
+        }
     };
     Some(Delay {
         min: first + delays.min as f64,
@@ -481,7 +503,7 @@ fn delay(known: &Known<'_>, heard: &Listened) -> Option<Delay> {
         mean: first + delays.mean,
         p99: first + delays.p99 as f64,
         max: first + delays.max as f64,
-        error_if_symmetric: clock.error_if_symmetric,
-        error: clock.error,
+        error_if_symmetric: clock.error_if_symmetric + half,
+        error: clock.error + half,
     })
 }

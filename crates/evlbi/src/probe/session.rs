@@ -9,8 +9,8 @@ use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{
-    End, FromClient, FromResponder, Limits, Port, PortOptions, RoundTrip, Test, VERSION, Window,
-    Work,
+    CLOCK_FROM, End, FromClient, FromResponder, Limits, Port, PortOptions, RoundTrip, Test,
+    VERSION, Window, Work,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -23,16 +23,17 @@ const CONNECTING: Duration = Duration::from_secs(10);
 pub const ALIVE: Duration = Duration::from_secs(1);
 /// An end that has not been heard for so long is gone.
 pub const GONE: Duration = Duration::from_secs(8);
-/// A sender of whose stream nothing arrives for so long stops (RFC 8084, a fast-trip circuit breaker).
-pub const BREAKER: Duration = Duration::from_secs(5);
+/// A sender of whose stream nothing arrives for so long stops (RFC 8084, a circuit breaker); or for several spacings.
+const BREAKER: Duration = Duration::from_secs(5);
+const SPACINGS: u64 = 5;
+/// Both are so long where a path is watched, so that its outages are measured.
+const WATCHED: Duration = Duration::from_secs(60);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
 /// Round trips before the streams and after them, which tell how the clocks lie.
 const ROUND_TRIPS: u64 = 10;
 /// Time between these.
 const APART: Nanos = Nanos(2_000_000);
-/// The first numbers of requests that are no part of what is measured lie from here on.
-const FIRST_ROUND_TRIP: u64 = 1 << 62;
 /// Length of such a request in bytes.
 const REQUEST: usize = 64;
 /// Longest wait for their replies.
@@ -88,10 +89,13 @@ pub enum Event<'a> {
     Settled(&'a Settled<'a>),
 }
 
-/// A window of a stream, and what the hosts have counted since the window before.
+/// A window of a stream, and what the hosts have counted since the last window but one: counters are read when a window is
+/// settled, which is somewhat after its end.
 pub struct Settled<'a> {
     pub direction: Direction,
     pub window: &'a Window,
+    /// Datagrams of all windows so far that the sending kernel refused.
+    pub not_sent: u64,
     pub sender: Side<'a>,
     pub receiver: Side<'a>,
 }
@@ -151,6 +155,9 @@ impl Session {
                 limits,
                 device: target.device.clone(),
             }),
+            Some(FromResponder::Refused { reason }) => {
+                bail!("{} refuses: {reason}", target.address)
+            }
             _ => bail!("{}", refused()),
         }
     }
@@ -191,8 +198,8 @@ impl Session {
         let port = Port::open(local, &options)?;
         let local = port.local_address();
         let local_interface = port.interface();
-        let mut work = Work::begin(port, peer, key, test.back.as_ref(), test)?;
-        let mut clock = FIRST_ROUND_TRIP;
+        let mut work = Work::begin(port, peer, key, test.back.as_ref(), test, None)?;
+        let mut clock = CLOCK_FROM;
         self.be_found(&mut work, local, &mut clock, interrupted)?;
         self.look_at_clock(&mut work, &mut clock)?;
         work.observe()?;
@@ -204,17 +211,21 @@ impl Session {
         }
         let mut hosts = Hosts::new([local_interface, interface]);
         let stopped = self.watch(&mut work, &mut hosts, test, requests, interrupted, show)?;
-        let requests = requests.map_or(0, |_| work.used());
+        let requests = requests.map_or(0, |_| work.asked());
         self.look_at_clock(&mut work, &mut clock)?;
-        let sent = work.departed().cloned().map(Box::new);
-        self.control.send(&FromClient::Over { sent })?;
-        let there = self.done(&mut work, &mut hosts, show)?;
+        self.control.send(&FromClient::Over { used: work.used() })?;
+        let there = self.done(&mut work, &mut hosts, test, show)?;
         let mut here = work.finish()?;
+        let ended = here
+            .departed
+            .as_ref()
+            .and_then(|departed| departed.stopped.clone());
+        let stopped = stopped.or(ended);
         let (clock, measured) = here
             .listened
             .round_trips
             .into_iter()
-            .partition(|trip| trip.sequence >= FIRST_ROUND_TRIP);
+            .partition(|trip| trip.sequence >= CLOCK_FROM);
         here.listened.round_trips = measured;
         Ok(Ends {
             here,
@@ -281,11 +292,11 @@ impl Session {
 
     /// Some round trips, while nothing else is under way.
     fn look_at_clock(&mut self, work: &mut Work, number: &mut u64) -> Result<()> {
-        let before = work.heard().replies.load(Ordering::Relaxed);
+        let before = work.heard().clock.load(Ordering::Relaxed);
         work.ask(*number..*number + ROUND_TRIPS, REQUEST, APART)?;
         *number += ROUND_TRIPS;
         let asked = Instant::now();
-        let replies = || work.heard().replies.load(Ordering::Relaxed) - before;
+        let replies = || work.heard().clock.load(Ordering::Relaxed) - before;
         while replies() < ROUND_TRIPS && asked.elapsed() < REPLIES {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -303,143 +314,176 @@ impl Session {
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Option<String>> {
         let begun = Instant::now();
-        let mut link = Link::new();
-        let mut progress = Progress::default();
+        let mut link = Link::new(test);
         let (mut stopped, mut has_all) = (None, test.back.is_none());
+        let mut sent_at = None;
         loop {
-            let message = self.control.receive::<FromResponder>(LOOK)?;
-            link.heard(message.is_some())?;
-            match message {
-                Some(FromResponder::Alive { unique, used }) => {
-                    link.arrived(unique);
-                    work.heard().used(used);
-                    progress.arrived_there = unique;
-                }
-                Some(FromResponder::Window {
-                    window,
-                    host: there,
-                }) => {
-                    hosts.settled(Direction::There, &window, Some(&there), show)?;
-                }
+            match self.hear(work, hosts, &mut link, show)? {
                 Some(FromResponder::Sent(departed)) => {
-                    work.heard().sent(departed.used);
+                    work.told_used(departed.used, true);
                     stopped = stopped.or(departed.stopped);
                     has_all = true;
                 }
                 None => {}
                 other => return Err(unexpected(other)),
             }
-            progress.used = work.used();
-            progress.arrived_here = work.heard().unique.load(Ordering::Relaxed);
-            progress.seconds = begun.elapsed().as_secs_f64();
             if link.is_due() {
-                let unique = progress.arrived_here;
-                let used = progress.used;
-                self.control.send(&FromClient::Alive { unique, used })?;
-                show(&Event::Progress(&progress))?;
-            }
-            while let Some(window) = work.window() {
-                hosts.settled(Direction::Back, &window, None, show)?;
+                self.say_alive(work)?;
+                show(&Event::Progress(&Progress {
+                    used: work.used().max(work.asked()),
+                    arrived_there: link.arrived,
+                    arrived_here: work.heard().unique.load(Ordering::Relaxed),
+                    seconds: begun.elapsed().as_secs_f64(),
+                }))?;
             }
             let has_sent = work.has_sent()?;
             if !has_sent && stopped.is_none() {
                 if interrupted.load(Ordering::Relaxed) {
                     stopped = Some("interrupted".to_owned());
                 } else if test.there.is_some() && link.is_broken() {
-                    stopped = Some(broken());
+                    stopped = Some(link.broken());
                 }
                 if stopped.is_some() {
                     work.stop_sending();
                 }
             }
-            if test.back.is_some() && !has_all && interrupted.load(Ordering::Relaxed) {
+            if interrupted.load(Ordering::Relaxed) && has_sent && !has_all {
                 // The responder stops when this end says that it is over.
                 return Ok(Some("interrupted".to_owned()));
             }
-            if has_sent && has_all && (test.back.is_none() || work.has_heard()) {
-                break;
+            // Replies are under way.
+            let since = has_sent.then(|| *sent_at.get_or_insert_with(Instant::now));
+            let patience = Duration::from_nanos(test.patience.0);
+            let has_replies = requests.is_none_or(|all| {
+                let replies = work.heard().replies.load(Ordering::Relaxed);
+                let is_over = since.is_some_and(|since| since.elapsed() >= patience);
+                replies >= all.count || is_over || interrupted.load(Ordering::Relaxed)
+            });
+            if has_sent && has_all && has_replies && (test.back.is_none() || work.has_heard()) {
+                return Ok(stopped);
             }
         }
-        while let Some(window) = work.window() {
-            hosts.settled(Direction::Back, &window, None, show)?;
-        }
-        // Replies are under way.
-        if let Some(all) = requests {
-            let end = Instant::now() + Duration::from_nanos(test.patience.0);
-            let replies = || work.heard().replies.load(Ordering::Relaxed);
-            while replies() < all.count && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        Ok(stopped)
     }
 
-    /// What the responder knows of the test.
+    /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
+    fn hear(
+        &mut self,
+        work: &Work,
+        hosts: &mut Hosts,
+        link: &mut Link,
+        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
+    ) -> Result<Option<FromResponder>> {
+        let message = self.control.receive::<FromResponder>(LOOK)?;
+        link.check(&self.control)?;
+        let rest = match message {
+            Some(FromResponder::Alive {
+                unique,
+                used,
+                not_sent,
+                host,
+            }) => {
+                link.arrived(unique);
+                work.told_used(used, false);
+                hosts.not_sent_there = not_sent;
+                if let Some(host) = host {
+                    hosts.there = *host;
+                }
+                None
+            }
+            Some(FromResponder::Window { window, host }) => {
+                hosts.there = *host;
+                hosts.settled(Direction::There, &window, work.not_sent(), show)?;
+                None
+            }
+            other => other,
+        };
+        while let Some(window) = work.window() {
+            let not_sent = hosts.not_sent_there;
+            hosts.settled(Direction::Back, &window, not_sent, show)?;
+        }
+        Ok(rest)
+    }
+
+    fn say_alive(&mut self, work: &Work) -> Result<()> {
+        let unique = work.heard().unique.load(Ordering::Relaxed);
+        let used = work.used();
+        self.control.send(&FromClient::Alive { unique, used })
+    }
+
+    /// What the responder knows of the test; and what there is still to hear.
     fn done(
         &mut self,
         work: &mut Work,
         hosts: &mut Hosts,
+        test: &Test,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<End> {
-        let mut link = Link::new();
-        loop {
-            let message = self.control.receive(LOOK)?;
-            link.heard(message.is_some())?;
-            match message {
-                Some(FromResponder::Done(end)) => return Ok(*end),
-                Some(FromResponder::Sent(departed)) => work.heard().sent(departed.used),
-                Some(FromResponder::Alive { .. }) | None => {}
-                Some(FromResponder::Window {
-                    window,
-                    host: there,
-                }) => {
-                    hosts.settled(Direction::There, &window, Some(&there), show)?;
-                }
+        let mut link = Link::new(test);
+        let end = loop {
+            match self.hear(work, hosts, &mut link, show)? {
+                Some(FromResponder::Done(end)) => break *end,
+                Some(FromResponder::Sent(departed)) => work.told_used(departed.used, true),
+                None => {}
                 other => return Err(unexpected(other)),
             }
             if link.is_due() {
-                let unique = work.heard().unique.load(Ordering::Relaxed);
-                let used = work.used();
-                self.control.send(&FromClient::Alive { unique, used })?;
+                self.say_alive(work)?;
+            }
+        };
+        if test.back.is_some() {
+            let begun = Instant::now();
+            let patience = Duration::from_nanos(test.patience.0) + ALIVE;
+            while !work.has_heard() && begun.elapsed() < patience {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            while let Some(window) = work.window() {
+                let not_sent = hosts.not_sent_there;
+                hosts.settled(Direction::Back, &window, not_sent, show)?;
             }
         }
+        Ok(end)
     }
 }
 
-/// What this host counts from one window to the next, of either way.
+/// What both hosts have counted since the beginning, from window to window of either way.
 struct Hosts {
-    last: [Counters; 2],
+    begin: Counters,
+    there: Counters,
+    not_sent_there: u64,
     /// Here and there.
     interfaces: [Option<String>; 2],
+    /// Of each way: here and there at the last window but one, and at the last.
+    past: [[[Counters; 2]; 2]; 2],
 }
 
 impl Hosts {
     fn new(interfaces: [Option<String>; 2]) -> Hosts {
-        let now = Counters::read().unwrap_or_default();
         Hosts {
-            last: [now.clone(), now],
+            begin: Counters::read().unwrap_or_default(),
+            there: Counters::default(),
+            not_sent_there: 0,
             interfaces,
+            past: Default::default(),
         }
     }
 
-    /// Tells of a window, with what the responder's host has counted where that is known.
+    /// Tells of a window.
     fn settled(
         &mut self,
         direction: Direction,
         window: &Window,
-        there: Option<&Counters>,
+        not_sent: u64,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<()> {
-        let last = &mut self.last[direction as usize];
-        let now = Counters::read().unwrap_or_default();
-        let here = now.since(last);
-        *last = now;
-        let unknown = Counters::default();
-        let side = |counters, at: usize| Side {
-            counters,
-            interface: self.interfaces[at].as_deref(),
-        };
-        let (here, there) = (side(&here, 0), side(there.unwrap_or(&unknown), 1));
+        let here = Counters::read().unwrap_or_default().since(&self.begin);
+        let now = [here, self.there.clone()];
+        let [older, last] = &mut self.past[direction as usize];
+        let changes = [0, 1].map(|end| now[end].since(&older[end]));
+        *older = std::mem::replace(last, now);
+        let [here, there] = [0, 1].map(|end| Side {
+            counters: &changes[end],
+            interface: self.interfaces[end].as_deref(),
+        });
         let (sender, receiver) = match direction {
             Direction::There => (here, there),
             Direction::Back => (there, here),
@@ -447,6 +491,7 @@ impl Hosts {
         show(&Event::Settled(&Settled {
             direction,
             window,
+            not_sent,
             sender,
             receiver,
         }))
@@ -455,29 +500,39 @@ impl Hosts {
 
 /// Who is there, and how far it is.
 pub struct Link {
-    heard: Instant,
+    gone: Duration,
+    breaker: Duration,
     said: Instant,
     arrived: u64,
     arrived_at: Instant,
 }
 
 impl Link {
-    pub fn new() -> Link {
+    pub fn new(test: &Test) -> Link {
         let now = Instant::now();
+        let is_watched = test.window.is_some();
+        let streams = test.there.iter().chain(&test.back);
+        let spacing = streams
+            .map(|stream| stream.due(SPACINGS * u64::from(stream.burst)))
+            .max();
+        let spacings = Duration::from_nanos(spacing.unwrap_or_default().0);
+        let of = |usual: Duration| if is_watched { WATCHED } else { usual };
         Link {
-            heard: now,
+            gone: of(GONE),
+            breaker: of(BREAKER).max(spacings),
             said: now,
             arrived: 0,
             arrived_at: now,
         }
     }
 
-    /// The other end has said something, or not.
-    pub fn heard(&mut self, something: bool) -> Result<()> {
-        if something {
-            self.heard = Instant::now();
-        } else if self.heard.elapsed() > GONE {
-            bail!("the other end has said nothing for {} s", GONE.as_secs());
+    /// Whether the other end is still there.
+    pub fn check(&self, control: &Control) -> Result<()> {
+        if control.heard().elapsed() > self.gone {
+            bail!(
+                "the other end has said nothing for {} s",
+                self.gone.as_secs()
+            );
         }
         Ok(())
     }
@@ -492,7 +547,15 @@ impl Link {
 
     /// Whether nothing has arrived for too long.
     pub fn is_broken(&self) -> bool {
-        self.arrived_at.elapsed() > BREAKER
+        self.arrived_at.elapsed() > self.breaker
+    }
+
+    /// What is said when a stream is stopped because nothing of it arrives.
+    pub fn broken(&self) -> String {
+        format!(
+            "nothing arrived at the other end for {} s, so sending was stopped (circuit breaker, RFC 8084)",
+            self.breaker.as_secs()
+        )
     }
 
     /// Whether it is time to say something.
@@ -503,14 +566,6 @@ impl Link {
         }
         due
     }
-}
-
-/// What is said when a stream is stopped because nothing of it arrives.
-pub fn broken() -> String {
-    format!(
-        "nothing arrived at the other end for {} s, so sending was stopped (circuit breaker, RFC 8084)",
-        BREAKER.as_secs()
-    )
 }
 
 fn unexpected(message: Option<FromResponder>) -> anyhow::Error {

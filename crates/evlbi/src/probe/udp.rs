@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{ClockFit, Stream};
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{Burden, Keep, Record, Test};
+use evlbi_net::probe::{Burden, Keep, Limits, Record, Test};
 use serde::Serialize;
 
 use super::point::{self, Direction, Known, Point};
@@ -18,10 +18,10 @@ use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::units::{self, show_count, show_rate};
 
+/// Of a test that ends with its last datagram.
+const FOREVER: Nanos = Nanos(u64::MAX);
 /// A point lasts so long where nothing else is said.
 const LENGTH: Nanos = Nanos(3_000_000_000);
-/// A test with a number of datagrams ends after this many times as long as they should take, and ten seconds.
-const PATIENCE: u64 = 2;
 
 /// The result of `probe udp`.
 #[derive(Debug, Serialize)]
@@ -75,12 +75,17 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
             }
         };
         let ends = match &mut session {
-            Some(session) => session.run(test, None, &interrupted, &mut |event| {
-                if let Event::Progress(now) = event {
-                    show(now);
-                }
-                Ok(())
-            }),
+            Some(session) => session.run(
+                &within(test, session.limits()),
+                None,
+                &interrupted,
+                &mut |event| {
+                    if let Event::Progress(now) = event {
+                        show(now);
+                    }
+                    Ok(())
+                },
+            ),
             None => receive_one_way(test, &target, &interrupted, &mut show),
         };
         let ends = match ends {
@@ -122,6 +127,22 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     match &result.stopped {
         Some(stopped) => bail!("not all was measured: {stopped}"),
         None => Ok(()),
+    }
+}
+
+/// A number of datagrams may take longer than it should, but no longer than the responder allows; what should already take
+/// longer is left for it to refuse.
+fn within(test: &Test, limits: &Limits) -> Test {
+    let is_unspaced = test.duration() == FOREVER;
+    let is_clamped =
+        test.most_time == FOREVER && (is_unspaced || test.duration() <= limits.duration);
+    Test {
+        most_time: if is_clamped {
+            limits.duration
+        } else {
+            test.most_time
+        },
+        ..test.clone()
     }
 }
 
@@ -234,8 +255,8 @@ fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
 
 fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nanos) -> Result<Test> {
     let most_time = match args.count {
-        // Datagrams without a spacing are sent as fast as the host can, which is no time to reckon with.
-        Some(_) => Nanos(stream.duration().0.saturating_mul(PATIENCE)).plus(Nanos(10_000_000_000)),
+        // As long as the responder allows: a host may take longer than it should.
+        Some(_) => FOREVER,
         None => duration,
     };
     let keep = Keep {

@@ -107,14 +107,16 @@ pub struct Store {
 impl Store {
     /// Makes the file, or goes on with it if it holds the same plan.
     pub fn open(path: &Path, plan: &Plan) -> Result<Store> {
-        let is_new = !path.exists() || std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
         let connection =
             Connection::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         connection.busy_timeout(BUSY)?;
-        if is_new {
-            connection.pragma_update(None, "application_id", APPLICATION)?;
-            connection.pragma_update(None, "user_version", VERSION)?;
-            connection.execute_batch(&format!("begin; {TABLES} commit;"))?;
+        // All of it at once, or nothing.
+        let is_empty = "select count(*) = 0 from sqlite_schema";
+        let is_empty = connection.query_row(is_empty, [], |row| row.get::<_, bool>(0));
+        if is_empty.with_context(|| what(path))? {
+            let mark =
+                format!("pragma application_id = {APPLICATION}; pragma user_version = {VERSION};");
+            connection.execute_batch(&format!("begin immediate; {mark} {TABLES} commit;"))?;
         }
         check(&connection, path)?;
         // Readers see a whole file while it is written, and what is committed is on the disk.
@@ -270,13 +272,16 @@ impl Store {
     }
 }
 
+fn what(path: &Path) -> String {
+    format!("{} is no file of evlbi watch", path.display())
+}
+
 /// Whether the file is one of ours.
 fn check(connection: &Connection, path: &Path) -> Result<()> {
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let what = || format!("{} is no file of evlbi watch", path.display());
-    let application = pragma("application_id").with_context(what)?;
+    let application = pragma("application_id").with_context(|| what(path))?;
     if application != APPLICATION {
-        bail!("{}", what());
+        bail!("{}", what(path));
     }
     let version = pragma("user_version")?;
     if version != VERSION {

@@ -14,6 +14,12 @@ use serde::{Deserialize, Serialize};
 
 pub use observe::{Observed, Observer, Sample};
 
+/// Name of this host.
+pub fn name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
+}
+
 /// Makes a group of counters: a structure of `u64`, how a kernel name finds its field, and the
 /// difference of two readings.
 macro_rules! counters {

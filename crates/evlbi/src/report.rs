@@ -1,8 +1,12 @@
-//! `evlbi report`: what a campaign found: how much got through, what was lost and when, in a sentence and in a picture.
+//! `evlbi report`: what a campaign found: how much got through, what was lost and when, in a sentence and in a picture. Or
+//! the results of many probes in one table.
 
+mod matrix;
+
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use evlbi_core::probe::{Pattern, Window};
 use serde::Serialize;
 
@@ -57,11 +61,31 @@ pub struct Way {
 
 pub fn run(args: &ReportArgs) -> Result<()> {
     check_plots(&args.plot, args.force)?;
-    let report = read(&args.file)?;
+    let [file] = args.files.as_slice() else {
+        return show_matrix(args);
+    };
+    if is_json(file) {
+        return show_matrix(args);
+    }
+    let report = read(file)?;
     for plot in &args.plot {
         draw(&figure(&report), &text(&report), &report, plot)?;
     }
     output::print(args.json, &report, text)
+}
+
+/// Whether a file holds what a probe has printed, and no campaign.
+fn is_json(file: &Path) -> bool {
+    let mut begin = [0];
+    let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == *b"{"
+}
+
+fn show_matrix(args: &ReportArgs) -> Result<()> {
+    if !args.plot.is_empty() {
+        bail!("--plot draws a campaign; `evlbi probe` draws its own results");
+    }
+    output::print(args.json, &matrix::read(&args.files)?, matrix::Matrix::text)
 }
 
 /// Prints what is in a file.

@@ -120,6 +120,9 @@ pub struct ProbeUdpArgs {
     /// In both directions at once
     #[arg(long)]
     pub both: bool,
+    /// What the path is called in results, for tables of many
+    #[arg(long, value_name = "NAME")]
+    pub label: Option<String>,
     /// No way back and no `evlbi respond`: this end sends to HOST:PORT, or receives there; the other is given the same
     /// options
     #[arg(long, value_enum, value_name = "END", conflicts_with_all = ["reverse", "both"], requires = "count")]
@@ -310,9 +313,9 @@ pub struct WatchArgs {
 
 #[derive(Args)]
 pub struct ReportArgs {
-    /// What `evlbi watch` wrote, or is writing
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// What `evlbi watch` wrote, or is writing; or any number of results of `evlbi probe udp --json`, for one table
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
     /// Draw it here: .svg, .png or .html; `-` draws it on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,

@@ -34,6 +34,8 @@ pub struct ProbeCapacity {
     pub rate: Option<f64>,
     /// The same on an Ethernet.
     pub wire_rate: Option<f64>,
+    /// Datagrams per second at that rate: of short ones, the limit of packets.
+    pub datagrams_per_second: Option<f64>,
     /// The lowest rate at which too much was lost, or which the sender could not reach.
     pub above: Option<f64>,
     /// When the search ends, in words.
@@ -138,6 +140,7 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         burst: args.burst,
         rate: None,
         wire_rate: None,
+        datagrams_per_second: None,
         above: None,
         stop_rule: format!(
             "halving, until a rate that passed {} times for {:.1} s with a loss of no more than {:.6} % and one that did not differ by {:.2} %",
@@ -240,6 +243,7 @@ fn conclude(result: &mut ProbeCapacity, search: &Search) {
     if let Some(slowest) = at.iter().min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent)) {
         result.rate = Some(slowest.rate_sent);
         result.wire_rate = Some(slowest.wire_rate_sent);
+        result.datagrams_per_second = Some(slowest.rate_sent / (slowest.size as f64 * 8.0));
         let sent = at.iter().map(|point| point.sent).sum();
         let lost = at.iter().map(|point| point.lost).sum();
         result.datagrams = sent;
@@ -296,10 +300,11 @@ fn text(result: &ProbeCapacity) -> String {
     }
     lines.push(match (result.rate, result.wire_rate) {
         (Some(rate), Some(wire)) => format!(
-            "capacity {} of UDP payload in datagrams of {} bytes, {} on the wire",
+            "capacity {} of UDP payload in datagrams of {} bytes, {} on the wire, {} datagrams a second",
             show_rate(rate),
             result.size,
-            show_rate(wire)
+            show_rate(wire),
+            show_count(result.datagrams_per_second.unwrap_or(0.0) as u64)
         ),
         _ => "no rate passed".to_owned(),
     });

@@ -27,6 +27,10 @@ const LENGTH: Nanos = Nanos(3_000_000_000);
 #[derive(Debug, Serialize)]
 pub struct ProbeUdp {
     pub schema: &'static str,
+    /// Name of this host.
+    pub host: String,
+    /// What the path is called.
+    pub label: Option<String>,
     /// The responder as it was asked for.
     pub target: String,
     /// When it began.
@@ -56,6 +60,8 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     };
     let mut result = ProbeUdp {
         schema: "evlbi.probe.udp/1",
+        host: evlbi_net::host::name(),
+        label: args.label.clone(),
         target: args.target.target.clone(),
         begun: now(),
         clock: None,

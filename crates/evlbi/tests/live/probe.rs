@@ -545,8 +545,8 @@ fn results_go_where_they_are_wanted() {
         assert!(text.contains("times between arrivals"), "{picture}");
     }
     assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
-    let records = std::fs::read_to_string(&records).unwrap();
-    let lines: Vec<&str> = records.lines().collect();
+    let text = std::fs::read_to_string(&records).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 3 * 50);
     assert!(
         lines[1].starts_with("0,there,100,") && lines[2].starts_with("0,there,101,"),
@@ -558,6 +558,33 @@ fn results_go_where_they_are_wanted() {
         &["--rate", "1M", "--plot", &svg],
     ));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
+    // Many results make one table.
+    for (name, label) in [("one.json", "fibre"), ("two.json", "campus")] {
+        let more = [
+            "--rate", "10M", "--count", "500", "--json", "--label", label,
+        ];
+        let output = run(&mut probe(responder.address(), &more));
+        std::fs::write(file(name), output.stdout).unwrap();
+    }
+    let report = |files: &[String]| {
+        evlbi()
+            .arg("report")
+            .args(files)
+            .arg("--json")
+            .output()
+            .unwrap()
+    };
+    let table = report(&[file("one.json"), file("two.json")]);
+    let table: Value = serde_json::from_slice(&table.stdout).unwrap();
+    assert_eq!(table["columns"].as_array().unwrap().len(), 1);
+    let rows = table["rows"].as_array().unwrap();
+    assert!(
+        rows.len() == 2 && rows[1]["name"].as_str().unwrap().contains("campus"),
+        "{table}"
+    );
+    assert_eq!(rows[0]["cells"][0]["loss"], 0.0);
+    let wrong = report(&[file("one.json"), records.clone()]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("records.csv"));
     let more = ["--rate", "10M", "--count", "500", "--format", "pscheduler"];
     let output = run(&mut probe(responder.address(), &more));
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,0 +1,214 @@
+//! The results of many probes in one table: a row for each pair of hosts and path, a column for each test.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::units::show_rate;
+
+/// Many results in one table.
+#[derive(Debug, Serialize)]
+pub struct Matrix {
+    pub schema: &'static str,
+    /// Tests, in the order in which they were found.
+    pub columns: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+/// A pair of hosts and the path between them.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub name: String,
+    /// A cell for each column; none where that test was not made.
+    pub cells: Vec<Option<Cell>>,
+}
+
+/// A test's result; of several of one kind, the last.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// Bits of UDP payload per second.
+    pub rate_received: f64,
+    /// Part of the datagrams.
+    pub loss: f64,
+    pub network_lost: u64,
+    pub host_lost: u64,
+    pub unattributed: u64,
+    /// When it was made.
+    pub begun: String,
+    pub file: PathBuf,
+}
+
+/// Reads results that `evlbi probe udp --json` has printed.
+pub fn read(files: &[PathBuf]) -> Result<Matrix> {
+    let mut matrix = Matrix {
+        schema: "evlbi.matrix/1",
+        columns: Vec::new(),
+        rows: Vec::new(),
+    };
+    for file in files {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let what = || {
+            format!(
+                "{} is no result of `evlbi probe udp --json`, of which there may be many, and no file of `evlbi watch`, \
+                 of which one is reported at a time",
+                file.display()
+            )
+        };
+        let result: Value = serde_json::from_str(&text).with_context(what)?;
+        if result["schema"] != "evlbi.probe.udp/1" {
+            bail!("{}", what());
+        }
+        matrix.add(&result, file);
+    }
+    Ok(matrix)
+}
+
+impl Matrix {
+    fn add(&mut self, result: &Value, file: &Path) {
+        let text = |name: &str| result[name].as_str().unwrap_or("?").to_owned();
+        let label = result["label"].as_str();
+        let name = format!(
+            "{} - {}{}",
+            text("host"),
+            text("target"),
+            label.map_or(String::new(), |label| format!(" ({label})"))
+        );
+        let points = result["points"].as_array();
+        for point in points.into_iter().flatten() {
+            let number = |name: &str| point[name].as_f64().unwrap_or(0.0);
+            let count = |name: &str| point[name].as_u64().unwrap_or(0);
+            let asked = point["rate_asked"]
+                .as_f64()
+                .map_or("max".to_owned(), show_rate);
+            let column = format!(
+                "{} B {asked} {}",
+                count("size"),
+                point["direction"].as_str().unwrap_or("?")
+            );
+            let cell = Cell {
+                rate_received: number("rate_received"),
+                loss: number("loss"),
+                network_lost: count("network_lost"),
+                host_lost: count("host_lost"),
+                unattributed: count("unattributed"),
+                begun: text("begun"),
+                file: file.to_owned(),
+            };
+            self.place(&name, &column, cell);
+        }
+    }
+
+    fn place(&mut self, name: &str, column: &str, cell: Cell) {
+        let at = self.columns.iter().position(|other| other == column);
+        let at = at.unwrap_or_else(|| {
+            self.columns.push(column.to_owned());
+            self.columns.len() - 1
+        });
+        let row = self.rows.iter().position(|row| row.name == name);
+        let row = row.unwrap_or_else(|| {
+            let cells = Vec::new();
+            let name = name.to_owned();
+            self.rows.push(Row { name, cells });
+            self.rows.len() - 1
+        });
+        for row in &mut self.rows {
+            row.cells.resize(self.columns.len(), None);
+        }
+        self.rows[row].cells[at] = Some(cell);
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut lines: Vec<Vec<String>> = vec![vec![String::new()]];
+        lines[0].extend(self.columns.iter().cloned());
+        for row in &self.rows {
+            let cells = row.cells.iter().map(|cell| match cell {
+                Some(cell) => {
+                    let rate = show_rate(cell.rate_received);
+                    format!("{rate}, {:.4} % lost{}", cell.loss * 100.0, cell.place())
+                }
+                None => "-".to_owned(),
+            });
+            lines.push(std::iter::once(row.name.clone()).chain(cells).collect());
+        }
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+        let widths: Vec<usize> = (0..=self.columns.len())
+            .map(|column| width(column).unwrap_or(0))
+            .collect();
+        let shown = lines.iter().map(|line| {
+            let cells = line.iter().zip(&widths);
+            let cells: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            cells.join("  ").trim_end().to_owned()
+        });
+        shown.collect::<Vec<String>>().join("\n")
+    }
+}
+
+impl Cell {
+    /// Where most was lost.
+    fn place(&self) -> &'static str {
+        let Cell {
+            network_lost,
+            host_lost,
+            unattributed,
+            ..
+        } = *self;
+        match network_lost.max(host_lost).max(unattributed) {
+            0 => "",
+            most if most == network_lost => " (network)",
+            most if most == host_lost => " (host)",
+            _ => " (?)",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_row_for_each_pair_and_a_column_for_each_test() {
+        let mut matrix = Matrix {
+            schema: "evlbi.matrix/1",
+            columns: Vec::new(),
+            rows: Vec::new(),
+        };
+        let result = |host: &str, label: Value, points: Value| json!({"host": host, "target": "jive:8620", "label": label, "begun": "now", "points": points});
+        let point = |rate: f64, lost: u64| {
+            json!({"direction": "there", "size": 1472, "rate_asked": rate, "rate_received": rate, "loss": 0.01,
+                   "network_lost": lost, "host_lost": 0, "unattributed": 0})
+        };
+        let file = PathBuf::from("a.json");
+        matrix.add(
+            &result(
+                "manchester",
+                json!("fibre"),
+                json!([point(5e8, 7), point(9e8, 0)]),
+            ),
+            &file,
+        );
+        matrix.add(
+            &result("onsala", Value::Null, json!([point(9e8, 0)])),
+            &file,
+        );
+        assert_eq!(matrix.columns.len(), 2);
+        let names: Vec<&str> = matrix.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["manchester - jive:8620 (fibre)", "onsala - jive:8620"]
+        );
+        assert!(matrix.rows[1].cells[0].is_none() && matrix.rows[1].cells[1].is_some());
+        let text = matrix.text();
+        assert!(
+            text.contains("500.000 Mbit/s, 1.0000 % lost (network)"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 3);
+    }
+}

@@ -1,0 +1,403 @@
+//! What is lost, and where: packet filters, sockets and token buckets are the truth.
+
+use std::time::Duration;
+
+use super::{TOKEN, assert_sums, between, end, exact_wire, points, probe, probe_of, respond, run};
+use crate::support::{Recv, brief, evlbi, number};
+use evlbi_net::netns::{Pair, pair_for_test};
+use serde_json::Value;
+
+/// Drops one in a thousand of a stream's datagrams, and nothing of the control connection and the round trips; says so
+/// when that cannot be done here.
+#[must_use]
+fn drop_one_in_a_thousand(pair: &Pair) -> bool {
+    // Data datagrams begin with EVPD.
+    let rule =
+        "add rule ip t c meta l4proto udp @th,64,32 0x45565044 numgen inc mod 1000 0 counter drop";
+    for command in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        rule,
+    ] {
+        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
+            eprintln!("skipped: {error}");
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn one_in_a_thousand_is_lost_in_the_network() {
+    let test = "probe::loss::one_in_a_thousand_is_lost_in_the_network";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !drop_one_in_a_thousand(&pair) {
+        return;
+    }
+    let near = [
+        "--rate", "100M", "--size", "1000", "--count", "20000", "--json",
+    ];
+    let points = between(&pair, &[], &near);
+    let point = &points[0];
+    assert_sums(point);
+    let rules = pair
+        .far
+        .namespace
+        .command("nft", &["list", "table", "ip", "t"]);
+    let rules = rules.unwrap();
+    assert!(rules.contains("packets 20 "), "{rules}");
+    for (name, count) in [
+        ("sent", 20_000),
+        ("lost", 20),
+        ("network_lost", 20),
+        ("host_lost", 0),
+    ] {
+        assert_eq!(number(point, name), count, "{}", brief(point));
+    }
+    assert_eq!(point["loss_runs"], serde_json::json!({"1": 20}));
+    assert_eq!(point["loss_distances"], serde_json::json!({"1000": 19}));
+    // The rule drops the very first, which only the sender can tell.
+    assert_eq!(number(&point["intervals"][0], "first"), 0);
+    let finding = point["finding"].as_str().unwrap();
+    assert!(
+        finding.contains("all in the network") && finding.contains("one every 1,000"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn what_the_socket_drops_is_the_hosts() {
+    let test = "probe::loss::what_the_socket_drops_is_the_hosts";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let no_room = || {
+        let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
+        counters.unwrap().unwrap().udp.receive_buffer_errors
+    };
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let address = responder.address();
+    let near = [
+        "--rate",
+        "20M",
+        "--size",
+        "1024",
+        "--duration",
+        "3s",
+        "--buffer",
+        "200k",
+        "--json",
+    ];
+    let output = std::thread::scope(|scope| {
+        let probing = scope.spawn(|| {
+            let run = || run(&mut probe(address, &near));
+            pair.near.namespace.run(run).unwrap()
+        });
+        // The responder sleeps once the stream flows, until its buffer has overflown.
+        let received = || {
+            let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
+            counters.unwrap().unwrap().udp.in_datagrams
+        };
+        while received() < 500 && !probing.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        responder.signal("STOP");
+        while no_room() < 200 && !probing.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        responder.signal("CONT");
+        probing.join().unwrap()
+    });
+    end(responder);
+    let point = &points(&output)[0];
+    assert_sums(point);
+    let lost = no_room();
+    assert!(lost >= 200, "{}", brief(point));
+    for (name, count) in [("lost", lost), ("host_lost", lost), ("network_lost", 0)] {
+        assert_eq!(number(point, name), count, "{}", brief(point));
+    }
+    assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
+    assert_eq!(
+        number(
+            &point["receiver"]["host"]["change"]["udp"],
+            "receive_buffer_errors"
+        ),
+        lost
+    );
+    let finding = point["finding"].as_str().unwrap();
+    assert!(
+        finding.contains("all in the receiving socket's buffer"),
+        "{finding}"
+    );
+}
+
+/// Puts a token bucket before the near card; says so when that cannot be done here.
+#[must_use]
+fn set_bucket(pair: &Pair, rate: &str) -> bool {
+    let device = pair
+        .near
+        .namespace
+        .run(|| evlbi_net::udp::interface_of(pair.near.v4.into()));
+    let device = device.unwrap().unwrap();
+    let bucket = [
+        "qdisc", "add", "dev", &device, "root", "tbf", "rate", rate, "burst", "20kb", "limit",
+        "100kb",
+    ];
+    let set = pair.near.namespace.command("tc", &bucket);
+    if let Err(error) = &set {
+        eprintln!("skipped: {error}");
+    }
+    set.is_ok()
+}
+
+/// A token bucket at the sending host's card lets too little through: its queue overflows in that host.
+#[test]
+fn a_full_queue_before_the_card_is_the_senders() {
+    let test = "probe::loss::a_full_queue_before_the_card_is_the_senders";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !set_bucket(&pair, "50mbit") {
+        return;
+    }
+    let near = [
+        "--rate",
+        "100M",
+        "--size",
+        "1200",
+        "--duration",
+        "1s",
+        "--json",
+    ];
+    let point = &between(&pair, &[], &near)[0];
+    assert_sums(point);
+    assert!(number(point, "lost") > 1000, "{}", brief(point));
+    assert_eq!(
+        number(&point["attribution"], "sender_host"),
+        number(point, "lost")
+    );
+    // And what came through came at the rate of the bucket, which reckons with the Ethernet header.
+    let rate = point["rate_received"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
+    assert!((rate / 50e6 - 1.0).abs() < 0.02, "{rate}");
+}
+
+/// The same bucket, found again by search; and no rate that is asked for is called a capacity if its sender did not reach
+/// it.
+#[test]
+fn the_rate_of_a_bucket_is_found_again() {
+    let test = "probe::loss::the_rate_of_a_bucket_is_found_again";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !set_bucket(&pair, "50mbit") {
+        return;
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let address = responder.address();
+    let more = [
+        "--size",
+        "1200",
+        "--lowest",
+        "10M",
+        "--highest",
+        "200M",
+        "--duration",
+        "1s",
+        "--precision",
+        "3%",
+        "--confirm",
+        "1",
+        "--json",
+    ];
+    let output = pair
+        .near
+        .namespace
+        .run(|| run(&mut probe_of("capacity", address, &more)))
+        .unwrap();
+    end(responder);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rate = result["rate"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
+    assert!(
+        (0.94..1.03).contains(&(rate / 50e6)),
+        "{rate} {}",
+        result["finding"]
+    );
+    let failed = result["trials"].as_array().unwrap().iter();
+    let failed: Vec<&str> = failed
+        .filter(|trial| trial["passed"] == false)
+        .map(|trial| trial["point"]["finding"].as_str().unwrap())
+        .collect();
+    assert!(failed[0].contains("all in the sending host"), "{failed:?}");
+    let sent: u64 = number(&result, "datagrams");
+    let bound = result["loss_bound"].as_f64().unwrap() * sent as f64;
+    assert!((bound - 2.9957).abs() < 1e-3, "{bound}");
+}
+
+/// Nothing listens for datagrams at the far end any more: the sender stops by itself.
+#[test]
+fn a_stream_that_nobody_gets_is_stopped() {
+    let test = "probe::loss::a_stream_that_nobody_gets_is_stopped";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    for command in [
+        "add table ip t",
+        "add chain ip t c { type filter hook input priority 0; }",
+        "add rule ip t c meta l4proto udp drop",
+    ] {
+        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let address = responder.address();
+    let ask = |more: &[&str]| {
+        pair.near
+            .namespace
+            .run(|| run(&mut probe(address, more)))
+            .unwrap()
+    };
+    let output = ask(&["--rate", "1M", "--duration", "60s", "--json"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("circuit breaker"),
+        "{stderr}"
+    );
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let point = &result["points"][0];
+    assert_sums(point);
+    assert_eq!(number(point, "lost"), number(point, "sent"));
+    let output = ask(&["--rate", "1M", "--reverse"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("firewall"),
+        "{stderr}"
+    );
+    end(responder);
+}
+
+/// Tasks that compete with the receiver, where the responder allows that.
+#[test]
+fn a_receiver_under_load() {
+    let load = [
+        "--rate",
+        "20M",
+        "--duration",
+        "400ms",
+        "--load-tasks",
+        "2",
+        "--load-nice",
+        "0,19",
+        "--receiver-nice",
+        "10",
+        "--json",
+    ];
+    let responder = respond("127.0.0.1:0", &[]);
+    let output = run(&mut probe(responder.address(), &load));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("--allow-load"),
+        "{stderr}"
+    );
+    end(responder);
+    let responder = respond("127.0.0.1:0", &["--allow-load"]);
+    let points = points(&run(&mut probe(responder.address(), &load)));
+    let burdens: Vec<&Value> = points.iter().map(|point| &point["burden"]).collect();
+    for (burden, nice) in burdens.iter().zip([0, 19]) {
+        assert_eq!(
+            **burden,
+            serde_json::json!({"nice": 10, "tasks": 2, "tasks_nice": nice})
+        );
+    }
+    for point in &points {
+        assert_sums(point);
+        let shares = &point["receiver_cpu"];
+        let of = |name: &str| shares[name].as_f64().unwrap();
+        let sum = of("user") + of("kernel") + of("interrupts") + of("idle") + of("steal");
+        assert!((sum - 1.0).abs() < 1e-9 && of("user") > 0.0, "{shares}");
+    }
+    // They end with the test.
+    let tasks = format!("/proc/{}/task", responder.child.id());
+    let threads = || std::fs::read_dir(&tasks).map_or(0, Iterator::count);
+    let begun = std::time::Instant::now();
+    while threads() > 2 && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(threads() <= 2, "{}", threads());
+    end(responder);
+}
+
+/// A path without a way back: what is sent and what is received is known by the plan alone.
+#[test]
+fn a_path_without_a_way_back() {
+    let test = "probe::loss::a_path_without_a_way_back";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !drop_one_in_a_thousand(&pair) {
+        return;
+    }
+    for command in [
+        "add chain ip t o { type filter hook output priority 0; }",
+        "add rule ip t o drop",
+    ] {
+        pair.far.namespace.command("nft", &[command]).unwrap();
+    }
+    let plan = [
+        "--rate", "40M", "--size", "500", "--count", "10000", "--json",
+    ];
+    let with = |end: &str| {
+        let mut all = plan.to_vec();
+        all.extend(["--one-way", end]);
+        all.into_iter().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let run_at = |address: String, end: &str| {
+        let mut command = evlbi();
+        command
+            .args(["probe", "udp", &address])
+            .args(with(end))
+            .env("EVLBI_TOKEN", TOKEN);
+        command
+    };
+    let receiver = pair
+        .far
+        .namespace
+        .run(|| Recv::listening(&mut run_at(format!("{}:0", pair.far.v4), "receive"), 1))
+        .unwrap();
+    let to = receiver.address().to_string();
+    let sent = pair
+        .near
+        .namespace
+        .run(|| run(&mut run_at(to, "send")))
+        .unwrap();
+    assert!(
+        sent.status.success(),
+        "{}",
+        String::from_utf8_lossy(&sent.stderr)
+    );
+    let sent: Value = serde_json::from_slice(&sent.stdout).unwrap();
+    assert_eq!(number(&sent["points"][0], "used"), 10_000);
+    let result = receiver.finish();
+    let point = &result["points"][0];
+    assert_sums(point);
+    assert_eq!(
+        (
+            number(point, "sent"),
+            number(point, "lost"),
+            number(point, "network_lost")
+        ),
+        (10_000, 10, 10)
+    );
+    assert!(point["delay"].is_null());
+}

@@ -17,8 +17,11 @@ pub struct BitRateError(String);
 
 impl BitRate {
     /// `None` for zero.
-    pub fn new(bits_per_second: u64) -> Option<BitRate> {
-        NonZeroU64::new(bits_per_second).map(BitRate)
+    pub const fn new(bits_per_second: u64) -> Option<BitRate> {
+        match NonZeroU64::new(bits_per_second) {
+            Some(rate) => Some(BitRate(rate)),
+            None => None,
+        }
     }
 
     /// Bits per second.

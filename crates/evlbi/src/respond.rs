@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::probe::{Channel, Nonce, Role, Stream, Token, WIRE_OVERHEAD_V4};
+use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token, WIRE_OVERHEAD_V4};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu;
 use evlbi_net::host::Counters;
@@ -16,7 +16,7 @@ use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, PortOptions, Tes
 
 use crate::cli::RespondArgs;
 use crate::probe::control::Control;
-use crate::probe::session::{ALIVE, GONE, LOOK, Link};
+use crate::probe::session::{ALIVE, GONE, LOOK, Link, plain};
 use crate::progress::interrupt;
 use crate::units::show_rate;
 
@@ -221,6 +221,7 @@ impl Responder {
         while last.elapsed() < IDLE && !self.interrupted.load(Ordering::Relaxed) {
             let message = match control.receive(LOOK * 5) {
                 Ok(message) => message,
+                Err(error) if error.is::<ChannelError>() => return Err(error),
                 // Its way to say that it wants no more.
                 Err(_) => return Ok(()),
             };
@@ -242,6 +243,7 @@ impl Responder {
         let _room = self.make_room(control, test)?;
         let mut local = control.stream().local_addr()?;
         local.set_port(0);
+        let local = plain(local);
         let options = PortOptions {
             buffer: test.buffer,
             join: test.join,
@@ -268,8 +270,8 @@ impl Responder {
                 peer.ip()
             );
         }
-        let other = caller.unwrap_or_else(|| SocketAddr::new(peer.ip(), theirs));
-        let most = self.limits.rate;
+        let other = caller.unwrap_or_else(|| plain(SocketAddr::new(peer.ip(), theirs)));
+        let most = Some(test.reply_rate());
         let mut work = Work::begin(port, other, key, test.there.as_ref(), test, most)?;
         // Before anything comes that may be dropped.
         work.observe()?;
@@ -378,10 +380,11 @@ impl Responder {
                 .and_then(|stream| stream.wire_rate(WIRE_OVERHEAD_V4));
             rate.unwrap_or(0.0)
         };
+        let requests = test.requests_wire_rate();
         let more = Taken {
             tests: 1,
             sessions: 0,
-            rates: [rate(&test.there), rate(&test.back)],
+            rates: [rate(&test.there) + requests, rate(&test.back) + requests],
         };
         let begun = Instant::now();
         let patience = Duration::from_nanos(test.queue.min(MOST_QUEUE).0);

@@ -216,7 +216,12 @@ impl Way {
         let lost = evidence.attribute(counters.lost);
         let bits = stream.size as f64 * 8.0;
         let rate = stream.rate().unwrap_or(0.0) / bits;
-        let (begin, end) = self.times(tallied.departed, settled.direction, sent as f64 / rate);
+        let (begin, end) = self.times(
+            tallied.departed,
+            settled.direction,
+            sent,
+            sent as f64 / rate,
+        );
         Some(Row {
             direction: settled.direction,
             begin,
@@ -254,14 +259,20 @@ impl Way {
         &mut self,
         departed: Option<[(u64, u64); 2]>,
         direction: Direction,
+        sent: u64,
         nominal: f64,
     ) -> (f64, f64) {
         let told = departed.filter(|[first, last]| last.0 > first.0 && last.1 > first.1);
         let told = told.map(|[first, last]| {
             let apart = (last.1 - first.1) as f64 * 1e-9 / (last.0 - first.0) as f64;
-            (first.1 as f64 * 1e-9, last.1 as f64 * 1e-9 + apart)
+            let arrived = (last.0 - first.0) as f64 / sent.max(1) as f64;
+            let begin = first.1 as f64 * 1e-9 - first.0 as f64 * apart;
+            let end = last.1 as f64 * 1e-9 + sent.saturating_sub(last.0) as f64 * apart;
+            (arrived, begin, end)
         });
-        let told = told.filter(|(begin, end)| end - begin > nominal / 2.0);
+        // Too few tell little of when the others were.
+        let told = told.filter(|(arrived, ..)| *arrived > 0.1);
+        let told = told.map(|(_, begin, end)| (begin, end));
         let length = told.map_or(nominal, |(begin, end)| end - begin);
         let (begin, end) = match (direction, told) {
             (Direction::There, Some(told)) => told,
@@ -276,7 +287,7 @@ impl Way {
 /// A test of a schedule.
 fn test_of_schedule(point: &Point, tallied: &Tallied) -> Row {
     let nominal = point.seconds;
-    let (begin, end) = Way::default().times(tallied.departed, point.direction, nominal);
+    let (begin, end) = Way::default().times(tallied.departed, point.direction, point.sent, nominal);
     Row {
         direction: point.direction,
         begin,

@@ -5,14 +5,18 @@ use std::collections::VecDeque;
 use super::tally::{Tallied, Tally};
 use crate::time::Nanos;
 
-/// Windows that may be open at once: of a stream that skips more, what lies beyond is no part of it.
-const MOST_OPEN: u64 = 128;
+/// Windows that may be open at once, of long ones and of short ones, which take less memory: of a stream that skips more,
+/// what lies beyond is no part of it.
+const MOST_OPEN: [u64; 2] = [128, 2048];
+/// Numbers that open windows remember, about.
+const REMEMBERED: u64 = 1 << 26;
 
 /// Accounts for a stream, window by window.
 #[derive(Debug)]
 pub struct Windows {
     /// Datagrams of a window.
     size: u64,
+    most_open: u64,
     count: u64,
     patience: Nanos,
     width: Option<u64>,
@@ -29,8 +33,10 @@ impl Windows {
     /// Of a stream of no more than `count` datagrams, in windows of so many, or in a single one. The other arguments are
     /// those of [`Tally::new`].
     pub fn new(count: u64, size: Option<u64>, patience: Nanos, width: Option<u64>) -> Windows {
+        let size = size.unwrap_or(u64::MAX).max(1);
         Windows {
-            size: size.unwrap_or(u64::MAX).max(1),
+            size,
+            most_open: (REMEMBERED / size).clamp(MOST_OPEN[0], MOST_OPEN[1]),
             count,
             patience,
             width,
@@ -46,7 +52,8 @@ impl Windows {
     pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) {
         let (number, offset) = (sequence / self.size, sequence % self.size);
         let place = number.checked_sub(self.first);
-        let Some(place) = place.filter(|place| *place < MOST_OPEN && sequence < self.count) else {
+        let Some(place) = place.filter(|place| *place < self.most_open && sequence < self.count)
+        else {
             self.foreign += 1;
             return;
         };

@@ -24,6 +24,8 @@ const MOST_KEPT: u64 = 1_000_000;
 const SHORTEST_WINDOW: Nanos = Nanos(50_000_000);
 /// Windows that may be waiting to be settled.
 const MOST_WAITING: u64 = 100;
+/// Bits per second of the requests that tell how the clocks lie, and more.
+const CLOCK_RATE: BitRate = BitRate::new(1_000_000).unwrap();
 /// Threads that compete with a receiver, at most.
 const MOST_TASKS: u32 = 256;
 /// Longest time that a datagram is waited for.
@@ -36,6 +38,8 @@ pub struct Test {
     pub there: Option<Stream>,
     /// From the responder to the client.
     pub back: Option<Stream>,
+    /// Requests to be answered besides: their length in bytes, and how far apart they come.
+    pub requests: Option<(usize, Nanos)>,
     /// Streams end after this time even if they have not sent all: of those without a spacing it is the length.
     pub most_time: Nanos,
     /// Receive buffer to ask for at either end.
@@ -61,8 +65,8 @@ pub struct Test {
 /// What makes a receiver's work harder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Burden {
-    /// How readily the receiving thread leaves its processor to others.
-    pub nice: i8,
+    /// How readily the receiving thread leaves its processor to others; else as its program does.
+    pub nice: Option<i8>,
     /// Threads that compete with it and never rest.
     pub tasks: u32,
     /// How readily these leave their processors.
@@ -151,7 +155,7 @@ impl Test {
         }
         if let Some(burden) = &self.burden
             && (burden.tasks > MOST_TASKS
-                || [burden.nice, burden.tasks_nice]
+                || [burden.nice.unwrap_or(0), burden.tasks_nice]
                     .iter()
                     .any(|nice| !(-20..=19).contains(nice)))
         {
@@ -177,11 +181,29 @@ impl Test {
         }
     }
 
-    /// Bits per second on an Ethernet of the faster stream; none where one is as fast as its host can.
+    /// Bits per second on an Ethernet of the faster stream, with those of requests; none where one is as fast as its host can.
     pub fn wire_rate(&self) -> Option<f64> {
-        self.streams()
+        let streams = self
+            .streams()
             .map(|stream| stream.wire_rate(WIRE_OVERHEAD_V4))
-            .try_fold(0.0, |most, rate| Some(f64::max(most, rate?)))
+            .try_fold(0.0, |most, rate| Some(f64::max(most, rate?)));
+        Some(streams? + self.requests_wire_rate())
+    }
+
+    /// Bits per second on an Ethernet of requests, and of their replies.
+    pub fn requests_wire_rate(&self) -> f64 {
+        self.requests.map_or(0.0, |(size, apart)| {
+            (size as f64 + WIRE_OVERHEAD_V4 as f64) * 8e9 / apart.0.max(1) as f64
+        })
+    }
+
+    /// Most bits per second of the replies' payload: somewhat more than was asked for, as requests come unevenly, and
+    /// enough for those that tell of the clock.
+    pub fn reply_rate(&self) -> BitRate {
+        let asked = self.requests_wire_rate() * 1.1;
+        BitRate::new(asked as u64)
+            .unwrap_or(CLOCK_RATE)
+            .max(CLOCK_RATE)
     }
 }
 

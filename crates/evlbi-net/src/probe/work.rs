@@ -87,7 +87,7 @@ impl Work {
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
         let burden = expected.and(test.burden).unwrap_or_default();
-        let nice = expected.and(test.burden).map(|burden| burden.nice);
+        let nice = burden.nice;
         let (settle, settled) = mpsc::channel();
         let listener = std::thread::Builder::new()
             .name("listen".into())
@@ -98,12 +98,13 @@ impl Work {
                 listen(receiver, replies, &options, &hears, &settle)
             })
             .map_err(failed("cannot start a thread"))?;
-        for _ in 0..burden.tasks {
-            let heard = Arc::clone(&heard);
-            std::thread::Builder::new()
-                .name("burden".into())
-                .spawn(move || compete(burden.tasks_nice, &heard))
-                .map_err(failed("cannot start a thread"))?;
+        let burdened = (0..burden.tasks).try_for_each(|_| begin_task(burden.tasks_nice, &heard));
+        if let Err(error) = burdened {
+            heard.stop();
+            return Err(WorkError::Io(
+                "cannot run a competing task as asked for",
+                error,
+            ));
         }
         Ok(Work {
             key,
@@ -289,14 +290,22 @@ impl Work {
     }
 }
 
-/// Takes processor time until the listener ends.
-fn compete(nice: i8, heard: &Heard) {
-    if let Err(error) = cpu::set_nice(nice) {
-        tracing::warn!("a competing task cannot have the nice value {nice}: {error}");
-    }
-    while !heard.is_over() {
-        std::hint::black_box((0..10_000u64).sum::<u64>());
-    }
+/// Begins a thread that takes processor time until the listener ends.
+fn begin_task(nice: i8, heard: &Arc<Heard>) -> io::Result<()> {
+    let heard = Arc::clone(heard);
+    let (tell, told) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("burden".into())
+        .spawn(move || {
+            let set = cpu::set_nice(nice);
+            let is_set = set.is_ok();
+            let _ = tell.send(set);
+            while is_set && !heard.is_over() {
+                std::hint::black_box((0..10_000u64).sum::<u64>());
+            }
+        })?;
+    told.recv()
+        .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
 /// A test that is given up sends and hears nothing more.

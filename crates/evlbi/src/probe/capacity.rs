@@ -10,7 +10,7 @@ use evlbi_net::probe::Test;
 use serde::Serialize;
 
 use super::point::{self, Point};
-use super::session::{Event, Session};
+use super::session::{Event, Refused, Session};
 use super::{now, udp};
 use crate::cli::ProbeCapacityArgs;
 use crate::output;
@@ -19,6 +19,8 @@ use crate::units::{show_count, show_rate};
 
 /// A trial counts only if the sender reached so much of the rate; else that sender is the limit.
 const REACHED: f64 = 0.98;
+/// A rate that the sender did not reach is tried again so often before it counts as too high.
+const RETRIES: u32 = 2;
 /// Rates of a search at most.
 const MOST_RATES: usize = 60;
 
@@ -122,8 +124,8 @@ impl Search {
 }
 
 pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
-    let (lowest, highest) = (args.lowest.get() as f64, args.highest.get() as f64);
-    if lowest > highest {
+    let lowest = args.lowest.get() as f64;
+    if args.lowest > args.highest {
         bail!(
             "--lowest {} is above --highest {}",
             args.lowest,
@@ -132,6 +134,20 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
     }
     let interrupted = interrupt();
     let mut session = Session::begin(&args.target.target())?;
+    // No rate is tried that would be refused.
+    let allowed = session.limits().rate.map(|most| most.get() as f64);
+    let allowed = allowed.map(|most| (most / point::on_the_wire(args.size, false)).floor());
+    let highest = allowed.map_or(args.highest.get() as f64, |allowed| {
+        allowed.min(args.highest.get() as f64)
+    });
+    session.limits().allow(&test(args, highest))?;
+    if highest < lowest {
+        bail!(
+            "the responder allows {} of UDP payload, less than --lowest {}",
+            show_rate(highest),
+            args.lowest
+        );
+    }
     let mut result = ProbeCapacity {
         schema: "evlbi.probe.capacity/1",
         target: args.target.target.clone(),
@@ -155,10 +171,11 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         trials: Vec::new(),
         stopped: None,
     };
+    let mut short = 0;
     let mut search = Search::new(lowest, highest, args.precision, args.confirm);
     let mut progress = Progress::new(None);
     while let Some(rate) = search.next {
-        let most = MOST_RATES * args.confirm as usize;
+        let most = MOST_RATES * (args.confirm + RETRIES) as usize;
         if result.trials.len() >= most {
             result.stopped = Some(format!("{most} trials were not enough"));
             break;
@@ -188,7 +205,7 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
                 }
             }
             // A rate that leaves nothing to the control connection does not pass either; the session begins anew.
-            Err(error) if !result.trials.is_empty() || rate > lowest => {
+            Err(error) if !error.is::<Refused>() && !interrupted.load(Ordering::Relaxed) => {
                 session = Session::begin(&args.target.target())
                     .with_context(|| format!("after a trial that failed ({error:#})"))?;
                 Trial {
@@ -205,8 +222,20 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
             result.stopped = Some("interrupted".to_owned());
             break;
         }
-        search.tried(trial.passed);
+        // A sender that fell short by chance says nothing of the path.
+        let fell_short = !trial.passed
+            && trial
+                .point
+                .as_ref()
+                .is_some_and(|point| point.loss <= args.loss);
         result.trials.push(trial);
+        if fell_short && short < RETRIES {
+            short += 1;
+            continue;
+        }
+        short = 0;
+        let passed = result.trials.last().is_some_and(|trial| trial.passed);
+        search.tried(passed);
     }
     progress.finish();
     conclude(&mut result, &search);

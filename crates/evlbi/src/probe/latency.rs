@@ -99,6 +99,10 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
             size: *size,
             apart,
         };
+        let test = Test {
+            requests: Some(requests.load()),
+            ..test.clone()
+        };
         let ends = session.run(&test, Some(requests), &interrupted, &mut |event| {
             if let Event::Progress(now) = event {
                 let done = number as u64 * args.count + now.used.min(args.count);

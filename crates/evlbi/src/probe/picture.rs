@@ -84,7 +84,7 @@ impl Sweep {
                 .as_ref()
                 .map(|buffer| buffer.asked as f64),
             Sweep::LoadNice => point.burden.map(|burden| f64::from(burden.tasks_nice)),
-            Sweep::ReceiverNice => point.burden.map(|burden| f64::from(burden.nice)),
+            Sweep::ReceiverNice => point.burden?.nice.map(f64::from),
             Sweep::Size => Some(point.size as f64),
         }
     }

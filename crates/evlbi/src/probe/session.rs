@@ -36,6 +36,8 @@ const ROUND_TRIPS: u64 = 10;
 const APART: Nanos = Nanos(2_000_000);
 /// Length of such a request in bytes.
 const REQUEST: usize = 64;
+/// What the socket still holds when a stream is over is taken up in this time.
+const TAKING_UP: Duration = Duration::from_secs(30);
 /// Longest wait for their replies.
 const REPLIES: Duration = Duration::from_millis(500);
 
@@ -79,6 +81,13 @@ pub struct Requests {
     pub count: u64,
     pub size: usize,
     pub apart: Nanos,
+}
+
+impl Requests {
+    /// What the responder must know of them: their length and how far apart they come.
+    pub fn load(&self) -> (usize, Nanos) {
+        (self.size, self.apart)
+    }
 }
 
 /// What happens during a test.
@@ -189,6 +198,7 @@ impl Session {
         let mut local = self.control.stream().local_addr()?;
         peer.set_port(port);
         local.set_port(0);
+        let [peer, local] = [peer, local].map(plain);
         let options = PortOptions {
             buffer: test.buffer,
             join: test.join,
@@ -212,7 +222,11 @@ impl Session {
         let mut hosts = Hosts::new([local_interface, interface]);
         let stopped = self.watch(&mut work, &mut hosts, test, requests, interrupted, show)?;
         let requests = requests.map_or(0, |_| work.asked());
+        // While the listener still takes up replies.
         self.look_at_clock(&mut work, &mut clock)?;
+        if let Some(used) = hosts.used_there {
+            work.told_used(used, true);
+        }
         self.control.send(&FromClient::Over { used: work.used() })?;
         let there = self.done(&mut work, &mut hosts, test, show)?;
         let mut here = work.finish()?;
@@ -320,7 +334,7 @@ impl Session {
         loop {
             match self.hear(work, hosts, &mut link, show)? {
                 Some(FromResponder::Sent(departed)) => {
-                    work.told_used(departed.used, true);
+                    hosts.used_there = Some(departed.used);
                     stopped = stopped.or(departed.stopped);
                     has_all = true;
                 }
@@ -359,7 +373,7 @@ impl Session {
                 let is_over = since.is_some_and(|since| since.elapsed() >= patience);
                 replies >= all.count || is_over || interrupted.load(Ordering::Relaxed)
             });
-            if has_sent && has_all && has_replies && (test.back.is_none() || work.has_heard()) {
+            if has_sent && has_all && has_replies {
                 return Ok(stopped);
             }
         }
@@ -432,7 +446,7 @@ impl Session {
         };
         if test.back.is_some() {
             let begun = Instant::now();
-            let patience = Duration::from_nanos(test.patience.0) + ALIVE;
+            let patience = Duration::from_nanos(test.patience.0) + TAKING_UP;
             while !work.has_heard() && begun.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -450,6 +464,8 @@ struct Hosts {
     begin: Counters,
     there: Counters,
     not_sent_there: u64,
+    /// Numbers of its stream that the responder has used in all, once it has said so.
+    used_there: Option<u64>,
     /// Here and there.
     interfaces: [Option<String>; 2],
     /// Of each way: here and there at the last window but one, and at the last.
@@ -462,6 +478,7 @@ impl Hosts {
             begin: Counters::read().unwrap_or_default(),
             there: Counters::default(),
             not_sent_there: 0,
+            used_there: None,
             interfaces,
             past: Default::default(),
         }
@@ -568,9 +585,29 @@ impl Link {
     }
 }
 
+/// IPv4 as such, where a socket of both families tells it as IPv6.
+pub fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// The responder does not do what it is asked for.
+#[derive(Debug)]
+pub struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the responder refuses: {}", self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 fn unexpected(message: Option<FromResponder>) -> anyhow::Error {
     match message {
-        Some(FromResponder::Refused { reason }) => anyhow!("the responder refuses: {reason}"),
+        Some(FromResponder::Refused { reason }) => Refused(reason).into(),
         Some(_) => anyhow!("the responder said what makes no sense here"),
         None => anyhow!("the responder does not answer"),
     }

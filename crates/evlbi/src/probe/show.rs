@@ -96,8 +96,10 @@ fn sentence(point: &Point) -> String {
     if let (Some(burden), Some(cpu)) = (&point.burden, &point.receiver_cpu) {
         let _ = write!(
             text,
-            "; receiver nice {}, {} tasks nice {}: {:.0} % user, {:.0} % kernel, {:.0} % interrupts, {:.0} % idle",
-            burden.nice,
+            "; {}{} tasks nice {}: {:.0} % user, {:.0} % kernel, {:.0} % interrupts, {:.0} % idle",
+            burden
+                .nice
+                .map_or(String::new(), |nice| format!("receiver nice {nice}, ")),
             burden.tasks,
             burden.tasks_nice,
             cpu.user * 100.0,

@@ -235,6 +235,9 @@ fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
     };
+    if args.load_tasks == 0 && !args.load_nice.is_empty() {
+        bail!("--load-nice is of competing tasks: give --load-tasks, too");
+    }
     let burdens = burdens(args);
     if streams.len() * buffers.len() * burdens.len() > sweep::MOST_POINTS {
         bail!(
@@ -276,6 +279,7 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
         buffer: buffer.map(usize::try_from).transpose()?,
         join: args.burst > 1 || stream.rate().is_none(),
         dscp: args.target.dscp,
+        requests: None,
         window: None,
         burden: None,
         bin_width: Some(Nanos::from(args.bins).0.max(1)),
@@ -290,15 +294,16 @@ fn burdens(args: &ProbeUdpArgs) -> Vec<Option<Burden>> {
     if args.load_tasks == 0 && args.receiver_nice.is_empty() {
         return vec![None];
     }
-    let or_zero = |all: &[i8]| {
-        if all.is_empty() {
-            vec![0]
-        } else {
-            all.to_vec()
-        }
+    let of_tasks = if args.load_nice.is_empty() {
+        vec![0]
+    } else {
+        args.load_nice.clone()
     };
-    let of_tasks = or_zero(&args.load_nice);
-    let all = or_zero(&args.receiver_nice).into_iter().flat_map(|nice| {
+    let of_receiver: Vec<Option<i8>> = match args.receiver_nice.as_slice() {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let all = of_receiver.into_iter().flat_map(|nice| {
         of_tasks.iter().map(move |tasks_nice| {
             Some(Burden {
                 nice,
@@ -319,10 +324,10 @@ pub fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> St
         format!(", buffer {}", units::show_size(size))
     });
     let burden = burden.map_or(String::new(), |burden| {
-        format!(
-            ", receiver nice {}, {} tasks nice {}",
-            burden.nice, burden.tasks, burden.tasks_nice
-        )
+        let nice = burden
+            .nice
+            .map_or(String::new(), |nice| format!(", receiver nice {nice}"));
+        format!("{nice}, {} tasks nice {}", burden.tasks, burden.tasks_nice)
     });
     format!("{} bytes, {pace}{buffer}{burden}", stream.size)
 }

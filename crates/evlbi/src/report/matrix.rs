@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use evlbi_net::udp::ReceiverOptions;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::units::show_rate;
+use crate::units::{show_rate, show_size};
 
 /// Many results in one table.
 #[derive(Debug, Serialize)]
@@ -38,6 +39,27 @@ pub struct Cell {
     /// When it was made.
     pub begun: String,
     pub file: PathBuf,
+}
+
+/// What makes a test another one besides its size, rate and direction.
+fn besides(point: &Value) -> String {
+    let mut text = String::new();
+    if let Some(burst) = point["burst"].as_u64().filter(|burst| *burst > 1) {
+        text += &format!(", bursts of {burst}");
+    }
+    let usual = ReceiverOptions::default().buffer as u64;
+    let buffer = point["receiver"]["buffer"]["asked"].as_u64();
+    if let Some(buffer) = buffer.filter(|buffer| *buffer != usual) {
+        text += &format!(", buffer {}", show_size(buffer));
+    }
+    let burden = &point["burden"];
+    if let Some(tasks) = burden["tasks"].as_u64() {
+        text += &format!(
+            ", {tasks} tasks nice {}, receiver nice {}",
+            burden["tasks_nice"], burden["nice"]
+        );
+    }
+    text
 }
 
 /// Reads results that `evlbi probe udp --json` has printed.
@@ -84,9 +106,10 @@ impl Matrix {
                 .as_f64()
                 .map_or("max".to_owned(), show_rate);
             let column = format!(
-                "{} B {asked} {}",
+                "{} B {asked} {}{}",
                 count("size"),
-                point["direction"].as_str().unwrap_or("?")
+                point["direction"].as_str().unwrap_or("?"),
+                besides(point)
             );
             let cell = Cell {
                 rate_received: number("rate_received"),

@@ -411,3 +411,35 @@ fn the_histogram_is_tsharks() {
     assert_eq!(number(&point, "lost"), 0);
     assert_eq!(point["arrivals"]["bins"], serde_json::json!(bins));
 }
+
+/// Flows of several clients share a responder, as long as all of them fit.
+#[test]
+fn three_flows_at_once() {
+    let responder = respond("127.0.0.1:0", &["--max-rate", "70M"]);
+    let address = responder.address();
+    let flow = ["--rate", "20M", "--duration", "2s", "--json"];
+    std::thread::scope(|scope| {
+        let flows = [0; 3].map(|_| scope.spawn(|| run(&mut probe(address, &flow))));
+        std::thread::sleep(Duration::from_millis(900));
+        // 20.9 Mbit/s each on the wire: a fourth does not fit, but in the other direction it does.
+        let more = ["--rate", "20M", "--count", "100", "--wait", "0s", "--json"];
+        let refused = run(&mut probe(address, &more));
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && stderr.contains("3 tests"),
+            "{stderr}"
+        );
+        let mut other_way = more.to_vec();
+        other_way.push("--reverse");
+        assert_eq!(
+            number(&points(&run(&mut probe(address, &other_way)))[0], "lost"),
+            0
+        );
+        for flow in flows {
+            let point = points(&flow.join().unwrap()).remove(0);
+            assert_sums(&point);
+            assert_eq!(number(&point, "lost"), 0, "{}", point["finding"]);
+        }
+    });
+    end(responder);
+}

@@ -48,9 +48,9 @@ pub enum StreamError {
     Size(usize),
     /// Too much back to back.
     #[error(
-        "a burst is of {MOST_BURST} datagrams and {MOST_BURST_BYTES} bytes at most, not of {0} datagrams"
+        "a burst is of {MOST_BURST} datagrams and {MOST_BURST_BYTES} bytes at most, not of {0} datagrams and {1} bytes"
     )]
-    Burst(u32),
+    Burst(u32, u64),
     /// Nothing to send.
     #[error(
         "a stream of no datagrams tests nothing; ask for one or more, in bursts of one or more"
@@ -72,7 +72,7 @@ impl Stream {
         }
         let bytes = u64::from(self.burst) * self.size as u64;
         if self.burst > MOST_BURST || self.burst > 1 && bytes > MOST_BURST_BYTES {
-            return Err(StreamError::Burst(self.burst));
+            return Err(StreamError::Burst(self.burst, bytes));
         }
         Ok(())
     }
@@ -177,7 +177,10 @@ mod tests {
             burst: 5_000_000,
             ..good
         };
-        assert_eq!(flood.check(), Err(StreamError::Burst(5_000_000)));
+        assert_eq!(
+            flood.check(),
+            Err(StreamError::Burst(5_000_000, 160_000_000))
+        );
         assert_eq!(
             Stream { count: 0, ..good }.check(),
             Err(StreamError::Nothing)

@@ -281,7 +281,7 @@ fn conclude(result: &mut ProbeCapacity, search: &Search) {
     result.above = search.high.is_finite().then_some(search.high);
     let failed = result.trials.iter().filter(|trial| !trial.passed);
     let nearest = failed.min_by(|a, b| a.asked.total_cmp(&b.asked));
-    result.finding = match nearest {
+    result.finding = match nearest.filter(|_| result.above.is_some()) {
         None => "nothing was lost at the highest rate that was asked for".to_owned(),
         Some(trial) => format!("at {}: {}", show_rate(trial.asked), trial.finding),
     };

@@ -68,13 +68,13 @@ impl Port {
         interface_of(self.local.ip().to_canonical())
     }
 
-    /// Waits for a first request with the test's key, from an address if that is known, and says whence it came.
+    /// Waits for a first request with the test's key from an address, and says whence it came.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn caller(
         &mut self,
-        from: Option<IpAddr>,
+        from: IpAddr,
         key: u64,
         timeout: std::time::Duration,
     ) -> io::Result<Option<SocketAddr>> {

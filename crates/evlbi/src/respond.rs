@@ -263,7 +263,7 @@ impl Responder {
             FromClient::Start { port } => Some(port),
             _ => None,
         })?;
-        let caller = port.caller(Some(peer.ip()), key, CALLING)?;
+        let caller = port.caller(peer.ip(), key, CALLING)?;
         if caller.is_none() && test.back.is_some() {
             bail!(
                 "nothing came by UDP from {} to port {number} here: something on the way, such as a firewall, drops it",
@@ -272,7 +272,7 @@ impl Responder {
         }
         let other = caller.unwrap_or_else(|| plain(SocketAddr::new(peer.ip(), theirs)));
         let most = Some(test.reply_rate());
-        let mut work = Work::begin(port, other, key, test.there.as_ref(), test, most)?;
+        let mut work = Work::begin(port, Some(other), key, test.there.as_ref(), test, most)?;
         // Before anything comes that may be dropped.
         work.observe()?;
         control.send(&FromResponder::Started)?;

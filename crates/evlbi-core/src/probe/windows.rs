@@ -25,6 +25,8 @@ pub struct Windows {
     open: VecDeque<Tally>,
     /// In windows that are closed.
     unique: u64,
+    /// After the highest number that arrived.
+    reached: u64,
     /// Of windows that are closed or far ahead, since the last one was closed.
     foreign: u64,
 }
@@ -43,6 +45,7 @@ impl Windows {
             first: 0,
             open: VecDeque::new(),
             unique: 0,
+            reached: 0,
             foreign: 0,
         }
     }
@@ -57,6 +60,7 @@ impl Windows {
             self.foreign += 1;
             return;
         };
+        self.reached = self.reached.max(sequence + 1);
         while self.open.len() as u64 <= place {
             self.add();
         }
@@ -75,6 +79,11 @@ impl Windows {
     /// Number after that of the last window of which something has arrived, or that is closed.
     pub fn next(&self) -> u64 {
         self.first + self.open.len() as u64
+    }
+
+    /// The number after the highest that arrived.
+    pub fn reached(&self) -> u64 {
+        self.reached
     }
 
     /// Distinct datagrams that arrived so far.

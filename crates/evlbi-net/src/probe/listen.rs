@@ -38,6 +38,8 @@ const UNKNOWN: u64 = u64::MAX;
 pub struct Heard {
     /// Distinct datagrams of the stream so far.
     pub unique: AtomicU64,
+    /// The number after the highest that has arrived.
+    pub reached: AtomicU64,
     /// Replies so far, to requests that are measured.
     pub replies: AtomicU64,
     /// Replies so far to those that tell of the clock: from [`CLOCK_FROM`] on.
@@ -51,6 +53,7 @@ impl Default for Heard {
     fn default() -> Heard {
         Heard {
             unique: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
             replies: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -167,7 +170,7 @@ pub struct Listened {
 /// What the kernel says of the socket.
 pub fn listen(
     receiver: Receiver,
-    replies: Sender,
+    replies: Option<Sender>,
     options: &ListenOptions,
     heard: &Heard,
     settled: &mpsc::Sender<Window>,
@@ -214,6 +217,9 @@ pub fn listen(
             heard
                 .unique
                 .store(listener.windows.unique(), Ordering::Relaxed);
+            heard
+                .reached
+                .store(listener.windows.reached(), Ordering::Relaxed);
             heard
                 .replies
                 .store(listener.replies_measured, Ordering::Relaxed);
@@ -351,7 +357,8 @@ struct Listener {
     replies_measured: u64,
     replied: HashSet<u64>,
     repeated_replies: u64,
-    replies: Sender,
+    /// None where there is no way back.
+    replies: Option<Sender>,
     /// Bytes of replies per nanosecond, where they are bounded, and how many may be sent now.
     reply_rate: Option<f64>,
     allowance: f64,
@@ -415,6 +422,9 @@ impl Listener {
 
     /// A reply is as long as its request, so that no more goes back than came, and no more than may.
     fn answer(&mut self, requests: &[(Probe, u64, &[u8])]) -> io::Result<()> {
+        let Some(replies) = &mut self.replies else {
+            return Ok(());
+        };
         for (request, arrived, rest) in requests {
             if let Some(rate) = self.reply_rate {
                 let now = cpu::now();
@@ -434,7 +444,7 @@ impl Listener {
                 },
                 ..*request
             };
-            let mut train = self.replies.batch();
+            let mut train = replies.batch();
             train.push(Head::from(&reply.to_bytes()[..]), rest);
             self.answered += train.send()? as u64;
         }
@@ -453,7 +463,7 @@ fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
 /// Waits for a request with this key from an address.
 pub(super) fn caller(
     receiver: &mut Receiver,
-    from: Option<IpAddr>,
+    from: IpAddr,
     key: u64,
     timeout: Duration,
 ) -> io::Result<Option<SocketAddr>> {
@@ -466,7 +476,7 @@ pub(super) fn caller(
         }
         for datagram in batch.datagrams() {
             if let (Some(source), Some((probe, _))) = (datagram.source, read(&datagram, key))
-                && from.is_none_or(|from| source.ip().to_canonical() == from.to_canonical())
+                && source.ip().to_canonical() == from.to_canonical()
                 && probe.kind == Kind::Request
             {
                 return Ok(Some(source));

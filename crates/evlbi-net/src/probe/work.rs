@@ -57,13 +57,14 @@ pub struct Work {
 }
 
 impl Work {
-    /// Listens for a stream, if one is expected, for requests and for replies.
+    /// Listens for a stream, if one is expected, for requests and for replies; from anywhere, and without answering, where
+    /// the other end is not known.
     ///
     /// # Errors
     /// [`WorkError`] when the socket cannot speak with the other end.
     pub fn begin(
         port: Port,
-        other: SocketAddr,
+        other: Option<SocketAddr>,
         key: u64,
         expected: Option<&Stream>,
         test: &Test,
@@ -74,7 +75,13 @@ impl Work {
             dscp: test.dscp,
             ..PortOptions::default()
         };
-        let (sender, replies, receiver) = port.connect(other, &options)?;
+        let (sender, replies, receiver) = match other {
+            Some(other) => {
+                let (sender, replies, receiver) = port.connect(other, &options)?;
+                (Some(sender), Some(replies), receiver)
+            }
+            None => (None, None, port.receiver),
+        };
         let options = ListenOptions {
             key,
             count: expected.map_or(0, |stream| stream.count),
@@ -112,7 +119,7 @@ impl Work {
             departures: Arc::default(),
             listener: Some(listener),
             settled,
-            sender: Some(sender),
+            sender,
             sending: None,
             departed: None,
             observer: None,

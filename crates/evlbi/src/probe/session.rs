@@ -208,7 +208,7 @@ impl Session {
         let port = Port::open(local, &options)?;
         let local = port.local_address();
         let local_interface = port.interface();
-        let mut work = Work::begin(port, peer, key, test.back.as_ref(), test, None)?;
+        let mut work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None)?;
         let mut clock = CLOCK_FROM;
         self.be_found(&mut work, local, &mut clock, interrupted)?;
         self.look_at_clock(&mut work, &mut clock)?;

@@ -92,7 +92,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
                     Ok(())
                 },
             ),
-            None => receive_one_way(test, &target, &interrupted, &mut show),
+            None => receive_one_way(test, &target, number == 0, &interrupted, &mut show),
         };
         let ends = match ends {
             // What was measured before is not lost.
@@ -195,11 +195,12 @@ fn send_one_way(
 fn receive_one_way(
     test: &Test,
     target: &Target,
+    is_first: bool,
     interrupted: &AtomicBool,
     show: &mut dyn FnMut(&session::Progress),
 ) -> Result<Ends> {
     let stream = test.there.as_ref().context("nothing to receive")?;
-    let [sender, receiver] = one_way::receive(target, test, stream, interrupted, show)?;
+    let [sender, receiver] = one_way::receive(target, test, stream, is_first, interrupted, show)?;
     let stopped = interrupted
         .load(Ordering::Relaxed)
         .then(|| "interrupted".to_owned());

@@ -146,8 +146,8 @@ fn a_switch_that_loses_at_line_rate() {
             "{finding}"
         );
     }
-    // The switch loses above 900 Mbit/s only.
-    if wire_rate < 930e6 {
+    // The switch loses above 900 Mbit/s only: between the pauses of a host that is somewhat slower on the average.
+    if wire_rate < 780e6 {
         eprintln!("skipped in part: this host had other things to do, and sent {wire_rate} bit/s");
     } else {
         assert!(switched[1] > 2 * switched[0] + 5, "{switched:?}");

@@ -233,7 +233,7 @@ pub fn real_time_share() -> Option<f64> {
     })
 }
 
-fn succeed(result: c_int) -> io::Result<()> {
+pub(crate) fn succeed(result: c_int) -> io::Result<()> {
     if result == 0 {
         Ok(())
     } else {

@@ -211,12 +211,7 @@ impl Counters {
             cores: parse_cores(&fs::read_to_string("/proc/stat")?),
             ..Counters::default()
         };
-        for name in counters.interfaces.keys() {
-            let counted = nic::counters(name);
-            if !counted.is_empty() {
-                counters.nics.insert(name.clone(), counted);
-            }
-        }
+        counters.nics = nic::counters(counters.interfaces.keys());
         parse_snmp(&snmp, "Udp", |name, value| counters.udp.set(name, value));
         parse_snmp(&snmp, "Ip", |name, value| counters.ip.set(name, value));
         parse_snmp6(&snmp6, "Udp6", |name, value| counters.udp6.set(name, value));

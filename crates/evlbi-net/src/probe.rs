@@ -11,9 +11,11 @@ mod work;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-pub use listen::{CLOCK_FROM, Heard, ListenOptions, Listened, Record, RoundTrip, Window, listen};
-pub use message::{Burden, End, FromClient, FromResponder, Keep, Limits, Test, TestError, VERSION};
-pub use transmit::{Departed, Departures, TransmitOptions, ping, transmit};
+pub use listen::{CLOCK_FROM, Heard, Listened, Record, RoundTrip, Window};
+pub use message::{
+    Burden, End, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError, VERSION,
+};
+pub use transmit::Departed;
 pub use work::{Work, WorkError};
 
 use crate::udp::{
@@ -27,31 +29,23 @@ pub struct Port {
     local: SocketAddr,
 }
 
-/// How the socket of a test is set up.
-#[derive(Clone, Debug, Default)]
-pub struct PortOptions {
-    /// Receive buffer to ask for in bytes; else the usual.
-    pub buffer: Option<usize>,
-    /// Whether the kernel may join datagrams on their way up: what came joined shares one time of arrival.
-    pub join: bool,
-    /// The only interface to use.
-    pub device: Option<String>,
-    /// Class of service (RFC 2474).
-    pub dscp: Option<u8>,
-}
-
 impl Port {
-    /// Opens a socket at an address of this host; port 0 is any that is free.
+    /// Opens the socket of a test at an address of this host, where port 0 is any that is free, and at one interface alone
+    /// if that is asked for.
     ///
     /// # Errors
     /// [`OpenError`] when the address or an option is refused.
-    pub fn open(address: SocketAddr, options: &PortOptions) -> Result<Port, OpenError> {
+    pub fn open(
+        address: SocketAddr,
+        test: &Test,
+        device: Option<String>,
+    ) -> Result<Port, OpenError> {
         let defaults = ReceiverOptions::default();
         let options = ReceiverOptions {
-            buffer: options.buffer.unwrap_or(defaults.buffer),
-            join: options.join,
+            buffer: test.buffer.unwrap_or(defaults.buffer),
+            join: test.join,
             stamps: true,
-            device: options.device.clone(),
+            device,
         };
         let receiver = Receiver::bind(&[Listen::from(address)], &options)?;
         let local = receiver.local_addresses().next().unwrap_or(address);
@@ -81,17 +75,14 @@ impl Port {
         listen::caller(&mut self.receiver, from, key, timeout)
     }
 
-    /// Speaks with the other end alone from now on: what sends, twice, and what listens.
-    ///
-    /// # Errors
-    /// [`OpenError`] when there is no way there.
-    pub fn connect(
+    /// Speaks with the other end alone from now on, in a class of service (RFC 2474): what sends, twice, and what listens.
+    fn connect(
         self,
         other: SocketAddr,
-        options: &PortOptions,
+        dscp: Option<u8>,
     ) -> Result<(Sender, Sender, Receiver), OpenError> {
         let options = SenderOptions {
-            dscp: options.dscp,
+            dscp,
             ..SenderOptions::default()
         };
         let stream = self.receiver.sender(other, &options)?;

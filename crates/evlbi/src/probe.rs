@@ -14,7 +14,6 @@ pub mod sweep;
 pub mod udp;
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::Token;
@@ -49,8 +48,7 @@ impl TargetArgs {
 }
 
 fn now() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    units::utc(now.unwrap_or_default().as_secs_f64())
+    units::utc(evlbi_net::cpu::utc() as f64 * 1e-9)
 }
 
 /// Says early what cannot be drawn, or is there already.

@@ -8,11 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token, WIRE_OVERHEAD_V4};
+use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu;
 use evlbi_net::host::Counters;
-use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, PortOptions, Test, VERSION, Work};
+use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
 
 use crate::cli::RespondArgs;
 use crate::probe::control::Control;
@@ -244,13 +244,7 @@ impl Responder {
         let mut local = control.stream().local_addr()?;
         local.set_port(0);
         let local = plain(local);
-        let options = PortOptions {
-            buffer: test.buffer,
-            join: test.join,
-            device: None,
-            dscp: test.dscp,
-        };
-        let mut port = Port::open(local, &options)?;
+        let mut port = Port::open(local, test, None)?;
         let key = rand::random();
         let number = port.local_address().port();
         let interface = port.interface();
@@ -374,17 +368,11 @@ impl Responder {
 
     /// Waits until a test fits in beside the others.
     fn make_room(&self, control: &mut Control, test: &Test) -> Result<Place<'_>> {
-        let rate = |stream: &Option<Stream>| {
-            let rate = stream
-                .as_ref()
-                .and_then(|stream| stream.wire_rate(WIRE_OVERHEAD_V4));
-            rate.unwrap_or(0.0)
-        };
-        let requests = test.requests_wire_rate();
         let more = Taken {
             tests: 1,
             sessions: 0,
-            rates: [rate(&test.there) + requests, rate(&test.back) + requests],
+            // What is as fast as its host can is allowed only where any rate is.
+            rates: test.wire_rates().map(|rate| rate.unwrap_or(0.0)),
         };
         let begun = Instant::now();
         let patience = Duration::from_nanos(test.queue.min(MOST_QUEUE).0);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use evlbi_core::probe::{Spacing, Stream, Tallied};
+use evlbi_core::probe::{Attribution, Spacing, Stream, Tallied};
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
 use evlbi_net::udp::SendCounts;
@@ -14,7 +14,7 @@ use evlbi_net::udp::SendCounts;
 use self::store::{Plan, Row, Store};
 use crate::cli::WatchArgs;
 use crate::output;
-use crate::probe::point::{Direction, Evidence, Point, on_the_wire};
+use crate::probe::point::{Direction, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled};
 use crate::probe::udp;
 use crate::progress::{Progress, interrupt};
@@ -27,39 +27,36 @@ const SHORTEST: Duration = Duration::from_secs(1);
 
 pub fn run(args: &WatchArgs) -> Result<()> {
     let plan = plan(args)?;
-    let mut store = Store::open(&args.file, &plan)?;
+    let mut campaign = Campaign {
+        args,
+        store: Store::open(&args.file, &plan)?,
+        plan,
+        progress: Progress::new(None),
+        has_worked: false,
+    };
     let interrupted = interrupt();
-    let mut progress = Progress::new(None);
     let end = Instant::now() + args.length;
-    let mut has_worked = false;
     while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        let run = store.begin()?;
-        let mut campaign = Campaign {
-            args,
-            plan: &plan,
-            store: &mut store,
-            progress: &mut progress,
-            has_worked: &mut has_worked,
-        };
-        let left = end.saturating_duration_since(begun);
-        let done = campaign.flow(left, &interrupted);
+        let run = campaign.store.begin()?;
+        let done = campaign.flow(end.saturating_duration_since(begun), &interrupted);
         let reason = done.as_ref().err().map(output::explain);
-        store.end(run, reason.as_deref())?;
+        campaign.store.end(run, reason.as_deref())?;
         if let Err(error) = done {
             // What was never possible will not become so; what was, may come back.
-            if !has_worked {
+            if !campaign.has_worked {
                 return Err(error);
             }
-            progress.show(0, &format!("{}; trying again", output::explain(&error)));
+            let line = format!("{}; trying again", output::explain(&error));
+            campaign.progress.show(0, &line);
             wait(Instant::now() + RETRY, &interrupted);
         }
         if let Some(every) = args.every {
             wait((begun + every).min(end), &interrupted);
         }
     }
-    progress.finish();
-    drop(store);
+    campaign.progress.finish();
+    drop(campaign.store);
     crate::report::show(&args.file, args.json)
 }
 
@@ -105,27 +102,24 @@ fn wait(until: Instant, interrupted: &AtomicBool) {
 /// What a flow needs, and leaves behind.
 struct Campaign<'a> {
     args: &'a WatchArgs,
-    plan: &'a Plan,
-    store: &'a mut Store,
-    progress: &'a mut Progress,
+    plan: Plan,
+    store: Store,
+    progress: Progress,
     /// Whether anything has ever flowed.
-    has_worked: &'a mut bool,
+    has_worked: bool,
 }
 
 impl Campaign<'_> {
     /// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
     fn flow(&mut self, left: Duration, interrupted: &AtomicBool) -> Result<()> {
-        let Campaign { args, plan, .. } = *self;
+        let Campaign { args, plan, .. } = &*self;
+        let every = args.every;
         let mut session = Session::begin(&args.target.target())?;
         let allowed = Duration::from_nanos(session.limits().duration.0);
         if allowed < SHORTEST {
             bail!("the responder allows tests of {allowed:?} only");
         }
-        let length = if args.every.is_some() {
-            args.test
-        } else {
-            left
-        };
+        let length = if every.is_some() { args.test } else { left };
         let stream = plan.stream;
         let window = stream.within(args.window.into()).max(1);
         let test = Test {
@@ -134,15 +128,15 @@ impl Campaign<'_> {
             most_time: length.min(allowed).into(),
             join: stream.burst > 1,
             dscp: args.target.dscp,
-            window: args.every.is_none().then_some(window),
+            window: every.is_none().then_some(window),
             patience: args.loss_timeout.into(),
             queue: args.target.wait.into(),
             ..Test::default()
         };
         let is_v6 = session.is_v6();
         let mut ways = [Way::default(); 2];
-        let ends = session.run(&test, None, interrupted, &mut |event| {
-            *self.has_worked = true;
+        let ends = session.run(&test, interrupted, &mut |event| {
+            self.has_worked = true;
             match event {
                 Event::Progress(now) => {
                     let rate = show_rate(stream.rate().unwrap_or(0.0));
@@ -158,15 +152,29 @@ impl Campaign<'_> {
             }
             Ok(())
         })?;
-        *self.has_worked = true;
-        if args.every.is_some() {
-            let clock = crate::probe::point::clock(&ends.clock);
-            for (point, _) in udp::points(&test, &ends, clock) {
+        self.has_worked = true;
+        if every.is_some() {
+            for (point, _) in udp::points(&test, &ends, None) {
                 let tallied = match point.direction {
                     Direction::There => &ends.there.listened.tallied,
                     Direction::Back => &ends.here.listened.tallied,
                 };
-                self.store.add(&test_of_schedule(&point, tallied))?;
+                let mut way = Way::default();
+                let times = way.times(tallied, point.direction, point.seconds);
+                let row = row(
+                    &stream,
+                    is_v6,
+                    point.direction,
+                    tallied,
+                    &point.attribution,
+                    times,
+                );
+                // Its rates are known better than by its length.
+                self.store.add(&Row {
+                    rate_sent: point.rate_sent,
+                    rate_received: point.rate_received,
+                    ..row
+                })?;
             }
         }
         match ends.stopped {
@@ -214,54 +222,15 @@ impl Way {
             is_exact: false,
         };
         let lost = evidence.attribute(counters.lost);
-        let bits = stream.size as f64 * 8.0;
-        let rate = stream.rate().unwrap_or(0.0) / bits;
-        let (begin, end) = self.times(
-            tallied.departed,
-            settled.direction,
-            sent,
-            sent as f64 / rate,
-        );
-        Some(Row {
-            direction: settled.direction,
-            begin,
-            end,
-            sent,
-            received: counters.received,
-            unique: counters.unique,
-            lost: counters.lost,
-            network_lost: lost.network,
-            host_lost: lost.in_hosts(),
-            unattributed: lost.unattributed,
-            duplicates: counters.duplicates,
-            reordered: counters.reordered,
-            late: tallied.late,
-            runs: tallied.account.runs.values().sum(),
-            rate_sent: sent as f64 * bits / (end - begin).max(1e-9),
-            rate_received: counters.received as f64 * bits / (end - begin).max(1e-9),
-            wire_factor: on_the_wire(stream.size, is_v6),
-            jitter: tallied.jitter,
-            pdv_p999: tallied.pdv.map(|pdv| pdv[2] as f64),
-            detail: serde_json::json!({
-                "loss_runs": tallied.account.runs,
-                "loss_distances": tallied.loss_distances,
-                "reordering_extents": tallied.account.extents,
-                "attribution": lost,
-                "arrivals": tallied.gaps,
-                "ipdv": tallied.ipdv,
-            }),
-        })
+        let rate = stream.rate().unwrap_or(0.0) / (stream.size as f64 * 8.0);
+        let times = self.times(tallied, settled.direction, sent as f64 / rate);
+        Some(row(stream, is_v6, settled.direction, tallied, &lost, times))
     }
 
     /// When a window was, by the clock here. By what its datagrams say where these left here, and most of it arrived; else
     /// it follows the one before it, for as long as its datagrams took, or should have taken.
-    fn times(
-        &mut self,
-        departed: Option<[(u64, u64); 2]>,
-        direction: Direction,
-        sent: u64,
-        nominal: f64,
-    ) -> (f64, f64) {
+    fn times(&mut self, tallied: &Tallied, direction: Direction, nominal: f64) -> (f64, f64) {
+        let Tallied { departed, sent, .. } = *tallied;
         let told = departed.filter(|[first, last]| last.0 > first.0 && last.1 > first.1);
         let told = told.map(|[first, last]| {
             let apart = (last.1 - first.1) as f64 * 1e-9 / (last.0 - first.0) as f64;
@@ -284,37 +253,44 @@ impl Way {
     }
 }
 
-/// A test of a schedule.
-fn test_of_schedule(point: &Point, tallied: &Tallied) -> Row {
-    let nominal = point.seconds;
-    let (begin, end) = Way::default().times(tallied.departed, point.direction, point.sent, nominal);
+/// A window of a flow, or a test of a schedule, between two times.
+fn row(
+    stream: &Stream,
+    is_v6: bool,
+    direction: Direction,
+    tallied: &Tallied,
+    lost: &Attribution,
+    (begin, end): (f64, f64),
+) -> Row {
+    let counters = &tallied.account.counters;
+    let rate = stream.size as f64 * 8.0 / (end - begin).max(1e-9);
     Row {
-        direction: point.direction,
+        direction,
         begin,
         end,
-        sent: point.sent,
-        received: point.received,
-        unique: point.unique,
-        lost: point.lost,
-        network_lost: point.network_lost,
-        host_lost: point.host_lost,
-        unattributed: point.unattributed,
-        duplicates: point.duplicates,
-        reordered: point.reordered,
-        late: point.late,
-        runs: point.loss_runs.values().sum(),
-        rate_sent: point.rate_sent,
-        rate_received: point.rate_received,
-        wire_factor: point.wire_rate_sent / point.rate_sent.max(1e-9),
-        jitter: point.jitter,
-        pdv_p999: point.pdv.map(|pdv| pdv[2] as f64),
+        sent: tallied.sent,
+        received: counters.received,
+        unique: counters.unique,
+        lost: counters.lost,
+        network_lost: lost.network,
+        host_lost: lost.in_hosts(),
+        unattributed: lost.unattributed,
+        duplicates: counters.duplicates,
+        reordered: counters.reordered,
+        late: tallied.late,
+        runs: tallied.account.runs.values().sum(),
+        rate_sent: tallied.sent as f64 * rate,
+        rate_received: counters.received as f64 * rate,
+        wire_factor: on_the_wire(stream.size, is_v6),
+        jitter: tallied.jitter,
+        pdv_p999: tallied.pdv.map(|pdv| pdv[2] as f64),
         detail: serde_json::json!({
-            "loss_runs": point.loss_runs,
-            "loss_distances": point.loss_distances,
-            "reordering_extents": point.reordering_extents,
-            "attribution": point.attribution,
-            "arrivals": point.arrivals,
-            "ipdv": point.ipdv,
+            "loss_runs": tallied.account.runs,
+            "loss_distances": tallied.loss_distances,
+            "reordering_extents": tallied.account.extents,
+            "attribution": lost,
+            "arrivals": tallied.gaps,
+            "ipdv": tallied.ipdv,
         }),
     }
 }

@@ -127,11 +127,6 @@ impl Channel {
         self.longest = longest;
     }
 
-    /// Whether messages bear codes.
-    pub fn is_secure(&self) -> bool {
-        self.key.is_some()
-    }
-
     /// A message as it goes over the connection.
     ///
     /// # Errors

@@ -95,14 +95,15 @@ impl Tally {
     }
 
     /// A datagram has arrived, by the clock here; it left at `departed` by the clock there. Both in nanoseconds.
+    /// Whether it is the first of its number.
     #[inline]
-    pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) {
+    pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) -> bool {
         let is_known = match self.account.has_arrived(sequence) {
             Some(is_known) if sequence < self.count => is_known,
             // So late that nobody knows any more whether it is a second one counts as foreign, too.
             _ => {
                 self.foreign += 1;
-                return;
+                return false;
             }
         };
         let seems = i128::from(arrived) - i128::from(departed);
@@ -119,7 +120,7 @@ impl Tally {
                 shortest: 0,
                 departed: [(sequence, departed); 2],
             });
-            return;
+            return true;
         };
         let clamp = |value: i128| value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         self.gaps
@@ -127,7 +128,7 @@ impl Tally {
         all.last = arrived;
         if is_known {
             self.account.duplicates(1);
-            return;
+            return false;
         }
         let delay = clamp(seems - all.origin);
         all.shortest = all.shortest.min(delay);
@@ -147,11 +148,7 @@ impl Tally {
             self.variations.add(variation);
             self.jitter += (variation.unsigned_abs() as f64 - self.jitter) / 16.0;
         }
-    }
-
-    /// Distinct datagrams that arrived so far.
-    pub fn unique(&self) -> u64 {
-        self.account.counters().unique
+        true
     }
 
     /// The sender says that it sent so many.

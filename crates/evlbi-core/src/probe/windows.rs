@@ -23,7 +23,7 @@ pub struct Windows {
     /// Number of the first open window.
     first: u64,
     open: VecDeque<Tally>,
-    /// In windows that are closed.
+    /// Distinct datagrams of all windows.
     unique: u64,
     /// After the highest number that arrived.
     reached: u64,
@@ -65,7 +65,8 @@ impl Windows {
             self.add();
         }
         if let Some(tally) = self.open.get_mut(place as usize) {
-            tally.arrived(offset, departed, arrived);
+            let is_new = tally.arrived(offset, departed, arrived);
+            self.unique += u64::from(is_new);
         }
     }
 
@@ -88,7 +89,7 @@ impl Windows {
 
     /// Distinct datagrams that arrived so far.
     pub fn unique(&self) -> u64 {
-        self.unique + self.open.iter().map(Tally::unique).sum::<u64>()
+        self.unique
     }
 
     /// The sender had used so many numbers, so long ago that no more of these are waited for: the next window that lies
@@ -107,7 +108,6 @@ impl Windows {
         let number = self.first;
         let tally = self.open.pop_front();
         let tally = tally.unwrap_or_else(|| Tally::new(0, self.patience, self.width));
-        self.unique += tally.unique();
         self.first += 1;
         let mut tallied = tally.finish(sent);
         tallied.foreign += std::mem::take(&mut self.foreign);

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::c_char;
 use std::io;
 use std::mem::size_of;
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::cpu;
 
 // From linux/ethtool.h; libc has them not.
 /// Asks for the values of the counters: this number, their count, 64 bits each.
@@ -38,16 +41,24 @@ pub fn is_not_fetched(name: &str) -> bool {
     NOT_FETCHED.contains(&name)
 }
 
-/// The counters of an interface of the current thread's namespace that are not 0; none where its driver has none.
-pub fn counters(interface: &str) -> BTreeMap<String, u64> {
-    read(interface).unwrap_or_default()
+/// The counters of those interfaces of the current thread's namespace whose drivers have any, without what is 0.
+pub fn counters<'a>(
+    interfaces: impl Iterator<Item = &'a String>,
+) -> BTreeMap<String, BTreeMap<String, u64>> {
+    // Any socket of the namespace will do.
+    let Ok(socket) = UdpSocket::bind("127.0.0.1:0").map(OwnedFd::from) else {
+        return BTreeMap::new();
+    };
+    interfaces
+        .filter_map(|name| Some((name.clone(), read(&socket, name).ok()?)))
+        .filter(|(_, counted)| !counted.is_empty())
+        .collect()
 }
 
-fn read(interface: &str) -> io::Result<BTreeMap<String, u64>> {
-    let socket = socket()?;
+fn read(socket: &OwnedFd, interface: &str) -> io::Result<BTreeMap<String, u64>> {
     let mut sets = request(ETHTOOL_GSSET_INFO, 4 * WORD + WORD);
     sets[2 * WORD..4 * WORD].copy_from_slice(&(1u64 << COUNTERS).to_ne_bytes());
-    ask(&socket, interface, &mut sets)?;
+    ask(socket, interface, &mut sets)?;
     // A set that the card has not is taken out, and no count follows.
     let count = word(&sets, 4) as usize;
     if count == 0 || count > MOST / 2 {
@@ -55,10 +66,10 @@ fn read(interface: &str) -> io::Result<BTreeMap<String, u64>> {
     }
     let mut names = request(ETHTOOL_GSTRINGS, 3 * WORD + MOST * NAME);
     set_word(&mut names, 1, COUNTERS);
-    ask(&socket, interface, &mut names)?;
+    ask(socket, interface, &mut names)?;
     let mut values = request(ETHTOOL_GSTATS, 2 * WORD + MOST * size_of::<u64>());
     set_word(&mut values, 1, count as u32);
-    ask(&socket, interface, &mut values)?;
+    ask(socket, interface, &mut values)?;
     let names = names[3 * WORD..].chunks_exact(NAME);
     let values = values[2 * WORD..].chunks_exact(size_of::<u64>());
     let each = names.zip(values).take(count);
@@ -69,11 +80,6 @@ fn read(interface: &str) -> io::Result<BTreeMap<String, u64>> {
             (value > 0).then(|| (String::from_utf8_lossy(name).into_owned(), value))
         })
         .collect())
-}
-
-/// Any socket of the namespace will do.
-fn socket() -> io::Result<OwnedFd> {
-    std::net::UdpSocket::bind("127.0.0.1:0").map(OwnedFd::from)
 }
 
 fn request(command: u32, length: usize) -> Vec<u8> {
@@ -105,11 +111,7 @@ fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> 
     // SAFETY: the structure lives through the call; it points to `request`, exclusively borrowed, which has room for more
     // than any card's answer.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut asked) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    cpu::succeed(result)
 }
 
 #[cfg(test)]
@@ -134,11 +136,12 @@ mod tests {
                 .filter_map(|line| line.trim().rsplit_once(": "))
                 .map(|(name, _)| name)
                 .collect();
-            for name in counters(&name).keys() {
+            let counted = counters(std::iter::once(&name));
+            for name in counted.values().flat_map(BTreeMap::keys) {
                 assert!(printed.contains(&name.as_str()), "{name}: {printed:?}");
             }
         }
-        assert!(counters("lo").is_empty());
-        assert!(counters("no interface has such a name").is_empty());
+        let none = ["lo", "no interface has such a name"].map(str::to_owned);
+        assert!(counters(none.iter()).is_empty());
     }
 }

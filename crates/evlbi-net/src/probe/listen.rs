@@ -87,7 +87,7 @@ impl Heard {
 
 /// What is listened to, and what is kept of it.
 #[derive(Clone, Debug)]
-pub struct ListenOptions {
+pub(super) struct ListenOptions {
     /// The test's key.
     pub key: u64,
     /// Datagrams of the stream that there may be; 0 of none.
@@ -148,8 +148,6 @@ pub struct Listened {
     pub most_joined: u64,
     /// Datagrams that are no part of this test.
     pub strangers: u64,
-    /// Requests answered.
-    pub answered: u64,
     /// What the socket was granted.
     pub buffer: Option<GrantedBuffer>,
     /// What was kept one by one.
@@ -168,7 +166,7 @@ pub struct Listened {
 ///
 /// # Errors
 /// What the kernel says of the socket.
-pub fn listen(
+pub(super) fn listen(
     receiver: Receiver,
     replies: Option<Sender>,
     options: &ListenOptions,
@@ -188,7 +186,6 @@ pub fn listen(
         keep: options.keep,
         seen: 0,
         strangers: 0,
-        answered: 0,
         records: Vec::new(),
         round_trips: Vec::new(),
         replies_measured: 0,
@@ -284,7 +281,6 @@ pub fn listen(
         socket_drops: all_drops,
         most_joined,
         strangers: listener.strangers,
-        answered: listener.answered,
         buffer: receiver.buffer().cloned(),
         records: listener.records,
         round_trips: listener.round_trips,
@@ -351,7 +347,6 @@ struct Listener {
     /// Datagrams of the stream, in the order of their arrival.
     seen: u64,
     strangers: u64,
-    answered: u64,
     records: Vec<Record>,
     round_trips: Vec<RoundTrip>,
     replies_measured: u64,
@@ -446,7 +441,7 @@ impl Listener {
             };
             let mut train = replies.batch();
             train.push(Head::from(&reply.to_bytes()[..]), rest);
-            self.answered += train.send()? as u64;
+            train.send()?;
         }
         Ok(())
     }

@@ -38,8 +38,8 @@ pub struct Test {
     pub there: Option<Stream>,
     /// From the responder to the client.
     pub back: Option<Stream>,
-    /// Requests to be answered besides: their length in bytes, and how far apart they come.
-    pub requests: Option<(usize, Nanos)>,
+    /// From the client to the responder, to be answered, instead of a stream.
+    pub requests: Option<Requests>,
     /// Streams end after this time even if they have not sent all: of those without a spacing it is the length.
     pub most_time: Nanos,
     /// Receive buffer to ask for at either end.
@@ -60,6 +60,17 @@ pub struct Test {
     pub patience: Nanos,
     /// How long the client waits for others' tests to end.
     pub queue: Nanos,
+}
+
+/// Requests that are answered one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// How many.
+    pub count: u64,
+    /// Length of each, and of its reply, in bytes.
+    pub size: usize,
+    /// Time from one to the next.
+    pub apart: Nanos,
 }
 
 /// What makes a receiver's work harder.
@@ -181,19 +192,25 @@ impl Test {
         }
     }
 
-    /// Bits per second on an Ethernet of the faster stream, with those of requests; none where one is as fast as its host can.
+    /// Bits per second on an Ethernet of the faster way; none where a stream is as fast as its host can.
     pub fn wire_rate(&self) -> Option<f64> {
-        let streams = self
-            .streams()
-            .map(|stream| stream.wire_rate(WIRE_OVERHEAD_V4))
-            .try_fold(0.0, |most, rate| Some(f64::max(most, rate?)));
-        Some(streams? + self.requests_wire_rate())
+        let mut rates = self.wire_rates().into_iter();
+        rates.try_fold(0.0, |most, rate| Some(f64::max(most, rate?)))
     }
 
-    /// Bits per second on an Ethernet of requests, and of their replies.
-    pub fn requests_wire_rate(&self) -> f64 {
-        self.requests.map_or(0.0, |(size, apart)| {
-            (size as f64 + WIRE_OVERHEAD_V4 as f64) * 8e9 / apart.0.max(1) as f64
+    /// The same of each way, to the responder and back, with requests and their replies.
+    pub fn wire_rates(&self) -> [Option<f64>; 2] {
+        let of = |stream: &Option<Stream>| match stream {
+            Some(stream) => stream.wire_rate(WIRE_OVERHEAD_V4),
+            None => Some(0.0),
+        };
+        let requests = self.requests_wire_rate();
+        [&self.there, &self.back].map(|stream| Some(of(stream)? + requests))
+    }
+
+    fn requests_wire_rate(&self) -> f64 {
+        self.requests.map_or(0.0, |all| {
+            (all.size as f64 + WIRE_OVERHEAD_V4 as f64) * 8e9 / all.apart.0.max(1) as f64
         })
     }
 

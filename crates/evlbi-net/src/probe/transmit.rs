@@ -10,6 +10,7 @@ use evlbi_wire::fill;
 use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};
 use serde::{Deserialize, Serialize};
 
+use super::Requests;
 use crate::cpu::{self, Waiting};
 use crate::udp::{Head, SendCounts, Sender};
 
@@ -24,7 +25,7 @@ const READY: Nanos = Nanos(1_000_000);
 
 /// How far a sender is, for others to look at.
 #[derive(Debug, Default)]
-pub struct Departures {
+pub(super) struct Departures {
     /// Numbers of the stream used so far.
     pub used: AtomicU64,
     /// Of these, not sent: the kernel refused them.
@@ -37,7 +38,7 @@ pub struct Departures {
 
 /// How a stream is sent.
 #[derive(Clone, Copy, Debug)]
-pub struct TransmitOptions {
+pub(super) struct TransmitOptions {
     /// The test's key.
     pub key: u64,
     /// It ends after this time even if not all has been sent.
@@ -70,7 +71,7 @@ pub struct Departed {
 ///
 /// # Errors
 /// What the kernel says when nothing can be sent at all.
-pub fn transmit(
+pub(super) fn transmit(
     sender: &mut Sender,
     stream: &Stream,
     options: &TransmitOptions,
@@ -159,24 +160,23 @@ fn wait(moment: Nanos, stop: &AtomicBool) -> Nanos {
     }
 }
 
-/// Sends so many requests of `size` bytes, numbered from `first` on, one every `apart`; replies come to the listener.
+/// Sends requests, numbered from `first` on; replies come to the listener.
 ///
 /// # Errors
 /// What the kernel says when nothing can be sent at all.
-pub fn ping(
+pub(super) fn ping(
     sender: &mut Sender,
     key: u64,
-    numbers: std::ops::Range<u64>,
-    size: usize,
-    apart: Nanos,
+    first: u64,
+    requests: &Requests,
     departures: &Departures,
 ) -> io::Result<()> {
     cpu::sharpen_timers()?;
-    let mut body = vec![0; size.saturating_sub(HEADER_LEN)];
+    let mut body = vec![0; requests.size.saturating_sub(HEADER_LEN)];
     fill::make(&mut body);
     let mut moment = cpu::now();
     departures.asked.store(0, Ordering::Relaxed);
-    for sequence in numbers {
+    for sequence in first..first.saturating_add(requests.count) {
         if departures.stop.load(Ordering::Relaxed) {
             break;
         }
@@ -191,7 +191,7 @@ pub fn ping(
         train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
         train.send()?;
         departures.asked.fetch_add(1, Ordering::Relaxed);
-        moment = moment.plus(apart);
+        moment = moment.plus(requests.apart);
     }
     Ok(())
 }

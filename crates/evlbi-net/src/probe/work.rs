@@ -11,10 +11,9 @@ use evlbi_core::probe::Stream;
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
-use super::{
-    Departed, Departures, End, Heard, ListenOptions, Listened, Port, PortOptions, Test,
-    TransmitOptions, Window, listen, ping, transmit,
-};
+use super::listen::{ListenOptions, listen};
+use super::transmit::{Departures, TransmitOptions, ping, transmit};
+use super::{Departed, End, Heard, Listened, Port, Requests, Test, Window};
 use crate::cpu;
 use crate::host::Observer;
 use crate::udp::{OpenError, Sender};
@@ -71,13 +70,9 @@ impl Work {
         reply_rate: Option<BitRate>,
     ) -> Result<Work, WorkError> {
         let interface = port.interface();
-        let options = PortOptions {
-            dscp: test.dscp,
-            ..PortOptions::default()
-        };
         let (sender, replies, receiver) = match other {
             Some(other) => {
-                let (sender, replies, receiver) = port.connect(other, &options)?;
+                let (sender, replies, receiver) = port.connect(other, test.dscp)?;
                 (Some(sender), Some(replies), receiver)
             }
             None => (None, None, port.receiver),
@@ -196,19 +191,14 @@ impl Work {
         })
     }
 
-    /// Sends requests, from a thread of its own: see [`ping`].
+    /// Sends requests, numbered from `first` on, from a thread of its own; replies come to the listener.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn ask(
-        &mut self,
-        numbers: std::ops::Range<u64>,
-        size: usize,
-        apart: Nanos,
-    ) -> Result<(), WorkError> {
+    pub fn ask(&mut self, first: u64, requests: Requests) -> Result<(), WorkError> {
         let key = self.key;
         self.spawn(move |sender, departures| {
-            ping(sender, key, numbers, size, apart, departures).map(|()| None)
+            ping(sender, key, first, &requests, departures).map(|()| None)
         })
     }
 

@@ -182,7 +182,7 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         }
         let test = test(args, rate);
         let label = format!("trial {}: {}", result.trials.len() + 1, show_rate(rate));
-        let ends = session.run(&test, None, &interrupted, &mut |event| {
+        let ends = session.run(&test, &interrupted, &mut |event| {
             if let Event::Progress(now) = event {
                 progress.show(0, &udp::line(&label, now));
             }

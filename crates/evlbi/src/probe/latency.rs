@@ -1,15 +1,15 @@
 //! `evlbi probe latency`: requests and replies; round trips and one-way delays against the length of the messages.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use evlbi_core::probe::{ClockFit, Distribution, Exchanges, Summary};
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{RoundTrip, Test};
+use evlbi_net::probe::{Requests, RoundTrip, Test};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::session::{Event, Requests, Session};
+use super::session::{Event, Session};
 use super::{check_plots, draw, now};
 use crate::cli::{LatencyFormat, ProbeLatencyArgs};
 use crate::output;
@@ -94,16 +94,15 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
     let mut progress = Progress::new(Some(args.count * args.size.0.len() as u64));
     let mut measured: Vec<(usize, Vec<RoundTrip>, u64, u64)> = Vec::new();
     for (number, size) in args.size.0.iter().enumerate() {
-        let requests = Requests {
-            count: args.count,
-            size: *size,
-            apart,
-        };
         let test = Test {
-            requests: Some(requests.load()),
+            requests: Some(Requests {
+                count: args.count,
+                size: *size,
+                apart,
+            }),
             ..test.clone()
         };
-        let ends = session.run(&test, Some(requests), &interrupted, &mut |event| {
+        let ends = session.run(&test, &interrupted, &mut |event| {
             if let Event::Progress(now) = event {
                 let done = number as u64 * args.count + now.used.min(args.count);
                 progress.show(done, &format!("{size} bytes"));
@@ -170,9 +169,7 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
 fn point(size: usize, trips: &[RoundTrip], clock: Option<&ClockFit>, bins: u64) -> Size {
     let [mut round_trip, mut there, mut back] = [0; 3].map(|_| Distribution::new(Some(bins)));
     let (mut reordered, mut next) = (0, 0);
-    let mut seen = HashSet::new();
     for trip in trips {
-        seen.insert(trip.sequence);
         round_trip.add(trip.times.round_trip());
         if let Some(clock) = clock {
             there.add(clock.there(&trip.times).round() as i64);
@@ -187,7 +184,7 @@ fn point(size: usize, trips: &[RoundTrip], clock: Option<&ClockFit>, bins: u64) 
     Size {
         size,
         sent: 0,
-        received: seen.len() as u64,
+        received: trips.len() as u64,
         lost: 0,
         duplicates: 0,
         reordered,

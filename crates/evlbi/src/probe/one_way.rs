@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use evlbi_core::pace::Slips;
 use evlbi_core::probe::{Stream, Token};
 use evlbi_net::host::Observed;
-use evlbi_net::probe::{Departed, End, Port, PortOptions, Test, Work};
+use evlbi_net::probe::{Departed, End, Port, Test, Work};
 use evlbi_net::udp::SendCounts;
 
 use super::session::Progress;
@@ -24,7 +24,7 @@ fn key(token: &Token, stream: &Stream) -> u64 {
     token.key(&format!("{stream:?}"))
 }
 
-fn address_of(target: &str) -> Result<SocketAddr> {
+pub fn address_of(target: &str) -> Result<SocketAddr> {
     let mut found = target
         .to_socket_addrs()
         .with_context(|| format!("`{target}` is no ADDRESS:PORT that can be found"))?;
@@ -47,7 +47,7 @@ pub fn send(
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let local = SocketAddr::new(target.bind.unwrap_or(any), 0);
-    let port = Port::open(local, &options(target, test))?;
+    let port = Port::open(local, test, target.device.clone())?;
     let key = key(&target.token, stream);
     let mut work = Work::begin(port, Some(to), key, None, test, None)?;
     work.observe()?;
@@ -77,7 +77,7 @@ pub fn receive(
     show: &mut dyn FnMut(&Progress),
 ) -> Result<[End; 2]> {
     let local = address_of(&target.address)?;
-    let port = Port::open(local, &options(target, test))?;
+    let port = Port::open(local, test, target.device.clone())?;
     if is_first {
         eprintln!("listening on {}", port.local_address());
     }
@@ -115,15 +115,6 @@ pub fn receive(
     let receiver = work.finish()?;
     let sender = planned(stream, &receiver);
     Ok([sender, receiver])
-}
-
-fn options(target: &super::session::Target, test: &Test) -> PortOptions {
-    PortOptions {
-        buffer: test.buffer,
-        join: test.join,
-        device: target.device.clone(),
-        dscp: test.dscp,
-    }
 }
 
 /// A sender that has sent what its plan says.

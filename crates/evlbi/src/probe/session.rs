@@ -9,8 +9,8 @@ use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{
-    CLOCK_FROM, End, FromClient, FromResponder, Limits, Port, PortOptions, RoundTrip, Test,
-    VERSION, Window, Work,
+    CLOCK_FROM, End, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test, VERSION,
+    Window, Work,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -73,21 +73,6 @@ pub struct Ends {
     pub requests: u64,
     /// Why it ended before its time.
     pub stopped: Option<String>,
-}
-
-/// Requests to be answered while the test lasts, instead of streams.
-#[derive(Clone, Copy, Debug)]
-pub struct Requests {
-    pub count: u64,
-    pub size: usize,
-    pub apart: Nanos,
-}
-
-impl Requests {
-    /// What the responder must know of them: their length and how far apart they come.
-    pub fn load(&self) -> (usize, Nanos) {
-        (self.size, self.apart)
-    }
 }
 
 /// What happens during a test.
@@ -186,7 +171,6 @@ impl Session {
     pub fn run(
         &mut self,
         test: &Test,
-        requests: Option<Requests>,
         interrupted: &AtomicBool,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Ends> {
@@ -199,13 +183,7 @@ impl Session {
         peer.set_port(port);
         local.set_port(0);
         let [peer, local] = [peer, local].map(plain);
-        let options = PortOptions {
-            buffer: test.buffer,
-            join: test.join,
-            device: self.device.clone(),
-            dscp: test.dscp,
-        };
-        let port = Port::open(local, &options)?;
+        let port = Port::open(local, test, self.device.clone())?;
         let local = port.local_address();
         let local_interface = port.interface();
         let mut work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None)?;
@@ -214,14 +192,14 @@ impl Session {
         self.look_at_clock(&mut work, &mut clock)?;
         work.observe()?;
         self.control.send(&FromClient::Go)?;
-        match (test.there, requests) {
+        match (test.there, test.requests) {
             (Some(stream), _) => work.send(stream, test)?,
-            (None, Some(all)) => work.ask(0..all.count, all.size, all.apart)?,
+            (None, Some(requests)) => work.ask(0, requests)?,
             (None, None) => {}
         }
         let mut hosts = Hosts::new([local_interface, interface]);
-        let stopped = self.watch(&mut work, &mut hosts, test, requests, interrupted, show)?;
-        let requests = requests.map_or(0, |_| work.asked());
+        let stopped = self.watch(&mut work, &mut hosts, test, interrupted, show)?;
+        let requests = test.requests.map_or(0, |_| work.asked());
         // While the listener still takes up replies.
         self.look_at_clock(&mut work, &mut clock)?;
         if let Some(used) = hosts.used_there {
@@ -289,7 +267,7 @@ impl Session {
         let asked = Instant::now();
         let mut has_said = false;
         loop {
-            work.ask(*number..*number + 1, REQUEST, APART)?;
+            work.ask(*number, clock_requests(1))?;
             *number += 1;
             if !has_said {
                 let port = local.port();
@@ -307,7 +285,7 @@ impl Session {
     /// Some round trips, while nothing else is under way.
     fn look_at_clock(&mut self, work: &mut Work, number: &mut u64) -> Result<()> {
         let before = work.heard().clock.load(Ordering::Relaxed);
-        work.ask(*number..*number + ROUND_TRIPS, REQUEST, APART)?;
+        work.ask(*number, clock_requests(ROUND_TRIPS))?;
         *number += ROUND_TRIPS;
         let asked = Instant::now();
         let replies = || work.heard().clock.load(Ordering::Relaxed) - before;
@@ -323,7 +301,6 @@ impl Session {
         work: &mut Work,
         hosts: &mut Hosts,
         test: &Test,
-        requests: Option<Requests>,
         interrupted: &AtomicBool,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Option<String>> {
@@ -368,7 +345,7 @@ impl Session {
             // Replies are under way.
             let since = has_sent.then(|| *sent_at.get_or_insert_with(Instant::now));
             let patience = Duration::from_nanos(test.patience.0);
-            let has_replies = requests.is_none_or(|all| {
+            let has_replies = test.requests.is_none_or(|all| {
                 let replies = work.heard().replies.load(Ordering::Relaxed);
                 let is_over = since.is_some_and(|since| since.elapsed() >= patience);
                 replies >= all.count || is_over || interrupted.load(Ordering::Relaxed)
@@ -582,6 +559,15 @@ impl Link {
             self.said = Instant::now();
         }
         due
+    }
+}
+
+/// Some that tell how the clocks lie.
+fn clock_requests(count: u64) -> Requests {
+    Requests {
+        count,
+        size: REQUEST,
+        apart: APART,
     }
 }
 

@@ -83,7 +83,6 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
         let ends = match &mut session {
             Some(session) => session.run(
                 &within(test, session.limits()),
-                None,
                 &interrupted,
                 &mut |event| {
                     if let Event::Progress(now) = event {
@@ -205,10 +204,7 @@ fn receive_one_way(
         .load(Ordering::Relaxed)
         .then(|| "interrupted".to_owned());
     Ok(Ends {
-        peer: target
-            .address
-            .parse()
-            .unwrap_or_else(|_| ([0, 0, 0, 0], 0).into()),
+        peer: one_way::address_of(&target.address)?,
         here: sender,
         there: receiver,
         clock: Vec::new(),
@@ -316,7 +312,7 @@ fn burdens(args: &ProbeUdpArgs) -> Vec<Option<Burden>> {
     all.collect()
 }
 
-pub fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> String {
+fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> String {
     let pace = match stream.rate() {
         Some(rate) => show_rate(rate),
         None => "as fast as can be".to_owned(),
@@ -357,7 +353,7 @@ pub fn points<'a>(
     let known = |direction, stream, sender, receiver| Known {
         direction,
         stream,
-        is_v6: ends.peer.is_ipv6() && ends.peer.ip().to_canonical().is_ipv6(),
+        is_v6: ends.peer.ip().to_canonical().is_ipv6(),
         sender,
         receiver,
         clock,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Recv, assert_numbers, brief, number};
+use crate::support::{Recv, assert_numbers, brief, filter, number};
 use evlbi_net::netns::{Pair, Wire, pair_for_test};
 use serde_json::Value;
 
@@ -34,18 +34,8 @@ fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
 /// Drops every so manyth datagram that arrives; says so when that cannot be done here.
 #[must_use]
 fn drop_every(pair: &Pair, period: u32) -> bool {
-    let rule = format!("add rule ip t c ip protocol udp numgen inc mod {period} 0 counter drop");
-    for command in [
-        "add table ip t",
-        "add chain ip t c { type filter hook input priority 0; }",
-        &rule,
-    ] {
-        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
-            eprintln!("skipped: {error}");
-            return false;
-        }
-    }
-    true
+    let rule = format!("ip protocol udp numgen inc mod {period} 0 counter drop");
+    filter(pair, &[&rule])
 }
 
 fn dropped(pair: &Pair) -> u64 {

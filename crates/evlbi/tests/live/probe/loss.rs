@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{TOKEN, assert_sums, between, end, exact_wire, points, probe, probe_of, respond, run};
-use crate::support::{Recv, brief, evlbi, number};
+use crate::support::{Recv, brief, evlbi, filter, number};
 use evlbi_net::netns::{Pair, pair_for_test};
 use serde_json::Value;
 
@@ -12,19 +12,8 @@ use serde_json::Value;
 #[must_use]
 fn drop_one_in_a_thousand(pair: &Pair) -> bool {
     // Data datagrams begin with EVPD.
-    let rule =
-        "add rule ip t c meta l4proto udp @th,64,32 0x45565044 numgen inc mod 1000 0 counter drop";
-    for command in [
-        "add table ip t",
-        "add chain ip t c { type filter hook input priority 0; }",
-        rule,
-    ] {
-        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
-            eprintln!("skipped: {error}");
-            return false;
-        }
-    }
-    true
+    let rule = "meta l4proto udp @th,64,32 0x45565044 numgen inc mod 1000 0 counter drop";
+    filter(pair, &[rule])
 }
 
 #[test]
@@ -252,15 +241,8 @@ fn a_stream_that_nobody_gets_is_stopped() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    for command in [
-        "add table ip t",
-        "add chain ip t c { type filter hook input priority 0; }",
-        "add rule ip t c meta l4proto udp drop",
-    ] {
-        if let Err(error) = pair.far.namespace.command("nft", &[command]) {
-            eprintln!("skipped: {error}");
-            return;
-        }
+    if !filter(&pair, &["meta l4proto udp drop"]) {
+        return;
     }
     let bind = format!("{}:0", pair.far.v4);
     let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();

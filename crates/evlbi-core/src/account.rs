@@ -10,6 +10,7 @@
 //! runs and intervals of loss only when it has left a long history ([`HISTORY`] numbers, the waiting time of
 //! RFC 7680 and RFC 4737), or at the end: a datagram that is late is taken back from loss.
 
+mod distribution;
 mod histogram;
 mod history;
 mod reordering;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use self::history::History;
 use self::reordering::Reordering;
 
+pub use self::distribution::{Distribution, Summary};
 pub use self::histogram::Histogram;
 pub use self::reordering::FreeRuns;
 
@@ -80,10 +82,14 @@ pub struct Report {
     pub runs: BTreeMap<u64, u64>,
     /// Runs of loss of further lengths.
     pub runs_not_listed: u64,
+    /// Lengths of all runs of loss.
+    pub run_lengths: Option<Summary>,
     /// Extents of reordering (RFC 4737, section 4.2), in arrivals: extent to count.
     pub extents: BTreeMap<u64, u64>,
     /// Reordered packets of further extents.
     pub extents_not_listed: u64,
+    /// All extents.
+    pub extent_sizes: Option<Summary>,
     /// Packets that are n-reordered (RFC 4737, section 5.3): largest n to count.
     pub n_reordered: BTreeMap<u64, u64>,
     /// Gaps between reordering discontinuities (RFC 4737, section 4.5), in arrivals: gap to count.
@@ -123,6 +129,7 @@ struct Loss {
     listed: usize,
     not_listed: u64,
     runs: Histogram,
+    lengths: Distribution,
 }
 
 impl Default for Account {
@@ -275,8 +282,10 @@ impl Account {
             counters: self.counters(),
             runs: self.loss.runs.counts(),
             runs_not_listed: self.loss.runs.not_listed(),
+            run_lengths: self.loss.lengths.summary(),
             extents: found.extents.counts(),
             extents_not_listed: found.extents.not_listed(),
+            extent_sizes: found.extent_sizes.summary(),
             n_reordered: found.n_reordered.counts(),
             reordering_gaps: found.gaps.counts(),
             reordering_gaps_not_listed: found.gaps.not_listed(),
@@ -303,6 +312,7 @@ impl Account {
 impl Loss {
     fn note(&mut self, first: u64, count: u64) {
         self.runs.add(count);
+        self.lengths.add(i64::try_from(count).unwrap_or(i64::MAX));
         if self.listed + self.intervals.len() >= MOST_INTERVALS {
             self.not_listed += 1;
         } else if let Some(base) = self.base {

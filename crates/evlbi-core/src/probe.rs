@@ -4,7 +4,6 @@
 mod attribution;
 mod channel;
 mod clock;
-mod distribution;
 mod pattern;
 mod stream;
 mod tally;
@@ -13,7 +12,6 @@ mod windows;
 pub use attribution::{Attribution, Place, Suspect};
 pub use channel::{Channel, ChannelError, MAC_LEN, Nonce, Role, Token};
 pub use clock::{ClockFit, Exchange, Exchanges};
-pub use distribution::{Distribution, Summary};
 pub use pattern::{Episodes, Pattern, Window};
 pub use stream::{Spacing, Stream, StreamError, WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6};
 pub use tally::{Tallied, Tally};

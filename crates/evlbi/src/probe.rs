@@ -8,6 +8,7 @@ mod latency;
 mod one_way;
 mod picture;
 pub mod point;
+mod region;
 pub mod session;
 mod show;
 pub mod sweep;

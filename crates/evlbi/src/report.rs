@@ -329,3 +329,57 @@ fn figure(report: &Report) -> Figure {
         panels,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(minute: f64, lost: u64) -> Row {
+        Row {
+            direction: Direction::There,
+            begin: minute * 60.0,
+            end: minute * 60.0 + 30.0,
+            sent: 10_000,
+            received: 10_000 - lost,
+            unique: 10_000 - lost,
+            lost,
+            network_lost: lost,
+            host_lost: 0,
+            unattributed: 0,
+            duplicates: 0,
+            reordered: 0,
+            late: 0,
+            runs: lost,
+            rate_sent: 1e8,
+            rate_received: 1e8,
+            wire_factor: 1.04,
+            jitter: 1e3,
+            pdv_p999: None,
+            detail: serde_json::Value::Null,
+        }
+    }
+
+    fn of(losses: impl Fn(u64) -> u64) -> Figure {
+        let windows: Vec<Row> = (0..60).map(|at| row(at as f64, losses(at))).collect();
+        figure(&Report {
+            schema: "evlbi.report/1",
+            file: PathBuf::from("w.sqlite"),
+            plan: None,
+            directions: Vec::new(),
+            runs: Vec::new(),
+            windows,
+        })
+    }
+
+    /// A single burst would make all other losses invisible: they have a scale of their own.
+    #[test]
+    fn loss_has_two_scales_where_it_needs_them() {
+        let burst = of(|at| if at == 30 { 5000 } else { 3 });
+        let ranges: Vec<Option<(f64, f64)>> =
+            burst.panels.iter().map(|panel| panel.y.range).collect();
+        assert_eq!(ranges.len(), 4);
+        assert_eq!(ranges[1], Some((0.0, 50.0 * 1.05)));
+        assert_eq!(ranges[2], Some((0.0, 0.03 * 1.05)));
+        assert_eq!(of(|_| 3).panels.len(), 3);
+    }
+}

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::distribution::Distribution;
 use super::histogram::Histogram;
 
 /// Runs of arrivals that are remembered to find how far a packet was displaced. Where more of them lie
@@ -36,6 +37,7 @@ pub struct Reordering {
 pub struct Found {
     /// Extents (section 4.2).
     pub extents: Histogram,
+    pub extent_sizes: Distribution,
     /// The largest n for which a packet is n-reordered (section 5.3).
     pub n_reordered: Histogram,
     /// Gaps between reordering discontinuities (section 4.5.4).
@@ -120,7 +122,10 @@ impl Reordering {
     fn measure(&mut self, arrival: u64, number: u64) {
         let place = self.highest.partition_point(|run| run.number <= number);
         if let Some(run) = self.highest.get(place) {
-            self.found.extents.add(arrival - run.arrival);
+            let extent = arrival - run.arrival;
+            self.found.extents.add(extent);
+            let extent = i64::try_from(extent).unwrap_or(i64::MAX);
+            self.found.extent_sizes.add(extent);
             self.note_discontinuity(place);
         }
         let n = self.depth(arrival, number);

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::distribution::{Distribution, Summary};
-use crate::account::{Account, HISTORY, Report};
+use crate::account::{Account, Distribution, HISTORY, Report, Summary};
 use crate::time::Nanos;
 
 /// Accounts for the datagrams of one stream, as they arrive.

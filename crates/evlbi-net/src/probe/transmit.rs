@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::pace::{CatchUp, Pacer, Slips};
-use evlbi_core::probe::{Distribution, Spacing, Stream, Summary};
+use evlbi_core::probe::{Spacing, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_wire::fill;
 use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};

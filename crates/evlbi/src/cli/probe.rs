@@ -161,7 +161,7 @@ pub struct ProbeUdpArgs {
     /// Write each run of loss here, as CSV
     #[arg(long, value_name = "FILE")]
     pub losses: Option<PathBuf>,
-    /// Datagrams that --records passes over first
+    /// Datagrams that --records passes over first, and --losses with the losses among them
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
     /// Datagrams, and runs of loss, that are written at most, of each point

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use evlbi_core::probe::ClockFit;
-use evlbi_net::probe::Record;
+use evlbi_net::probe::{Keep, Record};
 
 use super::point::{Direction, Point};
 
@@ -14,11 +14,12 @@ use super::point::{Direction, Point};
 pub struct Records {
     datagrams: Option<BufWriter<File>>,
     losses: Option<BufWriter<File>>,
-    limit: u64,
+    keep: Keep,
 }
 
 impl Records {
-    pub fn new(datagrams: Option<&Path>, losses: Option<&Path>, limit: u64) -> Result<Records> {
+    /// Of each point's losses, those that `keep` says; of its datagrams the receiver has kept no others.
+    pub fn new(datagrams: Option<&Path>, losses: Option<&Path>, keep: Keep) -> Result<Records> {
         let make = |path: &Path, heads: &str| -> Result<BufWriter<File>> {
             let file =
                 File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -31,7 +32,7 @@ impl Records {
         Ok(Records {
             datagrams: datagrams.map(|path| make(path, of_datagrams)).transpose()?,
             losses: losses.map(|path| make(path, of_losses)).transpose()?,
-            limit,
+            keep,
         })
     }
 
@@ -69,8 +70,11 @@ impl Records {
             }
         }
         if let Some(file) = &mut self.losses {
-            let mut before = None;
-            for gap in point.intervals.iter().take(self.limit as usize) {
+            let Keep { skip, limit } = self.keep;
+            let passed = point.intervals.partition_point(|gap| gap.first < skip);
+            let (passed, rest) = point.intervals.split_at(passed);
+            let mut before = passed.last().map(|gap| gap.last);
+            for gap in rest.iter().take(limit as usize) {
                 let (first, last) = (gap.first, gap.last);
                 write!(file, "{number},{way},{first},{last},{}", last - first + 1)?;
                 match before {

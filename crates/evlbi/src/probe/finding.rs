@@ -1,8 +1,11 @@
 //! What a point says, in a sentence.
 
+use std::collections::BTreeSet;
+
 use evlbi_core::probe::Pattern;
 
-use super::point::Point;
+use super::point::{Direction, Point};
+use super::region::Region;
 use crate::units::{show_count, show_rate};
 
 /// Distances between losses are one period when so many of them are alike.
@@ -127,7 +130,35 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
             )
         })
     });
-    edges.collect()
+    let mut said: Vec<String> = edges.collect();
+    for way in [Direction::There, Direction::Back] {
+        let of_way = || points.iter().filter(|point| point.direction == way);
+        let top = |region: Region, size: Option<usize>| {
+            of_way()
+                .filter(|point| point.region == Some(region))
+                .filter(|point| size.is_none_or(|size| point.size == size))
+                .map(|point| point.wire_rate_received)
+                .max_by(f64::total_cmp)
+        };
+        if let Some(rate) = top(Region::B, None) {
+            said.push(format!(
+                "{}: the path is full at {} on the wire (region B)",
+                way.name(),
+                show_rate(rate)
+            ));
+        }
+        let sizes: BTreeSet<usize> = of_way().map(|point| point.size).collect();
+        for size in sizes {
+            if let Some(rate) = top(Region::C, Some(size)) {
+                said.push(format!(
+                    "{size} bytes {}: the hosts are the limit, at {} on the wire (region C)",
+                    way.name(),
+                    show_rate(rate)
+                ));
+            }
+        }
+    }
+    said
 }
 
 /// Datagrams from one loss to the next, where that is nearly always the same.

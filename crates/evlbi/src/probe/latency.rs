@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use evlbi_core::probe::{ClockFit, Distribution, Exchanges, Summary};
+use evlbi_core::account::{Distribution, Summary};
+use evlbi_core::probe::{ClockFit, Exchanges};
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::{Requests, RoundTrip, Test};
 use serde::Serialize;

@@ -1,23 +1,29 @@
 //! Pictures of the points: rates and loss against what was asked, and times between arrivals.
 
+use std::collections::BTreeMap;
+
 use super::point::Point;
+use super::region::Region;
 use super::udp::ProbeUdp;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// Points whose times between arrivals are drawn.
 pub const MOST_HISTOGRAMS: usize = 7;
+
 /// The points of a sweep.
 pub fn figure(result: &ProbeUdp) -> Figure {
     let points = &result.points;
     let mut panels = Vec::new();
     if let Some(sweep) = Sweep::of(points) {
         let rates: Get = |point| point.wire_rate_received;
-        panels.push(sweep.panel(
+        let mut panel = sweep.panel(
             points,
             "received on the wire",
             Axis::new("rate", Unit::Si("bit/s")),
             rates,
-        ));
+        );
+        panel.series.extend(sweep.regions(points));
+        panels.push(panel);
         panels.push(
             sweep.panel(points, "lost", Axis::new("loss (%)", Unit::Bare), |point| {
                 100.0 * point.loss
@@ -30,7 +36,28 @@ pub fn figure(result: &ProbeUdp) -> Figure {
             |point| 100.0 * point.host_lost as f64 / point.sent.max(1) as f64,
         ));
     }
-    panels.push(histogram(points));
+    panels.push(histogram(
+        points,
+        "times between arrivals",
+        ("time", Unit::Si("s"), 1e-9),
+        |point| Some(&point.arrivals.as_ref()?.bins),
+    ));
+    if points.iter().any(|point| point.lost > 0) {
+        panels.push(histogram(
+            points,
+            "runs of loss",
+            ("datagrams lost in a row", Unit::Bare, 1.0),
+            |point| Some(&point.loss_runs),
+        ));
+    }
+    if points.iter().any(|point| point.reordered > 0) {
+        panels.push(histogram(
+            points,
+            "reordering",
+            ("extent (arrivals)", Unit::Bare, 1.0),
+            |point| Some(&point.reordering_extents),
+        ));
+    }
     Figure {
         title: format!("UDP to {} at {}", result.target, result.begun),
         panels,
@@ -103,6 +130,33 @@ impl Sweep {
         }
     }
 
+    /// What limits the points, where a sweep goes along their pace and not all come as they were asked for.
+    fn regions(self, points: &[Point]) -> Vec<Series> {
+        let is_pace = matches!(self, Sweep::Spacing | Sweep::Rate);
+        let is_limited = |point: &Point| matches!(point.region, Some(Region::B | Region::C));
+        if !is_pace || !points.iter().any(is_limited) {
+            return Vec::new();
+        }
+        let all = [
+            (Region::A, "A: as asked for"),
+            (Region::B, "B: the path is full"),
+            (Region::C, "C: the hosts are busy"),
+        ];
+        let series = all.map(|(region, name)| {
+            let of = points.iter().filter(|point| point.region == Some(region));
+            Series {
+                name: name.to_owned(),
+                points: of
+                    .map(|point| (self.x(point).unwrap_or(f64::NAN), point.wire_rate_received))
+                    .collect(),
+                style: Style::Dots,
+                ..Series::default()
+            }
+        });
+        let drawn = series.into_iter().filter(|one| !one.points.is_empty());
+        drawn.collect()
+    }
+
     /// A curve for each direction and, unless they are what the sweep goes along, each size.
     fn panel(self, points: &[Point], title: &str, y: Axis, get: Get) -> Panel {
         let mut series: Vec<Series> = Vec::new();
@@ -136,31 +190,35 @@ impl Sweep {
     }
 }
 
-/// Times between arrivals, of no more points than can be told apart.
-fn histogram(points: &[Point]) -> Panel {
+/// How often which values were, of no more points than can be told apart; what is on the axis is a value times its factor.
+fn histogram(
+    points: &[Point],
+    title: &str,
+    (label, unit, factor): (&str, Unit, f64),
+    bins: fn(&Point) -> Option<&BTreeMap<u64, u64>>,
+) -> Panel {
     let with = points
         .iter()
-        .filter_map(|point| Some((point, point.arrivals.as_ref()?)));
-    let series = with.take(MOST_HISTOGRAMS).map(|(point, arrivals)| {
-        let bins = arrivals.bins.iter();
-        Series {
-            name: format!("{} B {}", point.size, point.direction.name()),
-            points: bins
-                .map(|(begin, count)| (*begin as f64 * 1e-9, *count as f64))
-                .collect(),
-            style: Style::Dots,
-            ..Series::default()
-        }
+        .filter_map(|point| Some((point, bins(point)?)));
+    let with = with.filter(|(_, bins)| !bins.is_empty());
+    let series = with.take(MOST_HISTOGRAMS).map(|(point, bins)| Series {
+        name: format!("{} B {}", point.size, point.direction.name()),
+        points: bins
+            .iter()
+            .map(|(value, count)| (*value as f64 * factor, *count as f64))
+            .collect(),
+        style: Style::Dots,
+        ..Series::default()
     });
     Panel {
-        title: "times between arrivals".to_owned(),
+        title: title.to_owned(),
         x: Axis {
             log: true,
-            ..Axis::new("time", Unit::Si("s"))
+            ..Axis::new(label, unit)
         },
         y: Axis {
             log: true,
-            ..Axis::new("datagrams", Unit::Bare)
+            ..Axis::new("how often", Unit::Bare)
         },
         series: series.collect(),
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use evlbi_core::account::{self, FreeRuns};
+use evlbi_core::account::{self, FreeRuns, Summary};
 use evlbi_core::pace::Slips;
 use evlbi_core::probe::{
-    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Summary, Suspect,
-    WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6, Window,
+    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, WIRE_OVERHEAD_V4,
+    WIRE_OVERHEAD_V6, Window,
 };
 use evlbi_net::host::{Core, Interface, Observed, nic};
 use evlbi_net::probe::{Burden, End, Listened, RoundTrip};
@@ -14,6 +14,7 @@ use evlbi_net::udp::{GrantedBuffer, SendCounts};
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
+use super::region::Region;
 use super::session::Side;
 
 /// An interface that carried no more packets than this many times a stream's carried hardly anything else.
@@ -97,10 +98,14 @@ pub struct Point {
     pub loss_runs: BTreeMap<u64, u64>,
     /// Datagrams from the beginning of one run to that of the next, to how often.
     pub loss_distances: BTreeMap<u64, u64>,
+    /// Lengths of all runs of loss.
+    pub loss_run_lengths: Option<Summary>,
     /// Runs of loss, as far as they are listed.
     pub intervals: Vec<SequenceGap>,
     /// Extents of reordering (RFC 4737) to how many datagrams had them.
     pub reordering_extents: BTreeMap<u64, u64>,
+    /// All extents.
+    pub reordering_extent_sizes: Option<Summary>,
     pub reordering_free_runs: FreeRuns,
     /// One-way delay (RFC 7679), as far as the clocks are known.
     pub delay: Option<Delay>,
@@ -120,6 +125,8 @@ pub struct Point {
     pub sender_cpu: Option<Shares>,
     /// How loss is spread over the time.
     pub pattern: Pattern,
+    /// What limits it, as far as the other points of its sweep tell.
+    pub region: Option<Region>,
     /// What it says, in a sentence.
     pub finding: String,
 }
@@ -277,6 +284,7 @@ impl Point {
             arrivals: tallied.gaps.clone(),
             most_joined: heard.most_joined,
             loss_runs: tallied.account.runs.clone(),
+            loss_run_lengths: tallied.account.run_lengths.clone(),
             loss_distances: tallied.loss_distances.clone(),
             intervals: tallied
                 .account
@@ -285,6 +293,7 @@ impl Point {
                 .flat_map(|segment| segment.intervals.iter().copied())
                 .collect(),
             reordering_extents: tallied.account.extents.clone(),
+            reordering_extent_sizes: tallied.account.extent_sizes.clone(),
             reordering_free_runs: tallied.account.free_runs,
             delay: delay(known, heard),
             pdv: tallied.pdv,
@@ -310,6 +319,7 @@ impl Point {
             receiver_cpu: Shares::of(&receiver.host.change.cores),
             sender_cpu: Shares::of(&sender.host.change.cores),
             pattern: pattern(&tallied.account, tallied.sent, departed.seconds),
+            region: None,
             finding: String::new(),
         };
         point.finding = super::finding::of_point(&point);

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use evlbi_core::probe::{ClockFit, Summary};
+use evlbi_core::account::Summary;
+use evlbi_core::probe::ClockFit;
 use evlbi_net::host::{Core, Counters, Interface};
 use serde_json::{Value, json};
 

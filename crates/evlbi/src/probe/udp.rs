@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::point::{self, Direction, Known, Point};
 use super::session::{self, Ends, Event, Session, Target};
-use super::{check_plots, csv, draw, finding, now, one_way, picture, show, sweep};
+use super::{check_plots, csv, draw, finding, now, one_way, picture, region, show, sweep};
 use crate::cli::{OneWay, ProbeFormat, ProbeUdpArgs};
 use crate::output;
 use crate::progress::{Progress, interrupt};
@@ -70,7 +70,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
         stopped: None,
     };
     let mut records =
-        csv::Records::new(args.records.as_deref(), args.losses.as_deref(), args.limit)?;
+        csv::Records::new(args.records.as_deref(), args.losses.as_deref(), keep(args))?;
     let mut progress = Progress::new(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
         let length = test.duration().as_secs_f64().max(1e-3);
@@ -113,6 +113,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     }
     progress.finish();
     records.finish()?;
+    region::assign(&mut result.points);
     result.findings = finding::of_sweep(&result.points);
     for plot in &args.plot {
         draw(
@@ -265,10 +266,6 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
         Some(_) => FOREVER,
         None => duration,
     };
-    let keep = Keep {
-        skip: args.skip,
-        limit: args.limit,
-    };
     Ok(Test {
         there: (!args.reverse).then_some(stream),
         back: (args.reverse || args.both).then_some(stream),
@@ -280,10 +277,17 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
         window: None,
         burden: None,
         bin_width: Some(Nanos::from(args.bins).0.max(1)),
-        keep: args.records.is_some().then_some(keep),
+        keep: args.records.is_some().then(|| keep(args)),
         patience: args.loss_timeout.into(),
         queue: args.target.wait.into(),
     })
+}
+
+fn keep(args: &ProbeUdpArgs) -> Keep {
+    Keep {
+        skip: args.skip,
+        limit: args.limit,
+    }
 }
 
 /// What makes the receiver's work harder: each nice value of the receiver with each of the tasks that compete with it.

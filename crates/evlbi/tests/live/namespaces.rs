@@ -35,7 +35,7 @@ fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
 #[must_use]
 fn drop_every(pair: &Pair, period: u32) -> bool {
     let rule = format!("ip protocol udp numgen inc mod {period} 0 counter drop");
-    filter(pair, &[&rule])
+    filter(&pair.far, &[&rule])
 }
 
 fn dropped(pair: &Pair) -> u64 {

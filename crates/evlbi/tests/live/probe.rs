@@ -1,6 +1,7 @@
 //! Probes between two namespaces, with the kernel's own counters as the truth.
 
 mod abuse;
+mod asked;
 mod loss;
 mod results;
 

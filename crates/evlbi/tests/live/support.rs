@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::path::{Impairment, Path as Lossy};
-use evlbi_net::netns::Pair;
+use evlbi_net::netns::End;
 use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
 use serde_json::Value;
 
@@ -420,17 +420,17 @@ pub fn each<T: Sync + std::fmt::Debug>(items: &[T], work: impl Fn(&T) + Sync) {
     assert_eq!(failed.into_inner(), 0, "of {} failed", items.len());
 }
 
-/// Has the far host's packet filter treat what arrives by these rules of a chain `c` of a table `t`; says so when that cannot
-/// be done here.
+/// Has a host's packet filter treat what arrives by these rules of a chain `c` of a table `t`; says so when that cannot be
+/// done here.
 #[must_use]
-pub fn filter(pair: &Pair, rules: &[&str]) -> bool {
+pub fn filter(end: &End, rules: &[&str]) -> bool {
     let chain = [
         "add table ip t".to_owned(),
         "add chain ip t c { type filter hook input priority 0; }".to_owned(),
     ];
     let rules = rules.iter().map(|rule| format!("add rule ip t c {rule}"));
     for command in chain.into_iter().chain(rules) {
-        if let Err(error) = pair.far.namespace.command("nft", &[&command]) {
+        if let Err(error) = end.namespace.command("nft", &[&command]) {
             eprintln!("skipped: {error}");
             return false;
         }

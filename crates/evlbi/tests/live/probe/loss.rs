@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{TOKEN, assert_sums, between, end, exact_wire, points, probe, probe_of, respond, run};
 use crate::support::{Recv, brief, evlbi, filter, number};
-use evlbi_net::netns::{Pair, pair_for_test};
+use evlbi_net::netns::{End, Pair, pair_for_test};
 use serde_json::Value;
 
 /// Drops one in a thousand of a stream's datagrams, and nothing of the control connection and the round trips; says so
@@ -13,7 +13,7 @@ use serde_json::Value;
 fn drop_one_in_a_thousand(pair: &Pair) -> bool {
     // Data datagrams begin with EVPD.
     let rule = "meta l4proto udp @th,64,32 0x45565044 numgen inc mod 1000 0 counter drop";
-    filter(pair, &[rule])
+    filter(&pair.far, &[rule])
 }
 
 #[test]
@@ -25,8 +25,12 @@ fn one_in_a_thousand_is_lost_in_the_network() {
     if !drop_one_in_a_thousand(&pair) {
         return;
     }
+    let room = tempfile::tempdir().unwrap();
+    let file = |name: &str| room.path().join(name).to_str().unwrap().to_owned();
+    let [losses, page] = ["losses.csv", "a.html"].map(file);
     let near = [
-        "--rate", "100M", "--size", "1000", "--count", "20000", "--json",
+        "--rate", "100M", "--size", "1000", "--count", "20000", "--losses", &losses, "--skip",
+        "900", "--limit", "5", "--plot", &page, "--json",
     ];
     let points = between(&pair, &[], &near);
     let point = &points[0];
@@ -46,6 +50,33 @@ fn one_in_a_thousand_is_lost_in_the_network() {
         assert_eq!(number(point, name), count, "{}", brief(point));
     }
     assert_eq!(point["loss_runs"], serde_json::json!({"1": 20}));
+    let lengths = &point["loss_run_lengths"];
+    let of = |name: &str| number(lengths, name);
+    assert_eq!((of("count"), of("median"), of("p999")), (20, 1, 1));
+    let listed = std::fs::read_to_string(&losses).unwrap();
+    let listed: Vec<&str> = listed.lines().collect();
+    assert_eq!(
+        listed,
+        [
+            "point,direction,first,last,length,after_last_loss",
+            "0,there,1000,1000,1,1000",
+            "0,there,2000,2000,1,1000",
+            "0,there,3000,3000,1,1000",
+            "0,there,4000,4000,1,1000",
+            "0,there,5000,5000,1,1000",
+        ]
+    );
+    // The table of the page, for people.
+    let page = std::fs::read_to_string(&page).unwrap();
+    let row = page
+        .lines()
+        .find(|line| line.trim_start().starts_with("there"));
+    let row: Vec<&str> = row.unwrap().split_whitespace().collect();
+    assert_eq!(row[1..3], ["1000", "100.000"]);
+    assert_eq!(
+        row[7..15],
+        ["20,000", "20", "0.1000", "20", "0", "0", "0", "0"]
+    );
     assert_eq!(point["loss_distances"], serde_json::json!({"1000": 19}));
     // The rule drops the very first, which only the sender can tell.
     assert_eq!(number(&point["intervals"][0], "first"), 0);
@@ -123,19 +154,14 @@ fn what_the_socket_drops_is_the_hosts() {
     );
 }
 
-/// Puts a token bucket before the near card; says so when that cannot be done here.
+/// Puts a token bucket before a host's card; says so when that cannot be done here.
 #[must_use]
-fn set_bucket(pair: &Pair, rate: &str) -> bool {
-    let device = pair
-        .near
-        .namespace
-        .run(|| evlbi_net::udp::interface_of(pair.near.v4.into()));
-    let device = device.unwrap().unwrap();
+pub fn set_bucket(end: &End, rate: &str) -> bool {
     let bucket = [
-        "qdisc", "add", "dev", &device, "root", "tbf", "rate", rate, "burst", "20kb", "limit",
+        "qdisc", "add", "dev", end.device, "root", "tbf", "rate", rate, "burst", "20kb", "limit",
         "100kb",
     ];
-    let set = pair.near.namespace.command("tc", &bucket);
+    let set = end.namespace.command("tc", &bucket);
     if let Err(error) = &set {
         eprintln!("skipped: {error}");
     }
@@ -149,7 +175,7 @@ fn a_full_queue_before_the_card_is_the_senders() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    if !set_bucket(&pair, "50mbit") {
+    if !set_bucket(&pair.near, "50mbit") {
         return;
     }
     let near = [
@@ -181,7 +207,7 @@ fn the_rate_of_a_bucket_is_found_again() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    if !set_bucket(&pair, "50mbit") {
+    if !set_bucket(&pair.near, "50mbit") {
         return;
     }
     let bind = format!("{}:0", pair.far.v4);
@@ -241,7 +267,7 @@ fn a_stream_that_nobody_gets_is_stopped() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    if !filter(&pair, &["meta l4proto udp drop"]) {
+    if !filter(&pair.far, &["meta l4proto udp drop"]) {
         return;
     }
     let bind = format!("{}:0", pair.far.v4);

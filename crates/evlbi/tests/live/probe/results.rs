@@ -18,7 +18,7 @@ fn round_trips_are_counted() {
     // Requests begin with EVPQ; those of a hundred bytes lose each tenth.
     let rule =
         "meta l4proto udp udp length 108 @th,64,32 0x45565051 numgen inc mod 10 0 counter drop";
-    if !filter(&pair, &[rule]) {
+    if !filter(&pair.far, &[rule]) {
         return;
     }
     let bind = format!("{}:0", pair.far.v4);
@@ -43,7 +43,15 @@ fn round_trips_are_counted() {
             .run(|| run(&mut probe_of("latency", address, more)))
             .unwrap()
     };
+    let room = tempfile::tempdir().unwrap();
+    let picture = room.path().join("a.svg");
+    let more = [&more[..], &["--plot", picture.to_str().unwrap()]].concat();
     let output = ask(&more);
+    let drawn = std::fs::read_to_string(&picture).unwrap();
+    assert!(
+        drawn.contains("<svg") && drawn.contains("round trip"),
+        "{drawn}"
+    );
     assert!(
         output.status.success(),
         "{}",
@@ -171,6 +179,8 @@ fn results_go_where_they_are_wanted() {
         "--format",
         "udpmon",
         "--plot",
+        "-",
+        "--plot",
         &svg,
         "--plot",
         &png,
@@ -191,6 +201,10 @@ fn results_go_where_they_are_wanted() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    // On the terminal, in Braille.
+    let drawn = String::from_utf8(output.stderr).unwrap();
+    let is_dots = |letter: char| ('\u{2801}'..='\u{28ff}').contains(&letter);
+    assert!(drawn.contains("times between arrivals") && drawn.contains(is_dots));
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Vec<&str>> = text
         .lines()
@@ -315,16 +329,11 @@ fn the_histogram_is_tsharks() {
     };
     let room = tempfile::tempdir().unwrap();
     let file = room.path().join("arrivals.pcap");
-    let device = pair
-        .far
-        .namespace
-        .run(|| evlbi_net::udp::interface_of(pair.far.v4.into()));
-    let device = device.unwrap().unwrap();
     let mut capture = Command::new("tcpdump");
     capture
         .args([
             "-i",
-            &device,
+            pair.far.device,
             "--nano",
             "-B",
             "16384",

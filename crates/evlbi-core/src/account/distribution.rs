@@ -1,18 +1,18 @@
-//! How a time is distributed: moments, quantiles and a histogram, in memory that does not grow with the number of values.
+//! How a time, or a count, is distributed: moments, quantiles and a histogram, in memory that does not grow with the number of values.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram as Quantiles;
 use serde::{Deserialize, Serialize};
 
-use crate::account::Histogram;
+use super::histogram::Histogram;
 
 /// Significant decimal digits of quantiles.
 const DIGITS: u8 = 3;
 /// Bins of a histogram that are counted one by one; what falls into further ones is counted together.
 const MOST_BINS: usize = 1 << 20;
 
-/// Values in nanoseconds, which may be negative.
+/// Values, of times in nanoseconds, which may be negative.
 #[derive(Clone, Debug)]
 pub struct Distribution {
     moments: Moments,
@@ -70,8 +70,14 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+impl Default for Distribution {
+    fn default() -> Distribution {
+        Distribution::new(None)
+    }
+}
+
 impl Distribution {
-    /// Nothing yet. With a `width`, values are counted in bins of so many nanoseconds too.
+    /// Nothing yet. With a `width`, values are counted in bins of that width too.
     pub fn new(width: Option<u64>) -> Distribution {
         Distribution {
             moments: Moments::default(),

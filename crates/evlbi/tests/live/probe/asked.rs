@@ -1,0 +1,305 @@
+//! What can be asked of a probe is what it does: class of service, interface, direction, buffers, paces, schedules.
+
+use std::time::Duration;
+
+use super::loss::set_bucket;
+use super::{TOKEN, assert_sums, end, exact_wire, points, probe, probe_of, respond, run};
+use crate::support::{brief, evlbi, filter, number};
+use evlbi_net::netns::{End, pair_for_test};
+use serde_json::Value;
+
+/// Packets that a host's rule of this comment has counted.
+fn counted(end: &End, comment: &str) -> u64 {
+    let rules = end.namespace.command("nft", &["list", "table", "ip", "t"]);
+    let rules = rules.unwrap();
+    let line = rules.lines().find(|line| line.contains(comment));
+    let mut words = line.unwrap().split_whitespace();
+    words.find(|word| *word == "packets").unwrap();
+    words.next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn datagrams_carry_their_class_of_service() {
+    let test = "probe::asked::datagrams_carry_their_class_of_service";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    // Data, requests and replies begin with EVPD, EVPQ and EVPR.
+    let rules = ["0x45565044", "0x45565051", "0x45565052"].map(|magic| {
+        format!("meta l4proto udp @th,64,32 {magic} ip dscp 46 counter comment \"{magic}\"")
+    });
+    let rules = rules.each_ref().map(String::as_str);
+    if !filter(&pair.near, &rules) || !filter(&pair.far, &rules) {
+        return;
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let ask = |kind: &str, more: &[&str]| {
+        let mut all = vec!["--dscp", "46", "--count", "500", "--json"];
+        all.extend(more);
+        let run = || run(&mut probe_of(kind, responder.address(), &all));
+        pair.near.namespace.run(run).unwrap()
+    };
+    let points = points(&ask("udp", &["--rate", "20M", "--both"]));
+    assert_eq!(points.len(), 2);
+    for end in [&pair.near, &pair.far] {
+        assert_eq!(counted(end, "0x45565044"), 500);
+    }
+    let before = counted(&pair.far, "0x45565051");
+    let output = ask("latency", &["--interval", "1ms"]);
+    assert!(output.status.success());
+    assert!(counted(&pair.far, "0x45565051") >= before + 500);
+    assert!(counted(&pair.near, "0x45565052") >= before + 500);
+    end(responder);
+}
+
+#[test]
+fn only_the_interface_that_is_named_is_used() {
+    let test = "probe::asked::only_the_interface_that_is_named_is_used";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let from = |device: &str| {
+        let more = [
+            "--rate", "10M", "--count", "200", "--both", "--device", device, "--json",
+        ];
+        let run = || run(&mut probe(responder.address(), &more));
+        pair.near.namespace.run(run).unwrap()
+    };
+    for point in points(&from(pair.near.device)) {
+        assert_sums(&point);
+        assert_eq!(number(&point, "lost"), 0, "{}", point["finding"]);
+    }
+    // There is no way from lo, and there is no eth77.
+    for (device, said) in [("lo", "cannot reach"), ("eth77", "the interface eth77")] {
+        let output = from(device);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains(said),
+            "{stderr}"
+        );
+    }
+    end(responder);
+}
+
+/// The far host's token bucket is in the way of what comes back alone.
+#[test]
+fn the_rate_of_the_way_back_is_found() {
+    let test = "probe::asked::the_rate_of_the_way_back_is_found";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !set_bucket(&pair.far, "30mbit") {
+        return;
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let more = [
+        "--size",
+        "1200",
+        "--lowest",
+        "10M",
+        "--highest",
+        "60M",
+        "--duration",
+        "500ms",
+        "--precision",
+        "5%",
+        "--confirm",
+        "1",
+        "--reverse",
+        "--json",
+    ];
+    let run = || run(&mut probe_of("capacity", responder.address(), &more));
+    let output = pair.near.namespace.run(run).unwrap();
+    end(responder);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // What the queue of the bucket holds helps a short test by a little.
+    let rate = result["rate"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
+    assert!(rate < 30e6 * 1.1, "{rate} {}", result["finding"]);
+    let trials = result["trials"].as_array().unwrap();
+    for trial in trials {
+        assert_eq!(trial["point"]["direction"], "back");
+    }
+    let fell_short = |trial: &&Value| trial["passed"] == false && trial["point"]["lost"] == 0;
+    match trials.iter().find(fell_short) {
+        Some(trial) => eprintln!("skipped in part: {}", trial["finding"]),
+        None => assert!(rate > 30e6 * 0.9, "{rate} {}", result["finding"]),
+    }
+}
+
+/// Trains that a large buffer holds and a small one does not (Spencer et al., figure 5-3).
+#[test]
+fn a_small_buffer_loses_what_a_large_one_holds() {
+    let test = "probe::asked::a_small_buffer_loses_what_a_large_one_holds";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let room = tempfile::tempdir().unwrap();
+    let [svg, json] = ["a.svg", "a.json"].map(|name| room.path().join(name));
+    let more = [
+        "--size",
+        "1400",
+        "--burst",
+        "40",
+        "--spacing",
+        "5ms",
+        "--count",
+        "8000",
+        "--buffer",
+        "4k,4M",
+        "--plot",
+        svg.to_str().unwrap(),
+        "--json",
+    ];
+    let run = || run(&mut probe(responder.address(), &more));
+    let output = pair.near.namespace.run(run).unwrap();
+    end(responder);
+    std::fs::write(&json, &output.stdout).unwrap();
+    let points = points(&output);
+    let [small, large] = points.as_slice() else {
+        panic!("{}", points.len());
+    };
+    for point in &points {
+        assert_sums(point);
+        let lost = number(point, "lost");
+        assert_eq!(number(point, "host_lost"), lost, "{}", brief(point));
+        assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
+    }
+    let granted = |point: &Value| number(&point["receiver"]["buffer"], "granted");
+    assert!(granted(small) < granted(large));
+    assert!(number(small, "lost") > 1000, "{}", brief(small));
+    assert_eq!(number(large, "lost"), 0, "{}", brief(large));
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("receive buffer asked") && drawn.contains("runs of loss"));
+    // In a table, they are two tests.
+    let table = evlbi().arg("report").arg(&json).arg("--json").output();
+    let table: Value = serde_json::from_slice(&table.unwrap().stdout).unwrap();
+    let columns = &table["columns"];
+    let of = |column: usize| columns[column].as_str().unwrap().to_owned();
+    assert_eq!(columns.as_array().unwrap().len(), 2, "{columns}");
+    assert!(
+        of(0).contains("bursts of 40") && of(0) != of(1),
+        "{columns}"
+    );
+}
+
+/// Figure 4 of Spencer et al., of a path that a token bucket fills.
+#[test]
+fn a_sweep_tells_its_regions() {
+    let test = "probe::asked::a_sweep_tells_its_regions";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    if !set_bucket(&pair.near, "20mbit") {
+        return;
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let room = tempfile::tempdir().unwrap();
+    let svg = room.path().join("a.svg");
+    let more = [
+        "--size",
+        "500,1400",
+        "--rate",
+        "10M,15M,25M,30M",
+        "--duration",
+        "600ms",
+        "--plot",
+        svg.to_str().unwrap(),
+        "--json",
+    ];
+    let run = || run(&mut probe(responder.address(), &more));
+    let output = pair.near.namespace.run(run).unwrap();
+    end(responder);
+    let points = points(&output);
+    for (point, expected) in points.iter().zip(["A", "A", "B", "B"].iter().cycle()) {
+        let of = |name: &str| point[name].as_f64().unwrap();
+        // A host with other things to do, which loses nothing, is the limit itself.
+        if of("rate_sent") < 0.98 * of("rate_asked") && number(point, "lost") == 0 {
+            eprintln!("skipped in part: {}", point["finding"]);
+        } else {
+            assert_eq!(point["region"], *expected, "{}", brief(point));
+        }
+    }
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = result["findings"].as_array().unwrap();
+    let is_full = |finding: &Value| finding.as_str().unwrap().contains("the path is full at");
+    assert!(said.iter().any(is_full), "{said:?}");
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("B: the path is full"));
+}
+
+/// Tests on a schedule, both ways, some of which lose.
+#[test]
+fn tests_every_now_and_then() {
+    let test = "probe::asked::tests_every_now_and_then";
+    let Some(pair) = pair_for_test(&exact_wire(), test) else {
+        return;
+    };
+    let rules = ["meta l4proto udp @th,64,32 0x45565044 numgen inc mod 10 0 counter drop"];
+    if !filter(&pair.far, &rules) {
+        return;
+    }
+    let bind = format!("{}:0", pair.far.v4);
+    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let room = tempfile::tempdir().unwrap();
+    let [file, svg] = ["w.sqlite", "w.svg"].map(|name| room.path().join(name));
+    let mut command = evlbi();
+    command
+        .arg("watch")
+        .arg(&file)
+        .arg(responder.address().to_string())
+        .args([
+            "--rate", "5M", "--both", "--every", "1500ms", "--test", "300ms",
+        ])
+        .args(["--for", "4s", "--loss-timeout", "200ms", "--json"])
+        .env("EVLBI_TOKEN", TOKEN);
+    let begun = std::time::Instant::now();
+    let output = pair.near.namespace.run(|| run(&mut command)).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    end(responder);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let windows = report["windows"].as_array().unwrap();
+    let of = |way: &str| -> Vec<&Value> {
+        let of = windows.iter().filter(|window| window["direction"] == way);
+        of.collect()
+    };
+    let [there, back] = ["there", "back"].map(of);
+    assert!(
+        there.len() >= 3 && there.len() == back.len(),
+        "{}",
+        windows.len()
+    );
+    let begins: Vec<f64> = there
+        .iter()
+        .map(|window| window["begin"].as_f64().unwrap())
+        .collect();
+    for pair in begins.windows(2) {
+        assert!((pair[1] - pair[0] - 1.5).abs() < 0.5, "{begins:?}");
+    }
+    for window in there {
+        let of = |name: &str| number(window, name);
+        assert_eq!(of("sent"), of("unique") + of("lost"));
+        assert_eq!(of("network_lost"), of("lost"));
+        // One in ten, wherever the rule's counter stood.
+        assert!(of("lost") == of("sent") / 10 || of("lost") == of("sent").div_ceil(10));
+    }
+    assert!(back.iter().all(|window| number(window, "lost") == 0));
+    let drawn = evlbi()
+        .arg("report")
+        .arg(&file)
+        .arg("--plot")
+        .arg(&svg)
+        .output();
+    assert!(drawn.unwrap().status.success());
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("jitter"));
+}

@@ -26,6 +26,10 @@ const DRAWN: u32 = 4;
 const AVERAGED: u32 = 2;
 /// Size of text that is not made smaller.
 const SMALLEST: u32 = 7;
+/// Width of the title of a panel with the legend, height of further rows of it, and room for a sample of each entry.
+const HEAD: i32 = 796;
+const LEGEND_ROW: u32 = 18;
+const SAMPLE: i32 = 42;
 /// Width of what is drawn in a panel, nearly.
 const COLUMNS: usize = 800;
 
@@ -146,6 +150,15 @@ fn try_draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Drawn<B> 
     area.present()
 }
 
+/// A name in the legend.
+struct Entry<'a> {
+    series: &'a Series,
+    colour: &'static RGBColor,
+    row: u32,
+    /// From its beginning to the end of the row.
+    from_right: i32,
+}
+
 /// Lengths are in units of the SVG.
 #[derive(Clone, Copy)]
 struct Pen {
@@ -193,8 +206,10 @@ impl Pen {
 
     fn panel<B: DrawingBackend>(self, panel: &Panel, area: &Area<'_, B>) -> Drawn<B> {
         let (x, y) = panel.scales(8, 5);
-        let (head, body) = area.split_vertically(self.long(26));
-        self.head(panel, &head)?;
+        let legend = self.legend(panel, area)?;
+        let rows = legend.last().map_or(0, |entry| entry.row);
+        let (head, body) = area.split_vertically(self.long(26 + LEGEND_ROW * rows));
+        self.head(panel, &legend, &head)?;
         let mut chart = ChartBuilder::on(&body)
             .margin_right(self.long(24))
             .margin_left(self.long(8))
@@ -246,27 +261,53 @@ impl Pen {
         Ok(())
     }
 
-    /// Title at the left, legend at the right, so that neither hides what is drawn.
-    fn head<B: DrawingBackend>(self, panel: &Panel, area: &Area<'_, B>) -> Drawn<B> {
-        let (left, bottom) = (80, 22);
-        let named: Vec<_> = coloured(panel)
-            .filter(|(series, _)| !series.name.is_empty())
-            .collect();
-        let mut right = WIDTH as i32 - 24;
-        for (series, colour) in named.into_iter().rev() {
-            right -= self.length(area, &series.name, 12)?;
-            self.write(area, &series.name, 12, (right, bottom), WIDTH as i32)?;
-            right -= 6;
-            self.sample(area, series.style, (right, bottom - 7), *colour)?;
-            right -= 36;
+    /// What is where in the legend: at the right of the title, and in as many rows below as it needs.
+    fn legend<'a, B: DrawingBackend>(
+        self,
+        panel: &'a Panel,
+        area: &Area<'_, B>,
+    ) -> Result<Vec<Entry<'a>>, DrawingAreaErrorKind<B::ErrorType>> {
+        let title = self.length(area, &panel.title, 14)?;
+        let mut entries: Vec<Entry<'_>> = Vec::new();
+        let (mut row, mut used) = (0, title);
+        for (series, colour) in coloured(panel).filter(|(series, _)| !series.name.is_empty()) {
+            let length = SAMPLE + self.length(area, &series.name, 12)?;
+            if used + length > HEAD && (row == 0 || used > 0) {
+                (row, used) = (row + 1, 0);
+            }
+            used += length;
+            // All of the row before it make room.
+            let in_row = entries.iter_mut().rev();
+            for entry in in_row.take_while(|entry| entry.row == row) {
+                entry.from_right += length;
+            }
+            entries.push(Entry {
+                series,
+                colour,
+                row,
+                from_right: length,
+            });
         }
-        self.write(
-            area,
-            &panel.title,
-            14,
-            (left, bottom),
-            (right - left).max(1),
-        )
+        Ok(entries)
+    }
+
+    /// Title at the left, legend at the right, so that neither hides what is drawn.
+    fn head<B: DrawingBackend>(
+        self,
+        panel: &Panel,
+        legend: &[Entry<'_>],
+        area: &Area<'_, B>,
+    ) -> Drawn<B> {
+        let (left, bottom) = (WIDTH as i32 - 24 - HEAD, 22);
+        for entry in legend {
+            let bottom = bottom + (LEGEND_ROW * entry.row) as i32;
+            let x = left + HEAD - entry.from_right + SAMPLE;
+            let most = entry.from_right - SAMPLE;
+            self.write(area, &entry.series.name, 12, (x, bottom), most)?;
+            let sample = (x - 6, bottom - 7);
+            self.sample(area, entry.series.style, sample, *entry.colour)?;
+        }
+        self.write(area, &panel.title, 14, (left, bottom), HEAD)
     }
 
     /// As the series is drawn, ending at a place.

@@ -6,6 +6,7 @@ use super::point::Point;
 use super::region::Region;
 use super::udp::ProbeUdp;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
+use crate::units::show_rate;
 
 /// Points whose times between arrivals are drawn.
 pub const MOST_HISTOGRAMS: usize = 7;
@@ -29,12 +30,14 @@ pub fn figure(result: &ProbeUdp) -> Figure {
                 100.0 * point.loss
             }),
         );
-        panels.push(sweep.panel(
-            points,
-            "of this, lost in the hosts",
-            Axis::new("loss (%)", Unit::Bare),
-            |point| 100.0 * point.host_lost as f64 / point.sent.max(1) as f64,
-        ));
+        if points.iter().any(|point| point.host_lost > 0) {
+            panels.push(sweep.panel(
+                points,
+                "of this, lost in the hosts",
+                Axis::new("loss (%)", Unit::Bare),
+                |point| 100.0 * point.host_lost as f64 / point.sent.max(1) as f64,
+            ));
+        }
     }
     panels.push(histogram(
         points,
@@ -190,7 +193,8 @@ impl Sweep {
     }
 }
 
-/// How often which values were, of no more points than can be told apart; what is on the axis is a value times its factor.
+/// How often which values were, of no more points than can be told apart, from the first to the last; what is on the axis is
+/// a value times its factor.
 fn histogram(
     points: &[Point],
     title: &str,
@@ -200,9 +204,16 @@ fn histogram(
     let with = points
         .iter()
         .filter_map(|point| Some((point, bins(point)?)));
-    let with = with.filter(|(_, bins)| !bins.is_empty());
-    let series = with.take(MOST_HISTOGRAMS).map(|(point, bins)| Series {
-        name: format!("{} B {}", point.size, point.direction.name()),
+    let with: Vec<_> = with.filter(|(_, bins)| !bins.is_empty()).collect();
+    let shown = with.len().min(MOST_HISTOGRAMS);
+    let some = (0..shown).map(|at| with[at * (with.len() - 1) / (shown - 1).max(1)]);
+    let series = some.map(|(point, bins)| Series {
+        name: format!(
+            "{} B {}, {}",
+            point.size,
+            point.direction.name(),
+            point.rate_asked.map_or("max".to_owned(), show_rate)
+        ),
         points: bins
             .iter()
             .map(|(value, count)| (*value as f64 * factor, *count as f64))

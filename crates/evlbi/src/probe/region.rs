@@ -80,10 +80,12 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
     let mut sizes: Vec<usize> = seen.iter().map(|point| point.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let ceilings: Vec<(usize, f64)> = sizes
-        .iter()
-        .filter_map(|size| Some((*size, ceiling(seen, *size)?)))
-        .collect();
+    let of_sizes = |rate: fn(&[Seen], usize) -> Option<f64>| -> Vec<(usize, f64)> {
+        let rates = sizes.iter().map(|size| Some((*size, rate(seen, *size)?)));
+        rates.flatten().collect()
+    };
+    let (tops, ceilings) = (of_sizes(top), of_sizes(ceiling));
+    let differ = tops.len() > 1 && shared(&tops).is_none();
     let shared = shared(&ceilings);
     let region = |point: &Seen| {
         if point.is_reached() {
@@ -96,9 +98,8 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
         let is_full = shared.is_some_and(is_at)
             || is_lost_on_the_way && own.is_some_and(|(_, ceiling)| is_at(*ceiling));
         // A sender that falls short may be held back by its card: only other sizes tell.
-        let is_slow = point.sent < point.asked_or_all() * REACHED
-            && ceilings.len() > 1
-            && !is_lost_on_the_way;
+        let is_short = point.sent < point.asked_or_all() * REACHED && !is_lost_on_the_way;
+        let is_slow = is_short && (differ || shared.is_some());
         if is_full {
             Some(Region::B)
         } else {
@@ -108,14 +109,22 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
     seen.iter().map(region).collect()
 }
 
-/// The rate of datagrams of this size that does not grow, however much more is asked for.
+/// Points of datagrams of this size of which not all came as they were asked for.
+fn short(seen: &[Seen], size: usize) -> impl Iterator<Item = &Seen> {
+    let of_size = seen.iter().filter(move |point| point.size == size);
+    of_size.filter(|point| !point.is_reached())
+}
+
+/// The highest rate of these.
+fn top(seen: &[Seen], size: usize) -> Option<f64> {
+    let rates = short(seen, size).map(|point| point.received);
+    rates.max_by(f64::total_cmp)
+}
+
+/// The same, where it does not grow, however much more is asked for.
 fn ceiling(seen: &[Seen], size: usize) -> Option<f64> {
-    let short = || {
-        seen.iter()
-            .filter(|point| point.size == size && !point.is_reached())
-    };
-    let top = short().map(|point| point.received).fold(0.0, f64::max);
-    let asked = short()
+    let top = top(seen, size)?;
+    let asked = short(seen, size)
         .filter(|point| point.received >= top * (1.0 - ALIKE))
         .map(Seen::asked_or_all);
     let (least, most) = asked.fold((f64::INFINITY, 0.0f64), |(least, most), asked| {
@@ -192,6 +201,11 @@ mod tests {
         });
         assert!(!regions(&seen).contains(&Some(Region::B)));
         assert_eq!(regions(&seen)[0], Some(Region::C));
+        // Neither where it costs now more, now less.
+        let noisy = sweep(&[64, 512, 1472], |size, spacing| {
+            held_back(size, spacing, 20e-6 + spacing * 0.2)
+        });
+        assert_eq!(regions(&noisy)[..20], [Some(Region::C); 20]);
     }
 
     /// What is lost on the way tells a full line of one size alone, and what is held back alone tells nothing.

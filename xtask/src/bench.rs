@@ -137,6 +137,43 @@ const RATES: [f64; 18] = [
     60.0,
 ];
 
+/// A search by halves for the highest of some rates that goes through.
+struct Search {
+    rates: Vec<f64>,
+    /// Rates below do go through.
+    good: usize,
+    /// From here on they do not.
+    bad: usize,
+}
+
+impl Search {
+    fn among(rates: Vec<f64>) -> Search {
+        let (good, bad) = (0, rates.len());
+        Search { rates, good, bad }
+    }
+
+    fn is_over(&self) -> bool {
+        self.good >= self.bad
+    }
+
+    fn middle(&self) -> usize {
+        usize::midpoint(self.good, self.bad).min(self.rates.len() - 1)
+    }
+
+    /// To try next.
+    fn rate(&self) -> f64 {
+        self.rates[self.middle()]
+    }
+
+    /// Whether it went through.
+    fn told(&mut self, is_good: bool) {
+        match is_good {
+            true => self.good = self.good.max(self.middle() + 1),
+            false => self.bad = self.bad.min(self.middle()),
+        }
+    }
+}
+
 fn against_iperf3(
     stage: &Stage,
     args: &NetArgs,
@@ -149,11 +186,9 @@ fn against_iperf3(
     let mut apart: f64 = 0.0;
     let mut first_loss = None;
     let mut highest: f64 = 0.0;
-    // Rates below the first do go through; those from the second on do not.
-    let (mut good, mut bad) = (0, RATES.len());
-    while good < bad || theirs.len() < args.runs {
-        let middle = usize::midpoint(good, bad).min(RATES.len() - 1);
-        let rate = RATES[middle];
+    let mut search = Search::among(RATES.to_vec());
+    while !search.is_over() || theirs.len() < args.runs {
+        let rate = search.rate();
         let mut runs = Vec::new();
         for _ in 0..args.runs {
             if theirs.len() < args.runs {
@@ -181,11 +216,7 @@ fn against_iperf3(
             let worst = runs.iter().find(|run| !whole(run));
             first_loss = worst.map(|run| (rate, run.received, run.lost_share()));
         }
-        if clean && received > 0.98 * rate {
-            good = good.max(middle + 1);
-        } else {
-            bad = bad.min(middle);
-        }
+        search.told(clean && received > 0.98 * rate);
     }
     let theirs = median(&mut theirs);
     // iperf3 counts all of the UDP payload, so the sequence number is counted here too.

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::stage::{self, Carried, EVLBI, Stage, children_cpu, iperf3, wait_for_listener};
-use super::{RATES, STANDARD, Scene, median, pacing, play, verdict};
+use super::{RATES, STANDARD, Scene, Search, median, pacing, play, verdict};
 
 const PAYLOAD: usize = 1472;
 const PORT: u16 = 8620;
@@ -35,7 +35,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     play(&scenes, args.only.as_deref(), String::new, &stage, args)
 }
 
-/// A program and what its run at a rate carried.
+/// What a run at a rate in Gbit/s and for so many seconds carried.
 type Run = fn(&Stage, f64, u32) -> Result<Carried>;
 
 /// The highest rate that goes through without loss in most runs, of each program, and what a gigabyte costs there.
@@ -54,28 +54,40 @@ fn rate(stage: &Stage, args: &ProbeArgs) -> Result<()> {
         ("iperf", iperf),
         ("nuttcp", nuttcp),
     ];
-    let mut found: Vec<Option<Highest>> = Vec::new();
-    println!("  {:<24} {:>12} {:>10}", "", "Gbit/s", "CPU s/GB");
-    for (name, run) in programs {
-        match highest(stage, args, run) {
-            Ok(highest) => {
-                println!("  {name:<24} {:>12.2} {:>10.2}", highest.rate, highest.cpu);
-                found.push(Some(highest));
-            }
-            Err(error) => {
-                println!("  skipped: {name}: {error:#}");
-                found.push(None);
-            }
+    let mut all = programs.map(|(name, run)| Program {
+        name,
+        run,
+        search: Search::among([0.2, 0.5, 1.0].into_iter().chain(RATES).collect()),
+        runs: Vec::new(),
+        best: Carried::default(),
+        failed: None,
+    });
+    // In turns, so that another program's minute on a shared machine is one of all.
+    while all.iter().any(|program| !program.is_over()) {
+        for program in &mut all {
+            program.turn(stage, args);
         }
     }
-    if let [Some(trains), Some(single), Some(theirs), ..] = found.as_slice() {
-        for (name, mine, aim) in [
-            ("in trains", trains, 10.0),
-            ("packet by packet", single, 1.3),
-        ] {
-            let ratio = mine.rate / theirs.rate;
+    println!("  {:<24} {:>12} {:>10}", "", "Gbit/s", "CPU s/GB");
+    for Program {
+        name, best, failed, ..
+    } in &all
+    {
+        match failed {
+            None => println!(
+                "  {name:<24} {:>12.2} {:>10.2}",
+                best.received, best.cpu_per_gb
+            ),
+            Some(error) => println!("  skipped: {name}: {error:#}"),
+        }
+    }
+    let [trains, single, theirs, ..] = &all;
+    for (mine, aim) in [(trains, 10.0), (single, 1.3)] {
+        if mine.failed.is_none() && theirs.failed.is_none() {
+            let ratio = mine.best.received / theirs.best.received;
             println!(
-                "  {name} over iperf3: {ratio:.2}   aim {aim}: {}",
+                "  {} over iperf3: {ratio:.2}   aim {aim}: {}",
+                mine.name,
                 verdict(ratio >= aim)
             );
         }
@@ -83,27 +95,41 @@ fn rate(stage: &Stage, args: &ProbeArgs) -> Result<()> {
     Ok(())
 }
 
-/// What was received at the highest rate without loss, and its price.
-#[derive(Clone, Copy)]
-struct Highest {
-    rate: f64,
-    cpu: f64,
+/// A program whose highest rate is looked for.
+struct Program {
+    name: &'static str,
+    run: Run,
+    search: Search,
+    /// At the rate that is being tried.
+    runs: Vec<Carried>,
+    /// The medians at the highest rate without loss.
+    best: Carried,
+    failed: Option<anyhow::Error>,
 }
 
-fn highest(stage: &Stage, args: &ProbeArgs, run: Run) -> Result<Highest> {
-    let lower = [0.2, 0.5, 1.0];
-    let rates: Vec<f64> = lower.into_iter().chain(RATES).collect();
-    let (mut good, mut bad) = (0, rates.len());
-    let mut best = Highest {
-        rate: 0.0,
-        cpu: 0.0,
-    };
-    while good < bad {
-        let middle = usize::midpoint(good, bad).min(rates.len() - 1);
-        let mut runs = Vec::new();
-        for _ in 0..args.runs {
-            runs.push(run(stage, rates[middle], args.seconds)?);
+impl Program {
+    fn is_over(&self) -> bool {
+        self.failed.is_some() || self.search.is_over()
+    }
+
+    /// One run.
+    fn turn(&mut self, stage: &Stage, args: &ProbeArgs) {
+        if self.is_over() {
+            return;
         }
+        match (self.run)(stage, self.search.rate(), args.seconds) {
+            Ok(run) => self.runs.push(run),
+            Err(error) => self.failed = Some(error),
+        }
+        if self.runs.len() == args.runs {
+            self.judge();
+        }
+    }
+
+    /// What the runs at a rate say of it.
+    fn judge(&mut self) {
+        let runs = std::mem::take(&mut self.runs);
+        let rate = self.search.rate();
         let clean: Vec<&Carried> = runs
             .iter()
             .filter(|run| run.lost == 0 && run.expected > 0)
@@ -118,24 +144,20 @@ fn highest(stage: &Stage, args: &ProbeArgs, run: Run) -> Result<Highest> {
             0.0
         };
         eprintln!(
-            "    {} Gbit/s asked: {} of {} runs without loss, {received:.2} came",
-            rates[middle],
+            "    {}, {rate} Gbit/s asked: {} of {} runs without loss, {received:.2} came",
+            self.name,
             clean.len(),
             runs.len()
         );
-        if received > best.rate {
-            best = Highest {
-                rate: received,
-                cpu: middle_of(|run| run.cpu_per_gb),
+        if received > self.best.received {
+            self.best = Carried {
+                received,
+                cpu_per_gb: middle_of(|run| run.cpu_per_gb),
+                ..Carried::default()
             };
         }
-        if is_clean && received > 0.97 * rates[middle] {
-            good = middle + 1;
-        } else {
-            bad = middle;
-        }
+        self.search.told(is_clean && received > 0.97 * rate);
     }
-    Ok(best)
 }
 
 fn respond(stage: &Stage) -> Result<Child> {

@@ -25,6 +25,7 @@ pub struct Wire {
 }
 
 /// What a run carried.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Carried {
     /// Data received, Gbit/s.
     pub received: f64,

@@ -16,4 +16,5 @@ pub mod pudp;
 pub mod rate;
 pub mod reorder;
 pub mod shed;
+pub mod tcp;
 pub mod time;

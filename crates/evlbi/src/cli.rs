@@ -1,6 +1,7 @@
 //! The command line: one grammar for all commands.
 
 mod path;
+mod plan;
 mod probe;
 
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use evlbi_core::shed::{Policy, Replace};
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
+pub use self::plan::{Carrier, Link, PlanCommand, PlanLinkArgs, PlanMulticastArgs, PlanTcpArgs};
 pub use self::probe::{
     LatencyFormat, OneWay, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs,
     ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
@@ -64,6 +66,9 @@ pub enum Command {
     /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
     #[command(subcommand, after_help = path::HELP)]
     Path(PathCommand),
+    /// What can be known before anything is sent: what TCP needs, what fits a link, what multicast saves
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// Test a path to a host with `evlbi respond`
     #[command(subcommand)]
     Probe(ProbeCommand),

@@ -11,6 +11,7 @@ mod loss_curve;
 mod numbering;
 mod output;
 mod path;
+mod plan;
 mod plot;
 mod probe;
 mod progress;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
         Command::Path(command) => path::run(&command),
+        Command::Plan(command) => plan::run(&command),
         Command::Probe(command) => probe::run(&command),
         Command::Respond(args) => respond::run(&args),
         Command::Watch(args) => watch::run(&args),

@@ -3,6 +3,7 @@
 mod correlate;
 mod drop;
 mod inspect;
+mod plan;
 mod sky;
 
 use std::fs;

@@ -1,0 +1,103 @@
+//! H-TCP: the window grows the faster, the longer ago the last loss was (Leith and Shorten 2004).
+
+use super::{Acked, CongestionControl, Moment, SMALLEST};
+use crate::time::Nanos;
+
+/// Reno's increase for so many seconds after a loss (Delta_L).
+const RENO: f64 = 1.0;
+/// What a loss leaves: the ratio of the shortest to the longest round trip, between these.
+const LEAST: f64 = 0.5;
+const MOST: f64 = 0.8;
+/// The round trip for which the increase is not scaled, and how far it is.
+const UNSCALED: f64 = 0.1;
+const SCALES: (f64, f64) = (0.5, 10.0);
+/// Throughput that differs by more since the loss before tells that others came or went: half is left then.
+const OTHERS: f64 = 0.2;
+/// Shorter round trips tell nothing of queues.
+const SHORT: Nanos = Nanos(10_000_000);
+/// A round trip that is longer than the longest known by more than so much is none.
+const OUTLIER: Nanos = Nanos(20_000_000);
+
+#[derive(Debug, Default)]
+pub struct HTcp {
+    lost: Option<Nanos>,
+    longest: Nanos,
+    beta: Option<f64>,
+    /// Whether the ratio of round trips may be used: not at the first loss.
+    adapts: bool,
+    throughput: Throughput,
+}
+
+/// Segments per second, of each round trip through a low-pass filter.
+#[derive(Debug, Default)]
+struct Throughput {
+    begun: Option<Nanos>,
+    segments: f64,
+    now: f64,
+    /// The largest since the last loss, and before it.
+    most: f64,
+    before: f64,
+}
+
+impl HTcp {
+    fn beta(&self) -> f64 {
+        self.beta.unwrap_or(LEAST)
+    }
+
+    /// Segments for each round trip: 2 (1 - beta) f(Delta), Leith and Shorten 2004, section 2.
+    fn increase(&self, moment: &Moment) -> f64 {
+        let since = moment.now.since(self.lost.unwrap_or_default());
+        let late = (since.as_secs_f64() - RENO).max(0.0);
+        let mut factor = 1.0 + 10.0 * late + 0.25 * late * late;
+        let shortest = moment.shortest.as_secs_f64();
+        if shortest > 0.0 {
+            // Flows of all round trips have the same share (section 4).
+            factor /= (UNSCALED / shortest).clamp(SCALES.0, SCALES.1);
+        }
+        (2.0 * factor * (1.0 - self.beta())).max(1.0)
+    }
+}
+
+impl CongestionControl for HTcp {
+    fn measure(&mut self, moment: &Moment, acked: Acked) {
+        let known = self.longest.max(moment.shortest);
+        if moment.round_trip > known && moment.round_trip <= known.plus(OUTLIER) {
+            self.longest = moment.round_trip;
+        }
+        let throughput = &mut self.throughput;
+        throughput.segments += acked.segments;
+        let length = moment
+            .now
+            .since(*throughput.begun.get_or_insert(moment.now));
+        if length >= moment.shortest.max(Nanos(1)) {
+            let rate = throughput.segments / length.as_secs_f64();
+            throughput.now = match throughput.now {
+                0.0 => rate,
+                now => (3.0 * now + rate) / 4.0,
+            };
+            throughput.most = throughput.most.max(throughput.now);
+            (throughput.segments, throughput.begun) = (0.0, Some(moment.now));
+        }
+    }
+
+    fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
+        self.increase(moment) * acked.counted / moment.window
+    }
+
+    fn reduce(&mut self, moment: &Moment) -> f64 {
+        let throughput = &mut self.throughput;
+        let has_changed = (throughput.most - throughput.before).abs() > OTHERS * throughput.before;
+        throughput.before = throughput.most;
+        throughput.most = throughput.now;
+        let ratio = moment.shortest.0 as f64 / self.longest.max(Nanos(1)).0 as f64;
+        let is_known = self.adapts && moment.shortest > SHORT && self.longest.0 > 0;
+        self.beta = Some(match is_known && !has_changed {
+            true => ratio.clamp(LEAST, MOST),
+            false => LEAST,
+        });
+        self.adapts = !has_changed;
+        self.lost = Some(moment.now);
+        self.longest = moment.shortest;
+        (moment.window * self.beta()).max(SMALLEST)
+    }
+}

@@ -1,0 +1,47 @@
+//! Westwood+: Reno, which after a loss goes on with what the path carried (Grieco and Mascolo 2004).
+
+use super::{Acked, CongestionControl, Moment, SMALLEST, reno};
+use crate::time::Nanos;
+
+/// A sample of what the path carries takes a round trip, and no less.
+const SHORTEST: Nanos = Nanos(50_000_000);
+
+#[derive(Debug, Default)]
+pub struct Westwood {
+    begun: Option<Nanos>,
+    segments: f64,
+    /// Segments per second, through one low-pass filter and another.
+    once: f64,
+    twice: f64,
+}
+
+impl CongestionControl for Westwood {
+    fn measure(&mut self, moment: &Moment, acked: Acked) {
+        self.segments += acked.segments;
+        let length = moment.now.since(*self.begun.get_or_insert(moment.now));
+        if length < moment.round_trip.max(SHORTEST) {
+            return;
+        }
+        let rate = self.segments / length.as_secs_f64();
+        if self.twice == 0.0 {
+            (self.once, self.twice) = (rate, rate);
+        } else {
+            self.once = (7.0 * self.once + rate) / 8.0;
+            self.twice = (7.0 * self.twice + self.once) / 8.0;
+        }
+        (self.segments, self.begun) = (0.0, Some(moment.now));
+    }
+
+    fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
+        reno::grow(moment, acked)
+    }
+
+    fn reduce(&mut self, moment: &Moment) -> f64 {
+        reno::reduce(moment)
+    }
+
+    /// Bandwidth times the shortest round trip (Grieco and Mascolo 2004, section 2).
+    fn recovered(&mut self, moment: &Moment) -> Option<f64> {
+        Some((self.twice * moment.shortest.as_secs_f64()).max(SMALLEST))
+    }
+}

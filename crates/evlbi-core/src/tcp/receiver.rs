@@ -1,0 +1,166 @@
+//! The receiving end of a connection: what has come, and what it says of it.
+
+use std::collections::BTreeMap;
+
+use crate::time::Nanos;
+
+/// An acknowledgement waits for the next segment no longer than this (RFC 1122, section 4.2.3.2; as Linux does).
+const DELAY: Nanos = Nanos(40_000_000);
+/// Blocks of an acknowledgement beside a time stamp (RFC 2018, section 3).
+const BLOCKS: usize = 3;
+
+/// An acknowledgement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ack {
+    /// Everything before has come.
+    pub next: u64,
+    /// Segments behind it that have, from the first to before the last; the newest first (RFC 2018).
+    pub blocks: [Option<(u64, u64)>; BLOCKS],
+    /// When the segment left that it answers (RFC 7323).
+    pub echo: Nanos,
+}
+
+/// What has come.
+#[derive(Debug)]
+pub struct Receiver {
+    next: u64,
+    /// Behind a gap: first to end.
+    blocks: BTreeMap<u64, u64>,
+    /// Segments for each acknowledgement, where nothing is missing.
+    per_ack: u32,
+    /// Of these, come already; when the first of them left, and until when they wait.
+    waiting: u32,
+    echo: Nanos,
+    until: Option<Nanos>,
+}
+
+impl Receiver {
+    pub fn new(per_ack: u32) -> Receiver {
+        Receiver {
+            next: 0,
+            blocks: BTreeMap::new(),
+            per_ack: per_ack.max(1),
+            waiting: 0,
+            echo: Nanos::default(),
+            until: None,
+        }
+    }
+
+    /// Everything before has come.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A segment comes, which left at a time: what it is answered with, if it is at once.
+    pub fn take(&mut self, segment: u64, left: Nanos, now: Nanos) -> Option<Ack> {
+        let was_missing = !self.blocks.is_empty();
+        if self.waiting == 0 {
+            self.echo = left;
+        }
+        if segment == self.next {
+            self.next += 1;
+            if let Some(end) = self.blocks.remove(&self.next) {
+                self.next = end;
+            }
+        } else if segment > self.next {
+            self.keep(segment);
+        }
+        self.waiting += 1;
+        // What fills a gap or lies behind one, or came twice, is told at once (RFC 5681, section 4.2).
+        let is_urgent = was_missing || !self.blocks.is_empty() || segment + 1 < self.next;
+        if is_urgent {
+            self.echo = left;
+        }
+        if is_urgent || self.waiting >= self.per_ack {
+            return Some(self.ack(Some(segment)));
+        }
+        self.until.get_or_insert(now.plus(DELAY));
+        None
+    }
+
+    /// When it answers what waits.
+    pub fn until(&self) -> Option<Nanos> {
+        self.until
+    }
+
+    /// Answers what waits.
+    pub fn ack(&mut self, newest: Option<u64>) -> Ack {
+        self.waiting = 0;
+        self.until = None;
+        let mut ack = Ack {
+            next: self.next,
+            echo: self.echo,
+            ..Ack::default()
+        };
+        let newest = newest.and_then(|segment| {
+            let (first, end) = self.blocks.range(..=segment).next_back()?;
+            (segment < *end).then_some((*first, *end))
+        });
+        let others = self.blocks.iter().map(|(first, end)| (*first, *end));
+        let others = others.rev().filter(|block| Some(*block) != newest);
+        for (place, block) in ack.blocks.iter_mut().zip(newest.into_iter().chain(others)) {
+            *place = Some(block);
+        }
+        ack
+    }
+
+    /// A segment behind a gap.
+    fn keep(&mut self, segment: u64) {
+        let before = self.blocks.range(..=segment).next_back();
+        let before = before.map(|(first, end)| (*first, *end));
+        let (first, mut end) = match before {
+            Some((_, end)) if segment < end => return,
+            Some((first, end)) if segment == end => (first, segment + 1),
+            _ => (segment, segment + 1),
+        };
+        if let Some(further) = self.blocks.remove(&end) {
+            end = further;
+        }
+        self.blocks.insert(first, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(receiver: &mut Receiver, segments: &[u64]) -> Vec<Ack> {
+        let all = segments.iter();
+        all.filter_map(|segment| receiver.take(*segment, Nanos(*segment), Nanos(1000)))
+            .collect()
+    }
+
+    #[test]
+    fn each_second_segment_is_answered() {
+        let mut receiver = Receiver::new(2);
+        let acks = take(&mut receiver, &[0, 1, 2, 3, 4]);
+        let nexts: Vec<(u64, u64)> = acks.iter().map(|ack| (ack.next, ack.echo.0)).collect();
+        assert_eq!(nexts, [(2, 0), (4, 2)]);
+        assert_eq!(receiver.until(), Some(Nanos(1000).plus(DELAY)));
+        assert_eq!(receiver.ack(None).next, 5);
+        assert_eq!(receiver.until(), None);
+    }
+
+    #[test]
+    fn what_lies_behind_a_gap_is_told() {
+        let mut receiver = Receiver::new(2);
+        let acks = take(&mut receiver, &[0, 2, 3, 6, 5, 2, 1, 4]);
+        let told = acks.iter();
+        let told: Vec<_> = told
+            .map(|ack| (ack.next, ack.blocks[0], ack.blocks[1]))
+            .collect();
+        let gap = Some((2, 4));
+        assert_eq!(
+            told,
+            [
+                (1, Some((2, 3)), None),
+                (1, gap, None),
+                (1, Some((6, 7)), gap),
+                (1, Some((5, 7)), gap),
+                (1, gap, Some((5, 7))),
+                (4, Some((5, 7)), None),
+                (7, None, None),
+            ]
+        );
+    }
+}

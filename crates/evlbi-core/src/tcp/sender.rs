@@ -1,0 +1,455 @@
+//! The sending end of a connection: which segments are under way, which are lost, and how many may be under way.
+
+use std::collections::VecDeque;
+
+use super::law::{Acked, CongestionControl, Moment};
+use super::receiver::Ack;
+use crate::time::Nanos;
+
+/// Segments that have come behind a gap of which no acknowledgement is waited for any more (RFC 6675, DupThresh).
+const BEHIND: u64 = 3;
+/// Segments under way at the beginning (RFC 6928).
+const FIRST_WINDOW: f64 = 10.0;
+/// Bounds of the time after which a segment is sent again (RFC 6298, the lower one as Linux has it).
+const SHORTEST_TIMEOUT: Nanos = Nanos(200_000_000);
+const LONGEST_TIMEOUT: Nanos = Nanos(120_000_000_000);
+
+/// What is counted when a window grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// Segments that are acknowledged (RFC 3465; Linux since 4.0).
+    Segments,
+    /// Acknowledgements, as Linux did before.
+    Acks,
+}
+
+/// What is known of a segment that is not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    UnderWay,
+    /// It has come, behind a gap.
+    Come,
+    Lost,
+    Again,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Open,
+    /// Until everything that was under way is acknowledged, with proportional rate reduction (RFC 6937).
+    Recovery {
+        point: u64,
+        before: f64,
+        delivered: f64,
+        out: f64,
+    },
+    /// After a timeout, likewise.
+    Timeout {
+        point: u64,
+    },
+}
+
+/// Times of round trips (RFC 6298).
+#[derive(Clone, Copy, Debug, Default)]
+struct RoundTrips {
+    latest: Nanos,
+    shortest: Nanos,
+    smoothed: f64,
+    variation: f64,
+}
+
+impl RoundTrips {
+    fn add(&mut self, time: Nanos) {
+        let sample = time.0 as f64;
+        if self.latest == Nanos::default() {
+            (self.shortest, self.smoothed, self.variation) = (time, sample, sample / 2.0);
+        } else {
+            self.shortest = self.shortest.min(time);
+            self.variation += ((self.smoothed - sample).abs() - self.variation) / 4.0;
+            self.smoothed += (sample - self.smoothed) / 8.0;
+        }
+        self.latest = time;
+    }
+
+    fn timeout(&self) -> Nanos {
+        if self.latest == Nanos::default() {
+            return Nanos::SECOND;
+        }
+        // The variation has a lower bound of its own in Linux, so that even times do not make a short timeout.
+        let variation = (4.0 * self.variation).max(SHORTEST_TIMEOUT.0 as f64);
+        Nanos((self.smoothed + variation) as u64).min(LONGEST_TIMEOUT)
+    }
+}
+
+/// The sending end.
+pub struct Sender {
+    law: Box<dyn CongestionControl>,
+    counting: Counting,
+    window: f64,
+    threshold: f64,
+    state: State,
+    /// Not acknowledged yet, and not sent yet.
+    first: u64,
+    next: u64,
+    /// Of the segments between.
+    marks: VecDeque<Mark>,
+    /// Of these: come, and lost without having been sent again.
+    come: u64,
+    lost: u64,
+    /// The highest that has come behind a gap, and below which none is taken for under way.
+    highest: u64,
+    judged: u64,
+    /// The lowest that may be lost.
+    lowest_lost: u64,
+    /// Sent again, in the order of time.
+    again: VecDeque<(u64, Nanos)>,
+    round_trips: RoundTrips,
+    timeout_at: Option<Nanos>,
+    backoff: u32,
+    usage: Usage,
+    /// Segments sent again so far.
+    pub sent_again: u64,
+}
+
+/// How much of the window is used (RFC 7661 and RFC 2861, as Linux has them): one that is not does not grow, and shrinks
+/// after a while.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    /// Whether the window was the limit in this round trip, which ends with a segment.
+    is_limited: bool,
+    most: u64,
+    until: u64,
+    /// Since when it is not, and how much was used since.
+    since: Nanos,
+    used: u64,
+}
+
+impl Sender {
+    /// At the beginning of slow start; or in the middle of a flow that has found its window.
+    pub fn new(law: Box<dyn CongestionControl>, counting: Counting, window: Option<f64>) -> Sender {
+        Sender {
+            law,
+            counting,
+            window: window.unwrap_or(FIRST_WINDOW),
+            threshold: window.unwrap_or(f64::INFINITY),
+            state: State::Open,
+            first: 0,
+            next: 0,
+            marks: VecDeque::new(),
+            come: 0,
+            lost: 0,
+            highest: 0,
+            judged: 0,
+            lowest_lost: 0,
+            again: VecDeque::new(),
+            round_trips: RoundTrips::default(),
+            timeout_at: None,
+            backoff: 0,
+            usage: Usage::default(),
+            sent_again: 0,
+        }
+    }
+
+    pub fn window(&self) -> f64 {
+        self.window
+    }
+
+    pub fn threshold(&self) -> f64 {
+        self.threshold
+    }
+
+    /// All before are acknowledged.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub fn smoothed_round_trip(&self) -> Nanos {
+        Nanos(self.round_trips.smoothed as u64)
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    pub fn timeout_at(&self) -> Option<Nanos> {
+        self.timeout_at
+    }
+
+    /// Segments under way (RFC 6675, pipe).
+    pub fn in_flight(&self) -> u64 {
+        self.next - self.first - self.come - self.lost
+    }
+
+    /// The segment that may leave now, of those before `available`; none while the window is full or there is none.
+    pub fn send(&mut self, available: u64, now: Nanos) -> Option<u64> {
+        let has_room = self.in_flight() < (self.window.max(1.0) as u64);
+        let segment = match self.lost > 0 {
+            _ if !has_room => None,
+            true => self.send_again(now),
+            false if self.next < available => {
+                self.marks.push_back(Mark::UnderWay);
+                self.next += 1;
+                Some(self.next - 1)
+            }
+            false => None,
+        };
+        if segment.is_some() {
+            if let State::Recovery { out, .. } = &mut self.state {
+                *out += 1.0;
+            }
+            self.timeout_at
+                .get_or_insert(now.plus(self.round_trips.timeout()));
+        }
+        segment
+    }
+
+    fn send_again(&mut self, now: Nanos) -> Option<u64> {
+        let from = self.lowest_lost.max(self.first);
+        let behind = self.marks.iter().skip((from - self.first) as usize);
+        let place = behind.clone().position(|mark| *mark == Mark::Lost)?;
+        let segment = from + place as u64;
+        self.marks[(segment - self.first) as usize] = Mark::Again;
+        self.lost -= 1;
+        self.lowest_lost = segment + 1;
+        self.again.push_back((segment, now));
+        self.sent_again += 1;
+        Some(segment)
+    }
+
+    /// Nothing more can leave now: was the window the limit?
+    pub fn has_sent(&mut self, now: Nanos) {
+        let is_limited = self.in_flight() >= (self.window as u64);
+        let out = self.next - self.first;
+        let usage = &mut self.usage;
+        if self.first >= usage.until || is_limited || !usage.is_limited && out > usage.most {
+            (usage.is_limited, usage.most, usage.until) = (is_limited, out, self.next);
+        }
+        if self.is_limited() {
+            (self.usage.since, self.usage.used) = (now, 0);
+            return;
+        }
+        self.usage.used = self.usage.used.max(out);
+        let unused = now.since(self.usage.since);
+        if unused >= self.round_trips.timeout() && self.is_open() {
+            // RFC 2861, section 3: halfway down to what is used.
+            let used = (self.usage.used as f64).max(FIRST_WINDOW);
+            if used < self.window {
+                self.threshold = self.threshold.max(self.window * 0.75);
+                self.window = (self.window + used) / 2.0;
+            }
+            (self.usage.since, self.usage.used) = (now, 0);
+        }
+    }
+
+    fn is_limited(&self) -> bool {
+        match self.window < self.threshold {
+            // In slow start the window may grow to twice what is used.
+            true => self.window < 2.0 * self.usage.most as f64,
+            false => self.usage.is_limited,
+        }
+    }
+
+    fn moment(&self, now: Nanos) -> Moment {
+        Moment {
+            now,
+            window: self.window,
+            round_trip: self.round_trips.latest,
+            shortest: self.round_trips.shortest,
+        }
+    }
+
+    /// An acknowledgement comes.
+    pub fn acknowledged(&mut self, ack: &Ack, now: Nanos) {
+        let advanced = ack.next.saturating_sub(self.first);
+        let newly = self.acknowledge(ack.next) + self.note_blocks(ack);
+        if newly > 0 {
+            self.round_trips.add(now.since(ack.echo));
+        }
+        self.judge(ack.echo);
+        let acked = Acked {
+            segments: newly as f64,
+            acks: 1.0,
+            counted: match self.counting {
+                Counting::Segments => newly as f64,
+                Counting::Acks => 1.0,
+            },
+        };
+        if newly > 0 {
+            let moment = self.moment(now);
+            self.law.measure(&moment, acked);
+        }
+        if advanced > 0 {
+            self.backoff = 0;
+            self.timeout_at =
+                (self.first < self.next).then(|| now.plus(self.round_trips.timeout()));
+        }
+        let point = match self.state {
+            State::Open => None,
+            State::Recovery { point, .. } | State::Timeout { point } => Some(point),
+        };
+        if point.is_some_and(|point| self.first >= point) {
+            let is_recovery = matches!(self.state, State::Recovery { .. });
+            self.state = State::Open;
+            if is_recovery {
+                self.window = self.threshold;
+                let moment = self.moment(now);
+                if let Some(window) = self.law.recovered(&moment) {
+                    (self.window, self.threshold) = (window, window);
+                }
+            }
+        }
+        if self.lost > 0 && self.state == State::Open {
+            let before = self.window;
+            let moment = self.moment(now);
+            self.threshold = self.law.reduce(&moment);
+            self.state = State::Recovery {
+                point: self.next,
+                before,
+                delivered: 0.0,
+                out: 0.0,
+            };
+        }
+        match self.state {
+            State::Recovery { .. } => self.reduce(newly as f64, advanced > 0),
+            _ if newly > 0 && self.is_limited() => self.grow(acked, now),
+            _ => {}
+        }
+    }
+
+    /// Proportional rate reduction (RFC 6937, section 3): as much leaves for what is delivered as the reduction leaves.
+    fn reduce(&mut self, newly: f64, has_advanced: bool) {
+        let (flight, threshold) = (self.in_flight() as f64, self.threshold);
+        let State::Recovery {
+            before,
+            delivered,
+            out,
+            ..
+        } = &mut self.state
+        else {
+            return;
+        };
+        if newly <= 0.0 {
+            return;
+        }
+        *delivered += newly;
+        let mut count = if flight > threshold {
+            (*delivered * threshold / *before).ceil() - *out
+        } else {
+            // Slow start back up to the threshold (PRR-SSRB).
+            let most = (*delivered - *out).max(newly) + f64::from(u8::from(has_advanced));
+            most.min(threshold - flight)
+        };
+        if *out == 0.0 {
+            count = count.max(1.0);
+        }
+        self.window = flight + count.max(0.0);
+    }
+
+    fn grow(&mut self, acked: Acked, now: Nanos) {
+        let mut rest = acked;
+        if self.window < self.threshold {
+            let taken = acked.counted.min(self.threshold - self.window);
+            self.window += taken;
+            rest.counted -= taken;
+        }
+        if rest.counted > 0.0 {
+            let moment = self.moment(now);
+            self.window += self.law.grow(&moment, rest);
+        }
+    }
+
+    /// Everything before is acknowledged: how many that were not known to have come.
+    fn acknowledge(&mut self, next: u64) -> u64 {
+        let mut newly = 0;
+        while self.first < next.min(self.next) {
+            match self.marks.pop_front() {
+                Some(Mark::Come) => self.come -= 1,
+                Some(Mark::Lost) => {
+                    self.lost -= 1;
+                    newly += 1;
+                }
+                _ => newly += 1,
+            }
+            self.first += 1;
+        }
+        newly
+    }
+
+    /// What has come behind gaps: how many that were not known to have.
+    fn note_blocks(&mut self, ack: &Ack) -> u64 {
+        let mut newly = 0;
+        for (first, end) in ack.blocks.into_iter().flatten() {
+            let (first, end) = (first.max(self.first), end.min(self.next));
+            // What has come behind all else is new; else something within has.
+            let new = if end > self.highest {
+                self.highest.max(first)
+            } else {
+                first
+            };
+            for segment in new..end {
+                let mark = &mut self.marks[(segment - self.first) as usize];
+                match std::mem::replace(mark, Mark::Come) {
+                    Mark::Come => continue,
+                    Mark::Lost => self.lost -= 1,
+                    Mark::UnderWay | Mark::Again => {}
+                }
+                self.come += 1;
+                newly += 1;
+            }
+            self.highest = self.highest.max(end);
+        }
+        newly
+    }
+
+    /// What is lost: segments with enough behind them that have come, and those sent again before something that has come
+    /// (RFC 8985, with a quarter of the shortest round trip for reordering).
+    fn judge(&mut self, echo: Nanos) {
+        let end = self.highest.saturating_sub(BEHIND).min(self.next);
+        self.judged = self.judged.max(self.first);
+        while self.judged < end {
+            let mark = &mut self.marks[(self.judged - self.first) as usize];
+            if *mark == Mark::UnderWay {
+                *mark = Mark::Lost;
+                self.lost += 1;
+                self.lowest_lost = self.lowest_lost.min(self.judged);
+            }
+            self.judged += 1;
+        }
+        let reordering = Nanos(self.round_trips.shortest.0 / 4);
+        while let Some((segment, left)) = self.again.front().copied() {
+            if echo <= left.plus(reordering) && segment >= self.first {
+                break;
+            }
+            self.again.pop_front();
+            let place = segment.checked_sub(self.first);
+            let mark = place.and_then(|place| self.marks.get_mut(place as usize));
+            if let Some(mark) = mark.filter(|mark| **mark == Mark::Again) {
+                *mark = Mark::Lost;
+                self.lost += 1;
+                self.lowest_lost = self.lowest_lost.min(segment);
+            }
+        }
+    }
+
+    /// Nothing came for too long: everything that has not come is lost, and it begins anew (RFC 5681, section 3.1).
+    pub fn timed_out(&mut self, now: Nanos) {
+        let moment = self.moment(now);
+        if !matches!(self.state, State::Timeout { .. }) {
+            self.threshold = self.law.reduce(&moment);
+        }
+        self.window = 1.0;
+        self.state = State::Timeout { point: self.next };
+        for mark in &mut self.marks {
+            if *mark != Mark::Come && *mark != Mark::Lost {
+                *mark = Mark::Lost;
+                self.lost += 1;
+            }
+        }
+        self.lowest_lost = self.first;
+        self.judged = self.next;
+        self.again.clear();
+        self.backoff = (self.backoff + 1).min(6);
+        let timeout = Nanos(self.round_trips.timeout().0 << self.backoff);
+        self.timeout_at = Some(now.plus(timeout.min(LONGEST_TIMEOUT)));
+    }
+}

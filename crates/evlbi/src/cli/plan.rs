@@ -1,0 +1,146 @@
+//! The command line of `evlbi plan`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use evlbi_core::rate::BitRate;
+use evlbi_core::tcp::Algorithm;
+
+use crate::units;
+
+pub const TCP_HELP: &str = "\
+What one lost segment costs a flow of constant bit rate: until the window is as before (recovery), how much is late at
+most, until messages are timely again (drain), what the sender must hold, and which part of the segments may be lost.
+Reno's by its equations, the others' by the steps of their laws.
+
+Examples:
+  evlbi plan tcp --rate 512M --rtt 15ms
+  evlbi plan tcp --rate 512M --rtt 95ms --algorithm htcp --link 1G --buffer 64MiB
+  evlbi plan tcp --rate 512M --rtt 15ms --acks 2           (kernels that count acknowledgements: Linux before 4.0)
+  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (every law, packet by packet)";
+
+pub const LINK_HELP: &str = "\
+Examples:
+  evlbi plan link --rate 1024M --link 1G                   (how much must be left out: `send --shed fit:1G`)
+  evlbi plan link --rate 8.192G --link wanphy --size 8032";
+
+#[derive(Subcommand)]
+pub enum PlanCommand {
+    /// What a constant bit rate needs of TCP: windows, buffers, times, losses
+    #[command(after_help = TCP_HELP)]
+    Tcp(PlanTcpArgs),
+    /// Streams into a correlator with and without multicast
+    Multicast(PlanMulticastArgs),
+    /// What fits a link, and how much must be left out of what does not
+    #[command(after_help = LINK_HELP)]
+    Link(PlanLinkArgs),
+}
+
+#[derive(Args)]
+pub struct PlanTcpArgs {
+    /// Bits of payload per second
+    #[arg(long, value_name = "RATE")]
+    pub rate: BitRate,
+    /// Round trip; several with --compare
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', required = true, value_parser = units::duration)]
+    pub rtt: Vec<Duration>,
+    /// Payload of a segment in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1448, value_parser = clap::value_parser!(u32).range(1..=65_483))]
+    pub mss: u32,
+    /// Only these laws of congestion control: reno, bic, cubic, htcp, highspeed, scalable, westwood
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub algorithm: Vec<Algorithm>,
+    /// Segments for each step of the window: 1 where the kernel counts segments (Linux since 4.0), 2 where it counts
+    /// delayed acknowledgements
+    #[arg(long, value_name = "B", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub acks: u32,
+    /// Bytes that the sender can hold
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub buffer: Option<u64>,
+    /// Rate of the narrowest link on the wire; without one it is wide enough
+    #[arg(long, value_name = "RATE")]
+    pub link: Option<BitRate>,
+    /// Part of the segments that is lost
+    #[arg(long, value_name = "FRACTION", value_parser = units::fraction)]
+    pub loss: Option<f64>,
+    /// Simulate one loss of each law, packet by packet
+    #[arg(long)]
+    pub compare: bool,
+    /// Draw what --compare finds here: .svg, .png or .html; `-` draws it on the terminal
+    #[arg(long, value_name = "FILE", requires = "compare")]
+    pub plot: Vec<PathBuf>,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PlanMulticastArgs {
+    /// Most stations
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub stations: u32,
+    /// Bits per second of each station
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<BitRate>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PlanLinkArgs {
+    /// Bits of data per second
+    #[arg(long, value_name = "RATE")]
+    pub rate: BitRate,
+    /// Rate of the Ethernet, or wanphy
+    #[arg(long, value_name = "RATE")]
+    pub link: Link,
+    /// Data in each packet in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1464, value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    pub size: u32,
+    /// What carries it
+    #[arg(long, value_enum, default_value_t = Carrier::Udp)]
+    pub carrier: Carrier,
+    /// Over IPv6
+    #[arg(long)]
+    pub v6: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Carrier {
+    /// VTP, as jive5ab's udps: UDP with a sequence number of 8 bytes
+    Udp,
+    /// UDP without a sequence number
+    Pudp,
+    /// TCP with time stamps
+    Tcp,
+}
+
+/// What a link is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Link {
+    Ethernet(BitRate),
+    WanPhy,
+}
+
+impl FromStr for Link {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Link, String> {
+        match text {
+            "wanphy" => Ok(Link::WanPhy),
+            rate => rate
+                .parse()
+                .map(Link::Ethernet)
+                .map_err(|error| format!("{error}; a link is a rate, as 1G, or wanphy")),
+        }
+    }
+}

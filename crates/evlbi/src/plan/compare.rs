@@ -1,0 +1,274 @@
+//! One loss of each law, packet by packet: the EXPReS report's figure 2.6 and what it says of buffers and times.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use evlbi_core::path::{Law, Loss, Shape};
+use evlbi_core::rate::BitRate;
+use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Outcome, Scene};
+use evlbi_core::time::Nanos;
+use serde::Serialize;
+
+use super::columns;
+use super::tcp::{algorithms, flow, megabytes};
+use crate::cli::PlanTcpArgs;
+use crate::output;
+use crate::plot::{Axis, Figure, Panel, Series, Unit};
+use crate::probe::{check_plots, draw};
+use crate::progress::Progress;
+use crate::units::{show_rate, show_seconds};
+
+/// The loss comes when the flow has settled.
+const LOST_AT: Nanos = Nanos(1_000_000_000);
+/// A flow is simulated for longer than it should take to be timely again by this factor, and by so many seconds.
+const LONGER: f64 = 1.5;
+const BESIDES: f64 = 5.0;
+/// Points of a curve.
+const POINTS: u64 = 2000;
+/// The rate of the path where none is given, as the report's.
+const LINK: u64 = 1_000_000_000;
+/// Bytes on the wire of each packet beside those of Ethernet's header: check sequence, preamble, gap.
+const WIRE: u32 = 24;
+/// Bytes that wait before the path: the host's own card does not drop.
+const QUEUE: u64 = 1 << 40;
+/// Of IP and TCP with time stamps, and of Ethernet.
+const HEADERS: u32 = 52;
+const LINK_HEADER: u32 = 14;
+
+/// Times in seconds, data in bytes.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    schema: &'static str,
+    rate: u64,
+    mss: u32,
+    acks: u32,
+    link: u64,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    rtt_s: f64,
+    algorithm: &'static str,
+    /// Until the window was as before the loss.
+    recovery_s: Option<f64>,
+    /// Most that was late.
+    delayed_bytes: u64,
+    /// Until messages were timely again.
+    timely_s: Option<f64>,
+    /// Most that the sender held.
+    held_bytes: u64,
+    sent_again: u64,
+    shed: u64,
+    /// What the law's equations or steps say of recovery and delayed data.
+    expected_recovery_s: f64,
+    expected_delayed_bytes: f64,
+    /// Message number after the loss, and its one-way delay in seconds.
+    #[serde(skip)]
+    curve: Vec<(f64, f64)>,
+}
+
+pub fn run(args: &PlanTcpArgs) -> Result<()> {
+    check_plots(&args.plot, args.force)?;
+    let link = args.link.map_or(LINK, BitRate::get);
+    let mut jobs: Vec<(Cbr, Algorithm)> = Vec::new();
+    for round_trip in &args.rtt {
+        let flow = flow(args, *round_trip, Some(link))?;
+        jobs.extend(algorithms(args).iter().map(|algorithm| (flow, *algorithm)));
+    }
+    let rows = simulate(args, link, &jobs);
+    let comparison = Comparison {
+        schema: "evlbi.plan.compare/1",
+        rate: args.rate.get(),
+        mss: args.mss,
+        acks: args.acks,
+        link,
+        rows,
+    };
+    for plot in &args.plot {
+        draw(&figure(&comparison), &text(&comparison), &comparison, plot)?;
+    }
+    output::print(args.json, &comparison, text)
+}
+
+/// All of them, a few at a time.
+fn simulate(args: &PlanTcpArgs, link: u64, jobs: &[(Cbr, Algorithm)]) -> Vec<Row> {
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(vec![None; jobs.len()]);
+    let progress = Mutex::new((Progress::new(Some(jobs.len() as u64)), 0));
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers.min(jobs.len()) {
+            scope.spawn(|| {
+                while let Some((flow, algorithm)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let place = jobs.iter().position(|job| job == &(*flow, *algorithm));
+                    let row = row(args, link, flow, *algorithm);
+                    if let (Some(place), Ok(mut rows)) = (place, rows.lock()) {
+                        rows[place] = Some(row);
+                    }
+                    if let Ok(mut progress) = progress.lock() {
+                        progress.1 += 1;
+                        let done = progress.1;
+                        let line = format!("{algorithm} at {}", show_seconds(flow.round_trip));
+                        progress.0.show(done, &line);
+                    }
+                }
+            });
+        }
+    });
+    if let Ok(progress) = progress.into_inner() {
+        progress.0.finish();
+    }
+    let rows = rows.into_inner().unwrap_or_default();
+    rows.into_iter().flatten().collect()
+}
+
+fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
+    let needs = flow.needs(algorithm);
+    let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + BESIDES;
+    let length = LOST_AT.plus(nanos(after));
+    let scene = scene(args, link, flow, algorithm, length);
+    let mut curve = Vec::new();
+    let mut first = None;
+    let outcome = scene.run(|sample| {
+        if sample.at >= LOST_AT {
+            let first = *first.get_or_insert(sample.message);
+            let place = (sample.message - first) as f64;
+            curve.push((place, sample.delay.as_secs_f64()));
+        }
+    });
+    let Outcome {
+        reduced_at,
+        regained_at,
+        timely_from,
+        delayed,
+        held,
+        sent_again,
+        shed,
+        ..
+    } = outcome;
+    let since = |at: Option<Nanos>| Some(at?.since(reduced_at?).as_secs_f64());
+    // What came after is timely.
+    if let Some(timely) = timely_from {
+        let part = timely.since(LOST_AT).as_secs_f64() / length.since(LOST_AT).as_secs_f64();
+        curve.truncate((curve.len() as f64 * (part * 1.1).min(1.0)) as usize + 1);
+    }
+    Row {
+        rtt_s: flow.round_trip,
+        algorithm: algorithm.name(),
+        recovery_s: since(regained_at),
+        delayed_bytes: delayed,
+        timely_s: since(timely_from),
+        held_bytes: held,
+        sent_again,
+        shed,
+        expected_recovery_s: needs.recovery,
+        expected_delayed_bytes: needs.delayed,
+        curve,
+    }
+}
+
+fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length: Nanos) -> Scene {
+    let delay = || Law::Delay {
+        delay: nanos(flow.round_trip / 2.0),
+        jitter: Nanos::default(),
+        shape: Shape::Normal,
+        reorders: false,
+    };
+    let rate = |bits: u64| BitRate::new(bits).unwrap_or(args.rate);
+    // A packet takes the path some time, too, for which the window must last.
+    let wire = f64::from(args.mss + HEADERS + LINK_HEADER + WIRE) * 8.0 / link as f64;
+    let needed = flow.rate / 8.0 * (flow.round_trip + wire) / flow.segment;
+    Scene {
+        rate: args.rate,
+        segment: args.mss,
+        algorithm,
+        counting: match args.acks {
+            1 => Counting::Segments,
+            _ => Counting::Acks,
+        },
+        per_ack: args.acks.max(2),
+        buffer: args.buffer.unwrap_or(u64::MAX),
+        full: Full::Block,
+        window: Some(needed.ceil() + f64::from(args.acks.max(2))),
+        there: vec![
+            Law::Rate {
+                rate: rate(link),
+                buffer: QUEUE,
+                overhead: WIRE,
+                mark: None,
+            },
+            delay(),
+            Law::Loss(Loss::At([LOST_AT].into())),
+        ],
+        back: vec![delay()],
+        seed: 1,
+        length,
+        every: Nanos(length.0 / POINTS),
+    }
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos((seconds * 1e9) as u64)
+}
+
+fn text(comparison: &Comparison) -> String {
+    let heads = [
+        "",
+        "RTT",
+        "recovery",
+        "(law)",
+        "delayed",
+        "(law)",
+        "timely after",
+        "held",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let seconds = |time: Option<f64>| time.map_or("never".into(), |time| format!("{time:.2} s"));
+    for row in &comparison.rows {
+        rows.push(vec![
+            row.algorithm.to_owned(),
+            show_seconds(row.rtt_s),
+            seconds(row.recovery_s),
+            seconds(Some(row.expected_recovery_s)),
+            megabytes(row.delayed_bytes as f64),
+            megabytes(row.expected_delayed_bytes),
+            seconds(row.timely_s),
+            megabytes(row.held_bytes as f64),
+        ]);
+    }
+    format!(
+        "one segment lost of {} on a link of {}, packet by packet; (law): by its equations or steps\n{}",
+        show_rate(comparison.rate as f64),
+        show_rate(comparison.link as f64),
+        columns(&rows)
+    )
+}
+
+fn figure(comparison: &Comparison) -> Figure {
+    let mut round_trips: Vec<f64> = comparison.rows.iter().map(|row| row.rtt_s).collect();
+    round_trips.dedup();
+    let panels = round_trips.into_iter().map(|round_trip| {
+        let of = comparison.rows.iter().filter(|row| row.rtt_s == round_trip);
+        Panel {
+            title: format!("one-way delay at {}", show_seconds(round_trip)),
+            x: Axis {
+                log: true,
+                ..Axis::new("message after the loss", Unit::Bare)
+            },
+            y: Axis::new("delay", Unit::Si("s")),
+            series: of
+                .map(|row| Series {
+                    name: row.algorithm.to_owned(),
+                    points: row.curve.clone(),
+                    ..Series::default()
+                })
+                .collect(),
+        }
+    });
+    Figure {
+        title: format!("One loss of {} over TCP", show_rate(comparison.rate as f64)),
+        panels: panels.collect(),
+    }
+}

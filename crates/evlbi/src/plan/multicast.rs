@@ -1,0 +1,91 @@
+//! Streams into a correlator whose baselines are computed on nodes of their own (EXPReS report, section 6.2).
+
+use anyhow::Result;
+use evlbi_core::rate::BitRate;
+use serde::Serialize;
+
+use super::columns;
+use crate::cli::PlanMulticastArgs;
+use crate::output;
+use crate::units::show_rate;
+
+#[derive(Debug, Serialize)]
+struct MulticastPlan {
+    schema: &'static str,
+    /// Bits per second of each station.
+    rate: Option<u64>,
+    rows: Vec<Row>,
+}
+
+/// Streams over the link to the correlator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Row {
+    stations: u64,
+    /// n (n - 1) / 2; the report's table has n (n - 1) in this column, and 71 for 9 stations.
+    baselines: u64,
+    /// Two streams for each baseline: n (n - 1).
+    unicast: u64,
+    /// One for each station.
+    multicast: u64,
+    saved: u64,
+}
+
+impl Row {
+    fn of(stations: u64) -> Row {
+        let unicast = stations * (stations - 1);
+        Row {
+            stations,
+            baselines: unicast / 2,
+            unicast,
+            multicast: stations,
+            saved: unicast - stations,
+        }
+    }
+}
+
+pub fn run(args: &PlanMulticastArgs) -> Result<()> {
+    let plan = MulticastPlan {
+        schema: "evlbi.plan.multicast/1",
+        rate: args.rate.map(BitRate::get),
+        rows: (2..=u64::from(args.stations)).map(Row::of).collect(),
+    };
+    output::print(args.json, &plan, text)
+}
+
+fn text(plan: &MulticastPlan) -> String {
+    let heads = ["stations", "baselines", "unicast", "multicast", "saved"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for row in &plan.rows {
+        let streams = |count: u64| match plan.rate {
+            Some(rate) => format!("{count} ({})", show_rate(count as f64 * rate as f64)),
+            None => count.to_string(),
+        };
+        rows.push(vec![
+            row.stations.to_string(),
+            row.baselines.to_string(),
+            streams(row.unicast),
+            streams(row.multicast),
+            streams(row.saved),
+        ]);
+    }
+    format!(
+        "streams into the correlator, a node for each baseline\n{}",
+        columns(&rows)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of section 6.2, with its misprints mended.
+    #[test]
+    fn the_table_of_the_report() {
+        let rows: Vec<Row> = (2..=12).map(Row::of).collect();
+        let unicast: Vec<u64> = rows.iter().map(|row| row.unicast).collect();
+        assert_eq!(unicast, [2, 6, 12, 20, 30, 42, 56, 72, 90, 110, 132]);
+        let saved: Vec<u64> = rows.iter().map(|row| row.saved).collect();
+        assert_eq!(saved, [0, 3, 8, 15, 24, 35, 48, 63, 80, 99, 120]);
+        assert_eq!((rows[2].baselines, rows[10].baselines), (6, 66));
+    }
+}

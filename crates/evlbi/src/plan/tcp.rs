@@ -1,0 +1,226 @@
+//! What a constant bit rate needs of TCP.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use evlbi_core::packetise::Family;
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::wire_bytes;
+use evlbi_core::tcp::{Algorithm, Cbr, Needs};
+use serde::Serialize;
+
+use super::columns;
+use crate::cli::PlanTcpArgs;
+use crate::output;
+use crate::units::{show_rate, show_seconds};
+
+/// Bytes of TCP's header with time stamps beyond UDP's.
+const BEYOND_UDP: usize = 24;
+
+/// Data in bytes, times in seconds, rates in bits per second.
+#[derive(Debug, Serialize)]
+pub struct TcpPlan {
+    pub schema: &'static str,
+    pub rate: u64,
+    pub rtt_s: f64,
+    pub mss: u32,
+    /// Segments for each step of the window (b).
+    pub acks: u32,
+    /// Payload that the link carries; none where it is wide enough.
+    pub link_payload: Option<f64>,
+    /// Bandwidth-delay product.
+    pub bdp_bytes: f64,
+    /// The same in segments.
+    pub window: f64,
+    /// What the only law asked for needs.
+    #[serde(flatten)]
+    pub only: Option<OfLaw>,
+    /// What each needs, where several are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub laws: Vec<OfLaw>,
+}
+
+/// One law.
+#[derive(Clone, Debug, Serialize)]
+pub struct OfLaw {
+    pub algorithm: &'static str,
+    /// Where the figures come from.
+    pub by: &'static str,
+    pub recovery_s: f64,
+    pub delayed_bytes: f64,
+    /// None where messages are never timely again.
+    pub drain_s: Option<f64>,
+    pub buffer_bytes: f64,
+    /// None where the law does not slow down for a loss.
+    pub max_loss: Option<f64>,
+    /// Whether --buffer holds what is late.
+    pub buffer_suffices: Option<bool>,
+    /// Whether the rate survives --loss.
+    pub rate_survives: Option<bool>,
+}
+
+/// What was asked for.
+pub fn flow(args: &PlanTcpArgs, round_trip: Duration, link: Option<u64>) -> Result<Cbr> {
+    let rate = args.rate.get() as f64;
+    let round_trip = round_trip.as_secs_f64();
+    if round_trip <= 0.0 {
+        bail!("--rtt 0 is no path; give the round trip, as 15ms");
+    }
+    let wire = wire_bytes(args.mss as usize + BEYOND_UDP, Family::V4);
+    let payload = |link: u64| link as f64 * f64::from(args.mss) / wire as f64;
+    if let Some(link) = link.filter(|link| payload(*link) < rate) {
+        bail!(
+            "{} of payload do not fit a --link of {}: in segments of {} bytes it carries {}",
+            show_rate(rate),
+            show_rate(link as f64),
+            args.mss,
+            show_rate(payload(link))
+        );
+    }
+    Ok(Cbr {
+        rate,
+        round_trip,
+        segment: f64::from(args.mss),
+        per_step: f64::from(args.acks),
+        link: link.map_or(f64::INFINITY, payload),
+    })
+}
+
+/// The laws asked for, or all.
+pub fn algorithms(args: &PlanTcpArgs) -> &[Algorithm] {
+    match args.algorithm.as_slice() {
+        [] => &Algorithm::ALL,
+        some => some,
+    }
+}
+
+pub fn run(args: &PlanTcpArgs) -> Result<()> {
+    let [round_trip] = args.rtt.as_slice() else {
+        bail!("give one --rtt, or --compare them");
+    };
+    let flow = flow(args, *round_trip, args.link.map(BitRate::get))?;
+    let mut laws: Vec<OfLaw> = algorithms(args)
+        .iter()
+        .map(|algorithm| of_law(args, &flow, *algorithm))
+        .collect();
+    let only = (laws.len() == 1).then(|| laws.remove(0));
+    let plan = TcpPlan {
+        schema: "evlbi.plan.tcp/1",
+        rate: args.rate.get(),
+        rtt_s: flow.round_trip,
+        mss: args.mss,
+        acks: args.acks,
+        link_payload: flow.link.is_finite().then_some(flow.link),
+        bdp_bytes: flow.rate / 8.0 * flow.round_trip,
+        window: flow.window(),
+        only,
+        laws,
+    };
+    output::print(args.json, &plan, |plan| text(plan, args))
+}
+
+fn of_law(args: &PlanTcpArgs, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
+    let Needs {
+        recovery,
+        delayed,
+        drain,
+        buffer,
+        max_loss,
+        ..
+    } = flow.needs(algorithm);
+    OfLaw {
+        algorithm: algorithm.name(),
+        by: match algorithm {
+            Algorithm::Reno => {
+                "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2) (Mathis et al. 1997)"
+            }
+            _ => "steps of the law, a round trip at a time",
+        },
+        recovery_s: recovery,
+        delayed_bytes: delayed,
+        drain_s: drain,
+        buffer_bytes: buffer,
+        max_loss,
+        buffer_suffices: args.buffer.map(|there| there as f64 >= buffer),
+        rate_survives: args
+            .loss
+            .map(|loss| max_loss.is_none_or(|most| loss <= most)),
+    }
+}
+
+fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
+    let mut lines = vec![format!(
+        "{} over {}: {} under way, {:.0} segments of {} bytes; the window steps by {} segment{} acknowledged",
+        show_rate(plan.rate as f64),
+        show_seconds(plan.rtt_s),
+        megabytes(plan.bdp_bytes),
+        plan.window,
+        plan.mss,
+        plan.acks,
+        if plan.acks == 1 { "" } else { "s" },
+    )];
+    let heads = [
+        "",
+        "recovery",
+        "delayed",
+        "timely after",
+        "buffer",
+        "loss at most",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let laws = || plan.only.iter().chain(&plan.laws);
+    for law in laws() {
+        rows.push(vec![
+            law.algorithm.to_owned(),
+            format!("{:.2} s", law.recovery_s),
+            megabytes(law.delayed_bytes),
+            law.drain_s
+                .map_or("never".into(), |time| format!("{time:.2} s")),
+            megabytes(law.buffer_bytes),
+            law.max_loss
+                .map_or("any".into(), |loss| format!("{loss:.2e}")),
+        ]);
+    }
+    lines.push(columns(&rows));
+    let named = |pick: fn(&OfLaw) -> Option<bool>, wanted: bool| -> Vec<&str> {
+        let some = laws().filter(|law| pick(law) == Some(wanted));
+        some.map(|law| law.algorithm).collect()
+    };
+    if let Some(buffer) = args.buffer {
+        let too_small = named(|law| law.buffer_suffices, false);
+        lines.push(match too_small.is_empty() {
+            true => format!("{} hold what is late", megabytes(buffer as f64)),
+            false => format!(
+                "{} are too few for {}: the source blocks, or must shed",
+                megabytes(buffer as f64),
+                too_small.join(", ")
+            ),
+        });
+    }
+    if let Some(loss) = args.loss {
+        let too_much = named(|law| law.rate_survives, false);
+        lines.push(match too_much.is_empty() {
+            true => format!("the rate survives a loss of {loss:.2e}"),
+            false => format!(
+                "a loss of {loss:.2e} is too much for {}",
+                too_much.join(", ")
+            ),
+        });
+    }
+    if laws().any(|law| law.algorithm == "reno") {
+        lines.push(
+            "reno by its equations, with b = --acks: t_r = b C RTT^2 / (2 MSS), delayed = C t_r / 4, p = 3 / (2 b W^2)"
+                .to_owned(),
+        );
+    }
+    lines.join("\n")
+}
+
+/// Millions of bytes.
+pub fn megabytes(bytes: f64) -> String {
+    match bytes {
+        small if small < 1e6 => format!("{:.1} kB", small * 1e-3),
+        middle if middle < 1e9 => format!("{:.2} MB", middle * 1e-6),
+        large => format!("{:.3} GB", large * 1e-9),
+    }
+}

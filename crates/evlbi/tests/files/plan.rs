@@ -1,0 +1,107 @@
+//! `evlbi plan`: figures that the papers give.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn plan(args: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evlbi"));
+    command.arg("plan").args(args.split_whitespace());
+    command.output().unwrap()
+}
+
+fn json(args: &str) -> Value {
+    let output = plan(&format!("{args} --json"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[track_caller]
+fn near(result: &Value, name: &str, expected: f64, tolerance: f64) {
+    let found = result[name].as_f64().unwrap();
+    let ratio = found / expected;
+    assert!(
+        (ratio - 1.0).abs() <= tolerance,
+        "{name} {found}, expected {expected}"
+    );
+}
+
+/// The EXPReS report's 512 Mbit/s over 15 ms, and its law of loss.
+#[test]
+fn tcp_needs_what_the_report_says() {
+    let plan = json("tcp --rate 512M --rtt 15ms --mss 1448 --algorithm reno --acks 2");
+    near(&plan, "recovery_s", 9.945, 0.001);
+    near(&plan, "drain_s", 19.89, 0.001);
+    near(&plan, "delayed_bytes", 159.1e6, 0.001);
+    near(&plan, "bdp_bytes", 960e3, 1e-9);
+    near(&plan, "buffer_bytes", 160.1e6, 0.001);
+    near(&plan, "max_loss", 1.706e-6, 0.001);
+    let all = json("tcp --rate 512M --rtt 95ms --buffer 250MB --loss 1e-7");
+    let laws = all["laws"].as_array().unwrap();
+    assert_eq!(laws.len(), 7);
+    // Every other law needs less than 250 MB where Reno needs 3.2 GB.
+    for law in laws {
+        let is_reno = law["algorithm"] == "reno";
+        assert_eq!(law["buffer_suffices"], !is_reno, "{law}");
+        assert_eq!(law["rate_survives"], !is_reno, "{law}");
+    }
+}
+
+/// The same packet by packet.
+#[test]
+fn each_packet_says_the_same() {
+    let room = tempfile::tempdir().unwrap();
+    let svg = room.path().join("delay.svg");
+    let all = json(&format!(
+        "tcp --rate 256M --rtt 10ms --acks 2 --algorithm reno,scalable --compare --plot {}",
+        svg.display()
+    ));
+    let rows = all["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        for (found, expected) in [
+            ("recovery_s", "expected_recovery_s"),
+            ("delayed_bytes", "expected_delayed_bytes"),
+        ] {
+            near(row, found, row[expected].as_f64().unwrap(), 0.1);
+        }
+        assert_eq!(row["sent_again"], 1);
+    }
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("one-way delay at 10.0000 ms"));
+}
+
+#[test]
+fn what_fits_a_link() {
+    let plan = json("link --rate 1024M --link 1G");
+    near(&plan, "shed", 1.0 - 1464.0 / 1538.0 / 1.024, 1e-9);
+    let plan = json("link --rate 8.192G --link wanphy --size 8032");
+    near(&plan, "payload", 9.58464e9, 1e-12);
+    near(&plan, "ethernet", 9.2942e9, 1e-5);
+    assert_eq!(plan["shed"], 0.0);
+    let plan = json("multicast --stations 12");
+    let last = &plan["rows"][10];
+    assert_eq!(
+        (&last["unicast"], &last["baselines"]),
+        (&132.into(), &66.into())
+    );
+}
+
+#[test]
+fn what_cannot_be_planned_is_said() {
+    for (args, said) in [
+        ("tcp --rate 512M --rtt 0ms", "--rtt"),
+        ("tcp --rate 2G --rtt 15ms --link 1G", "--link"),
+        ("tcp --rate 512M --rtt 15ms,27ms", "--compare"),
+        ("tcp --rate 512M --rtt 15ms --algorithm fast", "westwood"),
+        ("link --rate 1G --link sonet", "wanphy"),
+    ] {
+        let output = plan(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains(said),
+            "{args}: {stderr}"
+        );
+    }
+}

@@ -83,7 +83,7 @@ fn rate(stage: &Stage, args: &ProbeArgs) -> Result<()> {
     }
     let [trains, single, theirs, ..] = &all;
     for (mine, aim) in [(trains, 10.0), (single, 1.3)] {
-        if mine.failed.is_none() && theirs.failed.is_none() {
+        if mine.failed.is_none() && theirs.best.received > 0.0 {
             let ratio = mine.best.received / theirs.best.received;
             println!(
                 "  {} over iperf3: {ratio:.2}   aim {aim}: {}",
@@ -121,7 +121,7 @@ impl Program {
             Ok(run) => self.runs.push(run),
             Err(error) => self.failed = Some(error),
         }
-        if self.runs.len() == args.runs {
+        if self.runs.len() >= args.runs {
             self.judge();
         }
     }

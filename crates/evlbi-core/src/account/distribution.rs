@@ -16,9 +16,9 @@ const MOST_BINS: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Distribution {
     moments: Moments,
-    /// Of the negative values without their sign, and of the others.
-    below: Quantiles<u64>,
-    above: Quantiles<u64>,
+    /// Of the negative values without their sign, and of the others, as soon as there are some.
+    below: Option<Quantiles<u64>>,
+    above: Option<Quantiles<u64>>,
     bins: Option<Bins>,
 }
 
@@ -81,8 +81,8 @@ impl Distribution {
     pub fn new(width: Option<u64>) -> Distribution {
         Distribution {
             moments: Moments::default(),
-            below: quantiles(),
-            above: quantiles(),
+            below: None,
+            above: None,
             bins: width.map(|width| Bins {
                 width: width.max(1),
                 counts: Histogram::new(MOST_BINS),
@@ -99,6 +99,7 @@ impl Distribution {
         } else {
             &mut self.above
         };
+        let side = side.get_or_insert_with(quantiles);
         // It grows, and can hold all that there is.
         if side.record(value.unsigned_abs()).is_err() {
             side.saturating_record(value.unsigned_abs());
@@ -118,14 +119,18 @@ impl Distribution {
 
     /// The smallest value that no less than this fraction of all does not exceed; 0 of nothing.
     pub fn quantile(&self, fraction: f64) -> i64 {
-        let (below, all) = (self.below.len(), self.moments.count);
+        let below = self.below.as_ref().map_or(0, Quantiles::len);
+        let all = self.moments.count;
         if all == 0 {
             return 0;
         }
         let rank = ((fraction * all as f64).ceil() as u64).clamp(1, all);
-        let at = |side: &Quantiles<u64>, rank: u64| {
+        let at = |side: &Option<Quantiles<u64>>, rank: u64| {
             // Halfway within a rank, so that no rounding reaches the next.
-            let value = side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64);
+            let side = side.as_ref();
+            let value = side.map_or(0, |side| {
+                side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64)
+            });
             i64::try_from(value).unwrap_or(i64::MAX)
         };
         let value = if rank <= below {

@@ -161,7 +161,7 @@ pub struct ProbeUdpArgs {
     /// Write each run of loss here, as CSV
     #[arg(long, value_name = "FILE")]
     pub losses: Option<PathBuf>,
-    /// Datagrams that --records passes over first, and --losses with the losses among them
+    /// Arrivals that --records passes over first; --losses passes over what is lost of the numbers below
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
     /// Datagrams, and runs of loss, that are written at most, of each point

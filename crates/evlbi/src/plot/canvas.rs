@@ -29,6 +29,8 @@ const SMALLEST: u32 = 7;
 /// Width of the title of a panel with the legend, height of further rows of it, and room for a sample of each entry.
 const HEAD: i32 = 796;
 const LEGEND_ROW: u32 = 18;
+/// Rows of the legend; what does not fit has no name there.
+const MOST_ROWS: u32 = 4;
 const SAMPLE: i32 = 42;
 /// Width of what is drawn in a panel, nearly.
 const COLUMNS: usize = 800;
@@ -274,6 +276,10 @@ impl Pen {
             let length = SAMPLE + self.length(area, &series.name, 12)?;
             if used + length > HEAD && (row == 0 || used > 0) {
                 (row, used) = (row + 1, 0);
+            }
+            // Curves are worth more than the names of all of them.
+            if row == MOST_ROWS {
+                break;
             }
             used += length;
             // All of the row before it make room.

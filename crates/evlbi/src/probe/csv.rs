@@ -71,7 +71,7 @@ impl Records {
         }
         if let Some(file) = &mut self.losses {
             let Keep { skip, limit } = self.keep;
-            let passed = point.intervals.partition_point(|gap| gap.first < skip);
+            let passed = point.intervals.partition_point(|gap| gap.last < skip);
             let (passed, rest) = point.intervals.split_at(passed);
             let mut before = passed.last().map(|gap| gap.last);
             for gap in rest.iter().take(limit as usize) {

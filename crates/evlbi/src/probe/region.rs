@@ -1,5 +1,7 @@
 //! What limits the points of a sweep: the three regions that Spencer et al. (2007) tell apart in their figure 4.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::point::{Direction, Point};
@@ -8,8 +10,8 @@ use super::point::{Direction, Point};
 const REACHED: f64 = 0.97;
 /// Rates are one and the same ceiling when they differ by less.
 const ALIKE: f64 = 0.03;
-/// What was asked differs when it does by more.
-const ASKED_MORE: f64 = 1.1;
+/// One is clearly more than another.
+const CLEARLY: f64 = 1.1;
 /// Sizes that differ by so much have different rates where the work for each datagram is the limit.
 const OTHER_SIZE: f64 = 1.5;
 
@@ -32,33 +34,49 @@ struct Seen {
     asked: Option<f64>,
     sent: f64,
     received: f64,
-    lost: u64,
-    /// Of these, lost before or on the wire.
-    lost_on_the_way: u64,
+    /// Parts of the datagrams: lost, and of these before or on the wire, and in the receiver.
+    lost: f64,
+    lost_on_the_way: f64,
+    lost_in_receiver: f64,
 }
 
 impl Seen {
     fn of(point: &Point) -> Seen {
         let on_the_wire = point.wire_rate_sent / point.rate_sent;
+        let part = |count: u64| count as f64 / point.sent.max(1) as f64;
+        let at = &point.attribution;
         Seen {
             size: point.size,
             asked: point.rate_asked.map(|rate| rate * on_the_wire),
             sent: point.wire_rate_sent,
             received: point.wire_rate_received,
-            lost: point.lost,
-            lost_on_the_way: point.network_lost
-                + point.attribution.sender_host
-                + point.attribution.sender_nic,
+            lost: point.loss,
+            lost_on_the_way: part(at.network + at.sender_host + at.sender_nic),
+            lost_in_receiver: part(at.receiver_nic + at.receiver_backlog + at.receiver_socket),
         }
-    }
-
-    fn is_reached(&self) -> bool {
-        self.asked
-            .is_some_and(|asked| self.received >= asked * REACHED)
     }
 
     fn asked_or_all(&self) -> f64 {
         self.asked.unwrap_or(f64::INFINITY)
+    }
+
+    /// So much is lost that it is less than what was asked for.
+    fn loses(&self) -> bool {
+        self.lost > 1.0 - REACHED
+    }
+
+    fn is_reached(&self) -> bool {
+        !self.loses() && self.received >= self.asked_or_all() * REACHED
+    }
+
+    /// It is lost before the receiver.
+    fn loses_on_the_way(&self) -> bool {
+        self.loses() && 2.0 * self.lost_on_the_way > self.lost
+    }
+
+    /// The sender did not get further, and what it sent came.
+    fn is_held_back(&self) -> bool {
+        !self.loses() && self.sent < self.asked_or_all() * REACHED
     }
 }
 
@@ -77,60 +95,49 @@ pub fn assign(points: &mut [Point]) {
 }
 
 fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
-    let mut sizes: Vec<usize> = seen.iter().map(|point| point.size).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let of_sizes = |rate: fn(&[Seen], usize) -> Option<f64>| -> Vec<(usize, f64)> {
-        let rates = sizes.iter().map(|size| Some((*size, rate(seen, *size)?)));
-        rates.flatten().collect()
+    let sizes: BTreeSet<usize> = seen.iter().map(|point| point.size).collect();
+    let ceilings = |is_limited: fn(&Seen) -> bool, more: fn(&Seen) -> f64| -> Vec<(usize, f64)> {
+        let of_sizes = sizes.iter().map(|size| {
+            let of_size = |point: &&Seen| point.size == *size && is_limited(point);
+            let limited: Vec<&Seen> = seen.iter().filter(of_size).collect();
+            Some((*size, ceiling(&limited, more)?))
+        });
+        of_sizes.flatten().collect()
     };
-    let (tops, ceilings) = (of_sizes(top), of_sizes(ceiling));
-    let differ = tops.len() > 1 && shared(&tops).is_none();
-    let shared = shared(&ceilings);
+    let full = ceilings(Seen::loses_on_the_way, |point| point.sent);
+    let line = shared(&ceilings(Seen::is_held_back, Seen::asked_or_all));
     let region = |point: &Seen| {
-        if point.is_reached() {
-            return Some(Region::A);
-        }
         let is_at = |ceiling: f64| point.received >= ceiling * (1.0 - ALIKE);
-        let own = ceilings.iter().find(|(size, _)| *size == point.size);
-        let is_lost_on_the_way = 2 * point.lost_on_the_way > point.lost;
-        let is_lost_in_receiver = 2 * (point.lost - point.lost_on_the_way) > point.lost;
-        let is_full = shared.is_some_and(is_at)
-            || is_lost_on_the_way && own.is_some_and(|(_, ceiling)| is_at(*ceiling));
-        // A sender that falls short may be held back by its card: only other sizes tell.
-        let is_short = point.sent < point.asked_or_all() * REACHED && !is_lost_on_the_way;
-        let is_slow = is_short && (differ || shared.is_some());
-        if is_full {
+        let is_full = |(size, ceiling): &(usize, f64)| *size == point.size && is_at(*ceiling);
+        // A host that gets more through in larger datagrams is not held back by the path.
+        let is_more =
+            |other: &Seen| other.size > point.size && other.received > point.received * CLEARLY;
+        if point.is_reached() {
+            Some(Region::A)
+        } else if point.loses_on_the_way() {
+            full.iter().any(is_full).then_some(Region::B)
+        } else if point.loses() {
+            (2.0 * point.lost_in_receiver > point.lost).then_some(Region::C)
+        } else if point.is_held_back() && line.is_some_and(is_at) {
             Some(Region::B)
         } else {
-            (is_lost_in_receiver || is_slow).then_some(Region::C)
+            (point.is_held_back() && seen.iter().any(is_more)).then_some(Region::C)
         }
     };
     seen.iter().map(region).collect()
 }
 
-/// Points of datagrams of this size of which not all came as they were asked for.
-fn short(seen: &[Seen], size: usize) -> impl Iterator<Item = &Seen> {
-    let of_size = seen.iter().filter(move |point| point.size == size);
-    of_size.filter(|point| !point.is_reached())
-}
-
-/// The highest rate of these.
-fn top(seen: &[Seen], size: usize) -> Option<f64> {
-    let rates = short(seen, size).map(|point| point.received);
-    rates.max_by(f64::total_cmp)
-}
-
-/// The same, where it does not grow, however much more is asked for.
-fn ceiling(seen: &[Seen], size: usize) -> Option<f64> {
-    let top = top(seen, size)?;
-    let asked = short(seen, size)
+/// The rate of points that does not grow, although there is clearly more of something.
+fn ceiling(limited: &[&Seen], more: fn(&Seen) -> f64) -> Option<f64> {
+    let rates = limited.iter().map(|point| point.received);
+    let top = rates.max_by(f64::total_cmp)?;
+    let at_top = limited
+        .iter()
         .filter(|point| point.received >= top * (1.0 - ALIKE))
-        .map(Seen::asked_or_all);
-    let (least, most) = asked.fold((f64::INFINITY, 0.0f64), |(least, most), asked| {
-        (least.min(asked), most.max(asked))
-    });
-    (top > 0.0 && most >= least * ASKED_MORE).then_some(top)
+        .map(|point| more(point));
+    let least = at_top.clone().min_by(f64::total_cmp)?;
+    let most = at_top.max_by(f64::total_cmp)?;
+    (most > least * CLEARLY).then_some(top)
 }
 
 /// The highest ceiling, where it is that of sizes that are far apart.
@@ -163,8 +170,9 @@ mod tests {
             asked,
             sent: rate,
             received: rate,
-            lost: 0,
-            lost_on_the_way: 0,
+            lost: 0.0,
+            lost_on_the_way: 0.0,
+            lost_in_receiver: 0.0,
         }
     }
 
@@ -216,7 +224,7 @@ mod tests {
         let lossy = |size, spacing| {
             let point = held_back(size, spacing, 1e-6);
             let sent = point.asked_or_all().min(4.0 * LINE);
-            let lost = ((sent - point.received) / 1e4) as u64;
+            let lost = 1.0 - point.received / sent;
             Seen {
                 sent,
                 lost,
@@ -236,8 +244,8 @@ mod tests {
             let point = held_back(size, spacing, 1e-9);
             Seen {
                 received: point.sent * 0.9,
-                lost: 100,
-                lost_on_the_way: 100,
+                lost: 0.1,
+                lost_on_the_way: 0.1,
                 ..point
             }
         };
@@ -262,15 +270,64 @@ mod tests {
         let slow = |size, spacing| {
             let point = held_back(size, spacing, 1e-6);
             let received = point.received.min((size + 66) as f64 * 8.0 / 30e-6);
-            let lost = ((point.sent - received) / 1e4) as u64;
+            let lost = 1.0 - received / point.sent;
             Seen {
                 received,
                 lost,
+                lost_in_receiver: lost,
                 ..point
             }
         };
         let found = regions(&sweep(&[1472], slow));
         assert_eq!(found[20], Some(Region::C));
         assert_eq!(found[39], Some(Region::A));
+    }
+
+    /// The largest size alone fills the line: whether it does cannot be told, and of the others the host is the limit.
+    #[test]
+    fn the_largest_alone_may_be_at_the_line() {
+        let seen = sweep(&[64, 512, 1472], |size, spacing| {
+            held_back(size, spacing, 6e-6)
+        });
+        let found = regions(&seen);
+        assert_eq!(
+            [found[0], found[40], found[80]],
+            [Some(Region::C), Some(Region::C), None]
+        );
+        // Sizes that are too much alike tell nothing.
+        let seen = sweep(&[1400, 1472], |size, spacing| {
+            held_back(size, spacing, 1e-6)
+        });
+        assert_eq!(regions(&seen)[0], None);
+    }
+
+    /// A stray loss at the highest rate of a host makes no path full, nor does one that always loses some.
+    #[test]
+    fn a_loss_at_the_hosts_limit() {
+        for lost in [1e-6, 0.05] {
+            let capped = |size, spacing| {
+                let point = held_back(size, spacing, 20e-6);
+                Seen {
+                    received: point.sent * (1.0 - lost),
+                    lost,
+                    lost_on_the_way: lost,
+                    ..point
+                }
+            };
+            assert_eq!(regions(&sweep(&[1472], capped))[0], None);
+        }
+        let one = held_back(1472, 0.0, 20e-6);
+        assert_eq!(regions(&[one]), [None]);
+    }
+
+    /// What is lost at the end of a stream does not slow down what came before.
+    #[test]
+    fn a_lost_tail_is_not_as_asked() {
+        let point = Seen {
+            lost: 0.4,
+            lost_on_the_way: 0.4,
+            ..held_back(1472, 50e-6, 1e-6)
+        };
+        assert_eq!(regions(&[point]), [None]);
     }
 }

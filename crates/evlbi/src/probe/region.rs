@@ -109,9 +109,13 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
     let region = |point: &Seen| {
         let is_at = |ceiling: f64| point.received >= ceiling * (1.0 - ALIKE);
         let is_full = |(size, ceiling): &(usize, f64)| *size == point.size && is_at(*ceiling);
-        // A host that gets more through in larger datagrams is not held back by the path.
-        let is_more =
-            |other: &Seen| other.size > point.size && other.received > point.received * CLEARLY;
+        // A host that gets more through in larger datagrams, but no more of these, is not held back by the path.
+        let got_more = |is_of: &dyn Fn(usize) -> bool| {
+            let others = seen.iter().filter(|other| is_of(other.size));
+            others.fold(0.0, |most: f64, other| most.max(other.received)) > point.received * CLEARLY
+        };
+        let is_slow =
+            || got_more(&|size| size > point.size) && !got_more(&|size| size == point.size);
         if point.is_reached() {
             Some(Region::A)
         } else if point.loses_on_the_way() {
@@ -121,7 +125,7 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
         } else if point.is_held_back() && line.is_some_and(is_at) {
             Some(Region::B)
         } else {
-            (point.is_held_back() && seen.iter().any(is_more)).then_some(Region::C)
+            (point.is_held_back() && is_slow()).then_some(Region::C)
         }
     };
     seen.iter().map(region).collect()
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(regions(&seen)[0], Some(Region::C));
         // Neither where it costs now more, now less.
         let noisy = sweep(&[64, 512, 1472], |size, spacing| {
-            held_back(size, spacing, 20e-6 + spacing * 0.2)
+            held_back(size, spacing, 20e-6 + spacing * 0.08)
         });
         assert_eq!(regions(&noisy)[..20], [Some(Region::C); 20]);
     }
@@ -318,6 +322,22 @@ mod tests {
         }
         let one = held_back(1472, 0.0, 20e-6);
         assert_eq!(regions(&[one]), [None]);
+    }
+
+    /// A host that had other things to do while it sent slowly, and sent faster at another time, is no limit.
+    #[test]
+    fn a_stall_is_no_limit() {
+        let stalled = Seen {
+            sent: 0.9 * held_back(64, 100e-6, 4e-6).sent,
+            received: 0.9 * held_back(64, 100e-6, 4e-6).sent,
+            ..held_back(64, 100e-6, 4e-6)
+        };
+        let seen = [
+            stalled,
+            held_back(64, 20e-6, 4e-6),
+            held_back(1472, 20e-6, 4e-6),
+        ];
+        assert_eq!(regions(&seen), [None, Some(Region::A), Some(Region::A)]);
     }
 
     /// What is lost at the end of a stream does not slow down what came before.

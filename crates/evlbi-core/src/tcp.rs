@@ -7,7 +7,7 @@ mod receiver;
 mod sender;
 
 pub use equations::{Cbr, Needs};
-pub use flow::{Counting, Full, Outcome, Sample, Scene};
+pub use flow::{Counting, Full, HEADERS, LINK_HEADER, Outcome, Sample, Scene};
 pub use law::{Acked, Algorithm, CongestionControl, Moment};
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use crate::path::{Identity, Law, Network, Output, Piece, Train};
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
-/// IP and TCP headers with time stamps, and Ethernet's, in bytes.
-const HEADERS: u32 = 52;
-const LINK_HEADER: u32 = 14;
+/// IPv4's and TCP's headers, with time stamps (RFC 7323), in bytes.
+pub const HEADERS: u32 = 52;
+/// Ethernet's.
+pub const LINK_HEADER: u32 = 14;
 /// A message is timely when it comes no later after its time than the first ones by so much of the round trip.
 const TIMELY: f64 = 0.1;
 

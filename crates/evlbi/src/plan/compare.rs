@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Result;
 use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Outcome, Scene};
+use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, HEADERS, LINK_HEADER, Outcome, Scene};
 use evlbi_core::time::Nanos;
 use serde::Serialize;
 
@@ -32,9 +32,6 @@ const LINK: u64 = 1_000_000_000;
 const WIRE: u32 = 24;
 /// Bytes that wait before the path: the host's own card does not drop.
 const QUEUE: u64 = 1 << 40;
-/// Of IP and TCP with time stamps, and of Ethernet.
-const HEADERS: u32 = 52;
-const LINK_HEADER: u32 = 14;
 
 /// Times in seconds, data in bytes.
 #[derive(Debug, Serialize)]

@@ -5,6 +5,7 @@ use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes;
 use serde::Serialize;
 
+use super::BEYOND_UDP;
 use crate::cli::{Carrier, Link, PlanLinkArgs};
 use crate::output;
 use crate::units::show_rate;
@@ -14,8 +15,6 @@ const WANPHY_PAYLOAD: f64 = 9.58464e9;
 const BLOCK: f64 = 64.0 / 66.0;
 /// Bytes of VTP's sequence number.
 const SEQUENCE: usize = 8;
-/// Of TCP's header with time stamps, beyond UDP's of 8.
-const BEYOND_UDP: usize = 32 - 8;
 
 /// Rates in bits per second.
 #[derive(Debug, Serialize)]

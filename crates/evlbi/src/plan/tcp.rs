@@ -9,13 +9,10 @@ use evlbi_core::shed::wire_bytes;
 use evlbi_core::tcp::{Algorithm, Cbr, Needs};
 use serde::Serialize;
 
-use super::columns;
+use super::{BEYOND_UDP, columns};
 use crate::cli::PlanTcpArgs;
 use crate::output;
 use crate::units::{show_rate, show_seconds};
-
-/// Bytes of TCP's header with time stamps beyond UDP's.
-const BEYOND_UDP: usize = 24;
 
 /// Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]

@@ -8,6 +8,7 @@ mod pacing;
 mod path;
 mod probe;
 mod stage;
+mod tcp;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -24,6 +25,8 @@ pub enum Bench {
     Path(path::PathArgs),
     /// Probes beside iperf3, iperf and nuttcp (as root): highest rate without loss, spacing, processor time
     Probe(probe::ProbeArgs),
+    /// Bulk TCP beside iperf3 (as root)
+    Tcp(tcp::TcpArgs),
 }
 
 #[derive(Args)]
@@ -48,6 +51,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Fx(args) => return fx::run(args),
         Bench::Path(args) => return path::run(args),
         Bench::Probe(args) => return probe::run(args),
+        Bench::Tcp(args) => return tcp::run(args),
     };
     stage::build()?;
     let stage = Stage::new()?;

@@ -26,12 +26,31 @@ pub fn run() -> Result<()> {
         ],
     )?;
     step("tests", &["cargo", "test", "--workspace"])?;
+    live()?;
     loom()?;
     rustdoc()?;
     book()?;
     fuzz()?;
     println!("ci: all steps passed");
     Ok(())
+}
+
+/// Tests that take minutes and want the machine for themselves.
+pub fn live() -> Result<()> {
+    step(
+        "live",
+        &[
+            "cargo",
+            "test",
+            "--package",
+            "evlbi",
+            "--test",
+            "path",
+            "--",
+            "--ignored",
+            "--test-threads=1",
+        ],
+    )
 }
 
 /// The ring's hand-over, in every interleaving of its two threads.

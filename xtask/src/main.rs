@@ -18,6 +18,8 @@ struct Cli {
 enum Task {
     /// Everything that the gate checks: format, lints, tests, docs, dependency rules, short fuzz runs
     Ci,
+    /// Tests that take minutes and want the machine for themselves, one after the other
+    Live,
     /// The dependency rules of the architecture
     Deps,
     /// Measurements beside peers
@@ -28,6 +30,7 @@ enum Task {
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Ci => ci::run(),
+        Task::Live => ci::live(),
         Task::Deps => deps::check(),
         Task::Bench(bench) => bench::run(&bench),
     }

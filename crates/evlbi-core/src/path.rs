@@ -16,7 +16,7 @@ mod train;
 
 pub use cell::{Cell, Fate, Identity, Logged, Truth as CellTruth};
 pub use flow::{Impairment, Path, Truth};
-pub use law::{Law, Loss, Shape, Times, Until};
+pub use law::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 pub use network::{CellId, Line, Network, Output};
 pub use train::{Marks, Piece, Train};
 

@@ -22,6 +22,11 @@ impl Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// A span of so many seconds; none of fewer than 0.
+    pub fn from_secs_f64(seconds: f64) -> Nanos {
+        Nanos((seconds * 1e9) as u64)
+    }
+
     /// In seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 * 1e-9

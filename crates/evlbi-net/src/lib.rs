@@ -19,5 +19,7 @@ pub mod probe;
 pub mod receive;
 pub mod relay;
 pub mod ring;
+pub mod socket;
+pub mod tcp;
 pub mod transmit;
 pub mod udp;

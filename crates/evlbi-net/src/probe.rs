@@ -1,8 +1,10 @@
 //! The two ends of a test: streams of numbered datagrams sent on time, taken up and accounted for, round trips, and the
 //! messages by which both ends agree.
 //!
-//! Both ends use one UDP socket of their own for a test, [`Port`]. Whatever it carries bears the test's key.
+//! Both ends use one UDP socket of their own for a test, [`Port`]. Whatever it carries bears the test's key. A test of TCP
+//! has connections beside it, [`Flows`].
 
+mod flows;
 mod listen;
 mod message;
 mod transmit;
@@ -11,6 +13,7 @@ mod work;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+pub use flows::{Files, FlowEnd, Flows, FlowsEnd, MOST_SAMPLES};
 pub use listen::{CLOCK_FROM, Heard, Listened, Record, RoundTrip, Window};
 pub use message::{
     Burden, End, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError, VERSION,

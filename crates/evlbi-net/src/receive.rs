@@ -19,7 +19,8 @@ use serde::Serialize;
 
 use crate::cpu;
 use crate::ring::{Consumer, Reserve, RingError};
-use crate::udp::{GrantedBuffer, Listen, OpenError, Receiver, ReceiverOptions};
+use crate::socket::GrantedBuffer;
+use crate::udp::{Listen, OpenError, Receiver, ReceiverOptions};
 
 pub use admission::{Numbering, Numbers};
 

@@ -7,15 +7,12 @@
 
 mod ancillary;
 mod multicast;
-mod option;
 mod receive;
 mod send;
 mod train;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-
-use serde::{Deserialize, Serialize};
 
 pub use multicast::{Interface, interface_of};
 pub use receive::{Batch, Datagram, Listen, MESSAGE_SPACE, MESSAGES, Receiver, ReceiverOptions};
@@ -63,16 +60,4 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-/// A socket buffer: what was asked for and what the kernel gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantedBuffer {
-    /// Bytes asked for.
-    pub asked: usize,
-    /// Bytes granted, in the same measure: half of what `getsockopt` says, because the kernel doubles
-    /// the figure to make room for its own bookkeeping (socket(7)).
-    pub granted: usize,
-    /// What to do when less was granted than asked.
-    pub remedy: Option<String>,
 }

@@ -3,6 +3,7 @@
 mod path;
 mod plan;
 mod probe;
+mod tcp;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use self::probe::{
     LatencyFormat, OneWay, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs,
     ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
 };
+pub use self::tcp::{Buffer, ProbeTcpArgs};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;

@@ -54,6 +54,25 @@ pub fn print<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> Stri
     }
 }
 
+/// Rows under each other, each column as wide as its longest cell; those that are `left` begin alike, the others end alike.
+pub fn columns(rows: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells: Vec<String> = cells
+            .map(|(column, (cell, width))| match left(column) {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            })
+            .collect();
+        cells.join("  ").trim_end().to_owned()
+    });
+    lines.collect::<Vec<String>>().join("\n")
+}
+
 /// Writes a document as JSON.
 pub fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
     let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;

@@ -12,6 +12,7 @@ mod region;
 pub mod session;
 mod show;
 pub mod sweep;
+mod tcp;
 pub mod udp;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ const TERMINAL: (usize, usize) = (100, 60);
 pub fn run(command: &ProbeCommand) -> Result<()> {
     match command {
         ProbeCommand::Udp(args) => udp::run(args),
+        ProbeCommand::Tcp(args) => tcp::run(args),
         ProbeCommand::Latency(args) => latency::run(args),
         ProbeCommand::Capacity(args) => capacity::run(args),
     }

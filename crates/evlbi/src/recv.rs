@@ -14,7 +14,8 @@ use evlbi_net::host;
 use evlbi_net::receive::{
     self, Ended, Numbering, Numbers, Opening, ReceiveOptions, ReceiveReport, Receiving,
 };
-use evlbi_net::udp::{GrantedBuffer, Listen, ReceiverOptions};
+use evlbi_net::socket::GrantedBuffer;
+use evlbi_net::udp::{Listen, ReceiverOptions};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use serde::Serialize;

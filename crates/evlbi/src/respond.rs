@@ -1,8 +1,10 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,11 +14,12 @@ use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu;
 use evlbi_net::host::Counters;
-use evlbi_net::probe::{FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
+use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
+use evlbi_net::tcp::Door;
 
 use crate::cli::RespondArgs;
 use crate::probe::control::Control;
-use crate::probe::session::{ALIVE, GONE, LOOK, Link, plain};
+use crate::probe::session::{ALIVE, DRAINING, GONE, LOOK, Link, plain};
 use crate::progress::interrupt;
 use crate::units::show_rate;
 
@@ -59,9 +62,15 @@ pub fn run(args: &RespondArgs) -> Result<()> {
         tests: args.max_tests,
         burdens: args.allow_load,
     };
+    if let Some(folder) = &args.files
+        && !folder.is_dir()
+    {
+        bail!("--files {}: there is no such folder", folder.display());
+    }
     let responder = Arc::new(Responder {
         token: Token::from(token.as_str()),
         limits,
+        files: args.files.clone(),
         taken: Mutex::default(),
         room: Condvar::new(),
         strangers: Mutex::default(),
@@ -75,6 +84,8 @@ pub fn run(args: &RespondArgs) -> Result<()> {
 struct Responder {
     token: Token,
     limits: Limits,
+    /// Where clients' files are.
+    files: Option<PathBuf>,
     taken: Mutex<Taken>,
     /// Told whenever something is given back.
     room: Condvar,
@@ -248,9 +259,14 @@ impl Responder {
         let key = rand::random();
         let number = port.local_address().port();
         let interface = port.interface();
+        let flows = test.flows.as_ref();
+        let door = flows
+            .map(|flows| flows.door(local, test.dscp))
+            .transpose()?;
         control.send(&FromResponder::Opened {
             key,
             port: number,
+            door: door.as_ref().map(Door::port),
             interface,
         })?;
         let theirs = self.until(control, |message| match message {
@@ -265,6 +281,12 @@ impl Responder {
             );
         }
         let other = caller.unwrap_or_else(|| plain(SocketAddr::new(peer.ip(), theirs)));
+        let connections = match (flows, door) {
+            (Some(flows), Some(door)) => flows.take(door, key)?,
+            _ => Vec::new(),
+        };
+        // A test that cannot begin makes no file.
+        let files = self.files(test)?;
         let most = Some(test.reply_rate());
         let mut work = Work::begin(port, Some(other), key, test.there.as_ref(), test, most)?;
         // Before anything comes that may be dropped.
@@ -277,19 +299,64 @@ impl Responder {
         if let Some(stream) = test.back {
             work.send(stream, test)?;
         }
+        if let Some(flows) = flows {
+            work.begin_flows(connections, flows, files, false, test.most_time)?;
+        }
         self.watch(control, &mut work, test)?;
         let end = work.finish()?;
         control.send(&FromResponder::Done(Box::new(end)))
     }
 
+    /// The files of a test that are this end's.
+    fn files(&self, test: &Test) -> Result<Files> {
+        let Some(flows) = &test.flows else {
+            return Ok(Files::default());
+        };
+        let path = |name: &String| -> Result<PathBuf> {
+            let folder = self.files.as_ref();
+            let folder = folder.context("this responder gives and takes no files (its --files)")?;
+            let mut parts = Path::new(name).components();
+            match (parts.next(), parts.next()) {
+                (Some(Component::Normal(_)), None) => Ok(folder.join(name)),
+                _ => bail!("`{name}` is no name of a file in the responder's folder"),
+            }
+        };
+        let gives = !flows.back.is_empty();
+        let source = flows.source.as_ref().filter(|_| gives).map(path);
+        let sink = flows.sink.as_ref().filter(|_| !gives).map(path);
+        let read = |path: PathBuf| {
+            let refused = || format!("the responder cannot read {}", path.display());
+            File::open(&path).with_context(refused)
+        };
+        let make = |path: PathBuf| {
+            let refused = || {
+                format!(
+                    "the responder cannot make {}: give another --into",
+                    path.display()
+                )
+            };
+            File::create_new(&path).with_context(refused)
+        };
+        Ok(Files {
+            source: source.transpose()?.map(read).transpose()?,
+            sink: sink.transpose()?.map(make).transpose()?,
+        })
+    }
+
     /// While the streams last.
     fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Result<()> {
         // A sender that cannot keep its rate takes longer than it should, but no longer than a test may.
-        let longest = test.most_time.min(self.limits.duration);
+        // What waits on TCP is waited for as long as it comes at all.
+        let longest = match test.flows {
+            Some(_) => self.limits.duration,
+            None => test.most_time.min(self.limits.duration),
+        };
         let most = Duration::from_nanos(longest.0.saturating_add(test.patience.0)) + AROUND;
         let begun = Instant::now();
         let mut link = Link::new(test);
         let (mut is_over, mut has_told) = (false, test.back.is_none());
+        // What came by TCP so far, and when that was so first.
+        let mut come = (0, Instant::now());
         let counters = Counters::read().unwrap_or_default();
         loop {
             let message = control.receive::<FromClient>(LOOK)?;
@@ -307,7 +374,7 @@ impl Responder {
                 _ => {}
             }
             if link.is_due() {
-                let unique = work.heard().unique.load(Ordering::Relaxed);
+                let unique = work.arrived();
                 let host = test
                     .back
                     .and(test.window)
@@ -323,7 +390,7 @@ impl Responder {
             let has_sent = work.has_sent()?;
             if !has_sent && link.is_broken() {
                 tracing::warn!("{}", link.broken());
-                work.stop_sending();
+                work.give_up();
             }
             if has_sent
                 && !has_told
@@ -334,6 +401,12 @@ impl Responder {
             }
             if is_over && has_sent && work.has_heard() {
                 return tell_windows(control, work, &counters);
+            }
+            if work.arrived() > come.0 || !is_over {
+                come = (work.arrived(), Instant::now());
+            }
+            if come.1.elapsed() > DRAINING {
+                work.give_up();
             }
             if begun.elapsed() > most {
                 bail!("the test takes longer than it was to take, and was ended");
@@ -488,7 +561,11 @@ fn describe(test: &Test) -> String {
         })
     };
     let ways = [way("to here", &test.there), way("from here", &test.back)];
-    let ways: Vec<String> = ways.into_iter().flatten().collect();
+    let flows = test.flows.as_ref().map(|flows| {
+        let [there, back] = [&flows.there, &flows.back].map(Vec::len);
+        format!("{there} TCP connections to here, {back} from here")
+    });
+    let ways: Vec<String> = ways.into_iter().chain([flows]).flatten().collect();
     if ways.is_empty() {
         "requests".to_owned()
     } else {

@@ -89,6 +89,15 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
+/// `1.25 MB`: an amount of data for people.
+pub fn show_bytes(bytes: f64) -> String {
+    match bytes {
+        small if small < 1e6 => format!("{:.1} kB", small * 1e-3),
+        middle if middle < 1e9 => format!("{:.2} MB", middle * 1e-6),
+        large => format!("{:.3} GB", large * 1e-9),
+    }
+}
+
 /// `12.5 us`: a time for people.
 pub fn show_seconds(seconds: f64) -> String {
     let (value, unit) = match seconds.abs() {

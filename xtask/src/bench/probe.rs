@@ -10,8 +10,8 @@ use super::stage::{self, Carried, EVLBI, Stage, children_cpu, iperf3, wait_for_l
 use super::{RATES, STANDARD, Scene, Search, median, pacing, play, verdict};
 
 const PAYLOAD: usize = 1472;
-const PORT: u16 = 8620;
-const TOKEN: &str = "bench";
+pub const PORT: u16 = 8620;
+pub const TOKEN: &str = "bench";
 /// Datagrams of a train, where trains are sent.
 const TRAIN: &str = "256";
 
@@ -160,7 +160,7 @@ impl Program {
     }
 }
 
-fn respond(stage: &Stage) -> Result<Child> {
+pub fn respond(stage: &Stage) -> Result<Child> {
     let child = stage
         .receiver(EVLBI)
         .args([
@@ -179,7 +179,7 @@ fn respond(stage: &Stage) -> Result<Child> {
 }
 
 /// Asks a child to end, and waits.
-fn end(mut child: Child) -> Result<()> {
+pub fn end(mut child: Child) -> Result<()> {
     Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status()?;

@@ -289,8 +289,8 @@ fn json_of(child: Child) -> Result<Value> {
         .with_context(|| format!("no JSON; it ended with {}", output.status))
 }
 
-/// A run of iperf3 at `rate` Gbit/s, or as fast as it can.
-pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) -> Result<Carried> {
+/// What iperf3 says of a run with these options of its client, and the processor seconds of both ends.
+pub fn iperf3_with(stage: &Stage, options: &[&str]) -> Result<(Value, f64)> {
     let before = children_cpu();
     let mut server = stage
         .receiver("iperf3")
@@ -300,24 +300,22 @@ pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) ->
         .spawn()
         .context("cannot start iperf3: install it to compare")?;
     wait_for_listener(5201)?;
-    let rate = rate.map_or("0".to_string(), |rate| format!("{rate}G"));
     let output = stage
         .sender("iperf3")
-        .args([
-            "-c",
-            ADDRESS,
-            "-p",
-            "5201",
-            "-u",
-            "-b",
-            &rate,
-            "-l",
-            &payload.to_string(),
-        ])
-        .args(["-t", &seconds.to_string(), "-J"])
+        .args(["-c", ADDRESS, "-p", "5201", "-J"])
+        .args(options)
         .output()?;
     server.wait()?;
-    let result: Value = serde_json::from_slice(&output.stdout).context("no JSON from iperf3")?;
+    let result = serde_json::from_slice(&output.stdout).context("no JSON from iperf3")?;
+    Ok((result, children_cpu() - before))
+}
+
+/// A run of iperf3 at `rate` Gbit/s, or as fast as it can.
+pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) -> Result<Carried> {
+    let rate = rate.map_or("0".to_string(), |rate| format!("{rate}G"));
+    let [payload_asked, seconds] = [payload.to_string(), seconds.to_string()];
+    let options = ["-u", "-b", &rate, "-l", &payload_asked, "-t", &seconds];
+    let (result, cpu) = iperf3_with(stage, &options)?;
     let sum = &result["end"]["sum"];
     let seconds = sum["seconds"].as_f64().unwrap_or(1.0);
     let sent = sum["packets"].as_u64().unwrap_or(0);
@@ -329,7 +327,7 @@ pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) ->
         expected: sent,
         good: 0,
         corrupted: 0,
-        cpu_per_gb: (children_cpu() - before) / (bytes / 1e9),
+        cpu_per_gb: cpu / (bytes / 1e9),
     })
 }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
+/// Bytes on an Ethernet of each packet besides its header: check sequence, preamble and gap.
+pub const ETHERNET_OVERHEAD: u32 = 24;
+
 /// The law of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Law {

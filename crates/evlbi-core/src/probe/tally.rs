@@ -40,7 +40,7 @@ struct Arrivals {
 }
 
 /// What is known of a stream at its end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tallied {
     /// Datagrams that the sender sent: unique + lost.
     pub sent: u64,

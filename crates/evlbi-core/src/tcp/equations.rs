@@ -35,8 +35,6 @@ pub struct Cbr {
 /// bytes, times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Needs {
-    /// Bandwidth-delay product, C RTT (EXPReS report, equation 2-1).
-    pub bdp: f64,
     /// Until the window is as before (equation 2-2, with b).
     pub recovery: f64,
     /// Most that is late (equation 2-3, with b).
@@ -52,10 +50,11 @@ pub struct Needs {
 impl Cbr {
     /// Window that the rate needs, in segments.
     pub fn window(&self) -> f64 {
-        self.rate / 8.0 * self.round_trip / self.segment
+        self.bdp() / self.segment
     }
 
-    fn bdp(&self) -> f64 {
+    /// Bandwidth-delay product in bytes, C RTT (EXPReS report, equation 2-1).
+    pub fn bdp(&self) -> f64 {
         self.rate / 8.0 * self.round_trip
     }
 
@@ -84,7 +83,6 @@ impl Cbr {
             (spare > 0.0).then(|| recovery + until_full + (delayed - gone) / (spare * bytes))
         };
         Needs {
-            bdp: self.bdp(),
             recovery,
             delayed,
             drain,
@@ -124,7 +122,6 @@ impl Cbr {
             }
         }
         Needs {
-            bdp: self.bdp(),
             recovery: recovery.unwrap_or(f64::INFINITY),
             delayed,
             drain,
@@ -201,9 +198,9 @@ impl Rounds<'_> {
     }
 
     fn moment(&self) -> Moment {
-        let round_trip = nanos(self.flow.round_trip);
+        let round_trip = Nanos::from_secs_f64(self.flow.round_trip);
         Moment {
-            now: nanos(self.now),
+            now: Nanos::from_secs_f64(self.now),
             window: self.window,
             round_trip,
             shortest: round_trip,
@@ -249,8 +246,4 @@ impl Rounds<'_> {
         let offered = self.window * self.flow.segment / self.flow.round_trip;
         offered.min(self.flow.link / 8.0)
     }
-}
-
-fn nanos(seconds: f64) -> Nanos {
-    Nanos((seconds * 1e9) as u64)
 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::backlog::{self, Full};
 use super::law::Algorithm;
 use super::receiver::{Ack, Receiver};
 pub use super::sender::Counting;
@@ -12,20 +13,11 @@ use crate::rate::BitRate;
 use crate::time::Nanos;
 
 /// IPv4's and TCP's headers, with time stamps (RFC 7323), in bytes.
-pub const HEADERS: u32 = 52;
+const HEADERS: u32 = 52;
 /// Ethernet's.
-pub const LINK_HEADER: u32 = 14;
+const LINK_HEADER: u32 = 14;
 /// A message is timely when it comes no later after its time than the first ones by so much of the round trip.
 const TIMELY: f64 = 0.1;
-
-/// What happens to a message that finds the send buffer full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
-    /// It waits, and all behind it.
-    Block,
-    /// It is given up.
-    Shed,
-}
 
 /// A flow to simulate.
 #[derive(Clone, Debug)]
@@ -38,8 +30,8 @@ pub struct Scene {
     pub algorithm: Algorithm,
     /// What it grows by.
     pub counting: Counting,
-    /// Segments for each acknowledgement.
-    pub per_ack: u32,
+    /// Segments for each acknowledgement, on average.
+    pub per_ack: f64,
     /// Bytes that the sender holds: not sent yet, and not acknowledged.
     pub buffer: u64,
     /// What happens where these are too few.
@@ -140,12 +132,17 @@ struct Flow<'a> {
     routes: [usize; 2],
     sender: Sender,
     receiver: Receiver,
-    /// Messages that were due so far, and accepted.
+    /// Messages that were due so far, and when the next is.
     due: u64,
+    next_due: Nanos,
+    /// Of these, accepted; and how many the send buffer holds.
     accepted: u64,
+    room: u64,
     /// Times at which those were due that have not come.
     waiting: VecDeque<Nanos>,
     blocked_since: Option<Nanos>,
+    /// What comes at a moment: memory that is kept.
+    come: Vec<Packet>,
     last_delay: Nanos,
     /// Window before the first reduction.
     before: f64,
@@ -166,9 +163,12 @@ impl Scene {
             sender: Sender::new(self.algorithm.begin(), self.counting, self.window),
             receiver: Receiver::new(self.per_ack),
             due: 0,
+            next_due: Nanos::default(),
             accepted: 0,
+            room: (self.buffer / u64::from(self.segment)).max(1),
             waiting: VecDeque::new(),
             blocked_since: None,
+            come: Vec::new(),
             last_delay: Nanos::default(),
             before: 0.0,
             outcome: Outcome {
@@ -190,20 +190,13 @@ impl Scene {
         }
         flow.finish()
     }
-
-    /// When a message is due.
-    fn due_at(&self, message: u64) -> Nanos {
-        let bits = u128::from(message) * u128::from(self.segment) * 8;
-        Nanos((bits * 1_000_000_000 / u128::from(self.rate.get())) as u64)
-    }
 }
 
 impl Flow<'_> {
     /// When something happens next.
     fn next(&self) -> Nanos {
-        let message = self.scene.due_at(self.due);
         // A message that waits goes in when something is acknowledged.
-        let message = self.blocked_since.is_none().then_some(message);
+        let message = self.blocked_since.is_none().then_some(self.next_due);
         let all = [
             message,
             self.network.next(),
@@ -214,13 +207,13 @@ impl Flow<'_> {
     }
 
     fn advance(&mut self, now: Nanos) {
-        let mut come = Vec::new();
+        let mut come = std::mem::take(&mut self.come);
         self.network.advance(now, |output| {
             if let Output::Delivered { packet, .. } = output {
                 come.push(packet);
             }
         });
-        for packet in come {
+        for packet in come.drain(..) {
             match packet {
                 Packet::Data { segment, left } => {
                     let ack = self.receiver.take(segment, left, now);
@@ -238,6 +231,7 @@ impl Flow<'_> {
                 }
             }
         }
+        self.come = come;
         if self.receiver.until().is_some_and(|until| until <= now) {
             let ack = self.receiver.ack(None);
             self.answer(Some(ack), now);
@@ -255,20 +249,21 @@ impl Flow<'_> {
                 now,
             );
         }
-        self.sender.has_sent(now);
+        self.sender.has_sent();
     }
 
     /// Messages that are due go into the send buffer, as long as it has room.
     fn accept(&mut self, now: Nanos) {
-        let room = (self.scene.buffer / u64::from(self.scene.segment)).max(1);
-        while self.scene.due_at(self.due) <= now {
-            let due_at = self.scene.due_at(self.due);
-            let has_room = self.accepted - self.sender.first() < room;
+        while self.next_due <= now {
+            let due_at = self.next_due;
+            let has_room = self.accepted - self.sender.first() < self.room;
             if !has_room && self.scene.full == Full::Block {
                 self.blocked_since.get_or_insert(now);
                 break;
             }
             self.due += 1;
+            let size = u64::from(self.scene.segment);
+            self.next_due = backlog::due_at(self.scene.rate, size, self.due);
             if has_room {
                 self.accepted += 1;
                 self.waiting.push_back(due_at);

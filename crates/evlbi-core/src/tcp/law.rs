@@ -58,9 +58,6 @@ pub trait CongestionControl {
     fn recovered(&mut self, _moment: &Moment) -> Option<f64> {
         None
     }
-
-    /// The sender had nothing to send for so long.
-    fn idled(&mut self, _length: Nanos) {}
 }
 
 /// The laws there are.
@@ -114,7 +111,7 @@ impl Algorithm {
             Algorithm::Bic => Box::<bic::Bic>::default(),
             Algorithm::Cubic => Box::<cubic::Cubic>::default(),
             Algorithm::HTcp => Box::<htcp::HTcp>::default(),
-            Algorithm::HighSpeed => Box::new(highspeed::HighSpeed),
+            Algorithm::HighSpeed => Box::<highspeed::HighSpeed>::default(),
             Algorithm::Scalable => Box::new(scalable::Scalable),
             Algorithm::Westwood => Box::<westwood::Westwood>::default(),
         }

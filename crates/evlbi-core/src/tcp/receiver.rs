@@ -26,8 +26,9 @@ pub struct Receiver {
     next: u64,
     /// Behind a gap: first to end.
     blocks: BTreeMap<u64, u64>,
-    /// Segments for each acknowledgement, where nothing is missing.
-    per_ack: u32,
+    /// Segments for each acknowledgement, where nothing is missing; and the part of one that the last had too many.
+    per_ack: f64,
+    over: f64,
     /// Of these, come already; when the first of them left, and until when they wait.
     waiting: u32,
     echo: Nanos,
@@ -35,11 +36,12 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub fn new(per_ack: u32) -> Receiver {
+    pub fn new(per_ack: f64) -> Receiver {
         Receiver {
             next: 0,
             blocks: BTreeMap::new(),
-            per_ack: per_ack.max(1),
+            per_ack: per_ack.max(1.0),
+            over: 0.0,
             waiting: 0,
             echo: Nanos::default(),
             until: None,
@@ -71,7 +73,9 @@ impl Receiver {
         if is_urgent {
             self.echo = left;
         }
-        if is_urgent || self.waiting >= self.per_ack {
+        let over = f64::from(self.waiting) + self.over - self.per_ack;
+        if is_urgent || over >= 0.0 {
+            self.over = if is_urgent { 0.0 } else { over };
             return Some(self.ack(Some(segment)));
         }
         self.until.get_or_insert(now.plus(DELAY));
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn each_second_segment_is_answered() {
-        let mut receiver = Receiver::new(2);
+        let mut receiver = Receiver::new(2.0);
         let acks = take(&mut receiver, &[0, 1, 2, 3, 4]);
         let nexts: Vec<(u64, u64)> = acks.iter().map(|ack| (ack.next, ack.echo.0)).collect();
         assert_eq!(nexts, [(2, 0), (4, 2)]);
@@ -143,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_a_gap_is_told() {
-        let mut receiver = Receiver::new(2);
+        let mut receiver = Receiver::new(2.0);
         let acks = take(&mut receiver, &[0, 2, 3, 6, 5, 2, 1, 4]);
         let told = acks.iter();
         let told: Vec<_> = told

@@ -111,22 +111,40 @@ pub struct Sender {
     pub sent_again: u64,
 }
 
-/// How much of the window is used (RFC 7661 and RFC 2861, as Linux has them): one that is not does not grow, and shrinks
-/// after a while.
+/// How much of the window is used: one that is not used does not grow (RFC 7661, as Linux has it). Nor does it shrink: Linux
+/// begins the timeout of RFC 2861 anew with each acknowledgement, and a flow of constant rate is never silent for so long.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     /// Whether the window was the limit in this round trip, which ends with a segment.
     is_limited: bool,
     most: u64,
     until: u64,
-    /// Since when it is not, and how much was used since.
-    since: Nanos,
-    used: u64,
 }
 
 impl Sender {
     /// At the beginning of slow start; or in the middle of a flow that has found its window.
-    pub fn new(law: Box<dyn CongestionControl>, counting: Counting, window: Option<f64>) -> Sender {
+    pub fn new(
+        mut law: Box<dyn CongestionControl>,
+        counting: Counting,
+        window: Option<f64>,
+    ) -> Sender {
+        if let Some(window) = window {
+            // By this the law knows where it is.
+            let nothing = Acked {
+                segments: 0.0,
+                acks: 0.0,
+                counted: 0.0,
+            };
+            law.grow(
+                &Moment {
+                    now: Nanos::default(),
+                    window,
+                    round_trip: Nanos::default(),
+                    shortest: Nanos::default(),
+                },
+                nothing,
+            );
+        }
         Sender {
             law,
             counting,
@@ -183,30 +201,30 @@ impl Sender {
     /// The segment that may leave now, of those before `available`; none while the window is full or there is none.
     pub fn send(&mut self, available: u64, now: Nanos) -> Option<u64> {
         let has_room = self.in_flight() < (self.window.max(1.0) as u64);
-        let segment = match self.lost > 0 {
-            _ if !has_room => None,
-            true => self.send_again(now),
-            false if self.next < available => {
-                self.marks.push_back(Mark::UnderWay);
-                self.next += 1;
-                Some(self.next - 1)
-            }
-            false => None,
-        };
-        if segment.is_some() {
-            if let State::Recovery { out, .. } = &mut self.state {
-                *out += 1.0;
-            }
-            self.timeout_at
-                .get_or_insert(now.plus(self.round_trips.timeout()));
+        if !has_room {
+            return None;
         }
-        segment
+        let segment = if self.lost > 0 {
+            self.send_again(now)?
+        } else if self.next < available {
+            self.marks.push_back(Mark::UnderWay);
+            self.next += 1;
+            self.next - 1
+        } else {
+            return None;
+        };
+        if let State::Recovery { out, .. } = &mut self.state {
+            *out += 1.0;
+        }
+        self.timeout_at
+            .get_or_insert(now.plus(self.round_trips.timeout()));
+        Some(segment)
     }
 
     fn send_again(&mut self, now: Nanos) -> Option<u64> {
         let from = self.lowest_lost.max(self.first);
-        let behind = self.marks.iter().skip((from - self.first) as usize);
-        let place = behind.clone().position(|mark| *mark == Mark::Lost)?;
+        let mut behind = self.marks.iter().skip((from - self.first) as usize);
+        let place = behind.position(|mark| *mark == Mark::Lost)?;
         let segment = from + place as u64;
         self.marks[(segment - self.first) as usize] = Mark::Again;
         self.lost -= 1;
@@ -217,27 +235,12 @@ impl Sender {
     }
 
     /// Nothing more can leave now: was the window the limit?
-    pub fn has_sent(&mut self, now: Nanos) {
+    pub fn has_sent(&mut self) {
         let is_limited = self.in_flight() >= (self.window as u64);
         let out = self.next - self.first;
         let usage = &mut self.usage;
         if self.first >= usage.until || is_limited || !usage.is_limited && out > usage.most {
             (usage.is_limited, usage.most, usage.until) = (is_limited, out, self.next);
-        }
-        if self.is_limited() {
-            (self.usage.since, self.usage.used) = (now, 0);
-            return;
-        }
-        self.usage.used = self.usage.used.max(out);
-        let unused = now.since(self.usage.since);
-        if unused >= self.round_trips.timeout() && self.is_open() {
-            // RFC 2861, section 3: halfway down to what is used.
-            let used = (self.usage.used as f64).max(FIRST_WINDOW);
-            if used < self.window {
-                self.threshold = self.threshold.max(self.window * 0.75);
-                self.window = (self.window + used) / 2.0;
-            }
-            (self.usage.since, self.usage.used) = (now, 0);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The equations against the papers, the laws' steps against the equations, and the simulation against both.
 
 use super::*;
-use crate::path::{Law, Loss, Shape};
+use crate::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
@@ -97,7 +97,7 @@ fn steps_obey_the_laws() {
             let steps = window * lost * per_step * (2.0 - lost) / (3.0 * lost);
             near(cubic.recovery, (steps * round_trip).min(k), 0.05);
         }
-        // RFC 3649, equation 5.
+        // RFC 3649, section 5.
         let highspeed = flow.needs(Algorithm::HighSpeed);
         let of_window = 0.078 / window.powf(1.2) / per_step;
         let ratio = highspeed.max_loss.unwrap() / of_window;
@@ -106,6 +106,23 @@ fn steps_obey_the_laws() {
         let westwood = flow.needs(Algorithm::Westwood);
         assert!(westwood.delayed < 0.1 * reno.1.delayed, "{westwood:?}");
     }
+}
+
+/// Figure 10 of Meirosu et al.: 17 ms, 5.447 Gbit/s in packets of 9216 bytes; HighSpeed TCP recovers "more than 9 times
+/// faster".
+#[test]
+fn highspeed_recovers_nine_times_faster() {
+    let flow = Cbr {
+        rate: 5.447e9,
+        round_trip: 0.017,
+        segment: 9164.0,
+        per_step: 2.0,
+        link: 9.58464e9,
+    };
+    let [reno, highspeed] =
+        [Algorithm::Reno, Algorithm::HighSpeed].map(|algorithm| flow.by_rounds(algorithm).recovery);
+    let ratio = reno / highspeed;
+    assert!((9.0..15.0).contains(&ratio), "{reno} / {highspeed}");
 }
 
 fn scene(algorithm: Algorithm, round_trip: u64, counting: Counting, buffer: u64) -> Scene {
@@ -121,7 +138,7 @@ fn scene(algorithm: Algorithm, round_trip: u64, counting: Counting, buffer: u64)
         segment: SEGMENT,
         algorithm,
         counting,
-        per_ack: 2,
+        per_ack: 2.0,
         buffer,
         full: Full::Block,
         window: Some(window),
@@ -129,7 +146,7 @@ fn scene(algorithm: Algorithm, round_trip: u64, counting: Counting, buffer: u64)
             Law::Rate {
                 rate: BitRate::new(1_000_000_000).unwrap(),
                 buffer: 1 << 20,
-                overhead: 24,
+                overhead: ETHERNET_OVERHEAD,
                 mark: None,
             },
             delay(),

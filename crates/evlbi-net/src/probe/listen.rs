@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Keep;
 use crate::cpu::{self, NAP};
-use crate::udp::{Batch, Datagram, GrantedBuffer, Head, Receiver, Sender};
+use crate::socket::GrantedBuffer;
+use crate::udp::{Batch, Datagram, Head, Receiver, Sender};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
@@ -138,7 +139,7 @@ pub struct Window {
 }
 
 /// What a listener knows at its end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listened {
     /// Of the stream, or of the last of its windows; of what is not there, nothing.
     pub tallied: Tallied,

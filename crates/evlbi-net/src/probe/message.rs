@@ -13,13 +13,14 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Departed, Listened, Window};
+use super::MOST_SAMPLES;
+use super::{Departed, Flows, FlowsEnd, Listened, Window};
 use crate::host::{Counters, Observed};
 
 /// Version of the messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Datagrams that a test keeps one by one, at most.
-const MOST_KEPT: u64 = 1_000_000;
+pub(super) const MOST_KEPT: u64 = 1_000_000;
 /// Shortest window of a stream.
 const SHORTEST_WINDOW: Nanos = Nanos(50_000_000);
 /// Windows that may be waiting to be settled.
@@ -40,6 +41,10 @@ pub struct Test {
     pub back: Option<Stream>,
     /// From the client to the responder, to be answered, instead of a stream.
     pub requests: Option<Requests>,
+    /// TCP connections, for [`Test::most_time`].
+    pub flows: Option<Flows>,
+    /// Streams begin so long after the connections.
+    pub delay: Nanos,
     /// Streams end after this time even if they have not sent all: of those without a spacing it is the length.
     pub most_time: Nanos,
     /// Receive buffer to ask for at either end.
@@ -124,6 +129,31 @@ pub enum TestError {
     /// Windows are too short.
     #[error("windows last {} s at least, and a hundredth of the time that a datagram is waited for", SHORTEST_WINDOW.as_secs_f64())]
     Window,
+    /// Too few connections, or too many.
+    #[error("{0} connections: 1 to 64 can be tested at once")]
+    Flows(usize),
+    /// A name that no congestion control has.
+    #[error("`{0}` is no name of a congestion control")]
+    Algorithm(String),
+    /// Too short for its header, or too long.
+    #[error("a message of {0} bytes: 16 to 1048576 can be")]
+    Message(usize),
+    /// Nothing, or too much, is handed over at once.
+    #[error("{0} bytes are to be handed over at once: 1 to 1048576 can be")]
+    Write(usize),
+    /// Too much room.
+    #[error("the buffers of all connections would be more than 16 GiB")]
+    Buffers,
+    /// Files go over one connection, as bytes.
+    #[error(
+        "a file goes over one connection in one direction, as fast as it goes: not with --streams, --both or --rate"
+    )]
+    Files,
+    /// Too many samples.
+    #[error(
+        "connections are looked at every 0.1 ms at most, and {MOST_SAMPLES} times in all at most: do so less often, or test for a shorter time"
+    )]
+    Samples,
     /// Such a burden cannot be.
     #[error("a nice value is -20 to 19, and {MOST_TASKS} competing tasks are the most")]
     Burden,
@@ -161,6 +191,9 @@ impl Test {
         {
             return Err(TestError::Keep(keep.limit));
         }
+        if let Some(flows) = &self.flows {
+            flows.check(self.most_time)?;
+        }
         if self.patience > MOST_PATIENCE {
             return Err(TestError::Patience);
         }
@@ -178,6 +211,12 @@ impl Test {
         }
     }
 
+    /// Whether the client sends what the responder says to have arrived.
+    pub fn gives(&self) -> bool {
+        let flows = self.flows.as_ref();
+        self.there.is_some() || flows.is_some_and(|flows| !flows.there.is_empty())
+    }
+
     fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.there.iter().chain(&self.back)
     }
@@ -187,7 +226,7 @@ impl Test {
         let longest = self.streams().map(Stream::duration).max();
         let is_unspaced = self.streams().any(|stream| stream.rate().is_none());
         match longest {
-            Some(longest) if !is_unspaced => longest.min(self.most_time),
+            Some(longest) if !is_unspaced && self.flows.is_none() => longest.min(self.most_time),
             _ => self.most_time,
         }
     }
@@ -205,7 +244,12 @@ impl Test {
             None => Some(0.0),
         };
         let requests = self.requests_wire_rate();
-        [&self.there, &self.back].map(|stream| Some(of(stream)? + requests))
+        let [there, back] = match &self.flows {
+            Some(flows) => flows.wire_rates(),
+            None => [Some(0.0); 2],
+        };
+        [(&self.there, there), (&self.back, back)]
+            .map(|(stream, flows)| Some(of(stream)? + flows? + requests))
     }
 
     fn requests_wire_rate(&self) -> f64 {
@@ -241,7 +285,7 @@ impl Limits {
         }
         match (self.rate, test.wire_rate()) {
             (Some(most), None) => {
-                let asked = "as many datagrams as the host can send".to_owned();
+                let asked = "as many datagrams or bytes as the host can send".to_owned();
                 Err(TestError::Rate(asked, most))
             }
             (Some(most), Some(rate)) if rate > most.get() as f64 => {
@@ -254,7 +298,7 @@ impl Limits {
 }
 
 /// What one end sent, received and counted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Of the stream that it sent.
     pub departed: Option<Departed>,
@@ -264,6 +308,8 @@ pub struct End {
     pub host: Observed,
     /// Its interface, where that is known.
     pub interface: Option<String>,
+    /// Its ends of TCP connections.
+    pub flows: Option<FlowsEnd>,
 }
 
 /// What a client says.
@@ -290,7 +336,7 @@ pub enum FromClient {
     Go,
     /// It is there.
     Alive {
-        /// Distinct datagrams of the stream to it.
+        /// Distinct datagrams of the stream to it, or bytes of the connections.
         unique: u64,
         /// Numbers of its own stream that it has used.
         used: u64,
@@ -334,6 +380,8 @@ pub enum FromResponder {
         key: u64,
         /// Of its socket.
         port: u16,
+        /// Of the door to which TCP connections come.
+        door: Option<u16>,
         /// The interface that it has the socket at, where that is known.
         interface: Option<String>,
     },
@@ -341,7 +389,7 @@ pub enum FromResponder {
     Started,
     /// It is there.
     Alive {
-        /// Distinct datagrams of the stream to it.
+        /// Distinct datagrams of the stream to it, or bytes of the connections.
         unique: u64,
         /// Numbers of its own stream that it has used.
         used: u64,

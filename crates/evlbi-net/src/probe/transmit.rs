@@ -42,6 +42,8 @@ pub(super) struct Departures {
 pub(super) struct TransmitOptions {
     /// The test's key.
     pub key: u64,
+    /// It begins after this time.
+    pub delay: Nanos,
     /// It ends after this time even if not all has been sent.
     pub most_time: Nanos,
     /// Width of the bins of times between departures in nanoseconds.
@@ -85,7 +87,7 @@ pub(super) fn transmit(
     let spaced = stream.rate().is_some();
     let burst = if spaced { stream.burst } else { AT_ONCE };
     let span = stream.due(u64::from(stream.burst));
-    let start = cpu::now().plus(READY);
+    let start = cpu::now().plus(READY).plus(options.delay);
     let end = start.plus(options.most_time);
     let most_lag = match stream.spacing {
         Spacing::Nanoseconds(_) => span,

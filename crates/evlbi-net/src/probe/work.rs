@@ -11,11 +11,13 @@ use evlbi_core::probe::Stream;
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
+use super::flows::Flowing;
 use super::listen::{ListenOptions, listen};
 use super::transmit::{Departures, TransmitOptions, ping, transmit};
-use super::{Departed, End, Heard, Listened, Port, Requests, Test, Window};
+use super::{Departed, End, Files, Flows, Heard, Listened, Port, Requests, Test, Window};
 use crate::cpu;
 use crate::host::Observer;
+use crate::tcp::Connection;
 use crate::udp::{OpenError, Sender};
 
 /// The other end's clock may be ahead of what this end thinks by so much.
@@ -49,6 +51,7 @@ pub struct Work {
     sending: Option<JoinHandle<(Sender, io::Result<Option<Departed>>)>>,
     departed: Option<Departed>,
     observer: Option<Observer>,
+    flowing: Option<Flowing>,
     interface: Option<String>,
     expected: Option<Stream>,
     in_windows: bool,
@@ -118,6 +121,7 @@ impl Work {
             sending: None,
             departed: None,
             observer: None,
+            flowing: None,
             interface,
             expected: expected.copied(),
             in_windows: test.window.is_some(),
@@ -128,6 +132,21 @@ impl Work {
     /// What has been heard so far.
     pub fn heard(&self) -> &Heard {
         &self.heard
+    }
+
+    /// Distinct datagrams of the stream to this end, or bytes of the connections, so far.
+    pub fn arrived(&self) -> u64 {
+        let taken = self.flowing.as_ref().map_or(0, |flowing| {
+            flowing.progress().taken.load(Ordering::Relaxed)
+        });
+        self.heard.unique.load(Ordering::Relaxed) + taken
+    }
+
+    /// Bytes given to connections so far.
+    pub fn given(&self) -> u64 {
+        self.flowing.as_ref().map_or(0, |flowing| {
+            flowing.progress().given.load(Ordering::Relaxed)
+        })
     }
 
     /// The next window of the stream to this end that is settled, if one is.
@@ -183,6 +202,7 @@ impl Work {
     pub fn send(&mut self, stream: Stream, test: &Test) -> Result<(), WorkError> {
         let options = TransmitOptions {
             key: self.key,
+            delay: test.delay,
             most_time: test.most_time,
             bin_width: test.bin_width,
         };
@@ -200,6 +220,23 @@ impl Work {
         self.spawn(move |sender, departures| {
             ping(sender, key, first, &requests, departures).map(|()| None)
         })
+    }
+
+    /// Begins with the connections of a test, at the client or at the responder.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn begin_flows(
+        &mut self,
+        connections: Vec<Connection>,
+        flows: &Flows,
+        files: Files,
+        is_client: bool,
+        length: Nanos,
+    ) -> Result<(), WorkError> {
+        let flowing = Flowing::begin(connections, flows, files, is_client, length);
+        self.flowing = Some(flowing.map_err(failed("cannot start a thread"))?);
+        Ok(())
     }
 
     fn spawn(
@@ -225,7 +262,8 @@ impl Work {
     /// # Errors
     /// [`WorkError`] when sending failed.
     pub fn has_sent(&mut self) -> Result<bool, WorkError> {
-        self.settle(false)
+        let has_given = self.flowing.as_ref().is_none_or(Flowing::has_given);
+        Ok(self.settle(false)? && has_given)
     }
 
     fn settle(&mut self, wait: bool) -> Result<bool, WorkError> {
@@ -253,12 +291,28 @@ impl Work {
 
     /// Whether the stream that was expected is complete or has been waited for.
     pub fn has_heard(&self) -> bool {
-        self.listener.as_ref().is_none_or(JoinHandle::is_finished)
+        self.listener.as_ref().is_none_or(JoinHandle::is_finished) && self.has_taken()
+    }
+
+    /// Whether all that comes by TCP has come.
+    pub fn has_taken(&self) -> bool {
+        self.flowing.as_ref().is_none_or(Flowing::has_taken)
     }
 
     /// Sends nothing more.
     pub fn stop_sending(&self) {
         self.departures.stop.store(true, Ordering::Relaxed);
+        if let Some(flowing) = &self.flowing {
+            flowing.progress().stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives up what is under way by TCP.
+    pub fn give_up(&self) {
+        self.stop_sending();
+        if let Some(flowing) = &self.flowing {
+            flowing.progress().give_up();
+        }
     }
 
     /// Ends. Where a stream was sent to this end, how much that was has been told before ([`Heard::sent`]).
@@ -267,6 +321,7 @@ impl Work {
     /// [`WorkError`] when sending, listening or counting failed.
     pub fn finish(mut self) -> Result<End, WorkError> {
         self.stop_sending();
+        let flows = self.flowing.take().map(Flowing::finish);
         let settled = self.settle(true);
         self.heard.stop();
         let listened = match self.listener.take().map(JoinHandle::join) {
@@ -283,6 +338,7 @@ impl Work {
                 .map_err(failed("cannot read this host's counters"))?
                 .unwrap_or_default(),
             interface: self.interface.take(),
+            flows,
         })
     }
 }
@@ -308,7 +364,7 @@ fn begin_task(nice: i8, heard: &Arc<Heard>) -> io::Result<()> {
 /// A test that is given up sends and hears nothing more.
 impl Drop for Work {
     fn drop(&mut self) {
-        self.stop_sending();
+        self.give_up();
         self.heard.stop();
     }
 }

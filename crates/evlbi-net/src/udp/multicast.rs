@@ -9,7 +9,8 @@ use std::str::FromStr;
 
 use socket2::{SockAddr, Socket};
 
-use super::{OpenError, ancillary, option};
+use super::{OpenError, ancillary};
+use crate::socket;
 
 /// A network interface, by its name (`eth1`) or by an address that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +149,7 @@ pub(super) fn join(
                 gr_interface: index,
                 gr_group: storage(group),
             };
-            option::set(socket, level, libc::MCAST_JOIN_GROUP, &request)
+            socket::set(socket, level, libc::MCAST_JOIN_GROUP, &request)
         }
         Some(source) if source.is_ipv4() != group.is_ipv4() => {
             return Err(OpenError::Families(source, group));
@@ -159,7 +160,7 @@ pub(super) fn join(
                 gsr_group: storage(group),
                 gsr_source: storage(source),
             };
-            option::set(socket, level, libc::MCAST_JOIN_SOURCE_GROUP, &request)
+            socket::set(socket, level, libc::MCAST_JOIN_SOURCE_GROUP, &request)
         }
     };
     joined
@@ -199,7 +200,7 @@ pub(super) fn leave_by(
                 imr_address: libc::in_addr { s_addr: 0 },
                 imr_ifindex: index as c_int,
             };
-            option::set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
+            socket::set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
         }
         IpAddr::V6(_) => socket.set_multicast_if_v6(index),
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
-use super::{GrantedBuffer, Interface, OpenError, Sender, SenderOptions, multicast, option};
+use super::{Interface, OpenError, Sender, SenderOptions, multicast};
+use crate::socket::{self, GrantedBuffer};
 
 /// Messages that one system call takes up.
 pub const MESSAGES: usize = 16;
@@ -208,7 +209,7 @@ impl Port {
             Some(Protocol::UDP),
         )
         .map_err(failed("socket"))?;
-        let granted = option::ask_receive_buffer(&socket, options.buffer)
+        let granted = socket::ask_receive_buffer(&socket, options.buffer)
             .map_err(failed("receive buffer"))?;
         let group = address.ip().is_multicast();
         if group {
@@ -217,10 +218,10 @@ impl Port {
                 .set_reuse_address(true)
                 .map_err(failed("SO_REUSEADDR"))?;
         }
-        option::set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1i32)
+        socket::set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1i32)
             .map_err(failed("SO_RXQ_OVFL"))?;
         if options.stamps {
-            option::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
+            socket::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
                 .map_err(failed("SO_TIMESTAMPNS"))?;
         }
         if let Some(device) = &options.device {
@@ -229,7 +230,7 @@ impl Port {
                 .map_err(failed("SO_BINDTODEVICE"))?;
         }
         let joins =
-            options.join && option::set(&socket, libc::SOL_UDP, libc::UDP_GRO, &1i32).is_ok();
+            options.join && socket::set(&socket, libc::SOL_UDP, libc::UDP_GRO, &1i32).is_ok();
         if options.join && !joins {
             tracing::info!("this kernel has no UDP_GRO: datagrams are received singly");
         }
@@ -315,7 +316,7 @@ impl Port {
     fn drops(&mut self) -> io::Result<u64> {
         const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
         let mut words = [0u32; DROPS + 1];
-        option::get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
+        socket::get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
         self.drops.observe(words[DROPS]);
         Ok(self.drops.total)
     }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::train::{Head, Layout, Scratch, datagrams_of};
-use super::{GrantedBuffer, Interface, OpenError, multicast, option};
+use super::{Interface, OpenError, multicast};
+use crate::socket::{self, GrantedBuffer};
 
 /// Most datagrams that the kernel takes in one message (`UDP_MAX_SEGMENTS` of older kernels).
 pub const MAX_SEGMENTS: usize = 64;
@@ -185,7 +186,7 @@ impl Sender {
         options: &SenderOptions,
     ) -> Result<Sender, OpenError> {
         let granted =
-            option::ask_send_buffer(&socket, options.buffer).map_err(failed("send buffer"))?;
+            socket::ask_send_buffer(&socket, options.buffer).map_err(failed("send buffer"))?;
         socket
             .set_write_timeout(Some(BUFFER_PATIENCE))
             .map_err(failed("send timeout"))?;
@@ -196,7 +197,7 @@ impl Sender {
             multicast::leave_by(&socket, destination.ip(), interface)?;
         }
         if let Some(dscp) = options.dscp {
-            set_class(&socket, destination, dscp).map_err(failed("class of service"))?;
+            socket::set_class(&socket, destination, dscp).map_err(failed("class of service"))?;
         }
         socket
             .connect(&destination.into())
@@ -204,7 +205,7 @@ impl Sender {
                 destination,
                 source,
             })?;
-        let segmentation = option::get_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        let segmentation = socket::get_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         Ok(Sender {
             socket,
             destination,
@@ -241,8 +242,8 @@ impl Sender {
     /// What the kernel says.
     pub fn path_mtu(&self) -> io::Result<usize> {
         let mtu = match self.destination {
-            SocketAddr::V4(_) => option::get_int(&self.socket, libc::IPPROTO_IP, libc::IP_MTU),
-            SocketAddr::V6(_) => option::get_int(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_MTU),
+            SocketAddr::V4(_) => socket::get_int(&self.socket, libc::IPPROTO_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => socket::get_int(&self.socket, libc::IPPROTO_IPV6, libc::IPV6_MTU),
         }?;
         Ok(usize::try_from(mtu).unwrap_or(0))
     }
@@ -432,9 +433,9 @@ fn set_fragmentation(
         Fragmentation::Allow => libc::IP_PMTUDISC_DONT,
     };
     match destination {
-        SocketAddr::V4(_) => option::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &value),
+        SocketAddr::V4(_) => socket::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &value),
         SocketAddr::V6(_) => {
-            option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &value)
+            socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &value)
         }
     }
 }
@@ -456,14 +457,6 @@ fn set_hops(socket: &Socket, destination: SocketAddr, options: &SenderOptions) -
             socket.set_multicast_hops_v6(hops)
         }
         IpAddr::V6(_) => socket.set_unicast_hops_v6(hops),
-    }
-}
-
-fn set_class(socket: &Socket, destination: SocketAddr, dscp: u8) -> io::Result<()> {
-    let octet = u32::from(dscp) << 2;
-    match destination {
-        SocketAddr::V4(_) => socket.set_tos_v4(octet),
-        SocketAddr::V6(_) => socket.set_tclass_v6(octet),
     }
 }
 

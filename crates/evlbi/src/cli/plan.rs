@@ -63,7 +63,7 @@ pub struct PlanTcpArgs {
     #[arg(long, value_name = "RATE")]
     pub link: Option<BitRate>,
     /// Part of the segments that is lost
-    #[arg(long, value_name = "FRACTION", value_parser = units::fraction)]
+    #[arg(long, value_name = "FRACTION", conflicts_with = "compare", value_parser = units::fraction)]
     pub loss: Option<f64>,
     /// Simulate one loss of each law, packet by packet
     #[arg(long)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use evlbi_core::rate::BitRate;
 
+use super::tcp::ProbeTcpArgs;
 use crate::probe::sweep::{Rates, Sizes, Spacings};
 use crate::units;
 
@@ -49,6 +50,9 @@ pub struct RespondArgs {
     /// Let clients have this host run tasks that compete with the receiver, to see what they cost
     #[arg(long)]
     pub allow_load: bool,
+    /// Let clients read the files of this folder, and make new ones in it (probe tcp --from, --into)
+    #[arg(long, value_name = "FOLDER")]
+    pub files: Option<PathBuf>,
     /// A clock that is ahead by so many seconds, and gains so many a second: to try what tells a far clock's errors
     #[arg(long, hide = true, value_name = "SECONDS[,SKEW]", value_delimiter = ',', num_args = 1..=2, allow_hyphen_values = true)]
     pub shift_clock: Vec<f64>,
@@ -62,6 +66,9 @@ pub enum ProbeCommand {
     /// Throughput, loss and where, reordering, jitter, against the size of datagrams and their spacing
     #[command(after_help = HELP)]
     Udp(Box<ProbeUdpArgs>),
+    /// Messages at a constant rate over TCP, or as much as goes: throughput, windows, lateness, and what holds it back
+    #[command(after_help = super::tcp::HELP)]
+    Tcp(Box<ProbeTcpArgs>),
     /// Round trips and one-way delays against the length of the messages, and how the far clock lies
     Latency(ProbeLatencyArgs),
     /// The highest rate at which nothing is lost

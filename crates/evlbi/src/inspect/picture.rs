@@ -149,12 +149,11 @@ fn frames(report: &Report) -> String {
 }
 
 fn threads(threads: &[ThreadReport]) -> String {
-    let mut rows = vec![
-        [
-            "station", "thread", "frames", "missing", "invalid", "samples",
-        ]
-        .map(str::to_string),
+    const SAMPLES: usize = 5;
+    let heads = [
+        "station", "thread", "frames", "missing", "invalid", "samples",
     ];
+    let mut rows = vec![heads.map(str::to_string).to_vec()];
     rows.extend(threads.iter().take(THREADS).map(|thread| {
         [
             thread.station.clone(),
@@ -164,26 +163,13 @@ fn threads(threads: &[ThreadReport]) -> String {
             count(thread.invalid),
             shape(thread),
         ]
+        .to_vec()
     }));
-    let mut lines = table(&rows);
+    let mut lines = vec![output::columns(&rows, |column| {
+        column == 0 || column == SAMPLES
+    })];
     lines.extend(more(threads.len(), THREADS, "threads"));
     lines.join("\n")
-}
-
-fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
-    let widths: [usize; N] =
-        std::array::from_fn(|at| rows.iter().map(|row| row[at].len()).max().unwrap_or(0));
-    rows.iter()
-        .map(|row| {
-            let cells = row.iter().zip(widths).enumerate();
-            let cells = cells.map(|(at, (cell, width))| match at {
-                _ if at + 1 == N => cell.clone(),
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-            cells.collect::<Vec<_>>().join("  ")
-        })
-        .collect()
 }
 
 fn shape(thread: &ThreadReport) -> String {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::path::{Law, Loss, Shape, Times, Until};
+use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
@@ -12,8 +12,6 @@ use toml::Spanned;
 
 use crate::units;
 
-/// Bytes on the wire of each Ethernet frame that are not seen here: preamble 8, checksum 4, gap 12.
-const ETHERNET: u32 = 24;
 /// Buffer of a rate, where the plan gives none.
 const BUFFER: u64 = 1 << 20;
 
@@ -370,7 +368,7 @@ impl CellSpec {
             "rate" => Law::Rate {
                 rate: rate(&self.rate)?,
                 buffer: self.buffer()?.unwrap_or(BUFFER),
-                overhead: self.overhead.unwrap_or(ETHERNET),
+                overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
                 mark: self.mark_above.as_deref().map(time).transpose()?,
             },
             "mtu" => Law::Mtu {
@@ -412,7 +410,7 @@ impl CellSpec {
                     Some(burst) => size(burst)?,
                     None => 64 << 10,
                 },
-                overhead: self.overhead.unwrap_or(ETHERNET),
+                overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
             },
             "duplicate" => Law::Duplicate {
                 fraction: fraction(&self.duplicate)?,
@@ -592,7 +590,7 @@ impl CellSpec {
                     Nanos(0..1000) => bail!("a window is 1us or longer"),
                     window => window,
                 },
-                overhead: self.overhead.unwrap_or(ETHERNET),
+                overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
                 fraction: lost,
             }),
             ["period"] => Ok(Loss::Within {

@@ -1,35 +1,32 @@
 //! One loss of each law, packet by packet: the EXPReS report's figure 2.6 and what it says of buffers and times.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
-use evlbi_core::path::{Law, Loss, Shape};
+use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, HEADERS, LINK_HEADER, Outcome, Scene};
+use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Outcome, Scene};
 use evlbi_core::time::Nanos;
 use serde::Serialize;
 
-use super::columns;
-use super::tcp::{algorithms, flow, megabytes};
+use super::tcp::{algorithms, flow, wire};
 use crate::cli::PlanTcpArgs;
-use crate::output;
+use crate::output::{self, columns};
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
 use crate::probe::{check_plots, draw};
 use crate::progress::Progress;
-use crate::units::{show_rate, show_seconds};
+use crate::units::{show_bytes, show_rate, show_seconds};
 
 /// The loss comes when the flow has settled.
 const LOST_AT: Nanos = Nanos(1_000_000_000);
 /// A flow is simulated for longer than it should take to be timely again by this factor, and by so many seconds.
 const LONGER: f64 = 1.5;
-const BESIDES: f64 = 5.0;
+const BESIDES: f64 = 20.0;
 /// Points of a curve.
 const POINTS: u64 = 2000;
 /// The rate of the path where none is given, as the report's.
 const LINK: u64 = 1_000_000_000;
-/// Bytes on the wire of each packet beside those of Ethernet's header: check sequence, preamble, gap.
-const WIRE: u32 = 24;
 /// Bytes that wait before the path: the host's own card does not drop.
 const QUEUE: u64 = 1 << 40;
 
@@ -92,39 +89,37 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
 /// All of them, a few at a time.
 fn simulate(args: &PlanTcpArgs, link: u64, jobs: &[(Cbr, Algorithm)]) -> Vec<Row> {
     let next = AtomicUsize::new(0);
-    let rows = Mutex::new(vec![None; jobs.len()]);
-    let progress = Mutex::new((Progress::new(Some(jobs.len() as u64)), 0));
+    let all = jobs.len() as u64;
+    let found = Mutex::new((Vec::new(), Progress::new(Some(all))));
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
-                while let Some((flow, algorithm)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let place = jobs.iter().position(|job| job == &(*flow, *algorithm));
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((flow, algorithm)) = jobs.get(place) else {
+                        return;
+                    };
                     let row = row(args, link, flow, *algorithm);
-                    if let (Some(place), Ok(mut rows)) = (place, rows.lock()) {
-                        rows[place] = Some(row);
-                    }
-                    if let Ok(mut progress) = progress.lock() {
-                        progress.1 += 1;
-                        let done = progress.1;
-                        let line = format!("{algorithm} at {}", show_seconds(flow.round_trip));
-                        progress.0.show(done, &line);
-                    }
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    let (rows, progress) = &mut *found;
+                    rows.push((place, row));
+                    let line = format!("{algorithm} at {}", show_seconds(flow.round_trip));
+                    progress.show(rows.len() as u64, &line);
                 }
             });
         }
     });
-    if let Ok(progress) = progress.into_inner() {
-        progress.0.finish();
-    }
-    let rows = rows.into_inner().unwrap_or_default();
-    rows.into_iter().flatten().collect()
+    let (mut rows, progress) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    progress.finish();
+    rows.sort_by_key(|(place, _)| *place);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
     let needs = flow.needs(algorithm);
     let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + BESIDES;
-    let length = LOST_AT.plus(nanos(after));
+    let length = LOST_AT.plus(Nanos::from_secs_f64(after));
     let scene = scene(args, link, flow, algorithm, length);
     let mut curve = Vec::new();
     let mut first = None;
@@ -168,14 +163,14 @@ fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
 
 fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length: Nanos) -> Scene {
     let delay = || Law::Delay {
-        delay: nanos(flow.round_trip / 2.0),
+        delay: Nanos::from_secs_f64(flow.round_trip / 2.0),
         jitter: Nanos::default(),
         shape: Shape::Normal,
         reorders: false,
     };
     let rate = |bits: u64| BitRate::new(bits).unwrap_or(args.rate);
     // A packet takes the path some time, too, for which the window must last.
-    let wire = f64::from(args.mss + HEADERS + LINK_HEADER + WIRE) * 8.0 / link as f64;
+    let wire = wire(args) as f64 * 8.0 / link as f64;
     let needed = flow.rate / 8.0 * (flow.round_trip + wire) / flow.segment;
     Scene {
         rate: args.rate,
@@ -185,7 +180,7 @@ fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length
             1 => Counting::Segments,
             _ => Counting::Acks,
         },
-        per_ack: args.acks.max(2),
+        per_ack: f64::from(args.acks.max(2)),
         buffer: args.buffer.unwrap_or(u64::MAX),
         full: Full::Block,
         window: Some(needed.ceil() + f64::from(args.acks.max(2))),
@@ -193,7 +188,7 @@ fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length
             Law::Rate {
                 rate: rate(link),
                 buffer: QUEUE,
-                overhead: WIRE,
+                overhead: ETHERNET_OVERHEAD,
                 mark: None,
             },
             delay(),
@@ -204,10 +199,6 @@ fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length
         length,
         every: Nanos(length.0 / POINTS),
     }
-}
-
-fn nanos(seconds: f64) -> Nanos {
-    Nanos((seconds * 1e9) as u64)
 }
 
 fn text(comparison: &Comparison) -> String {
@@ -229,17 +220,17 @@ fn text(comparison: &Comparison) -> String {
             show_seconds(row.rtt_s),
             seconds(row.recovery_s),
             seconds(Some(row.expected_recovery_s)),
-            megabytes(row.delayed_bytes as f64),
-            megabytes(row.expected_delayed_bytes),
+            show_bytes(row.delayed_bytes as f64),
+            show_bytes(row.expected_delayed_bytes),
             seconds(row.timely_s),
-            megabytes(row.held_bytes as f64),
+            show_bytes(row.held_bytes as f64),
         ]);
     }
     format!(
         "one segment lost of {} on a link of {}, packet by packet; (law): by its equations or steps\n{}",
         show_rate(comparison.rate as f64),
         show_rate(comparison.link as f64),
-        columns(&rows)
+        columns(&rows, |column| column == 0)
     )
 }
 

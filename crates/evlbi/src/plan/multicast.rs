@@ -4,9 +4,8 @@ use anyhow::Result;
 use evlbi_core::rate::BitRate;
 use serde::Serialize;
 
-use super::columns;
 use crate::cli::PlanMulticastArgs;
-use crate::output;
+use crate::output::{self, columns};
 use crate::units::show_rate;
 
 #[derive(Debug, Serialize)]
@@ -70,7 +69,7 @@ fn text(plan: &MulticastPlan) -> String {
     }
     format!(
         "streams into the correlator, a node for each baseline\n{}",
-        columns(&rows)
+        columns(&rows, |column| column == 0)
     )
 }
 

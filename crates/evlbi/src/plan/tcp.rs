@@ -9,10 +9,14 @@ use evlbi_core::shed::wire_bytes;
 use evlbi_core::tcp::{Algorithm, Cbr, Needs};
 use serde::Serialize;
 
-use super::{BEYOND_UDP, columns};
+use super::BEYOND_UDP;
 use crate::cli::PlanTcpArgs;
-use crate::output;
-use crate::units::{show_rate, show_seconds};
+use crate::output::{self, columns};
+use crate::units::{show_bytes, show_rate, show_seconds};
+
+/// Reno's (EXPReS report, section 2.2.4, with b; Mathis et al. 1997).
+const EQUATIONS: &str =
+    "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2)";
 
 /// Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]
@@ -63,8 +67,7 @@ pub fn flow(args: &PlanTcpArgs, round_trip: Duration, link: Option<u64>) -> Resu
     if round_trip <= 0.0 {
         bail!("--rtt 0 is no path; give the round trip, as 15ms");
     }
-    let wire = wire_bytes(args.mss as usize + BEYOND_UDP, Family::V4);
-    let payload = |link: u64| link as f64 * f64::from(args.mss) / wire as f64;
+    let payload = |link: u64| link as f64 * f64::from(args.mss) / wire(args) as f64;
     if let Some(link) = link.filter(|link| payload(*link) < rate) {
         bail!(
             "{} of payload do not fit a --link of {}: in segments of {} bytes it carries {}",
@@ -81,6 +84,11 @@ pub fn flow(args: &PlanTcpArgs, round_trip: Duration, link: Option<u64>) -> Resu
         per_step: f64::from(args.acks),
         link: link.map_or(f64::INFINITY, payload),
     })
+}
+
+/// Bytes on an Ethernet of a segment.
+pub fn wire(args: &PlanTcpArgs) -> u64 {
+    wire_bytes(args.mss as usize + BEYOND_UDP, Family::V4)
 }
 
 /// The laws asked for, or all.
@@ -108,7 +116,7 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
         mss: args.mss,
         acks: args.acks,
         link_payload: flow.link.is_finite().then_some(flow.link),
-        bdp_bytes: flow.rate / 8.0 * flow.round_trip,
+        bdp_bytes: flow.bdp(),
         window: flow.window(),
         only,
         laws,
@@ -123,14 +131,11 @@ fn of_law(args: &PlanTcpArgs, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
         drain,
         buffer,
         max_loss,
-        ..
     } = flow.needs(algorithm);
     OfLaw {
         algorithm: algorithm.name(),
         by: match algorithm {
-            Algorithm::Reno => {
-                "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2) (Mathis et al. 1997)"
-            }
+            Algorithm::Reno => EQUATIONS,
             _ => "steps of the law, a round trip at a time",
         },
         recovery_s: recovery,
@@ -150,7 +155,7 @@ fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
         "{} over {}: {} under way, {:.0} segments of {} bytes; the window steps by {} segment{} acknowledged",
         show_rate(plan.rate as f64),
         show_seconds(plan.rtt_s),
-        megabytes(plan.bdp_bytes),
+        show_bytes(plan.bdp_bytes),
         plan.window,
         plan.mss,
         plan.acks,
@@ -170,32 +175,32 @@ fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
         rows.push(vec![
             law.algorithm.to_owned(),
             format!("{:.2} s", law.recovery_s),
-            megabytes(law.delayed_bytes),
+            show_bytes(law.delayed_bytes),
             law.drain_s
                 .map_or("never".into(), |time| format!("{time:.2} s")),
-            megabytes(law.buffer_bytes),
+            show_bytes(law.buffer_bytes),
             law.max_loss
                 .map_or("any".into(), |loss| format!("{loss:.2e}")),
         ]);
     }
-    lines.push(columns(&rows));
-    let named = |pick: fn(&OfLaw) -> Option<bool>, wanted: bool| -> Vec<&str> {
-        let some = laws().filter(|law| pick(law) == Some(wanted));
+    lines.push(columns(&rows, |column| column == 0));
+    let failed = |holds: fn(&OfLaw) -> Option<bool>| -> Vec<&str> {
+        let some = laws().filter(|law| holds(law) == Some(false));
         some.map(|law| law.algorithm).collect()
     };
     if let Some(buffer) = args.buffer {
-        let too_small = named(|law| law.buffer_suffices, false);
+        let too_small = failed(|law| law.buffer_suffices);
         lines.push(match too_small.is_empty() {
-            true => format!("{} hold what is late", megabytes(buffer as f64)),
+            true => format!("{} hold what is late", show_bytes(buffer as f64)),
             false => format!(
                 "{} are too few for {}: the source blocks, or must shed",
-                megabytes(buffer as f64),
+                show_bytes(buffer as f64),
                 too_small.join(", ")
             ),
         });
     }
     if let Some(loss) = args.loss {
-        let too_much = named(|law| law.rate_survives, false);
+        let too_much = failed(|law| law.rate_survives);
         lines.push(match too_much.is_empty() {
             true => format!("the rate survives a loss of {loss:.2e}"),
             false => format!(
@@ -205,19 +210,7 @@ fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
         });
     }
     if laws().any(|law| law.algorithm == "reno") {
-        lines.push(
-            "reno by its equations, with b = --acks: t_r = b C RTT^2 / (2 MSS), delayed = C t_r / 4, p = 3 / (2 b W^2)"
-                .to_owned(),
-        );
+        lines.push(format!("reno by {EQUATIONS}, with b = --acks"));
     }
     lines.join("\n")
-}
-
-/// Millions of bytes.
-pub fn megabytes(bytes: f64) -> String {
-    match bytes {
-        small if small < 1e6 => format!("{:.1} kB", small * 1e-3),
-        middle if middle < 1e9 => format!("{:.2} MB", middle * 1e-6),
-        large => format!("{:.3} GB", large * 1e-9),
-    }
 }

@@ -147,6 +147,7 @@ fn planned(stream: &Stream, receiver: &End) -> End {
         }),
         host: Observed::default(),
         interface: None,
+        flows: None,
         listened: evlbi_net::probe::Listened {
             records: Vec::new(),
             round_trips: Vec::new(),

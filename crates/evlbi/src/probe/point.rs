@@ -10,7 +10,8 @@ use evlbi_core::probe::{
 };
 use evlbi_net::host::{Core, Interface, Observed, nic};
 use evlbi_net::probe::{Burden, End, Listened, RoundTrip};
-use evlbi_net::udp::{GrantedBuffer, SendCounts};
+use evlbi_net::socket::GrantedBuffer;
+use evlbi_net::udp::SendCounts;
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 

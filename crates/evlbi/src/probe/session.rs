@@ -9,8 +9,8 @@ use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{
-    CLOCK_FROM, End, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test, VERSION,
-    Window, Work,
+    CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
+    VERSION, Window, Work,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -28,6 +28,12 @@ const BREAKER: Duration = Duration::from_secs(5);
 const SPACINGS: u64 = 5;
 /// Both are so long where a path is watched, so that its outages are measured.
 const WATCHED: Duration = Duration::from_secs(60);
+/// And where TCP itself waits for a path to come back.
+const STALLED: Duration = Duration::from_secs(30);
+/// But not that it never was there.
+const NOTHING: Duration = Duration::from_secs(10);
+/// What connections hold when a test is stopped has so long to leave.
+pub const DRAINING: Duration = Duration::from_secs(5);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
 /// Round trips before the streams and after them, which tell how the clocks lie.
@@ -58,6 +64,16 @@ pub struct Session {
     control: Control,
     limits: Limits,
     device: Option<String>,
+    /// Of the next test of TCP.
+    pub files: Files,
+}
+
+/// Where a responder waits.
+struct Opened {
+    key: u64,
+    port: u16,
+    door: Option<u16>,
+    interface: Option<String>,
 }
 
 /// What both ends know of a test.
@@ -104,7 +120,7 @@ pub struct Side<'a> {
 /// How far a test is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Datagrams that left here.
+    /// Datagrams that left here, or bytes that were given to connections.
     pub used: u64,
     /// Of these, arrived there.
     pub arrived_there: u64,
@@ -148,12 +164,19 @@ impl Session {
                 control,
                 limits,
                 device: target.device.clone(),
+                files: Files::default(),
             }),
             Some(FromResponder::Refused { reason }) => {
                 bail!("{} refuses: {reason}", target.address)
             }
             _ => bail!("{}", refused()),
         }
+    }
+
+    /// Round trip to the responder in seconds, as the kernel knows it of the control connection.
+    pub fn round_trip(&self) -> f64 {
+        let info = evlbi_net::tcp::info(self.control.stream());
+        info.map_or(0.0, |info| f64::from(info.shortest_round_trip) * 1e-6)
     }
 
     /// Whether it is over IPv6.
@@ -177,7 +200,12 @@ impl Session {
         self.limits.allow(test)?;
         self.control
             .send(&FromClient::Open(Box::new(test.clone())))?;
-        let (key, port, interface) = self.opened(interrupted)?;
+        let Opened {
+            key,
+            port,
+            door,
+            interface,
+        } = self.opened(interrupted)?;
         let mut peer = self.control.stream().peer_addr()?;
         let mut local = self.control.stream().local_addr()?;
         peer.set_port(port);
@@ -187,6 +215,14 @@ impl Session {
         let local = port.local_address();
         let local_interface = port.interface();
         let mut work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None)?;
+        let connections = match (&test.flows, door) {
+            (Some(flows), Some(door)) => {
+                let mut to = peer;
+                to.set_port(door);
+                flows.connect(to, local, self.device.as_deref(), test.dscp, key)?
+            }
+            _ => Vec::new(),
+        };
         let mut clock = CLOCK_FROM;
         self.be_found(&mut work, local, &mut clock, interrupted)?;
         self.look_at_clock(&mut work, &mut clock)?;
@@ -197,16 +233,19 @@ impl Session {
             (None, Some(requests)) => work.ask(0, requests)?,
             (None, None) => {}
         }
-        let mut hosts = Hosts::new([local_interface, interface]);
-        let stopped = self.watch(&mut work, &mut hosts, test, interrupted, show)?;
-        let requests = test.requests.map_or(0, |_| work.asked());
-        // While the listener still takes up replies.
-        self.look_at_clock(&mut work, &mut clock)?;
-        if let Some(used) = hosts.used_there {
-            work.told_used(used, true);
+        if let Some(flows) = &test.flows {
+            let files = std::mem::take(&mut self.files);
+            work.begin_flows(connections, flows, files, true, test.most_time)?;
         }
-        self.control.send(&FromClient::Over { used: work.used() })?;
-        let there = self.done(&mut work, &mut hosts, test, show)?;
+        let mut hosts = Hosts::new([local_interface, interface]);
+        let both = self.both(&mut work, &mut hosts, test, &mut clock, interrupted, show);
+        let (stopped, requests, there) = match both {
+            // What was measured here is kept.
+            Err(error) if test.flows.is_some() => {
+                (Some(crate::output::explain(&error)), 0, End::default())
+            }
+            both => both?,
+        };
         let mut here = work.finish()?;
         let ended = here
             .departed
@@ -229,8 +268,30 @@ impl Session {
         })
     }
 
+    /// Until both ends have done their part: why it ended before its time, requests that left, and what the responder knows.
+    fn both(
+        &mut self,
+        work: &mut Work,
+        hosts: &mut Hosts,
+        test: &Test,
+        clock: &mut u64,
+        interrupted: &AtomicBool,
+        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
+    ) -> Result<(Option<String>, u64, End)> {
+        let stopped = self.watch(work, hosts, test, interrupted, show)?;
+        let requests = test.requests.map_or(0, |_| work.asked());
+        // While the listener still takes up replies.
+        self.look_at_clock(work, clock)?;
+        if let Some(used) = hosts.used_there {
+            work.told_used(used, true);
+        }
+        self.control.send(&FromClient::Over { used: work.used() })?;
+        let there = self.done(work, hosts, test, show)?;
+        Ok((stopped, requests, there))
+    }
+
     /// Waits for the responder's socket.
-    fn opened(&mut self, interrupted: &AtomicBool) -> Result<(u64, u16, Option<String>)> {
+    fn opened(&mut self, interrupted: &AtomicBool) -> Result<Opened> {
         let mut told = false;
         let mut heard = Instant::now();
         loop {
@@ -241,8 +302,16 @@ impl Session {
                 Some(FromResponder::Opened {
                     key,
                     port,
+                    door,
                     interface,
-                }) => return Ok((key, port, interface)),
+                }) => {
+                    return Ok(Opened {
+                        key,
+                        port,
+                        door,
+                        interface,
+                    });
+                }
                 Some(FromResponder::Waiting { reason }) => {
                     if !told {
                         eprintln!("waiting: {reason}");
@@ -307,7 +376,7 @@ impl Session {
         let begun = Instant::now();
         let mut link = Link::new(test);
         let (mut stopped, mut has_all) = (None, test.back.is_none());
-        let mut sent_at = None;
+        let (mut sent_at, mut stopped_at) = (None, None::<Instant>);
         loop {
             match self.hear(work, hosts, &mut link, show)? {
                 Some(FromResponder::Sent(departed)) => {
@@ -321,9 +390,9 @@ impl Session {
             if link.is_due() {
                 self.say_alive(work)?;
                 show(&Event::Progress(&Progress {
-                    used: work.used().max(work.asked()),
+                    used: work.used().max(work.asked()).max(work.given()),
                     arrived_there: link.arrived,
-                    arrived_here: work.heard().unique.load(Ordering::Relaxed),
+                    arrived_here: work.arrived(),
                     seconds: begun.elapsed().as_secs_f64(),
                 }))?;
             }
@@ -331,13 +400,19 @@ impl Session {
             if !has_sent && stopped.is_none() {
                 if interrupted.load(Ordering::Relaxed) {
                     stopped = Some("interrupted".to_owned());
-                } else if test.there.is_some() && link.is_broken() {
+                } else if test.gives() && link.is_broken() {
                     stopped = Some(link.broken());
+                    work.give_up();
                 }
                 if stopped.is_some() {
                     work.stop_sending();
+                    stopped_at = Some(Instant::now());
                 }
             }
+            if stopped_at.is_some_and(|at| at.elapsed() > DRAINING) {
+                work.give_up();
+            }
+            let has_all = has_all && work.has_taken();
             if interrupted.load(Ordering::Relaxed) && has_sent && !has_all {
                 // The responder stops when this end says that it is over.
                 return Ok(Some("interrupted".to_owned()));
@@ -396,7 +471,7 @@ impl Session {
     }
 
     fn say_alive(&mut self, work: &Work) -> Result<()> {
-        let unique = work.heard().unique.load(Ordering::Relaxed);
+        let unique = work.arrived();
         let used = work.used();
         self.control.send(&FromClient::Alive { unique, used })
     }
@@ -496,6 +571,8 @@ impl Hosts {
 pub struct Link {
     gone: Duration,
     breaker: Duration,
+    /// The same before anything has arrived.
+    first: Duration,
     said: Instant,
     arrived: u64,
     arrived_at: Instant,
@@ -510,10 +587,18 @@ impl Link {
             .map(|stream| stream.due(SPACINGS * u64::from(stream.burst)))
             .max();
         let spacings = Duration::from_nanos(spacing.unwrap_or_default().0);
-        let of = |usual: Duration| if is_watched { WATCHED } else { usual };
+        let of = |usual: Duration| match &test.flows {
+            _ if is_watched => WATCHED,
+            Some(_) => STALLED,
+            None => usual,
+        };
         Link {
             gone: of(GONE),
             breaker: of(BREAKER).max(spacings),
+            first: match test.flows {
+                Some(_) => NOTHING,
+                None => of(BREAKER).max(spacings),
+            },
             said: now,
             arrived: 0,
             arrived_at: now,
@@ -541,14 +626,21 @@ impl Link {
 
     /// Whether nothing has arrived for too long.
     pub fn is_broken(&self) -> bool {
-        self.arrived_at.elapsed() > self.breaker
+        self.arrived_at.elapsed() > self.patience()
+    }
+
+    fn patience(&self) -> Duration {
+        match self.arrived {
+            0 => self.first,
+            _ => self.breaker,
+        }
     }
 
     /// What is said when a stream is stopped because nothing of it arrives.
     pub fn broken(&self) -> String {
         format!(
             "nothing arrived at the other end for {} s, so sending was stopped (circuit breaker, RFC 8084)",
-            self.breaker.as_secs()
+            self.patience().as_secs()
         )
     }
 

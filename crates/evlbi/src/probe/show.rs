@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::point::{Direction, Point};
 use super::udp::ProbeUdp;
+use crate::output::columns;
 use crate::units::{show_count, show_seconds};
 
 /// Columns for people, with a sentence for each point and what the clocks are.
@@ -19,25 +20,10 @@ pub fn table(result: &ProbeUdp) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(result.points.iter().map(row));
-    let widths: Vec<usize> = (0..heads.len())
-        .map(|column| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
     let mut text = String::from(
         "rates in Mbit/s: of UDP payload, sent on the wire, and received; spacing in us\n",
     );
-    for row in &rows {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:>width$}"))
-            .collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
+    let _ = writeln!(text, "{}", columns(&rows, |_| false));
     for point in &result.points {
         let _ = writeln!(text, "{}", sentence(point));
     }

@@ -23,6 +23,14 @@ pub struct Rates(pub Vec<BitRate>);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spacings(pub Vec<u64>);
 
+/// Each value that was given; or none once, where none was.
+pub fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
+    match values {
+        [] => vec![None],
+        some => some.iter().cloned().map(Some).collect(),
+    }
+}
+
 impl FromStr for Sizes {
     type Err = String;
 

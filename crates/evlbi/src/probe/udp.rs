@@ -229,10 +229,7 @@ fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
         args.burst,
         args.count,
     );
-    let buffers: Vec<Option<u64>> = match args.buffer.as_slice() {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
+    let buffers = sweep::each(&args.buffer);
     if args.load_tasks == 0 && !args.load_nice.is_empty() {
         bail!("--load-nice is of competing tasks: give --load-tasks, too");
     }
@@ -274,6 +271,8 @@ fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nano
         join: args.burst > 1 || stream.rate().is_none(),
         dscp: args.target.dscp,
         requests: None,
+        flows: None,
+        delay: Nanos::default(),
         window: None,
         burden: None,
         bin_width: Some(Nanos::from(args.bins).0.max(1)),
@@ -300,10 +299,7 @@ fn burdens(args: &ProbeUdpArgs) -> Vec<Option<Burden>> {
     } else {
         args.load_nice.clone()
     };
-    let of_receiver: Vec<Option<i8>> = match args.receiver_nice.as_slice() {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
+    let of_receiver = sweep::each(&args.receiver_nice);
     let all = of_receiver.into_iter().flat_map(|nice| {
         of_tasks.iter().map(move |tasks_nice| {
             Some(Burden {

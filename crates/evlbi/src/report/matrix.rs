@@ -7,6 +7,7 @@ use evlbi_net::udp::ReceiverOptions;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::output::columns;
 use crate::units::{show_rate, show_size};
 
 /// Many results in one table.
@@ -157,18 +158,7 @@ impl Matrix {
             });
             lines.push(std::iter::once(row.name.clone()).chain(cells).collect());
         }
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-        let widths: Vec<usize> = (0..=self.columns.len())
-            .map(|column| width(column).unwrap_or(0))
-            .collect();
-        let shown = lines.iter().map(|line| {
-            let cells = line.iter().zip(&widths);
-            let cells: Vec<String> = cells
-                .map(|(cell, width)| format!("{cell:<width$}"))
-                .collect();
-            cells.join("  ").trim_end().to_owned()
-        });
-        shown.collect::<Vec<String>>().join("\n")
+        columns(&lines, |_| true)
     }
 }
 

@@ -1,13 +1,16 @@
 //! `evlbi plan`: figures that the papers give.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
+use super::evlbi;
+
 fn plan(args: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evlbi"));
-    command.arg("plan").args(args.split_whitespace());
-    command.output().unwrap()
+    let args: Vec<&str> = std::iter::once("plan")
+        .chain(args.split_whitespace())
+        .collect();
+    evlbi(&args)
 }
 
 fn json(args: &str) -> Value {

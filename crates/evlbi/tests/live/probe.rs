@@ -4,6 +4,7 @@ mod abuse;
 mod asked;
 mod loss;
 mod results;
+mod tcp;
 
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
@@ -82,16 +83,35 @@ fn assert_sums(point: &Value) {
     assert_eq!(of("lost"), in_runs, "{shown}");
 }
 
-/// A responder in the far namespace, and a probe from the near one.
-fn between(pair: &Pair, far: &[&str], near: &[&str]) -> Vec<Value> {
+/// It does not end well, and says this.
+#[track_caller]
+fn assert_refused(output: &Output, reason: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_refused = !output.status.success() && said.contains(reason);
+    assert!(is_refused, "not `{reason}` but: {said}");
+}
+
+/// A responder in the far namespace.
+fn respond_far(pair: &Pair, more: &[&str]) -> Recv {
     let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, far)).unwrap();
-    let address = responder.address();
-    let output = pair
-        .near
-        .namespace
-        .run(|| run(&mut probe(address, near)))
-        .unwrap();
+    pair.far.namespace.run(|| respond(&bind, more)).unwrap()
+}
+
+/// A probe of a kind from the near namespace.
+fn ask(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Output {
+    let run = || run(&mut probe_of(kind, responder.address(), more));
+    pair.near.namespace.run(run).unwrap()
+}
+
+/// One UDP probe from the near namespace, with a responder of its own in the far one.
+fn once(pair: &Pair, more: &[&str]) -> Output {
+    let responder = respond_far(pair, &[]);
+    let output = ask(pair, &responder, "udp", more);
     end(responder);
-    points(&output)
+    output
+}
+
+/// Its points.
+fn between(pair: &Pair, more: &[&str]) -> Vec<Value> {
+    points(&once(pair, more))
 }

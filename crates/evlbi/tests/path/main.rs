@@ -1,6 +1,7 @@
 //! `evlbi path`: real kernels at the ends, cells of a plan in the middle.
 
 mod probe;
+mod tcp;
 
 use std::fs;
 use std::path::Path;

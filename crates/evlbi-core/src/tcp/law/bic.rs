@@ -15,10 +15,24 @@ const KEPT: f64 = 819.0 / 1024.0;
 /// Before the first loss beyond slow start a segment comes with no more than so many.
 const FIRST: f64 = 20.0;
 
-#[derive(Debug, Default)]
+/// The segments that an acknowledgement covers are averaged over so many of these.
+const AVERAGED: f64 = 16.0;
+
+#[derive(Debug)]
 pub struct Bic {
     /// Window before the last loss, or somewhat less when it was smaller than that before (fast convergence).
     maximum: Option<f64>,
+    /// Segments for each acknowledgement, [`AVERAGED`] times.
+    delayed: f64,
+}
+
+impl Default for Bic {
+    fn default() -> Bic {
+        Bic {
+            maximum: None,
+            delayed: 2.0 * AVERAGED,
+        }
+    }
 }
 
 impl Bic {
@@ -32,8 +46,8 @@ impl Bic {
             return MOST.max(window / FIRST);
         };
         if window < maximum {
-            // The binary search, no faster than MOST.
-            let step = (maximum - window) / PART;
+            // The binary search, no faster than MOST, in whole segments.
+            let step = ((maximum - window) / PART).floor();
             return if step <= 1.0 { slowly } else { step.min(MOST) };
         }
         // Beyond the last maximum it looks for the next, ever faster.
@@ -49,8 +63,17 @@ impl Bic {
 }
 
 impl CongestionControl for Bic {
+    fn measure(&mut self, _moment: &Moment, acked: Acked) {
+        // In whole numbers, as Linux has it: half a segment too much on average.
+        let ratio = (self.delayed / AVERAGED).floor();
+        self.delayed += acked.segments / acked.acks.max(1.0) - ratio;
+    }
+
+    /// Linux makes up for acknowledgements that cover several segments, though since 4.0 it counts the segments: the window
+    /// grows by so much more than the paper has it.
     fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
-        self.increase(moment.window) * acked.counted / moment.window
+        let ratio = self.delayed / AVERAGED;
+        self.increase(moment.window) * ratio * acked.counted / moment.window
     }
 
     fn reduce(&mut self, moment: &Moment) -> f64 {

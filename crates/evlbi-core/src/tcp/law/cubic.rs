@@ -23,7 +23,7 @@ pub struct Cubic {
 #[derive(Debug)]
 struct Epoch {
     begun: Nanos,
-    /// Seconds until the window is that of the origin again (RFC 9438, equation 2).
+    /// Seconds until the window is that of the origin again (RFC 9438, section 4.2).
     k: f64,
     origin: f64,
     /// What Reno's window would be (section 4.3).
@@ -40,7 +40,7 @@ impl CongestionControl for Cubic {
             origin: maximum.max(window),
             friendly: window,
         });
-        // A round trip ahead: equation 1 with t + RTT (section 4.4).
+        // A round trip ahead: W_cubic(t + RTT), section 4.2.
         let time = moment.now.since(epoch.begun).plus(moment.shortest);
         let target = epoch.origin + C * (time.as_secs_f64() - epoch.k).powi(3);
         let mut segments = match target > window {
@@ -50,7 +50,7 @@ impl CongestionControl for Cubic {
         if maximum == 0.0 {
             segments = segments.min(FIRST);
         }
-        // The Reno-friendly region: alpha of equation 4.
+        // The Reno-friendly region: alpha of section 4.3.
         epoch.friendly += 3.0 * (1.0 - KEPT) / (1.0 + KEPT) * acked.counted / window;
         if epoch.friendly > window {
             segments = segments.min(window / (epoch.friendly - window));
@@ -66,11 +66,5 @@ impl CongestionControl for Cubic {
             false => window,
         };
         (window * KEPT).max(SMALLEST)
-    }
-
-    fn idled(&mut self, length: Nanos) {
-        if let Some(epoch) = &mut self.epoch {
-            epoch.begun = epoch.begun.plus(length);
-        }
     }
 }

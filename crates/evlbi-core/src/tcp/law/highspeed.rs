@@ -7,8 +7,11 @@ const LOW_WINDOW: f64 = 38.0;
 const HIGH_WINDOW: f64 = 83_000.0;
 const HIGH_DECREASE: f64 = 0.1;
 
-#[derive(Debug)]
-pub struct HighSpeed;
+#[derive(Debug, Default)]
+pub struct HighSpeed {
+    /// The window when it grew last, beyond slow start: by its row a loss takes away.
+    grown: f64,
+}
 
 /// b(w), the part of the window that a loss takes (RFC 3649, section 5).
 pub fn decrease(window: f64) -> f64 {
@@ -22,21 +25,43 @@ pub fn increase(window: f64) -> f64 {
     if window <= LOW_WINDOW {
         return 1.0;
     }
-    let window = window.min(HIGH_WINDOW);
-    // The rate of loss at this window, equation 5.
+    response(window.min(HIGH_WINDOW)).ceil()
+}
+
+/// The same before it is made whole.
+fn response(window: f64) -> f64 {
+    // The rate of loss at this window.
     let loss = 0.078 / window.powf(1.2);
     let b = decrease(window);
-    (window * window * loss * 2.0 * b / (2.0 - b)).ceil()
+    window * window * loss * 2.0 * b / (2.0 - b)
+}
+
+/// The largest window of the row that a window is in.
+fn row(window: f64) -> f64 {
+    if window <= LOW_WINDOW {
+        return LOW_WINDOW;
+    }
+    let whole = increase(window);
+    let (mut low, mut high) = (window.min(HIGH_WINDOW), HIGH_WINDOW);
+    while high - low > 0.5 {
+        let middle = f64::midpoint(low, high);
+        match response(middle) <= whole {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
 }
 
 impl CongestionControl for HighSpeed {
     /// Linux counts acknowledgements here, however many segments they cover.
     fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
+        self.grown = moment.window;
         increase(moment.window) * acked.acks / moment.window
     }
 
     fn reduce(&mut self, moment: &Moment) -> f64 {
-        (moment.window * (1.0 - decrease(moment.window))).max(SMALLEST)
+        (moment.window * (1.0 - decrease(row(self.grown)))).max(SMALLEST)
     }
 }
 

@@ -15,6 +15,8 @@ const SCALES: (f64, f64) = (0.5, 10.0);
 const OTHERS: f64 = 0.2;
 /// Shorter round trips tell nothing of queues.
 const SHORT: Nanos = Nanos(10_000_000);
+/// Per cent of the longest queue that are remembered after a loss, should the route have changed.
+const REMEMBERED: u64 = 95;
 /// A round trip that is longer than the longest known by more than so much is none.
 const OUTLIER: Nanos = Nanos(20_000_000);
 
@@ -44,17 +46,18 @@ impl HTcp {
         self.beta.unwrap_or(LEAST)
     }
 
-    /// Segments for each round trip: 2 (1 - beta) f(Delta), Leith and Shorten 2004, section 2.
+    /// Segments for each round trip: 2 (1 - beta) f(Delta), Leith and Shorten 2004.
     fn increase(&self, moment: &Moment) -> f64 {
         let since = moment.now.since(self.lost.unwrap_or_default());
         let late = (since.as_secs_f64() - RENO).max(0.0);
-        let mut factor = 1.0 + 10.0 * late + 0.25 * late * late;
+        // Linux reckons with whole numbers here.
+        let mut factor = (1.0 + 10.0 * late + 0.25 * late * late).floor();
         let shortest = moment.shortest.as_secs_f64();
         if shortest > 0.0 {
-            // Flows of all round trips have the same share (section 4).
+            // Flows of all round trips have the same share.
             factor /= (UNSCALED / shortest).clamp(SCALES.0, SCALES.1);
         }
-        (2.0 * factor * (1.0 - self.beta())).max(1.0)
+        2.0 * factor.floor().max(1.0) * (1.0 - self.beta())
     }
 }
 
@@ -97,7 +100,14 @@ impl CongestionControl for HTcp {
         });
         self.adapts = !has_changed;
         self.lost = Some(moment.now);
-        self.longest = moment.shortest;
+        let queue = self.longest.since(moment.shortest);
+        self.longest = moment.shortest.plus(Nanos(queue.0 / 100 * REMEMBERED));
         (moment.window * self.beta()).max(SMALLEST)
+    }
+
+    /// The time of a loss is that of its repair.
+    fn recovered(&mut self, moment: &Moment) -> Option<f64> {
+        self.lost = Some(moment.now);
+        None
     }
 }

@@ -40,7 +40,7 @@ impl CongestionControl for Westwood {
         reno::reduce(moment)
     }
 
-    /// Bandwidth times the shortest round trip (Grieco and Mascolo 2004, section 2).
+    /// Bandwidth times the shortest round trip (Grieco and Mascolo 2004).
     fn recovered(&mut self, moment: &Moment) -> Option<f64> {
         Some((self.twice * moment.shortest.as_secs_f64()).max(SMALLEST))
     }

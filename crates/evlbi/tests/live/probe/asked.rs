@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::loss::set_bucket;
-use super::{TOKEN, assert_sums, end, exact_wire, points, probe, probe_of, respond, run};
+use super::{TOKEN, ask, assert_refused, assert_sums, end, exact_wire, points, respond_far, run};
 use crate::support::{brief, evlbi, filter, number};
 use evlbi_net::netns::{End, pair_for_test};
 use serde_json::Value;
@@ -32,21 +32,19 @@ fn datagrams_carry_their_class_of_service() {
     if !filter(&pair.near, &rules) || !filter(&pair.far, &rules) {
         return;
     }
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
-    let ask = |kind: &str, more: &[&str]| {
+    let responder = respond_far(&pair, &[]);
+    let urgent = |kind: &str, more: &[&str]| {
         let mut all = vec!["--dscp", "46", "--count", "500", "--json"];
         all.extend(more);
-        let run = || run(&mut probe_of(kind, responder.address(), &all));
-        pair.near.namespace.run(run).unwrap()
+        ask(&pair, &responder, kind, &all)
     };
-    let points = points(&ask("udp", &["--rate", "20M", "--both"]));
+    let points = points(&urgent("udp", &["--rate", "20M", "--both"]));
     assert_eq!(points.len(), 2);
     for end in [&pair.near, &pair.far] {
         assert_eq!(counted(end, "0x45565044"), 500);
     }
     let before = counted(&pair.far, "0x45565051");
-    let output = ask("latency", &["--interval", "1ms"]);
+    let output = urgent("latency", &["--interval", "1ms"]);
     assert!(output.status.success());
     assert!(counted(&pair.far, "0x45565051") >= before + 500);
     assert!(counted(&pair.near, "0x45565052") >= before + 500);
@@ -59,14 +57,12 @@ fn only_the_interface_that_is_named_is_used() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let responder = respond_far(&pair, &[]);
     let from = |device: &str| {
         let more = [
             "--rate", "10M", "--count", "200", "--both", "--device", device, "--json",
         ];
-        let run = || run(&mut probe(responder.address(), &more));
-        pair.near.namespace.run(run).unwrap()
+        ask(&pair, &responder, "udp", &more)
     };
     for point in points(&from(pair.near.device)) {
         assert_sums(&point);
@@ -75,11 +71,7 @@ fn only_the_interface_that_is_named_is_used() {
     // There is no way from lo, and there is no eth77.
     for (device, said) in [("lo", "cannot reach"), ("eth77", "the interface eth77")] {
         let output = from(device);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && stderr.contains(said),
-            "{stderr}"
-        );
+        assert_refused(&output, said);
     }
     end(responder);
 }
@@ -94,8 +86,7 @@ fn the_rate_of_the_way_back_is_found() {
     if !set_bucket(&pair.far, "30mbit") {
         return;
     }
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let responder = respond_far(&pair, &[]);
     let more = [
         "--size",
         "1200",
@@ -112,8 +103,7 @@ fn the_rate_of_the_way_back_is_found() {
         "--reverse",
         "--json",
     ];
-    let run = || run(&mut probe_of("capacity", responder.address(), &more));
-    let output = pair.near.namespace.run(run).unwrap();
+    let output = ask(&pair, &responder, "capacity", &more);
     end(responder);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
@@ -139,8 +129,7 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
     let Some(pair) = pair_for_test(&exact_wire(), test) else {
         return;
     };
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let responder = respond_far(&pair, &[]);
     let room = tempfile::tempdir().unwrap();
     let [svg, json] = ["a.svg", "a.json"].map(|name| room.path().join(name));
     let more = [
@@ -158,8 +147,7 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
         svg.to_str().unwrap(),
         "--json",
     ];
-    let run = || run(&mut probe(responder.address(), &more));
-    let output = pair.near.namespace.run(run).unwrap();
+    let output = ask(&pair, &responder, "udp", &more);
     end(responder);
     std::fs::write(&json, &output.stdout).unwrap();
     let points = points(&output);
@@ -200,8 +188,7 @@ fn a_sweep_tells_its_regions() {
     if !set_bucket(&pair.near, "20mbit") {
         return;
     }
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let responder = respond_far(&pair, &[]);
     let room = tempfile::tempdir().unwrap();
     let svg = room.path().join("a.svg");
     let more = [
@@ -215,8 +202,7 @@ fn a_sweep_tells_its_regions() {
         svg.to_str().unwrap(),
         "--json",
     ];
-    let run = || run(&mut probe(responder.address(), &more));
-    let output = pair.near.namespace.run(run).unwrap();
+    let output = ask(&pair, &responder, "udp", &more);
     end(responder);
     let points = points(&output);
     assert_eq!(points.len(), 8);
@@ -249,8 +235,7 @@ fn tests_every_now_and_then() {
     if !filter(&pair.far, &rules) {
         return;
     }
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
+    let responder = respond_far(&pair, &[]);
     let room = tempfile::tempdir().unwrap();
     let [file, svg] = ["w.sqlite", "w.svg"].map(|name| room.path().join(name));
     let mut command = evlbi();

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{TOKEN, assert_sums, between, end, exact_wire, points, probe, probe_of, respond, run};
+use super::{
+    TOKEN, ask, assert_refused, assert_sums, between, end, exact_wire, points, probe, respond,
+    respond_far, run,
+};
 use crate::support::{Recv, brief, evlbi, filter, number};
 use evlbi_net::netns::{End, Pair, pair_for_test};
 use serde_json::Value;
@@ -32,7 +35,7 @@ fn one_in_a_thousand_is_lost_in_the_network() {
         "--rate", "100M", "--size", "1000", "--count", "20000", "--losses", &losses, "--skip",
         "900", "--limit", "5", "--plot", &page, "--json",
     ];
-    let points = between(&pair, &[], &near);
+    let points = between(&pair, &near);
     let point = &points[0];
     assert_sums(point);
     let rules = pair
@@ -97,9 +100,7 @@ fn what_the_socket_drops_is_the_hosts() {
         let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
         counters.unwrap().unwrap().udp.receive_buffer_errors
     };
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
-    let address = responder.address();
+    let responder = respond_far(&pair, &[]);
     let near = [
         "--rate",
         "20M",
@@ -112,10 +113,7 @@ fn what_the_socket_drops_is_the_hosts() {
         "--json",
     ];
     let output = std::thread::scope(|scope| {
-        let probing = scope.spawn(|| {
-            let run = || run(&mut probe(address, &near));
-            pair.near.namespace.run(run).unwrap()
-        });
+        let probing = scope.spawn(|| ask(&pair, &responder, "udp", &near));
         // The responder sleeps once the stream flows, until its buffer has overflown.
         let received = || {
             let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
@@ -187,7 +185,7 @@ fn a_full_queue_before_the_card_is_the_senders() {
         "1s",
         "--json",
     ];
-    let point = &between(&pair, &[], &near)[0];
+    let point = &between(&pair, &near)[0];
     assert_sums(point);
     assert!(number(point, "lost") > 1000, "{}", brief(point));
     assert_eq!(
@@ -210,9 +208,7 @@ fn the_rate_of_a_bucket_is_found_again() {
     if !set_bucket(&pair.near, "50mbit") {
         return;
     }
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
-    let address = responder.address();
+    let responder = respond_far(&pair, &[]);
     let more = [
         "--size",
         "1200",
@@ -228,11 +224,7 @@ fn the_rate_of_a_bucket_is_found_again() {
         "1",
         "--json",
     ];
-    let output = pair
-        .near
-        .namespace
-        .run(|| run(&mut probe_of("capacity", address, &more)))
-        .unwrap();
+    let output = ask(&pair, &responder, "capacity", &more);
     end(responder);
     assert!(
         output.status.success(),
@@ -270,31 +262,16 @@ fn a_stream_that_nobody_gets_is_stopped() {
     if !filter(&pair.far, &["meta l4proto udp drop"]) {
         return;
     }
-    let bind = format!("{}:0", pair.far.v4);
-    let responder = pair.far.namespace.run(|| respond(&bind, &[])).unwrap();
-    let address = responder.address();
-    let ask = |more: &[&str]| {
-        pair.near
-            .namespace
-            .run(|| run(&mut probe(address, more)))
-            .unwrap()
-    };
+    let responder = respond_far(&pair, &[]);
+    let ask = |more: &[&str]| ask(&pair, &responder, "udp", more);
     let output = ask(&["--rate", "1M", "--duration", "60s", "--json"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("circuit breaker"),
-        "{stderr}"
-    );
+    assert_refused(&output, "circuit breaker");
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     let point = &result["points"][0];
     assert_sums(point);
     assert_eq!(number(point, "lost"), number(point, "sent"));
     let output = ask(&["--rate", "1M", "--reverse"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("firewall"),
-        "{stderr}"
-    );
+    assert_refused(&output, "firewall");
     end(responder);
 }
 
@@ -316,11 +293,7 @@ fn a_receiver_under_load() {
     ];
     let responder = respond("127.0.0.1:0", &[]);
     let output = run(&mut probe(responder.address(), &load));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("--allow-load"),
-        "{stderr}"
-    );
+    assert_refused(&output, "--allow-load");
     end(responder);
     let responder = respond("127.0.0.1:0", &["--allow-load"]);
     let points = points(&run(&mut probe(responder.address(), &load)));

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::{assert_sums, between, end, exact_wire, points, probe, probe_of, respond, run};
+use super::{
+    ask, assert_refused, assert_sums, between, end, exact_wire, points, probe, respond, run,
+};
 use crate::support::{evlbi, filter, number};
 use evlbi_net::netns::pair_for_test;
 use serde_json::Value;
@@ -27,7 +29,6 @@ fn round_trips_are_counted() {
         .namespace
         .run(|| respond(&bind, &["--shift-clock=-7.5"]))
         .unwrap();
-    let address = responder.address();
     let more = [
         "--size",
         "100,1000",
@@ -37,12 +38,7 @@ fn round_trips_are_counted() {
         "1ms",
         "--json",
     ];
-    let ask = |more: &[&str]| {
-        pair.near
-            .namespace
-            .run(|| run(&mut probe_of("latency", address, more)))
-            .unwrap()
-    };
+    let ask = |more: &[&str]| ask(&pair, &responder, "latency", more);
     let room = tempfile::tempdir().unwrap();
     let picture = room.path().join("a.svg");
     let more = [&more[..], &["--plot", picture.to_str().unwrap()]].concat();
@@ -106,7 +102,7 @@ fn both_ways_in_every_shape() {
         "--both",
         "--json",
     ];
-    let points = between(&pair, &[], &near);
+    let points = between(&pair, &near);
     assert_eq!(points.len(), 3 * 2 * 2);
     for point in &points {
         assert_sums(point);
@@ -311,11 +307,7 @@ fn files_that_cannot_be_written_are_named_first() {
     let more = ["--rate", "1M", "--records", "/nowhere/at/all.csv"];
     let responder = respond("127.0.0.1:0", &[]);
     let output = run(&mut probe(responder.address(), &more));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("/nowhere/at/all.csv"),
-        "{stderr}"
-    );
+    assert_refused(&output, "/nowhere/at/all.csv");
     assert!(!Path::new("/nowhere").exists());
     end(responder);
 }
@@ -375,7 +367,7 @@ fn the_histogram_is_tsharks() {
         "2us",
         "--json",
     ];
-    let point = between(&pair, &[], &near).remove(0);
+    let point = between(&pair, &near).remove(0);
     // It ends with the last packet, unless it has missed one.
     let begun = std::time::Instant::now();
     while capture.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(5) {
@@ -427,11 +419,7 @@ fn three_flows_at_once() {
         // 20.9 Mbit/s each on the wire: a fourth does not fit, but in the other direction it does.
         let more = ["--rate", "20M", "--count", "100", "--wait", "0s", "--json"];
         let refused = run(&mut probe(address, &more));
-        let stderr = String::from_utf8_lossy(&refused.stderr);
-        assert!(
-            !refused.status.success() && stderr.contains("3 tests"),
-            "{stderr}"
-        );
+        assert_refused(&refused, "3 tests");
         let mut other_way = more.to_vec();
         other_way.push("--reverse");
         assert_eq!(

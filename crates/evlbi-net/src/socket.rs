@@ -1,14 +1,28 @@
-//! Socket options that socket2 does not wrap.
+//! What a socket asks of the kernel beyond what socket2 wraps.
 
 use std::ffi::c_int;
 use std::io;
 use std::mem::size_of_val;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::GrantedBuffer;
+use serde::{Deserialize, Serialize};
+use socket2::Socket;
+
+/// A socket buffer: what was asked for and what the kernel gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedBuffer {
+    /// Bytes asked for.
+    pub asked: usize,
+    /// Bytes granted, in the same measure: half of what `getsockopt` says, because the kernel doubles
+    /// the figure to make room for its own bookkeeping (socket(7)).
+    pub granted: usize,
+    /// What to do when less was granted than asked.
+    pub remedy: Option<String>,
+}
 
 /// Sets an option whose value is the C structure or number `value`.
-pub(super) fn set<T: Copy>(
+pub(crate) fn set<T: Copy>(
     socket: &impl AsFd,
     level: c_int,
     name: c_int,
@@ -33,7 +47,7 @@ pub(super) fn set<T: Copy>(
 }
 
 /// Reads an option made of 32-bit words into `words`; what the kernel does not write stays as it is.
-pub(super) fn get_words(
+pub(crate) fn get_words(
     socket: &impl AsFd,
     level: c_int,
     name: c_int,
@@ -58,7 +72,7 @@ pub(super) fn get_words(
 }
 
 /// Reads an option that is one C int.
-pub(super) fn get_int(socket: &impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
+pub(crate) fn get_int(socket: &impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut word = [0u32];
     get_words(socket, level, name, &mut word)?;
     Ok(word[0] as c_int)
@@ -80,8 +94,9 @@ fn ask_buffer(
         set(socket, libc::SOL_SOCKET, plain, &value)?;
     }
     let granted = usize::try_from(get_int(socket, libc::SOL_SOCKET, plain)?).unwrap_or(0) / 2;
-    let remedy = (granted < asked).then(|| {
-        format!("as root: sysctl -w {sysctl}={value} (or give this program CAP_NET_ADMIN)")
+    let remedy = (granted < asked).then(|| match granted < value as usize {
+        true => format!("as root: sysctl -w {sysctl}={value} (or give this program CAP_NET_ADMIN)"),
+        false => "Linux gives a socket no more than 1 GiB".to_owned(),
     });
     Ok(GrantedBuffer {
         asked,
@@ -90,12 +105,21 @@ fn ask_buffer(
     })
 }
 
-pub(super) fn ask_receive_buffer(socket: &impl AsFd, asked: usize) -> io::Result<GrantedBuffer> {
+pub(crate) fn ask_receive_buffer(socket: &impl AsFd, asked: usize) -> io::Result<GrantedBuffer> {
     let options = (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
     ask_buffer(socket, asked, options, "net.core.rmem_max")
 }
 
-pub(super) fn ask_send_buffer(socket: &impl AsFd, asked: usize) -> io::Result<GrantedBuffer> {
+pub(crate) fn ask_send_buffer(socket: &impl AsFd, asked: usize) -> io::Result<GrantedBuffer> {
     let options = (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     ask_buffer(socket, asked, options, "net.core.wmem_max")
+}
+
+/// Sets the class of service (RFC 2474) of what a socket sends to addresses of this family.
+pub(crate) fn set_class(socket: &Socket, address: SocketAddr, dscp: u8) -> io::Result<()> {
+    let octet = u32::from(dscp) << 2;
+    match address {
+        SocketAddr::V4(_) => socket.set_tos_v4(octet),
+        SocketAddr::V6(_) => socket.set_tclass_v6(octet),
+    }
 }

@@ -1,0 +1,243 @@
+//! Messages at a constant rate before a send buffer: what is due, what waits, and what is given up.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rate::BitRate;
+use crate::time::Nanos;
+
+/// What happens to a message that finds the send buffer full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Full {
+    /// It waits, and all behind it.
+    #[default]
+    Block,
+    /// It is given up.
+    Shed,
+}
+
+/// Messages of one size that are due at a constant rate, and wait where the connection does not take them.
+///
+/// ```
+/// use evlbi_core::rate::BitRate;
+/// use evlbi_core::tcp::{Backlog, Full};
+/// use evlbi_core::time::Nanos;
+///
+/// // 1000 bytes each millisecond, of which two may wait.
+/// let rate = BitRate::new(8_000_000).unwrap();
+/// let mut backlog = Backlog::new(rate, 1000, 2, Full::Shed);
+/// backlog.admit(Nanos(2_500_000));
+/// backlog.stuck(Nanos(2_500_000));
+/// assert_eq!(backlog.first(10), Some(0..2));
+/// assert_eq!(backlog.shed(), 1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Backlog {
+    rate: BitRate,
+    size: u64,
+    room: u64,
+    full: Full,
+    /// Number of the next message, in the order in which they are due.
+    next: u64,
+    waiting: VecDeque<Range<u64>>,
+    count: u64,
+    most: u64,
+    shed: u64,
+    blocked: Nanos,
+    blocked_since: Option<Nanos>,
+}
+
+impl Backlog {
+    /// Messages of `size` bytes at a rate, of which `room` may wait, one at least.
+    pub fn new(rate: BitRate, size: usize, room: u64, full: Full) -> Backlog {
+        Backlog {
+            rate,
+            size: size as u64,
+            room: room.max(1),
+            full,
+            next: 0,
+            waiting: VecDeque::new(),
+            count: 0,
+            most: 0,
+            shed: 0,
+            blocked: Nanos::default(),
+            blocked_since: None,
+        }
+    }
+
+    /// When a message is due, after the first.
+    pub fn due_at(&self, message: u64) -> Nanos {
+        due_at(self.rate, self.size, message)
+    }
+
+    /// When the next one is.
+    pub fn next_due(&self) -> Nanos {
+        self.due_at(self.next)
+    }
+
+    /// What is due goes where messages wait, as far as there is room.
+    pub fn admit(&mut self, now: Nanos) {
+        let more = (self.due_by(now) - self.next).min(self.room - self.count);
+        if more == 0 {
+            return;
+        }
+        if let Some(since) = self.blocked_since.take() {
+            self.blocked = self.blocked.plus(now.since(since));
+        }
+        let end = self.next + more;
+        match self.waiting.back_mut() {
+            Some(last) if last.end == self.next => last.end = end,
+            _ => self.waiting.push_back(self.next..end),
+        }
+        self.next = end;
+        self.count += more;
+        self.most = self.most.max(self.count);
+    }
+
+    /// The connection takes nothing: what is due beyond the room is given up, or waits outside.
+    pub fn stuck(&mut self, now: Nanos) {
+        let more = self.due_by(now) - self.next;
+        if self.count < self.room || more == 0 {
+            return;
+        }
+        match self.full {
+            Full::Block => {
+                self.blocked_since.get_or_insert(now);
+            }
+            Full::Shed => {
+                self.next += more;
+                self.shed += more;
+            }
+        }
+    }
+
+    /// Messages that are due by a time, of those that are not behind already.
+    fn due_by(&self, now: Nanos) -> u64 {
+        let bits = u128::from(now.0.saturating_add(1)).saturating_mul(self.rate.get().into());
+        let each = u128::from(self.size) * 8 * 1_000_000_000;
+        let count = bits.saturating_sub(1) / each.max(1) + 1;
+        u64::try_from(count).unwrap_or(u64::MAX).max(self.next)
+    }
+
+    /// The first messages that wait, in a row, so many at most.
+    pub fn first(&self, most: u64) -> Option<Range<u64>> {
+        let first = self.waiting.front()?;
+        Some(first.start..first.end.min(first.start.saturating_add(most)))
+    }
+
+    /// So many of the first have gone.
+    pub fn gone(&mut self, count: u64) {
+        let mut left = count.min(self.count);
+        self.count -= left;
+        while left > 0
+            && let Some(first) = self.waiting.front_mut()
+        {
+            let part = left.min(first.end - first.start);
+            first.start += part;
+            left -= part;
+            if first.start == first.end {
+                self.waiting.pop_front();
+            }
+        }
+    }
+
+    /// Messages that are due so far: admitted, or given up.
+    pub fn due(&self) -> u64 {
+        self.next
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        self.count * self.size
+    }
+
+    /// Most bytes that waited at once.
+    pub fn most_bytes(&self) -> u64 {
+        self.most * self.size
+    }
+
+    /// Messages that were given up.
+    pub fn shed(&self) -> u64 {
+        self.shed
+    }
+
+    /// How long messages waited outside, until now.
+    pub fn blocked(&self, now: Nanos) -> Nanos {
+        let since = self.blocked_since.map(|since| now.since(since));
+        self.blocked.plus(since.unwrap_or_default())
+    }
+}
+
+/// When a message of a constant rate is due, after the first.
+pub fn due_at(rate: BitRate, size: u64, message: u64) -> Nanos {
+    let bits = u128::from(message) * u128::from(size) * 8;
+    Nanos((bits * 1_000_000_000 / u128::from(rate.get())) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backlog(full: Full) -> Backlog {
+        Backlog::new(BitRate::new(8_000_000).unwrap(), 1000, 3, full)
+    }
+
+    const MS: u64 = 1_000_000;
+
+    /// The count in closed form is that of the times one by one, at rates that do not come out even.
+    #[test]
+    fn what_is_due_is_counted_at_once() {
+        for rate in [7, 999_999_937, u64::MAX] {
+            let rate = BitRate::new(rate).unwrap();
+            let backlog = Backlog::new(rate, 1448, 1, Full::Shed);
+            for message in [0, 1, 2, 77, 1_000_003] {
+                let at = backlog.due_at(message);
+                assert!(backlog.due_by(at) > message, "{rate} {message}");
+                if at.0 > 0 {
+                    assert!(
+                        backlog.due_by(Nanos(at.0 - 1)) <= message,
+                        "{rate} {message}"
+                    );
+                }
+            }
+        }
+        let mut fast = Backlog::new(BitRate::new(u64::MAX).unwrap(), 16, u64::MAX, Full::Shed);
+        fast.admit(Nanos(u64::MAX));
+        assert!(fast.first(10).is_some());
+    }
+
+    #[test]
+    fn what_finds_no_room_waits_outside() {
+        let mut backlog = backlog(Full::Block);
+        backlog.admit(Nanos(5 * MS));
+        backlog.stuck(Nanos(5 * MS));
+        assert_eq!((backlog.due(), backlog.bytes()), (3, 3000));
+        assert_eq!(backlog.first(2), Some(0..2));
+        backlog.gone(2);
+        backlog.admit(Nanos(9 * MS));
+        assert_eq!(backlog.blocked(Nanos(9 * MS)), Nanos(4 * MS));
+        assert_eq!(backlog.first(9), Some(2..5));
+        assert_eq!((backlog.shed(), backlog.most_bytes()), (0, 3000));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_given_up() {
+        let mut backlog = backlog(Full::Shed);
+        backlog.admit(Nanos(5 * MS));
+        backlog.stuck(Nanos(5 * MS));
+        backlog.gone(1);
+        backlog.admit(Nanos(6 * MS));
+        assert_eq!((backlog.due(), backlog.shed()), (7, 3));
+        assert_eq!(backlog.first(9), Some(1..3));
+        backlog.gone(2);
+        assert_eq!(backlog.first(9), Some(6..7));
+        backlog.gone(1);
+        assert_eq!(
+            (backlog.first(9), backlog.blocked(Nanos(7 * MS))),
+            (None, Nanos(0))
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Whether messages of a constant rate come when they should: the timely line of TCPdelay (EXPReS report, section 2.3).
+
+use serde::{Deserialize, Serialize};
+
+use super::backlog::due_at;
+use crate::rate::BitRate;
+use crate::time::Nanos;
+
+/// When messages came. Times in seconds are from when the first message was due.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeliness {
+    /// What is no lateness yet, in nanoseconds.
+    pub tolerance: u64,
+    /// Stretches of messages that were late.
+    pub late: Vec<Late>,
+    /// Most bytes that were late at once: that should have come and had not.
+    pub delayed_bytes: u64,
+    /// Longest lateness in nanoseconds.
+    pub longest: i64,
+    /// That of the last message.
+    pub at_end: i64,
+}
+
+/// A stretch of messages that were late.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Late {
+    /// Number of the first of them.
+    pub message: u64,
+    /// When it came.
+    pub from: f64,
+    /// When the latest of them came.
+    pub worst_at: f64,
+    /// How late that was, in nanoseconds.
+    pub worst: i64,
+    /// So many bytes should have come by then and had not: lateness times rate.
+    pub delayed_bytes: u64,
+    /// When messages were timely again; none if not until the end.
+    pub until: Option<f64>,
+}
+
+/// A message that came: its number, and nanoseconds from when the first one was due to its arrival.
+pub type Arrival = (u64, i64);
+
+/// How late a message is against the most timely of all, in nanoseconds.
+pub fn lateness(
+    rate: BitRate,
+    size: usize,
+    arrivals: &[Arrival],
+) -> impl Iterator<Item = i64> + Clone {
+    let late = move |(number, at): &Arrival| {
+        at.saturating_sub_unsigned(due_at(rate, size as u64, *number).0)
+    };
+    let base = arrivals.iter().map(late).min().unwrap_or(0);
+    arrivals
+        .iter()
+        .map(move |arrival| late(arrival).saturating_sub(base))
+}
+
+impl Timeliness {
+    /// Of messages of `size` bytes at a rate, in the order in which they came. Late is what comes later than the most timely
+    /// one by more than the tolerance, until it is by less than half of that.
+    pub fn new(rate: BitRate, size: usize, tolerance: Nanos, arrivals: &[Arrival]) -> Timeliness {
+        let mut timeliness = Timeliness {
+            tolerance: tolerance.0,
+            ..Timeliness::default()
+        };
+        let tolerance = tolerance.0.cast_signed();
+        let bytes = |late: i64| (late.max(0) as f64 * 1e-9 * rate.get() as f64 / 8.0) as u64;
+        let mut open = None::<Late>;
+        let all = arrivals.iter().zip(lateness(rate, size, arrivals));
+        for ((message, at), late) in all {
+            let at = *at as f64 * 1e-9;
+            timeliness.longest = timeliness.longest.max(late);
+            timeliness.at_end = late;
+            if open.is_none() && late > tolerance {
+                open = Some(Late {
+                    message: *message,
+                    from: at,
+                    ..Late::default()
+                });
+            }
+            if let Some(stretch) = &mut open
+                && late > stretch.worst
+            {
+                (stretch.worst, stretch.worst_at) = (late, at);
+                stretch.delayed_bytes = bytes(late);
+            }
+            if late <= tolerance / 2
+                && let Some(stretch) = open.take()
+            {
+                timeliness.late.push(Late {
+                    until: Some(at),
+                    ..stretch
+                });
+            }
+        }
+        timeliness.late.extend(open);
+        timeliness.delayed_bytes = bytes(timeliness.longest);
+        timeliness
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+
+    /// A stop of 100 ms, made up for at twice the rate.
+    #[test]
+    fn a_stop_is_made_up_for() {
+        let rate = BitRate::new(8_000_000).unwrap();
+        let at = |number: i64| match number {
+            0..100 => number * MS,
+            100..300 => 200 * MS + (number - 100) * MS / 2,
+            _ => number * MS,
+        };
+        let arrivals: Vec<Arrival> = (0..500)
+            .map(|number| (number as u64, at(number) + 7 * MS))
+            .collect();
+        let found = Timeliness::new(rate, 1000, Nanos(4_000_000), &arrivals);
+        assert_eq!(found.late.len(), 1);
+        let late = &found.late[0];
+        assert_eq!((late.message, late.worst), (100, 100 * MS));
+        assert_eq!(
+            (late.delayed_bytes, found.delayed_bytes),
+            (100_000, 100_000)
+        );
+        let until = late.until.unwrap();
+        assert!((0.300..0.306).contains(&until), "{until}");
+        assert_eq!(found.at_end, 0);
+        // What was shed does not come, and is not late.
+        let sparse: Vec<Arrival> = arrivals
+            .iter()
+            .copied()
+            .filter(|(number, _)| number % 7 == 0)
+            .collect();
+        let found = Timeliness::new(rate, 1000, Nanos(4_000_000), &sparse);
+        assert_eq!(found.late.len(), 1);
+    }
+}

@@ -1,0 +1,366 @@
+//! The connections of a test at one end: they give, take and are looked at, each in a thread of its own.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use evlbi_core::tcp::Info;
+use evlbi_core::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::TestError;
+use crate::socket::GrantedBuffer;
+use crate::tcp::{
+    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, Progress, Sampled, Taken, TcpError,
+};
+
+/// Connections of a test, at most.
+const MOST: usize = 64;
+/// Bytes of all buffers of an end, at most.
+const MOST_BUFFERED: usize = 16 << 30;
+/// Longest message, and longest write.
+const LONGEST: usize = 1 << 20;
+/// Samples that an end keeps, at most.
+pub const MOST_SAMPLES: u64 = 200_000;
+/// Most often that connections are looked at.
+const SHORTEST: Nanos = Nanos(100_000);
+/// Longest name of a congestion control in Linux.
+const LONGEST_NAME: usize = 15;
+/// IPv4's, TCP's and Ethernet's parts of a packet, with time stamps (RFC 7323) and what is around a frame.
+const OVERHEAD: u32 = 90;
+/// Longest segment on an Ethernet, with time stamps.
+const SEGMENT: u32 = 1448;
+/// The connections come in this time.
+const COMING: Duration = Duration::from_secs(5);
+
+/// TCP connections to test.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Of each connection on which the client gives: its congestion control, or none for the host's own.
+    pub there: Vec<Option<String>>,
+    /// The same of those on which the responder gives.
+    pub back: Vec<Option<String>>,
+    /// Messages at a constant rate, on each of them; else bytes, as many as it takes.
+    pub constant: Option<Constant>,
+    /// So many of these are handed over at once.
+    pub write: usize,
+    /// Whether what comes is copied out of the kernel, as by somebody who wants it.
+    pub copied: bool,
+    /// What is asked of each connection.
+    pub options: tcp::Options,
+    /// How often they are looked at.
+    pub every: Nanos,
+    /// Messages that are kept one by one, of each.
+    pub kept: Kept,
+    /// The file that is given instead of bytes, by its name at the end that gives.
+    pub source: Option<String>,
+    /// The file that takes what comes, by its name at the end that takes.
+    pub sink: Option<String>,
+}
+
+/// Files of one end.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// To be given.
+    pub source: Option<File>,
+    /// To take what comes.
+    pub sink: Option<File>,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowEnd {
+    /// Its congestion control.
+    pub algorithm: String,
+    /// Ports here and at the other end.
+    pub ports: [u16; 2],
+    /// Its send buffer, where one was asked for.
+    pub send_buffer: Option<GrantedBuffer>,
+    /// Its receive buffer, where one was asked for.
+    pub receive_buffer: Option<GrantedBuffer>,
+    /// What was given here.
+    pub given: Option<Given>,
+    /// What was taken here.
+    pub taken: Option<Taken>,
+    /// What the kernel said at the end.
+    pub last: Option<Info>,
+}
+
+/// One end of all connections of a test.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowsEnd {
+    /// Each of them: first those on which the client gives.
+    pub flows: Vec<FlowEnd>,
+    /// What was seen of them.
+    pub sampled: Sampled,
+}
+
+impl Flows {
+    /// Congestion control of each.
+    fn algorithms(&self) -> impl Iterator<Item = &Option<String>> {
+        self.there.iter().chain(&self.back)
+    }
+
+    /// Says what is wrong with it by itself, if anything, where it lasts so long.
+    pub(super) fn check(&self, length: Nanos) -> Result<(), TestError> {
+        let count = self.algorithms().count();
+        if !(1..=MOST).contains(&count) {
+            return Err(TestError::Flows(count));
+        }
+        for name in self.algorithms().flatten() {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+            if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_plain) {
+                return Err(TestError::Algorithm(name.clone()));
+            }
+        }
+        let has_files = self.source.is_some() || self.sink.is_some();
+        if has_files && (count > 1 || self.constant.is_some()) {
+            return Err(TestError::Files);
+        }
+        if !(1..=LONGEST).contains(&self.write) {
+            return Err(TestError::Write(self.write));
+        }
+        let buffers = [self.options.send_buffer, self.options.receive_buffer];
+        let buffers = buffers.into_iter().flatten();
+        let all = buffers.fold(0, usize::saturating_add);
+        if all.saturating_mul(count) > MOST_BUFFERED {
+            return Err(TestError::Buffers);
+        }
+        if let Some(constant) = &self.constant
+            && !(HEADER_LEN..=LONGEST).contains(&constant.size)
+        {
+            return Err(TestError::Message(constant.size));
+        }
+        if self.every < SHORTEST || length.0 / self.every.0 > MOST_SAMPLES / count as u64 {
+            return Err(TestError::Samples);
+        }
+        match self.kept.limit.saturating_mul(count as u64) {
+            many if many > super::message::MOST_KEPT => Err(TestError::Keep(many)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bits per second on an Ethernet, to the responder and back; none where it is as much as there can be.
+    pub(super) fn wire_rates(&self) -> [Option<f64>; 2] {
+        let segment = self.options.segment.unwrap_or(SEGMENT).max(1) as usize;
+        let message = self
+            .constant
+            .map_or(segment, |constant| constant.size.max(1));
+        let segment = segment.min(message) as f64;
+        [&self.there, &self.back].map(|all| {
+            if all.is_empty() {
+                return Some(0.0);
+            }
+            let rate = self.constant?.rate.get() as f64 * all.len() as f64;
+            Some(rate * (1.0 + f64::from(OVERHEAD) / segment))
+        })
+    }
+
+    /// What is asked of each connection, in this class of service.
+    fn options(&self, dscp: Option<u8>) -> tcp::Options {
+        tcp::Options {
+            dscp,
+            ..self.options.clone()
+        }
+    }
+
+    /// Opens the door to which they come.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn door(&self, local: SocketAddr, dscp: Option<u8>) -> Result<Door, TcpError> {
+        // A name that the kernel does not have is told before anybody connects.
+        let names = self.back.iter().flatten();
+        Door::open(local, &self.options(dscp), names)
+    }
+
+    /// Takes them at the door.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn take(&self, door: Door, key: u64) -> Result<Vec<Connection>, TcpError> {
+        // Who gives chooses: what comes here from the client is not.
+        let theirs = self.there.iter().map(|_| None);
+        let algorithms: Vec<Option<String>> = theirs.chain(self.back.iter().cloned()).collect();
+        door.take(key, &algorithms, COMING)
+    }
+
+    /// Connects them, all at once.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn connect(
+        &self,
+        to: SocketAddr,
+        from: SocketAddr,
+        device: Option<&str>,
+        dscp: Option<u8>,
+        key: u64,
+    ) -> Result<Vec<Connection>, TcpError> {
+        let theirs = self.back.iter().map(|_| None);
+        let algorithms = self.there.iter().cloned().chain(theirs);
+        std::thread::scope(|scope| {
+            let connecting: Vec<_> = algorithms
+                .zip(0..)
+                .map(|(algorithm, number)| {
+                    let options = tcp::Options {
+                        algorithm,
+                        ..self.options(dscp)
+                    };
+                    let job =
+                        move || Connection::connect(to, from, device, &options, (key, number));
+                    scope.spawn(job)
+                })
+                .collect();
+            connecting
+                .into_iter()
+                .map(|one| {
+                    one.join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        })
+    }
+}
+
+/// What a thread did for a connection.
+enum Done {
+    Given(Given),
+    Taken(Taken),
+}
+
+/// A thread that is at work, until this is dropped.
+struct Over(Arc<Progress>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Connections at work.
+#[derive(Debug)]
+pub(super) struct Flowing {
+    connections: Vec<Arc<Connection>>,
+    progress: Arc<Progress>,
+    /// Whether it gives, for each connection.
+    threads: Vec<(bool, JoinHandle<Done>)>,
+    sampler: JoinHandle<Sampled>,
+}
+
+impl Flowing {
+    /// Begins, at the client or at the responder, for so long.
+    pub fn begin(
+        connections: Vec<Connection>,
+        flows: &Flows,
+        files: Files,
+        is_client: bool,
+        length: Nanos,
+    ) -> io::Result<Flowing> {
+        let files = Arc::new(files);
+        let connections: Vec<Arc<Connection>> = connections.into_iter().map(Arc::new).collect();
+        let progress = Arc::<Progress>::default();
+        progress.working.store(connections.len(), Ordering::Relaxed);
+        let most = MOST_SAMPLES as usize;
+        let sampler = tcp::begin_sampling(&connections, flows.every, most, &progress)?;
+        let mut threads = Vec::new();
+        for (number, connection) in connections.iter().enumerate() {
+            let gives = (number < flows.there.len()) == is_client;
+            let over = Over(Arc::clone(&progress));
+            let (connection, shared) = (Arc::clone(connection), Arc::clone(&progress));
+            let (constant, write) = (flows.constant, flows.write);
+            let (kept, copied, files) = (flows.kept, flows.copied, Arc::clone(&files));
+            let job = move || match (gives, constant) {
+                (true, None) if let Some(file) = &files.source => {
+                    Done::Given(tcp::give_file(&connection, file, length, &shared))
+                }
+                (false, None) if let Some(file) = &files.sink => {
+                    Done::Taken(tcp::take_into(&connection, file, &shared))
+                }
+                (true, Some(constant)) => {
+                    Done::Given(tcp::give_messages(&connection, &constant, length, &shared))
+                }
+                (true, None) => Done::Given(tcp::give_bytes(&connection, write, length, &shared)),
+                (false, Some(constant)) => Done::Taken(tcp::take_messages(
+                    &connection,
+                    constant.size,
+                    &kept,
+                    &shared,
+                )),
+                (false, None) => Done::Taken(tcp::take_bytes(&connection, copied, &shared)),
+            };
+            let name = if gives { "give" } else { "take" };
+            let job = move || {
+                let _over = over;
+                job()
+            };
+            let thread = std::thread::Builder::new().name(name.into()).spawn(job);
+            // Without it the others end, too.
+            let thread = thread.inspect_err(|_| progress.give_up())?;
+            threads.push((gives, thread));
+        }
+        Ok(Flowing {
+            connections,
+            progress,
+            threads,
+            sampler,
+        })
+    }
+
+    fn are_done(&self, gives: bool) -> bool {
+        let mut those = self.threads.iter().filter(|(one, _)| *one == gives);
+        those.all(|(_, thread)| thread.is_finished())
+    }
+
+    /// Whether the other end has all that was given here.
+    pub fn has_given(&self) -> bool {
+        self.are_done(true)
+    }
+
+    /// Whether all that comes has come.
+    pub fn has_taken(&self) -> bool {
+        self.are_done(false)
+    }
+
+    /// How far they are.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Waits for the threads, which end soon if they have not: what is under way is given up.
+    pub fn finish(self) -> FlowsEnd {
+        self.progress.give_up();
+        let done = self.threads.into_iter().map(|(_, thread)| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let done: Vec<Done> = done.collect();
+        let sampled = self.sampler.join();
+        let sampled = sampled.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let ends = self.connections.iter().zip(done);
+        let flows = ends.map(|(connection, done)| {
+            let (given, taken) = match done {
+                Done::Given(given) => (Some(given), None),
+                Done::Taken(taken) => (None, Some(taken)),
+            };
+            FlowEnd {
+                algorithm: connection.algorithm().unwrap_or_default(),
+                ports: connection.ports(),
+                send_buffer: connection.send_buffer().cloned(),
+                receive_buffer: connection.receive_buffer().cloned(),
+                given,
+                taken,
+                last: connection.info().ok(),
+            }
+        });
+        FlowsEnd {
+            flows: flows.collect(),
+            sampled,
+        }
+    }
+}

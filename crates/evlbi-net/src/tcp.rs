@@ -1,0 +1,433 @@
+//! TCP as a carrier: connections with the congestion control, the buffers, the segments and the class of service that are
+//! asked for, what the kernel says of them at any moment, and messages at a constant rate over them.
+
+mod info;
+mod receive;
+mod sample;
+mod send;
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use evlbi_core::tcp::Info;
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
+pub use sample::{Sampled, begin_sampling};
+pub use send::{
+    Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
+};
+
+use crate::socket::{self, GrantedBuffer};
+
+/// Where Linux tells of its congestion controls.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+/// Connections that may wait to be taken.
+const WAITING: i32 = 128;
+/// The other end takes a connection in this time.
+const CONNECTING: Duration = Duration::from_secs(4);
+/// Connections that have not said who they are, at most; later ones are closed.
+const MOST_STRANGERS: usize = 256;
+/// Of the connection's key, and of its number.
+const GREETING_LEN: usize = 12;
+
+/// What is asked of a connection. What is not said is as the host has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// Congestion control by its Linux name: of one end alone, so it is not told to the other.
+    #[serde(skip)]
+    pub algorithm: Option<String>,
+    /// Bytes of the send buffer.
+    pub send_buffer: Option<usize>,
+    /// Bytes of the receive buffer.
+    pub receive_buffer: Option<usize>,
+    /// Longest segment in bytes (MSS, RFC 9293).
+    pub segment: Option<u32>,
+    /// Class of service (RFC 2474), 0 to 63; that of the whole test.
+    #[serde(skip)]
+    pub dscp: Option<u8>,
+}
+
+/// Why a connection cannot be, or not as asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum TcpError {
+    /// The kernel does not have it.
+    #[error(
+        "this kernel has no congestion control `{name}`, but {available}; if it has the module, as root: modprobe tcp_{name}"
+    )]
+    NoAlgorithm {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        available: String,
+    },
+    /// Not everybody may use it.
+    #[error(
+        "not everybody may use the congestion control `{0}`: as root, sysctl -w net.ipv4.tcp_allowed_congestion_control=\"... {0}\""
+    )]
+    NotAllowed(String),
+    /// The other end cannot be reached.
+    #[error("cannot connect to {address} by TCP: {source}")]
+    Connect {
+        /// Where to.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel refused a socket or one of its options.
+    #[error("cannot set up a TCP socket ({what}): {source}")]
+    Socket {
+        /// What was asked for.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Not all connections of a test have come.
+    #[error(
+        "{come} of {expected} TCP connections have come to port {port}: something on the way, such as a firewall, holds them back"
+    )]
+    Missing {
+        /// How many have.
+        come: usize,
+        /// How many should.
+        expected: usize,
+        /// Where they should.
+        port: u16,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TcpError {
+    move |source| TcpError::Socket { what, source }
+}
+
+/// The kernel's congestion controls, with spaces between.
+fn available() -> io::Result<String> {
+    let names = std::fs::read_to_string(AVAILABLE)?;
+    Ok(names.trim().to_owned())
+}
+
+/// What the kernel says of any connection.
+///
+/// # Errors
+/// What the kernel says instead.
+pub fn info(socket: &impl AsFd) -> io::Result<Info> {
+    info::read(socket)
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: Socket,
+    send_buffer: Option<GrantedBuffer>,
+    receive_buffer: Option<GrantedBuffer>,
+    backlog: AtomicU64,
+    ports: [u16; 2],
+}
+
+impl Connection {
+    /// Connects, and says which of a test's connections this is.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn connect(
+        to: SocketAddr,
+        from: SocketAddr,
+        device: Option<&str>,
+        options: &Options,
+        (key, number): (u64, u32),
+    ) -> Result<Connection, TcpError> {
+        let socket = new_socket(to)?;
+        let granted = set(&socket, to, options)?;
+        if let Some(device) = device {
+            let bound = socket.bind_device(Some(device.as_bytes()));
+            bound.map_err(failed("interface"))?;
+        }
+        let refused = |source| TcpError::Connect {
+            address: to,
+            source,
+        };
+        socket
+            .bind(&with_port(from, 0).into())
+            .map_err(failed("local address"))?;
+        socket
+            .connect_timeout(&to.into(), CONNECTING)
+            .map_err(refused)?;
+        let mut greeting = key.to_le_bytes().to_vec();
+        greeting.extend(number.to_le_bytes());
+        (&socket).write_all(&greeting).map_err(refused)?;
+        Connection::ready(socket, granted)
+    }
+
+    fn ready(
+        socket: Socket,
+        [send_buffer, receive_buffer]: [Option<GrantedBuffer>; 2],
+    ) -> Result<Connection, TcpError> {
+        socket.set_nonblocking(true).map_err(failed("blocking"))?;
+        let port = |address: io::Result<SockAddr>| {
+            let address = address.ok().and_then(|address| address.as_socket());
+            address.map_or(0, |address| address.port())
+        };
+        Ok(Connection {
+            ports: [port(socket.local_addr()), port(socket.peer_addr())],
+            socket,
+            send_buffer,
+            receive_buffer,
+            backlog: AtomicU64::new(0),
+        })
+    }
+
+    /// Its send buffer, where one was asked for.
+    pub fn send_buffer(&self) -> Option<&GrantedBuffer> {
+        self.send_buffer.as_ref()
+    }
+
+    /// Its receive buffer, where one was asked for.
+    pub fn receive_buffer(&self) -> Option<&GrantedBuffer> {
+        self.receive_buffer.as_ref()
+    }
+
+    /// The congestion control that it has.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn algorithm(&self) -> io::Result<String> {
+        let name = self.socket.tcp_congestion()?;
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    /// What the kernel says instead.
+    pub fn info(&self) -> io::Result<Info> {
+        info::read(&self.socket)
+    }
+
+    fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Bytes that wait before its send buffer.
+    fn backlog(&self) -> &AtomicU64 {
+        &self.backlog
+    }
+
+    /// Ports here and there.
+    pub fn ports(&self) -> [u16; 2] {
+        self.ports
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+fn new_socket(address: SocketAddr) -> Result<Socket, TcpError> {
+    let domain = Domain::for_address(address);
+    Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).map_err(failed("no socket"))
+}
+
+/// Sets what is asked for, before anything is agreed upon with the other end.
+fn set(
+    socket: &Socket,
+    address: SocketAddr,
+    options: &Options,
+) -> Result<[Option<GrantedBuffer>; 2], TcpError> {
+    if let Some(name) = &options.algorithm {
+        set_algorithm(socket, name)?;
+    }
+    if let Some(segment) = options.segment {
+        socket
+            .set_tcp_mss(segment)
+            .map_err(failed("segment size"))?;
+    }
+    if let Some(dscp) = options.dscp {
+        socket::set_class(socket, address, dscp).map_err(failed("class of service"))?;
+    }
+    // What is written leaves: the window alone holds it back.
+    socket.set_tcp_nodelay(true).map_err(failed("no delay"))?;
+    let send = options.send_buffer;
+    let send = send.map(|asked| socket::ask_send_buffer(socket, asked));
+    let receive = options.receive_buffer;
+    let receive = receive.map(|asked| socket::ask_receive_buffer(socket, asked));
+    Ok([
+        send.transpose().map_err(failed("send buffer"))?,
+        receive.transpose().map_err(failed("receive buffer"))?,
+    ])
+}
+
+fn set_algorithm(socket: &Socket, name: &str) -> Result<(), TcpError> {
+    socket
+        .set_tcp_congestion(name.as_bytes())
+        .map_err(|source| {
+            let name = name.to_owned();
+            match source.raw_os_error() {
+                Some(libc::ENOENT) => no_algorithm(&name),
+                Some(libc::EPERM) => TcpError::NotAllowed(name),
+                _ => TcpError::Socket {
+                    what: "congestion control",
+                    source,
+                },
+            }
+        })
+}
+
+fn no_algorithm(name: &str) -> TcpError {
+    TcpError::NoAlgorithm {
+        name: name.to_owned(),
+        available: available().unwrap_or_else(|_| "others".to_owned()),
+    }
+}
+
+/// Where the connections of a test come to.
+#[derive(Debug)]
+pub struct Door {
+    listener: Socket,
+    address: SocketAddr,
+    granted: [Option<GrantedBuffer>; 2],
+}
+
+impl Door {
+    /// Opens it at a port that the kernel chooses, if the kernel has these congestion controls.
+    ///
+    /// # Errors
+    /// [`TcpError`].
+    pub fn open<'a>(
+        address: SocketAddr,
+        options: &Options,
+        algorithms: impl Iterator<Item = &'a String>,
+    ) -> Result<Door, TcpError> {
+        let listener = new_socket(address)?;
+        // Who is asked by another end loads no modules for it.
+        let available = available().map_err(failed("congestion controls"))?;
+        for name in algorithms {
+            if !available.split_whitespace().any(|one| one == name) {
+                return Err(no_algorithm(name));
+            }
+        }
+        let granted = set(&listener, address, options)?;
+        let at = with_port(address, 0);
+        listener.bind(&at.into()).map_err(failed("local address"))?;
+        listener.listen(WAITING).map_err(failed("listening"))?;
+        listener.set_nonblocking(true).map_err(failed("blocking"))?;
+        let address = listener.local_addr().map_err(failed("local address"))?;
+        Ok(Door {
+            address: address.as_socket().unwrap_or(at),
+            listener,
+            granted,
+        })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Takes the connections of a test, in the order of their numbers, each with a congestion control of its own where one
+    /// is asked for. What comes without the key is closed.
+    ///
+    /// # Errors
+    /// [`TcpError::Missing`] when they have not all come in time.
+    pub fn take(
+        self,
+        key: u64,
+        algorithms: &[Option<String>],
+        patience: Duration,
+    ) -> Result<Vec<Connection>, TcpError> {
+        let end = Instant::now() + patience;
+        let mut found: Vec<Option<Socket>> = algorithms.iter().map(|_| None).collect();
+        // Those that have not said yet who they are, and what they have said.
+        let mut strangers: VecDeque<(Socket, Vec<u8>)> = VecDeque::new();
+        while found.iter().any(Option::is_none) {
+            if Instant::now() >= end {
+                return Err(TcpError::Missing {
+                    come: found.iter().flatten().count(),
+                    expected: found.len(),
+                    port: self.port(),
+                });
+            }
+            // An error is one connection's, or passes.
+            if let Ok((socket, _)) = self.listener.accept()
+                && socket.set_nonblocking(true).is_ok()
+            {
+                strangers.push_back((socket, Vec::new()));
+                strangers.truncate(MOST_STRANGERS);
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for _ in 0..strangers.len() {
+                let Some((socket, mut said)) = strangers.pop_front() else {
+                    break;
+                };
+                match listen_to(&socket, &mut said) {
+                    Some(true) => {
+                        let number = greeted(&said, key).and_then(|number| found.get_mut(number));
+                        if let Some(place) = number.filter(|place| place.is_none()) {
+                            *place = Some(socket);
+                        }
+                    }
+                    Some(false) => strangers.push_back((socket, said)),
+                    None => {}
+                }
+            }
+        }
+        let mut connections = Vec::new();
+        for (socket, algorithm) in found.into_iter().flatten().zip(algorithms) {
+            if let Some(name) = algorithm {
+                set_algorithm(&socket, name)?;
+            }
+            socket.set_tcp_nodelay(true).map_err(failed("no delay"))?;
+            connections.push(Connection::ready(socket, self.granted.clone())?);
+        }
+        Ok(connections)
+    }
+}
+
+/// Hears what a connection says first: whether that is all; none if it is no connection of ours.
+fn listen_to(mut socket: &Socket, said: &mut Vec<u8>) -> Option<bool> {
+    let mut bytes = [0; GREETING_LEN];
+    match socket.read(&mut bytes[said.len()..]) {
+        Ok(0) => None,
+        Ok(count) => {
+            said.extend(&bytes[said.len()..][..count]);
+            Some(said.len() == GREETING_LEN)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// Which connection it says to be, if it knows the key.
+fn greeted(said: &[u8], key: u64) -> Option<usize> {
+    let (theirs, number) = said.split_first_chunk::<8>()?;
+    let number = u32::from_le_bytes(number.try_into().ok()?);
+    (u64::from_le_bytes(*theirs) == key).then_some(number as usize)
+}
+
+/// Waits until a connection can be written to, or read from; no longer than so long.
+fn wait(connection: &Connection, events: i16, most: Duration) {
+    let mut poll = libc::pollfd {
+        fd: std::os::fd::AsRawFd::as_raw_fd(&connection.as_fd()),
+        events,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: most.as_secs() as libc::time_t,
+        tv_nsec: most.subsec_nanos().into(),
+    };
+    // SAFETY: one pollfd and a timespec that live through the call; whatever it returns, the caller tries again.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
+}

@@ -1,0 +1,174 @@
+//! What is taken from a connection: bytes, or messages with their times.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use evlbi_core::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::send::{HEADER_LEN, Progress};
+use super::{Connection, wait};
+use crate::cpu;
+use crate::probe::Record;
+
+/// Bytes that are taken at once.
+const AT_ONCE: usize = 256 << 10;
+/// Longest time between looks at whether to go on.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Which messages are kept one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Each of so many.
+    pub every: u64,
+    /// And no more than so many.
+    pub limit: u64,
+}
+
+/// What was taken from a connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Bytes.
+    pub bytes: u64,
+    /// From the beginning of the test to the last of them.
+    pub seconds: f64,
+    /// Processor time of that.
+    pub cpu_seconds: f64,
+    /// Time in which the file was written, and the disk had it.
+    pub disk_seconds: Option<f64>,
+    /// Of messages.
+    pub messages: Option<MessagesIn>,
+    /// Why it ended before its time.
+    pub error: Option<String>,
+}
+
+/// Messages as they came.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MessagesIn {
+    /// How many.
+    pub count: u64,
+    /// Those that were kept.
+    pub records: Vec<Record>,
+}
+
+/// Takes bytes from a connection until there are no more. If nobody wants them, the kernel does not copy them.
+pub fn take_bytes(connection: &Connection, copied: bool, progress: &Progress) -> Taken {
+    if copied {
+        let mut bytes = vec![0; AT_ONCE];
+        return take(connection, progress, || {
+            connection.socket().read(&mut bytes)
+        });
+    }
+    // With MSG_TRUNC a TCP socket writes nothing to the memory (tcp(7)).
+    let mut room = vec![MaybeUninit::uninit(); AT_ONCE];
+    let discard = || {
+        let socket = connection.socket();
+        socket.recv_with_flags(&mut room, libc::MSG_TRUNC)
+    };
+    take(connection, progress, discard)
+}
+
+/// Takes messages of a size from a connection until there are no more.
+pub fn take_messages(
+    connection: &Connection,
+    size: usize,
+    kept: &Kept,
+    progress: &Progress,
+) -> Taken {
+    let mut bytes = vec![0; AT_ONCE.max(2 * size)];
+    let mut held = 0;
+    let mut messages = MessagesIn::default();
+    let taken = take(connection, progress, || {
+        let count = connection.socket().read(&mut bytes[held..])?;
+        let arrived = cpu::utc();
+        held += count;
+        let mut whole = bytes[..held].chunks_exact(size);
+        for message in &mut whole {
+            let word = |at: usize| {
+                let word = message[at..].first_chunk();
+                word.map_or(0, |word| u64::from_le_bytes(*word))
+            };
+            let is_kept = messages.count.is_multiple_of(kept.every.max(1));
+            if is_kept && (messages.records.len() as u64) < kept.limit {
+                messages.records.push(Record(word(0), word(8), arrived));
+            }
+            messages.count += 1;
+        }
+        let rest = whole.remainder().len();
+        bytes.copy_within(held - rest..held, 0);
+        held = rest;
+        Ok(count)
+    });
+    debug_assert!(size >= HEADER_LEN);
+    Taken {
+        messages: Some(messages),
+        ..taken
+    }
+}
+
+/// Takes bytes from a connection into a file until there are no more, and until the disk has them.
+pub fn take_into(connection: &Connection, mut file: &File, progress: &Progress) -> Taken {
+    let mut bytes = vec![0; AT_ONCE];
+    let mut writing = Nanos::default();
+    let mut timed = |work: &mut dyn FnMut() -> io::Result<()>| {
+        let before = cpu::now();
+        let done =
+            work().map_err(|error| io::Error::other(format!("cannot write the file: {error}")));
+        writing = writing.plus(cpu::now().since(before));
+        done
+    };
+    let mut taken = take(connection, progress, || {
+        let count = connection.socket().read(&mut bytes)?;
+        timed(&mut || file.write_all(&bytes[..count]))?;
+        Ok(count)
+    });
+    let before = cpu::now();
+    if let (Err(error), None) = (timed(&mut || file.sync_data()), &taken.error) {
+        taken.error = Some(error.to_string());
+    }
+    taken.seconds += cpu::now().since(before).as_secs_f64();
+    taken.disk_seconds = Some(writing.as_secs_f64());
+    taken
+}
+
+fn take(
+    connection: &Connection,
+    progress: &Progress,
+    mut read: impl FnMut() -> io::Result<usize>,
+) -> Taken {
+    let cpu_before = cpu::thread_time();
+    let mut taken = Taken::default();
+    let begun = cpu::now();
+    let mut last = begun;
+    loop {
+        // However much comes.
+        if progress.give_up.load(Ordering::Relaxed) {
+            taken.error = Some("given up".to_owned());
+            break;
+        }
+        match read() {
+            Ok(0) => break,
+            Ok(count) => {
+                taken.bytes += count as u64;
+                progress.taken.fetch_add(count as u64, Ordering::Relaxed);
+                last = cpu::now();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait(connection, libc::POLLIN, LOOK);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                taken.error = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    // The sender waits for this.
+    let _ = connection.socket().shutdown(std::net::Shutdown::Write);
+    taken.seconds = last.since(begun).as_secs_f64();
+    taken.cpu_seconds = cpu::thread_time().since(cpu_before).as_secs_f64();
+    taken
+}

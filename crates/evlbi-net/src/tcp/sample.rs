@@ -1,0 +1,93 @@
+//! Looks at connections regularly: what web100 did with a patched kernel, Linux tells by itself.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use evlbi_core::tcp::Reading;
+use evlbi_core::time::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::{Connection, Progress};
+use crate::cpu::{self, Waiting};
+
+/// Longest time between looks at whether to go on.
+const LOOK: Nanos = Nanos(20_000_000);
+
+/// What was seen, and what looking cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// In the order of time.
+    pub readings: Vec<Reading>,
+    /// Seconds for which connections were looked at.
+    pub seconds: f64,
+    /// Processor time of that, in seconds.
+    pub cpu_seconds: f64,
+    /// Times at which nobody looked, because this host was busy.
+    pub missed: u64,
+}
+
+/// Looks at connections as often as this, in a thread of its own, until all that is done with them is over or given up. At most
+/// so many readings are kept; times beyond are missed.
+///
+/// # Errors
+/// When there cannot be a thread.
+pub fn begin_sampling(
+    connections: &[Arc<Connection>],
+    every: Nanos,
+    most: usize,
+    progress: &Arc<Progress>,
+) -> io::Result<JoinHandle<Sampled>> {
+    let connections = connections.to_vec();
+    let progress = Arc::clone(progress);
+    let thread = std::thread::Builder::new().name("sample".into());
+    thread.spawn(move || look(&connections, every.max(Nanos(1000)), most, &progress))
+}
+
+fn look(
+    connections: &[Arc<Connection>],
+    every: Nanos,
+    most: usize,
+    progress: &Progress,
+) -> Sampled {
+    let _ = cpu::sharpen_timers();
+    let (begun, cpu_before) = (cpu::now(), cpu::thread_time());
+    let mut sampled = Sampled::default();
+    let mut due = begun;
+    loop {
+        let is_last = progress.is_over();
+        if sampled.readings.len() + connections.len() > most {
+            sampled.missed += 1;
+        } else {
+            read_all(connections, &mut sampled.readings);
+        }
+        if is_last {
+            break;
+        }
+        due = due.plus(every);
+        let late = cpu::now().since(due).0 / every.0;
+        sampled.missed += late;
+        due = due.plus(Nanos(late.saturating_mul(every.0)));
+        while cpu::now() < due && !progress.is_over() {
+            cpu::wait_until(due.min(cpu::now().plus(LOOK)), Waiting::Sleep);
+        }
+    }
+    sampled.seconds = cpu::now().since(begun).as_secs_f64();
+    sampled.cpu_seconds = cpu::thread_time().since(cpu_before).as_secs_f64();
+    sampled
+}
+
+fn read_all(connections: &[Arc<Connection>], readings: &mut Vec<Reading>) {
+    for (number, connection) in connections.iter().enumerate() {
+        let at = cpu::utc();
+        if let Ok(info) = connection.info() {
+            readings.push(Reading {
+                at,
+                connection: number as u32,
+                backlog: connection.backlog().load(Ordering::Relaxed),
+                info,
+            });
+        }
+    }
+}

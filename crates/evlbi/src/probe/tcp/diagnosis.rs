@@ -1,0 +1,392 @@
+//! What a connection's course says, in sentences: what was carried, what held it back, loss and round trips, how steady it
+//! was, and what to change (questions i to v of Sansa 2006).
+
+use evlbi_core::tcp::{Algorithm, Cbr, Late};
+
+use super::flow::{Flow, Messages};
+use super::{Asked, ProbeTcp};
+use crate::units::{show_bytes, show_count, show_rate, show_seconds};
+
+/// Parts of the time that are too short to be said.
+const SHORT: f64 = 0.02;
+/// A thread that takes more of a processor has no more of it.
+const WHOLE_CORE: f64 = 0.9;
+/// Rates that differ by less are steady.
+const STEADY: f64 = 0.05;
+/// Stretches of late messages that are told one by one.
+const MOST_TOLD: usize = 3;
+/// Timeouts in a row of a connection that carries nothing.
+const STUCK: u32 = 3;
+/// A flow carries what is asked for if it lacks no more.
+const LACKING: f64 = 0.01;
+
+pub fn findings(result: &ProbeTcp) -> Vec<String> {
+    let many = result.flows.len() > 1;
+    let of = |flow: &Flow| {
+        let (said, number) = (of_flow(flow, &result.asked), flow.number);
+        said.into_iter().map(move |text| match many {
+            true => format!("{number}: {text}"),
+            false => text,
+        })
+    };
+    result.flows.iter().flat_map(of).collect()
+}
+
+fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
+    if let Some(stuck) = black_hole(flow) {
+        return vec![stuck];
+    }
+    let mut said = vec![carried(flow, asked), held_back(flow), loss(flow)];
+    said.extend(steady(flow));
+    said.extend(
+        flow.messages
+            .iter()
+            .flat_map(|messages| timely(messages, flow, asked)),
+    );
+    said.extend(flow.stages.iter().map(|stage| {
+        format!(
+            "{} reaches {} by itself",
+            stage.name,
+            show_rate(stage.limit)
+        )
+    }));
+    said.extend(bursts(flow));
+    said.extend(disturbance(flow));
+    said.extend(advice(flow, asked));
+    for buffer in [&flow.send_buffer, &flow.receive_buffer]
+        .into_iter()
+        .flatten()
+    {
+        if let Some(remedy) = &buffer.remedy {
+            said.push(format!(
+                "of a buffer of {} the kernel granted {}; {remedy}",
+                show_bytes(buffer.asked as f64),
+                show_bytes(buffer.granted as f64)
+            ));
+        }
+    }
+    said.extend(flow.errors.iter().cloned());
+    said
+}
+
+/// Small packets pass, whole segments do not.
+fn black_hole(flow: &Flow) -> Option<String> {
+    let last = flow.readings[0].last()?.info;
+    let is_stuck = last.timeouts.max(last.backoff.into()) >= STUCK
+        && last.in_flight > 0
+        && last.acknowledged < 10 * u64::from(last.segment.max(1))
+        && flow.bytes < 10 * u64::from(last.segment.max(1));
+    is_stuck.then(|| {
+        format!(
+            "the connection came about, but no whole segment of {} bytes was acknowledged in {} timeouts: something on the way drops packets of {} bytes and the message that says so (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1",
+            last.segment,
+            last.timeouts.max(last.backoff.into()),
+            last.path_mtu
+        )
+    })
+}
+
+fn carried(flow: &Flow, asked: &Asked) -> String {
+    let rate = show_rate(flow.rate);
+    match asked.rate {
+        Some(wanted) if flow.rate < wanted as f64 * (1.0 - LACKING) => {
+            format!("{rate} of {} came through", show_rate(wanted as f64))
+        }
+        Some(_) => format!("{rate} came through, as asked"),
+        None => format!("{rate} came through: the path carries that at least"),
+    }
+}
+
+fn parts(flow: &Flow) -> Vec<(f64, &'static str)> {
+    let of = &flow.course.held_back;
+    let mut parts = vec![
+        (of.application, "the application, which had no more to send"),
+        (of.window, "the congestion window"),
+        (of.receiver, "the receiver's window"),
+        (of.buffer, "the send buffer"),
+        (of.repair, "the repair of losses"),
+        (of.host, "the sending host"),
+    ];
+    parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+    parts
+}
+
+fn held_back(flow: &Flow) -> String {
+    let parts = parts(flow).into_iter().filter(|(part, _)| *part >= SHORT);
+    let parts: Vec<String> = parts
+        .map(|(part, name)| format!("{name} ({:.0} % of the time)", part * 100.0))
+        .collect();
+    match parts.as_slice() {
+        [] => "what held it back is not known".to_owned(),
+        some => format!("held back by {}", some.join(", ")),
+    }
+}
+
+fn loss(flow: &Flow) -> String {
+    let trip = flow
+        .course
+        .round_trip
+        .map_or(String::new(), |[least, mean, most]| {
+            let [least, mean, most] = [least, mean, most].map(|time| show_seconds(time * 1e-6));
+            format!("; round trip {least} to {most}, {mean} on average")
+        });
+    match flow.sent_again {
+        0 => format!("nothing was sent again{trip}"),
+        again => format!(
+            "{} of {} segments sent again ({:.5} %), in {}{trip}",
+            show_count(again.into()),
+            show_count(flow.segments),
+            f64::from(again) / flow.segments.max(1) as f64 * 100.0,
+            match flow.course.losses.len() {
+                1 => "1 loss".to_owned(),
+                count => format!("{count} losses"),
+            }
+        ),
+    }
+}
+
+/// How much rates of intervals differ, if there are enough.
+fn steady(flow: &Flow) -> Option<String> {
+    // The first has slow start, the last is not whole.
+    let rates: Vec<f64> = flow
+        .intervals
+        .iter()
+        .map(|interval| interval.rate)
+        .collect();
+    let whole = rates.get(1..rates.len().checked_sub(1)?)?;
+    if whole.len() < 3 {
+        return None;
+    }
+    let mean = whole.iter().sum::<f64>() / whole.len() as f64;
+    let variance = whole.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / whole.len() as f64;
+    let spread = variance.sqrt() / mean.max(1.0);
+    let [least, most] = [f64::min as fn(f64, f64) -> f64, f64::max]
+        .map(|pick| whole.iter().copied().reduce(pick).unwrap_or(mean));
+    let range = format!("{} to {}", show_rate(least), show_rate(most));
+    Some(match spread < STEADY {
+        true => format!("steady: {range}"),
+        false => format!("unsteady: {range}, {:.0} % around the mean", spread * 100.0),
+    })
+}
+
+fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
+    let mut said = Vec::new();
+    if messages.shed > 0 {
+        said.push(format!(
+            "{} of {} messages were shed ({:.3} %)",
+            show_count(messages.shed),
+            show_count(messages.due),
+            messages.shed as f64 / messages.due.max(1) as f64 * 100.0
+        ));
+    }
+    if messages.blocked > 0.0 {
+        said.push(format!(
+            "messages waited for room in the send buffer for {}",
+            show_seconds(messages.blocked)
+        ));
+    }
+    // The worst, in the order of time.
+    let mut worst: Vec<&Late> = messages.timely.late.iter().collect();
+    worst.sort_by_key(|late| std::cmp::Reverse(late.worst));
+    let others = worst.split_off(worst.len().min(MOST_TOLD));
+    worst.sort_by_key(|late| late.message);
+    for late in worst {
+        let what = format!(
+            "late from message {} at {} on, by {} and {} at most",
+            show_count(late.message),
+            show_seconds(late.from),
+            show_seconds(late.worst as f64 * 1e-9),
+            show_bytes(late.delayed_bytes as f64)
+        );
+        said.push(match late.until {
+            Some(until) => format!(
+                "{what}; timely again after {}",
+                show_seconds(until - late.from)
+            ),
+            None if is_shrinking(messages) => format!(
+                "{what}; still by {} at the end",
+                show_seconds(messages.timely.at_end as f64 * 1e-9)
+            ),
+            None => format!("{what}; never timely again"),
+        });
+    }
+    if let Some(longest) = others.first() {
+        said.push(format!(
+            "and {} times more, by {} at most",
+            show_count(others.len() as u64),
+            show_seconds(longest.worst as f64 * 1e-9)
+        ));
+    }
+    if messages.timely.late.is_empty() {
+        said.push(format!(
+            "all messages were timely, within {}",
+            show_seconds(messages.timely.tolerance as f64 * 1e-9)
+        ));
+    }
+    for loss in &flow.course.losses {
+        if let Some(recovery) = loss.recovery {
+            said.push(format!(
+                "the loss at {} took the window from {} to {} segments; as before after {}",
+                show_seconds(loss.at),
+                loss.before,
+                loss.lowest,
+                show_seconds(recovery)
+            ));
+        }
+    }
+    let never = messages
+        .timely
+        .late
+        .last()
+        .is_some_and(|late| late.until.is_none())
+        && !is_shrinking(messages);
+    if let (true, Some(flow)) = (never && messages.blocked > 0.0, law(flow, asked)) {
+        let (algorithm, cbr) = flow;
+        let needs = cbr.needs(algorithm);
+        said.push(format!(
+            "to be timely again after a loss, {algorithm} needs a send buffer of {} here, and {} of time (evlbi plan tcp)",
+            show_bytes(needs.buffer),
+            needs.drain.map_or("no end".to_owned(), show_seconds)
+        ));
+    }
+    said
+}
+
+/// Whether lateness was still going down at the end, by more than a hundredth in the last tenth of the messages.
+fn is_shrinking(messages: &Messages) -> bool {
+    let kept = &messages.kept;
+    let place = kept.len().checked_sub(kept.len() / 10 + 1);
+    let before = place.and_then(|place| kept.get(place));
+    before.is_some_and(|(.., late)| messages.timely.at_end as f64 * 1.01 < *late as f64)
+}
+
+/// The law of a connection and what it carries, where they are known.
+fn law(flow: &Flow, asked: &Asked) -> Option<(Algorithm, Cbr)> {
+    let algorithm = flow.algorithm.parse().ok()?;
+    Some((algorithm, cbr(flow, asked.rate? as f64)?))
+}
+
+fn cbr(flow: &Flow, rate: f64) -> Option<Cbr> {
+    let round_trip = flow.course.round_trip?[0] * 1e-6;
+    let segment = f64::from(flow.segment);
+    (segment > 0.0).then_some(Cbr {
+        rate,
+        round_trip,
+        segment,
+        per_step: 1.0,
+        link: 2.0 * rate,
+    })
+}
+
+fn bursts(flow: &Flow) -> Option<String> {
+    let bursts = flow.bursts.as_ref().filter(|bursts| bursts.silences > 0)?;
+    Some(format!(
+        "after the first loss data came in bursts: {} silences in {}, {} at the longest, {:.0} % of the time; {} at most between",
+        bursts.silences,
+        show_seconds(bursts.seconds),
+        show_seconds(bursts.longest_silence),
+        bursts.silent * 100.0,
+        show_rate(bursts.highest)
+    ))
+}
+
+fn disturbance(flow: &Flow) -> Option<String> {
+    let found = flow.disturbance?;
+    let rates = format!(
+        "from {} to {} beside the other stream the rate went from {} to {}",
+        show_seconds(found.from),
+        show_seconds(found.to),
+        show_rate(found.before),
+        show_rate(found.lowest)
+    );
+    Some(match found.recovery {
+        Some(after) => format!(
+            "{rates}, and was as before {} after its end",
+            show_seconds(after)
+        ),
+        None => format!("{rates}, and did not come back"),
+    })
+}
+
+/// What to change, with what that would give.
+fn advice(flow: &Flow, asked: &Asked) -> Option<String> {
+    let lacks = asked
+        .rate
+        .is_none_or(|rate| flow.rate < rate as f64 * (1.0 - LACKING));
+    let round_trip = flow.course.round_trip?[1] * 1e-6;
+    let last = flow.readings[0].last()?.info;
+    let (part, name) = parts(flow).into_iter().next()?;
+    if !lacks || part < SHORT {
+        return None;
+    }
+    let cpu = [flow.sender_cpu_seconds, flow.receiver_cpu_seconds]
+        .map(|used| used / flow.seconds.max(1e-9));
+    if let Some(end) = cpu.iter().position(|used| *used > WHOLE_CORE) {
+        let who = ["sender", "receiver"][end];
+        return Some(format!(
+            "the {who} takes {:.0} % of a processor: more connections (--streams), larger segments or larger --write carry more",
+            cpu[end] * 100.0
+        ));
+    }
+    let needed = |rate: f64| show_bytes(rate / 8.0 * round_trip);
+    let goal = asked.rate.map_or(flow.rate * 2.0, |rate| rate as f64);
+    let goal_shown = show_rate(goal);
+    match name {
+        "the receiver's window" => Some(format!(
+            "the receiver takes {} in a round trip; {goal_shown} need {} there: --receive-buffer, or as root at the receiver: sysctl net.ipv4.tcp_rmem",
+            show_bytes(last.peer_window.into()),
+            needed(goal),
+        )),
+        "the send buffer" => Some(format!(
+            "{goal_shown} need a send buffer of {}: --buffer, or as root at the sender: sysctl net.ipv4.tcp_wmem",
+            needed(goal),
+        )),
+        "the congestion window" | "the repair of losses" => other_law(flow, asked.rate? as f64),
+        _ => None,
+    }
+}
+
+/// Another law that holds more of the rate with the losses that there were. Of a flow that goes as fast as it can these are of
+/// its own making, and tell nothing of others.
+fn other_law(flow: &Flow, rate: f64) -> Option<String> {
+    let losses = flow.course.losses.len();
+    if losses == 0 {
+        return None;
+    }
+    let loss = losses as f64 / flow.segments.max(1) as f64;
+    let holds = |algorithm: Algorithm| highest(flow, algorithm, loss).min(rate);
+    let own = flow.algorithm.parse().ok().map(holds)?;
+    // Westwood believes what it measures, and no figure of loss tells what it does.
+    let others = Algorithm::ALL
+        .into_iter()
+        .filter(|other| *other != Algorithm::Westwood);
+    let (best, algorithm) = others
+        .map(|algorithm| (holds(algorithm), algorithm))
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best > own * (1.0 + LACKING)).then(|| {
+        format!(
+            "with one loss in {} segments {} holds {} over this round trip, by its law; {algorithm} holds {} (--algorithm {algorithm})",
+            show_count((1.0 / loss) as u64),
+            flow.algorithm,
+            show_rate(own),
+            show_rate(best),
+        )
+    })
+}
+
+/// The highest rate that a law holds where so many segments are lost, by search.
+fn highest(flow: &Flow, algorithm: Algorithm, loss: f64) -> f64 {
+    let holds = |rate: f64| {
+        let needs = cbr(flow, rate).map(|cbr| cbr.needs(algorithm));
+        needs.is_some_and(|needs| needs.max_loss.is_none_or(|most| most >= loss))
+    };
+    let (mut low, mut high) = (1e3_f64, 1e12_f64);
+    while high / low > 1.01 {
+        let middle = (low * high).sqrt();
+        match holds(middle) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
+}

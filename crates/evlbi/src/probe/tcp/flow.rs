@@ -1,0 +1,322 @@
+//! A connection: what both ends know of it together.
+
+use evlbi_core::account::{Distribution, Summary};
+use evlbi_core::probe::ClockFit;
+use evlbi_core::rate::BitRate;
+use evlbi_core::tcp::{
+    Arrival, Bursts, Course, Disturbance, Info, Interval, Reading, Timeliness, intervals, lateness,
+};
+use evlbi_core::time::Nanos;
+use evlbi_net::probe::{End, FlowEnd, Record};
+use evlbi_net::socket::GrantedBuffer;
+use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Taken};
+use serde::Serialize;
+
+use super::{Asked, Direction};
+
+/// A message is late when it comes later than the most timely one by more than this part of the round trip, or this time.
+const TOLERANCE: f64 = 0.1;
+const SHORTEST_TOLERANCE: Nanos = Nanos(5_000_000);
+/// Width of the bins of delays in nanoseconds.
+const BIN: u64 = 100_000;
+
+/// A connection. Times are in seconds where nothing else is said.
+#[derive(Debug, Serialize)]
+pub struct Flow {
+    pub number: usize,
+    pub direction: Direction,
+    /// Congestion control of the sender.
+    pub algorithm: String,
+    /// Ports here and there.
+    pub ports: [u16; 2],
+    /// Bytes of a segment.
+    pub segment: u32,
+    /// Bytes of the longest packet that the path is believed to carry.
+    pub path_mtu: u32,
+    /// The sender's send buffer, where one was asked for.
+    pub send_buffer: Option<GrantedBuffer>,
+    /// The receiver's receive buffer, likewise.
+    pub receive_buffer: Option<GrantedBuffer>,
+    /// Bytes that the receiver took; where it is not known, that were acknowledged.
+    pub bytes: u64,
+    /// In this time.
+    pub seconds: f64,
+    /// Bits per second.
+    pub rate: f64,
+    /// Segments that were sent, in all.
+    pub segments: u64,
+    /// Segments that were sent again, and of these needlessly.
+    pub sent_again: u32,
+    pub needless: u32,
+    /// Times that nothing was acknowledged for too long.
+    pub timeouts: u32,
+    /// Segments that came out of order.
+    pub out_of_order: u32,
+    /// Time in which the sender had something to send, and what of it the receiver's window and the send buffer held back, as
+    /// the kernel says.
+    pub busy: f64,
+    pub receiver_limited: f64,
+    pub buffer_limited: f64,
+    /// Time in which the connection took nothing of what the sender had.
+    pub blocked: f64,
+    /// Processor time of sender and of receiver.
+    pub sender_cpu_seconds: f64,
+    pub receiver_cpu_seconds: f64,
+    /// Bits per second that each stage of a file's way reaches while it works, and does not wait for another.
+    pub stages: Vec<Stage>,
+    /// Losses, windows, round trips, what held it back.
+    pub course: Course,
+    /// How evenly data came after the first loss.
+    pub bursts: Option<Bursts>,
+    pub intervals: Vec<Interval>,
+    /// What the stream beside it did to its rate.
+    pub disturbance: Option<Disturbance>,
+    /// Of messages at a constant rate.
+    pub messages: Option<Messages>,
+    /// What went wrong.
+    pub errors: Vec<String>,
+    /// What the kernels said, of the sender and of the receiver.
+    #[serde(skip)]
+    pub readings: [Vec<Reading>; 2],
+}
+
+/// A stage of a file's way.
+#[derive(Debug, Serialize)]
+pub struct Stage {
+    pub name: &'static str,
+    /// Bits per second.
+    pub limit: f64,
+}
+
+/// Messages at a constant rate.
+#[derive(Debug, Serialize)]
+pub struct Messages {
+    /// Messages that were due, and of these: given to the connection, given up for want of room, come.
+    pub due: u64,
+    pub sent: u64,
+    pub shed: u64,
+    pub received: u64,
+    /// Most bytes that waited before the send buffer.
+    pub most_waiting: u64,
+    /// Time that messages waited for room there.
+    pub blocked: f64,
+    /// Whether they came when they should.
+    pub timely: Timeliness,
+    /// From when each was handed to the sender's kernel to when it was taken from the receiver's, in nanoseconds, by the
+    /// clock as it was found.
+    pub delay: Option<Summary>,
+    /// Each of so many is looked at.
+    pub every: u64,
+    /// Number, time in nanoseconds from when the first was due to departure and to arrival, and lateness.
+    #[serde(skip)]
+    pub kept: Vec<(u64, i64, i64, i64)>,
+}
+
+/// What a connection's result is made of.
+pub struct Knowledge<'a> {
+    pub number: usize,
+    pub direction: Direction,
+    pub asked: &'a Asked,
+    pub interval: f64,
+    pub sender: &'a End,
+    pub receiver: &'a End,
+    pub clock: Option<&'a ClockFit>,
+}
+
+fn end_of(end: &End, number: usize) -> Option<&FlowEnd> {
+    end.flows.as_ref()?.flows.get(number)
+}
+
+/// Readings of one connection.
+fn readings_of(end: &End, number: usize) -> Vec<Reading> {
+    let all = end.flows.iter().flat_map(|end| &end.sampled.readings);
+    all.filter(|reading| reading.connection as usize == number)
+        .copied()
+        .collect()
+}
+
+impl Flow {
+    /// None of a connection that neither end knows.
+    pub fn new(known: &Knowledge<'_>) -> Option<Flow> {
+        let ends = [known.sender, known.receiver].map(|end| end_of(end, known.number));
+        let [sender, receiver] = ends;
+        let one = sender.or(receiver)?;
+        let mut readings = [known.sender, known.receiver].map(|end| readings_of(end, known.number));
+        // The receiver's by the sender's clock.
+        let ahead = |at: u64| receiver_ahead(known, at);
+        for reading in &mut readings[1] {
+            reading.at = reading
+                .at
+                .saturating_add_signed(ahead(reading.at).saturating_neg());
+        }
+        let given = sender.and_then(|end| end.given.as_ref());
+        let taken = receiver.and_then(|end| end.taken.as_ref());
+        let last = |end: Option<&FlowEnd>| end.and_then(|end| end.last).unwrap_or_default();
+        let [of_sender, of_receiver]: [Info; 2] = [last(sender), last(receiver)];
+        let is_offered = known.asked.rate.is_none();
+        let course = Course::new(&readings[0], is_offered);
+        let span = |all: &[Reading]| match (all.first(), all.last()) {
+            (Some(first), Some(last)) => last.at.saturating_sub(first.at) as f64 * 1e-9,
+            _ => 0.0,
+        };
+        let (bytes, seconds) = match taken {
+            // What was given and did not come took its time, too.
+            Some(taken) => (
+                taken.bytes,
+                taken.seconds.max(given.map_or(0.0, |given| given.seconds)),
+            ),
+            None => (of_sender.acknowledged, span(&readings[0])),
+        };
+        let round_trip = Nanos(u64::from(of_sender.shortest_round_trip) * 1000);
+        let begin = readings[0].first().map(|reading| reading.at);
+        let first_loss = course.losses.first().zip(begin);
+        let first_loss = first_loss.filter(|_| known.clock.is_some());
+        let bursts = first_loss.and_then(|(loss, begin)| {
+            let moment = begin.saturating_add((loss.at * 1e9) as u64);
+            Bursts::after(&readings[1], moment, round_trip)
+        });
+        let errors = [
+            ("sender", given.and_then(|given| given.error.clone())),
+            ("receiver", taken.and_then(|taken| taken.error.clone())),
+        ];
+        let errors = errors
+            .into_iter()
+            .filter_map(|(who, error)| Some(format!("{who}: {}", error?)));
+        let out = given.and_then(|given| given.messages);
+        let come = taken.and_then(|taken| taken.messages.as_ref());
+        Some(Flow {
+            number: known.number,
+            direction: known.direction,
+            algorithm: sender.map_or_else(String::new, |end| end.algorithm.clone()),
+            ports: match known.direction {
+                Direction::There => one.ports,
+                Direction::Back => [one.ports[1], one.ports[0]],
+            },
+            segment: of_sender.segment,
+            path_mtu: of_sender.path_mtu,
+            send_buffer: sender.and_then(|end| end.send_buffer.clone()),
+            receive_buffer: receiver.and_then(|end| end.receive_buffer.clone()),
+            bytes,
+            seconds,
+            rate: bytes as f64 * 8.0 / seconds.max(1e-9),
+            segments: of_sender.data_segments.into(),
+            sent_again: of_sender.sent_again,
+            needless: of_sender.needless,
+            timeouts: of_sender.timeouts,
+            out_of_order: of_receiver.out_of_order,
+            busy: of_sender.busy as f64 * 1e-6,
+            receiver_limited: of_sender.receiver_limited as f64 * 1e-6,
+            buffer_limited: of_sender.buffer_limited as f64 * 1e-6,
+            blocked: given.map_or(0.0, |given| given.blocked_seconds),
+            sender_cpu_seconds: given.map_or(0.0, |given| given.cpu_seconds),
+            receiver_cpu_seconds: taken.map_or(0.0, |taken| taken.cpu_seconds),
+            disturbance: known
+                .asked
+                .background
+                .and_then(|other| Disturbance::new(&readings[0], other.from, other.to)),
+            intervals: intervals(&readings[0], known.interval.max(known.asked.sample)),
+            stages: stages(given, taken),
+            course,
+            bursts,
+            messages: out
+                .zip(come)
+                .and_then(|(out, come)| Messages::new(known, &out, come, round_trip)),
+            errors: errors.collect(),
+            readings,
+        })
+    }
+}
+
+/// What the ends of a file's way reach while they work.
+fn stages(given: Option<&Given>, taken: Option<&Taken>) -> Vec<Stage> {
+    let Some((given, taken)) = given.zip(taken) else {
+        return Vec::new();
+    };
+    let stage = |name, bytes: u64, seconds: f64| Stage {
+        name,
+        limit: bytes as f64 * 8.0 / seconds.max(1e-9),
+    };
+    let mut stages = Vec::new();
+    if given.is_file || taken.disk_seconds.is_some() {
+        let name = match given.is_file {
+            true => "reading the file and sending",
+            false => "sending",
+        };
+        stages.push(stage(
+            name,
+            given.bytes,
+            given.seconds - given.blocked_seconds,
+        ));
+    }
+    if let Some(seconds) = taken.disk_seconds {
+        stages.push(stage("writing the file", taken.bytes, seconds));
+    }
+    stages
+}
+
+/// By how many nanoseconds the receiver's clock is ahead of the sender's, at a time of the receiver's.
+fn receiver_ahead(known: &Knowledge<'_>, at: u64) -> i64 {
+    let Some(clock) = known.clock else {
+        return 0;
+    };
+    match known.direction {
+        // It is known by the clock here.
+        Direction::There => {
+            let here = at.saturating_add_signed((-clock.offset).round() as i64);
+            clock.offset_at(here).round() as i64
+        }
+        Direction::Back => (-clock.offset_at(at)).round() as i64,
+    }
+}
+
+impl Messages {
+    fn new(
+        known: &Knowledge<'_>,
+        out: &MessagesOut,
+        come: &MessagesIn,
+        round_trip: Nanos,
+    ) -> Option<Messages> {
+        let rate = BitRate::new(known.asked.rate?)?;
+        let size = usize::try_from(known.asked.message?).ok()?;
+        let times: Vec<(u64, i64, i64)> = come
+            .records
+            .iter()
+            .map(|Record(number, left, came)| {
+                let since = |at: u64| at.wrapping_sub(out.start).cast_signed();
+                let came =
+                    came.saturating_add_signed(receiver_ahead(known, *came).saturating_neg());
+                (*number, since(*left), since(came))
+            })
+            .collect();
+        let arrivals: Vec<Arrival> = times
+            .iter()
+            .map(|(number, _, came)| (*number, *came))
+            .collect();
+        let tolerance = Nanos((round_trip.0 as f64 * TOLERANCE) as u64).max(SHORTEST_TOLERANCE);
+        let late = lateness(rate, size, &arrivals);
+        let kept: Vec<(u64, i64, i64, i64)> = times
+            .iter()
+            .zip(late)
+            .map(|((number, left, came), late)| (*number, *left, *came, late))
+            .collect();
+        let mut delay = Distribution::new(Some(BIN));
+        for (_, left, came) in &times {
+            delay.add(came.saturating_sub(*left));
+        }
+        let apart = kept
+            .windows(2)
+            .map(|pair| pair[1].0.saturating_sub(pair[0].0));
+        Some(Messages {
+            due: out.due,
+            sent: out.sent,
+            shed: out.shed,
+            received: come.count,
+            most_waiting: out.most_waiting,
+            blocked: out.blocked,
+            timely: Timeliness::new(rate, size, tolerance, &arrivals),
+            delay: known.clock.and_then(|_| delay.summary()),
+            every: apart.min().unwrap_or(1),
+            kept,
+        })
+    }
+}

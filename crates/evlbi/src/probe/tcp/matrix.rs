@@ -1,0 +1,160 @@
+//! Throughput against the length of segments and the send buffer: figure 6 of Meirosu et al.
+
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::super::session::Session;
+use super::super::{draw, now, sweep};
+use super::{ProbeTcp, asked, measure};
+use crate::cli::ProbeTcpArgs;
+use crate::output::{self, columns};
+use crate::plot::{Axis, Figure, Panel, Series, Unit};
+use crate::units::show_bytes;
+
+/// The result of `probe tcp` with several lengths of segments or send buffers.
+#[derive(Debug, Serialize)]
+pub struct Matrix {
+    pub schema: &'static str,
+    /// Name of this host.
+    pub host: String,
+    /// What the path is called.
+    pub label: Option<String>,
+    /// The responder as it was asked for.
+    pub target: String,
+    /// When it began.
+    pub begun: String,
+    /// For each length of segments and, within it, each send buffer.
+    pub points: Vec<Point>,
+    /// Why it ended before its time.
+    pub stopped: Option<String>,
+}
+
+/// One test.
+#[derive(Debug, Serialize)]
+pub struct Point {
+    /// Bytes of a segment.
+    pub segment: u32,
+    /// Bytes of the send buffer that were asked for, and that the kernel granted.
+    pub buffer: Option<usize>,
+    pub granted: Option<usize>,
+    /// Bits per second of all connections together.
+    pub rate: f64,
+    /// Segments that were sent again.
+    pub sent_again: u64,
+    /// Processor time of both ends, in seconds per 10^9 bytes.
+    pub cpu_seconds_per_gb: f64,
+}
+
+impl Point {
+    fn new(result: &ProbeTcp) -> Option<Point> {
+        let first = result.flows.first()?;
+        let buffer = first.send_buffer.as_ref();
+        Some(Point {
+            segment: first.segment,
+            buffer: buffer.map(|buffer| buffer.asked),
+            granted: buffer.map(|buffer| buffer.granted),
+            rate: result.totals.iter().map(|total| total.rate).sum(),
+            sent_again: result
+                .flows
+                .iter()
+                .map(|flow| u64::from(flow.sent_again))
+                .sum(),
+            cpu_seconds_per_gb: result
+                .totals
+                .iter()
+                .flat_map(|total| total.cpu_seconds_per_gb)
+                .sum(),
+        })
+    }
+}
+
+/// One test after the other.
+pub fn run(args: &ProbeTcpArgs, session: &mut Session, interrupted: &AtomicBool) -> Result<()> {
+    let mut result = Matrix {
+        schema: "evlbi.probe.tcp.matrix/1",
+        host: evlbi_net::host::name(),
+        label: args.label.clone(),
+        target: args.target.target.clone(),
+        begun: now(),
+        points: Vec::new(),
+        stopped: None,
+    };
+    'all: for segment in sweep::each(&args.mss) {
+        for buffer in sweep::each(&args.buffer) {
+            let asked = asked(args, session.round_trip());
+            match measure(args, asked, (segment, buffer), session, interrupted) {
+                Ok(measured) => {
+                    result.points.extend(Point::new(&measured));
+                    if measured.stopped.is_some() {
+                        result.stopped = measured.stopped;
+                        break 'all;
+                    }
+                }
+                // What was measured before is not lost.
+                Err(error) if !result.points.is_empty() => {
+                    result.stopped = Some(output::explain(&error));
+                    break 'all;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    for plot in &args.plot {
+        draw(&figure(&result), &table(&result), &result, plot)?;
+    }
+    output::print(args.json, &result, table)?;
+    match &result.stopped {
+        Some(stopped) => bail!("not all was measured: {stopped}"),
+        None => Ok(()),
+    }
+}
+
+fn table(result: &Matrix) -> String {
+    let heads = ["MSS", "buffer", "granted", "Mbit/s", "again", "CPU s/GB"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let bytes =
+        |bytes: Option<usize>| bytes.map_or("-".to_owned(), |bytes| show_bytes(bytes as f64));
+    rows.extend(result.points.iter().map(|point| {
+        vec![
+            point.segment.to_string(),
+            bytes(point.buffer),
+            bytes(point.granted),
+            format!("{:.3}", point.rate * 1e-6),
+            point.sent_again.to_string(),
+            format!("{:.3}", point.cpu_seconds_per_gb),
+        ]
+    }));
+    columns(&rows, |_| false)
+}
+
+fn figure(result: &Matrix) -> Figure {
+    let mut segments: Vec<u32> = result.points.iter().map(|point| point.segment).collect();
+    segments.dedup();
+    let curve = |segment: u32| {
+        let of = result
+            .points
+            .iter()
+            .filter(|point| point.segment == segment);
+        Series {
+            name: format!("segments of {segment} bytes"),
+            points: of
+                .filter_map(|point| Some((point.buffer? as f64, point.rate)))
+                .collect(),
+            ..Series::default()
+        }
+    };
+    Figure {
+        title: format!("TCP to {} at {}", result.target, result.begun),
+        panels: vec![Panel {
+            title: "throughput against the send buffer".to_owned(),
+            x: Axis {
+                log: true,
+                ..Axis::new("send buffer (bytes)", Unit::Bare)
+            },
+            y: Axis::new("received", Unit::Si("bit/s")),
+            series: segments.into_iter().map(curve).collect(),
+        }],
+    }
+}

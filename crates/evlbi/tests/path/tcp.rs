@@ -1,0 +1,420 @@
+//! TCP of the real kernel over emulated paths, against the simulator and the equations.
+
+use std::fs;
+
+use evlbi_core::path::{Law, Loss, Shape};
+use evlbi_core::rate::BitRate;
+use evlbi_core::tcp::{Algorithm, Counting, Full, Outcome, Scene};
+use evlbi_core::time::Nanos;
+use serde_json::Value;
+
+use crate::{Room, cell, number};
+
+const RATE: f64 = 512e6;
+const SEGMENT: f64 = 1448.0;
+
+/// A responder on the far host, and what the near one does.
+fn script(probe: &str) -> String {
+    format!(
+        "export EVLBI_TOKEN=t
+        $E path exec manchester -- $E respond 2> respond.txt &
+        until grep -q listening respond.txt; do sleep 0.1; done
+        {probe}"
+    )
+}
+
+/// The plan of the examples.
+fn example() -> Room {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/tcp-losses-15ms.toml"
+    );
+    Room::new(&fs::read_to_string(path).unwrap())
+}
+
+/// A sample of the sender's kernel.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    at: f64,
+    window: f64,
+    round_trip: f64,
+    sent_again: f64,
+}
+
+fn rows(room: &Room) -> Vec<Row> {
+    let text = fs::read_to_string(room.path("s.csv")).unwrap();
+    let mut lines = text.lines();
+    let heads: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let column = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    let places = ["seconds", "window", "round_trip", "sent_again"].map(column);
+    let fields = lines.map(|line| line.split(',').collect::<Vec<&str>>());
+    fields
+        .filter(|fields| fields[1] == "sender")
+        .map(|fields| {
+            let [at, window, round_trip, sent_again] =
+                places.map(|place| fields[place].parse::<f64>().unwrap());
+            Row {
+                at,
+                window,
+                round_trip: round_trip * 1e-6,
+                sent_again,
+            }
+        })
+        .collect()
+}
+
+/// The kernel's samples of a flow, from the first of the losses that the path made to the next that it did not, and the
+/// times of these losses.
+fn recovery(room: &Room, count: usize) -> Option<(Vec<Row>, Vec<f64>)> {
+    let rows = rows(room);
+    let again: Vec<f64> = rows
+        .windows(2)
+        .filter(|pair| pair[1].sent_again > pair[0].sent_again)
+        .map(|pair| pair[1].at)
+        .collect();
+    // Slow start fills the path's buffer, and loses there; single losses come two seconds later.
+    let induced: Vec<f64> = again.iter().copied().filter(|at| *at > 2.5).collect();
+    let end = induced.get(count).copied().unwrap_or(f64::INFINITY);
+    let losses = induced.get(..count)?.to_vec();
+    let from = losses[0] - 0.03;
+    let rows = rows.into_iter().filter(|row| row.at > from && row.at < end);
+    Some((rows.collect(), losses))
+}
+
+/// The same in the simulator: windows at the kernel's times, and what it comes to.
+fn simulate(algorithm: Algorithm, rows: &[Row], losses: &[f64]) -> (Vec<f64>, Outcome) {
+    let (first, last) = (rows.first().unwrap(), rows.last().unwrap());
+    let round_trips = rows.iter().map(|row| row.round_trip);
+    let round_trip = round_trips.sum::<f64>() / rows.len() as f64;
+    let delay = || Law::Delay {
+        delay: Nanos::from_secs_f64(round_trip / 2.0),
+        jitter: Nanos(0),
+        shape: Shape::Normal,
+        reorders: false,
+    };
+    // It needs a second to settle.
+    let origin = first.at - 1.0;
+    let times = losses
+        .iter()
+        .map(|at| Nanos::from_secs_f64(at - origin - round_trip));
+    let scene = Scene {
+        rate: BitRate::new(RATE as u64).unwrap(),
+        segment: SEGMENT as u32,
+        algorithm,
+        counting: Counting::Segments,
+        per_ack: 2.0,
+        buffer: 256 << 20,
+        full: Full::Block,
+        window: Some(first.window),
+        there: vec![Law::Loss(Loss::At(times.collect())), delay()],
+        back: vec![delay()],
+        seed: 1,
+        length: Nanos::from_secs_f64(last.at - origin),
+        every: Nanos(1_000_000),
+    };
+    let mut windows = Vec::new();
+    let outcome = scene.run(|sample| windows.push(sample.window));
+    let at = |row: &Row| ((row.at - origin) * 1e3) as usize;
+    let end = windows.len() - 1;
+    let windows = rows.iter().map(|row| windows[at(row).min(end)]).collect();
+    (windows, outcome)
+}
+
+/// When a window is enough for the rate again, seconds after the last loss.
+fn enough(rows: &[Row], windows: &[f64], lost: f64) -> Option<f64> {
+    let need = RATE / 8.0 * 0.015 / SEGMENT;
+    let mut after = rows
+        .iter()
+        .zip(windows)
+        .filter(|(row, _)| row.at > lost + 0.05);
+    let found = after.find(|(_, window)| **window >= need)?;
+    Some(found.0.at - lost)
+}
+
+#[track_caller]
+fn near(what: &str, found: f64, expected: f64, tolerance: f64) {
+    println!("{what}: {found:.4}, expected {expected:.4}");
+    assert!(
+        (found / expected - 1.0).abs() <= tolerance,
+        "{what}: {found}, expected {expected}"
+    );
+}
+
+/// The result of a probe with these options.
+fn result(room: &Room, more: &str) -> Option<Value> {
+    let probe = format!("$E probe tcp manchester:8620 --json {more} > p.json");
+    room.run_well(&[], &script(&probe))?;
+    Some(room.json("p.json"))
+}
+
+/// A recovery that was measured: the flow's result, the kernel's samples, and what the simulator makes of the same losses.
+struct Recovered {
+    flow: Value,
+    rows: Vec<Row>,
+    losses: Vec<f64>,
+    windows: Vec<f64>,
+    outcome: Outcome,
+    /// From the last loss until the window was enough again, in seconds.
+    recovery: f64,
+}
+
+/// After the losses of the example, if the machine let it be measured. Recoveries agree.
+fn recovered(algorithm: Algorithm) -> Option<Recovered> {
+    let room = example();
+    let (flow, rows, losses) = measured(&room, algorithm.name(), 4)?;
+    let (windows, outcome) = simulate(algorithm, &rows, &losses);
+    let kernels: Vec<f64> = rows.iter().map(|row| row.window).collect();
+    let lost = losses[3];
+    let [recovery, simulated] =
+        [&kernels, &windows].map(|windows| enough(&rows, windows, lost).expect("it recovers"));
+    near("recovery", recovery, simulated, 0.1);
+    Some(Recovered {
+        flow,
+        rows,
+        losses,
+        windows,
+        outcome,
+        recovery,
+    })
+}
+
+/// What was measured, if the machine let it be: the flow's result, and the kernel's samples.
+fn measured(room: &Room, algorithm: &str, count: usize) -> Option<(Value, Vec<Row>, Vec<f64>)> {
+    let more = format!(
+        "--rate 512M --duration 40s --buffer 200M --sample 5ms --algorithm {algorithm} --samples s.csv"
+    );
+    let result = result(room, &more)?;
+    let flow = result["flows"][0].clone();
+    let state = room.json("path.json");
+    let lost = number(cell(&state, "jive>manchester", "lose_at"), "dropped");
+    assert_eq!(lost, count as u64);
+    assert_eq!(number(&flow["messages"], "shed"), 0);
+    let Some((rows, losses)) = recovery(room, count) else {
+        eprintln!(
+            "skipped in part: the path's losses hit something else: {}",
+            flow["course"]["losses"]
+        );
+        return None;
+    };
+    // Where the machine stalls, the path's buffer may overflow: the recovery ends there.
+    let until = rows.last().unwrap().at;
+    if until < losses[count - 1] + 12.0 {
+        eprintln!("skipped in part: this host lost packets itself, at {until} s");
+        return None;
+    }
+    Some((flow, rows, losses))
+}
+
+/// Reno after four losses: windows, recovery, delayed data and when messages are timely again, against the simulator; and the
+/// recovery against t_r = (W - W0) RTT and what is late against C (1 - W0 / W) t_r / 2, equations 2-2 and 2-3 of the EXPReS
+/// report from any window on.
+#[test]
+#[ignore = "it wants the machine for itself: cargo xtask live"]
+fn reno_recovers_as_simulated_and_by_its_equations() {
+    let Some(found) = recovered(Algorithm::Reno) else {
+        return;
+    };
+    let (rows, losses, theirs) = (&found.rows, &found.losses, found.recovery);
+    let (lost, outcome) = (losses[3], &found.outcome);
+    let during: Vec<(f64, f64)> = rows
+        .iter()
+        .zip(&found.windows)
+        .filter(|(row, _)| row.at > lost + 0.05 && row.at < lost + theirs)
+        .map(|(row, window)| (row.window, *window))
+        .collect();
+    let squares = during
+        .iter()
+        .map(|(kernel, simulated)| (simulated / kernel - 1.0).powi(2));
+    let rms = (squares.sum::<f64>() / during.len() as f64).sqrt();
+    println!("window RMS {:.1} %", rms * 100.0);
+    assert!(rms < 0.1, "{rms}");
+    let begun = during[0].0;
+    let round_trip = rows.iter().map(|row| row.round_trip).sum::<f64>() / rows.len() as f64;
+    let need = RATE / 8.0 * 0.015 / SEGMENT;
+    near("t_r", theirs, (need - begun) * round_trip, 0.1);
+    let Some(drained) = outcome.timely_from else {
+        let last = rows.last().unwrap().at;
+        eprintln!(
+            "skipped in part: this host lost packets itself, at {last} s, before messages were timely"
+        );
+        return;
+    };
+    let timely = &found.flow["messages"]["timely"];
+    let delayed = number(timely, "delayed_bytes") as f64;
+    near("delayed", delayed, outcome.delayed as f64, 0.15);
+    let late = timely["late"].as_array().unwrap();
+    let worst = late
+        .iter()
+        .max_by_key(|late| number(late, "worst"))
+        .unwrap();
+    // The losses before took their parts.
+    let part = |window: f64, time: f64| RATE / 8.0 * (1.0 - window / need).max(0.0) * time / 2.0;
+    let before = [(8.0, 1), (4.0, 2), (2.0, 3)];
+    let before = before.map(|(times, next)| {
+        let apart = losses[next] - losses[next - 1];
+        2.0 * part(times * begun, apart)
+    });
+    let all = part(begun, theirs) + before.iter().sum::<f64>();
+    near("delayed by 2-3", delayed, all, 0.2);
+    let until = worst["until"].as_f64().expect("timely again") - lost;
+    let simulated = drained.as_secs_f64() - (lost - rows[0].at + 1.0);
+    near("timely after", until, simulated, 0.15);
+}
+
+/// CUBIC after four losses, against the simulator.
+#[test]
+#[ignore = "it wants the machine for itself: cargo xtask live"]
+fn cubic_recovers_as_simulated() {
+    let Some(found) = recovered(Algorithm::Cubic) else {
+        return;
+    };
+    let delayed = number(&found.flow["messages"]["timely"], "delayed_bytes") as f64;
+    near("delayed", delayed, found.outcome.delayed as f64, 0.2);
+}
+
+/// Figure 2.4 (a): with a send buffer of the bandwidth-delay product, which Linux makes of half of that, messages are never
+/// timely again, and the probe says what would be needed.
+#[test]
+#[ignore = "it wants the machine for itself: cargo xtask live"]
+fn with_a_buffer_of_the_product_messages_stay_late() {
+    let room = example();
+    let more = "--rate 512M --duration 15s --buffer 0.5bdp --algorithm reno";
+    let Some(result) = result(&room, more) else {
+        return;
+    };
+    let messages = &result["flows"][0]["messages"];
+    let late = messages["timely"]["late"].as_array().unwrap();
+    assert!(late.last().unwrap()["until"].is_null(), "{late:?}");
+    assert!(messages["blocked"].as_f64().unwrap() > 1.0);
+    let said = result["findings"].to_string();
+    for part in [
+        "never timely again",
+        "held back by the send buffer",
+        "reno needs a send buffer of",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+/// And who sheds what has no room is as timely as before.
+#[test]
+#[ignore = "it wants the machine for itself: cargo xtask live"]
+fn shedding_keeps_messages_timely() {
+    let room = example();
+    let more = "--rate 512M --duration 15s --buffer 0.5bdp --full shed --algorithm reno";
+    let Some(result) = result(&room, more) else {
+        return;
+    };
+    let messages = &result["flows"][0]["messages"];
+    let of = |name: &str| number(messages, name);
+    assert_eq!(of("due"), of("sent") + of("shed"));
+    assert_eq!(of("received"), of("sent"));
+    assert!(of("shed") > 1000, "{messages}");
+    // No later than what the buffer holds, at half the rate.
+    let longest = messages["timely"]["longest"].as_f64().unwrap() * 1e-9;
+    assert!(longest < 0.2, "{messages}");
+}
+
+/// A burst of UDP for two seconds beside a connection, as in figures 8 and 10 of Meirosu et al.: what it costs, and when that is
+/// over; the burst's own account is exact.
+#[test]
+fn a_burst_beside_a_connection_is_recovered_from() {
+    let plan = format!(
+        "{}rtt = \"17ms\"\nrate = \"100M\"\nbuffer = \"250KiB\"\n",
+        crate::HOSTS
+    );
+    let room = Room::new(&plan);
+    let more = "--duration 16s --algorithm reno --background 70M --background-at 8s";
+    let Some(result) = result(&room, more) else {
+        return;
+    };
+    let found = &result["flows"][0]["disturbance"];
+    let of = |name: &str| found[name].as_f64().unwrap();
+    assert_eq!((of("from"), of("to")), (8.0, 10.0));
+    // 100 Mbit/s less headers; and what the burst leaves of them.
+    assert!((75e6..96e6).contains(&of("before")), "{found}");
+    assert!(of("lowest") < 60e6, "{found}");
+    assert!(of("recovery") > 0.0 && of("recovery") < 6.0, "{found}");
+    let stream = &result["background"][0];
+    assert_eq!(number(stream, "sent"), 70_000_000 * 2 / 8 / 1472);
+    assert_eq!(
+        number(stream, "sent"),
+        number(stream, "unique") + number(stream, "lost")
+    );
+}
+
+/// Whole segments vanish, and the message that says why: the probe says it, and ends.
+#[test]
+fn a_black_hole_of_the_path_mtu_is_named() {
+    let plan = format!(
+        "{}rtt = \"2ms\"\nforward = [{{ mtu = 1300, tells = false }}]\n",
+        crate::HOSTS
+    );
+    let room = Room::new(&plan);
+    let probe = "sysctl -qw net.ipv4.tcp_mtu_probing=0
+        $E probe tcp manchester:8620 --duration 3s --json > p.json 2> p.txt || echo failed";
+    let Some(said) = room.run_well(&[], &script(probe)) else {
+        return;
+    };
+    assert_eq!(said.trim(), "failed");
+    let result = room.json("p.json");
+    assert!(!result["stopped"].is_null());
+    let said = result["findings"].to_string();
+    assert!(
+        said.contains("black hole") && said.contains("--mss"),
+        "{said}"
+    );
+}
+
+/// Buffers that are too small for the round trip hold a flow back, and the probe says which, and what it should be.
+#[test]
+fn buffers_that_are_too_small_are_named() {
+    let plan = format!("{}rtt = \"20ms\"\nrate = \"500M\"\n", crate::HOSTS);
+    let room = Room::new(&plan);
+    let probe = "for end in buffer receive-buffer; do
+            $E probe tcp manchester:8620 --duration 2s --$end 60k --json > $end.json
+        done";
+    if room.run_well(&[], &script(probe)).is_none() {
+        return;
+    }
+    for (end, part) in [("buffer", "buffer"), ("receive-buffer", "receiver")] {
+        let result = room.json(&format!("{end}.json"));
+        let flow = &result["flows"][0];
+        let held = flow["course"]["held_back"][part].as_f64().unwrap();
+        let said = result["findings"].to_string();
+        assert!(held > 0.6, "{end}: {said}");
+        assert!(said.contains(&format!("--{end}")), "{end}: {said}");
+        // Linux holds up to some four times what it calls the buffer; the path would carry 500 Mbit/s.
+        let rate = flow["rate"].as_f64().unwrap();
+        assert!(rate < 5.0 * 60e3 * 8.0 / 0.02, "{end}: {rate}");
+    }
+}
+
+/// Throughput against segments and send buffers: what a round trip can hold is what goes through.
+#[test]
+fn throughput_follows_the_buffer() {
+    let plan = format!("{}rtt = \"20ms\"\nrate = \"500M\"\n", crate::HOSTS);
+    let room = Room::new(&plan);
+    let more = "--duration 2s --mss 536,1448 --buffer 30k,2M --plot p.svg";
+    let Some(result) = result(&room, more) else {
+        return;
+    };
+    let points = result["points"].as_array().unwrap();
+    let of = |name: &str| -> Vec<u64> { points.iter().map(|point| number(point, name)).collect() };
+    // Time stamps take 12 bytes of each.
+    assert_eq!(of("segment"), [524, 524, 1436, 1436]);
+    assert_eq!(of("buffer"), [30_000, 2_000_000, 30_000, 2_000_000]);
+    let rates: Vec<f64> = points
+        .iter()
+        .map(|point| point["rate"].as_f64().unwrap())
+        .collect();
+    assert!(
+        rates[1] > 2.0 * rates[0] && rates[3] > 2.0 * rates[2],
+        "{rates:?}"
+    );
+    assert!(
+        fs::read_to_string(room.path("p.svg"))
+            .unwrap()
+            .contains("segments of 524 bytes")
+    );
+}

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod capture;
 pub mod deframe;
 pub mod pace;
 pub mod packetise;

@@ -5,6 +5,7 @@
 
 pub mod fill;
 pub mod mark5b;
+pub mod packet;
 pub mod pattern;
 pub mod probe;
 pub mod time;

@@ -1,5 +1,6 @@
 //! The command line: one grammar for all commands.
 
+mod analyse;
 mod path;
 mod plan;
 mod probe;
@@ -14,6 +15,7 @@ use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
+pub use self::analyse::AnalyseArgs;
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
@@ -68,6 +70,9 @@ pub enum Command {
     /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
     #[command(subcommand, after_help = path::HELP)]
     Path(PathCommand),
+    /// Say what a capture tells (pcap, pcapng): connections of TCP with what held them back, loss and order of streams
+    #[command(after_help = analyse::HELP)]
+    Analyse(AnalyseArgs),
     /// What can be known before anything is sent: what TCP needs, what fits a link, what multicast saves
     #[command(subcommand)]
     Plan(PlanCommand),

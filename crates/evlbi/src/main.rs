@@ -1,5 +1,6 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
+mod analyse;
 mod cli;
 mod correlate;
 mod demo;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
         Command::Path(command) => path::run(&command),
+        Command::Analyse(args) => analyse::run(&args),
         Command::Plan(command) => plan::run(&command),
         Command::Probe(command) => probe::run(&command),
         Command::Respond(args) => respond::run(&args),

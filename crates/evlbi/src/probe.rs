@@ -12,7 +12,7 @@ mod region;
 pub mod session;
 mod show;
 pub mod sweep;
-mod tcp;
+pub mod tcp;
 pub mod udp;
 
 use std::path::{Path, PathBuf};

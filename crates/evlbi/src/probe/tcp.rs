@@ -20,6 +20,7 @@ use evlbi_net::probe::{End, Files, Flows, Test};
 use evlbi_net::tcp::{Constant, Kept, Options};
 use serde::Serialize;
 
+pub use self::diagnosis::{held_back, steady};
 use self::flow::{Flow, Knowledge};
 use super::point::{self, Direction, Point};
 use super::session::{Ends, Event, Session};

@@ -36,8 +36,9 @@ fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
     if let Some(stuck) = black_hole(flow) {
         return vec![stuck];
     }
-    let mut said = vec![carried(flow, asked), held_back(flow), loss(flow)];
-    said.extend(steady(flow));
+    let mut said = vec![carried(flow, asked), held_back(&parts(flow)), loss(flow)];
+    let rates = flow.intervals.iter().map(|interval| interval.rate);
+    said.extend(steady(&rates.collect::<Vec<f64>>()));
     said.extend(
         flow.messages
             .iter()
@@ -111,8 +112,9 @@ fn parts(flow: &Flow) -> Vec<(f64, &'static str)> {
     parts
 }
 
-fn held_back(flow: &Flow) -> String {
-    let parts = parts(flow).into_iter().filter(|(part, _)| *part >= SHORT);
+/// What held a flow back, by its parts of the time.
+pub fn held_back(parts: &[(f64, &str)]) -> String {
+    let parts = parts.iter().filter(|(part, _)| *part >= SHORT);
     let parts: Vec<String> = parts
         .map(|(part, name)| format!("{name} ({:.0} % of the time)", part * 100.0))
         .collect();
@@ -145,14 +147,9 @@ fn loss(flow: &Flow) -> String {
     }
 }
 
-/// How much rates of intervals differ, if there are enough.
-fn steady(flow: &Flow) -> Option<String> {
+/// How much the rates of intervals differ, if there are enough.
+pub fn steady(rates: &[f64]) -> Option<String> {
     // The first has slow start, the last is not whole.
-    let rates: Vec<f64> = flow
-        .intervals
-        .iter()
-        .map(|interval| interval.rate)
-        .collect();
     let whole = rates.get(1..rates.len().checked_sub(1)?)?;
     if whole.len() < 3 {
         return None;

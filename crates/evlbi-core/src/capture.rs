@@ -1,0 +1,435 @@
+//! What a capture tells of the connections and streams in it, packet by packet, in memory that does not grow with its length.
+
+mod half;
+mod ranges;
+mod rounds;
+mod stream;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use evlbi_wire::packet::{Content, Packet, Segment};
+use serde::{Deserialize, Serialize};
+
+pub use self::half::{Interval, SentAgain, Way};
+pub use self::rounds::{HeldBack, Idle};
+pub use self::stream::{Numbers, Stream};
+
+use self::half::Half;
+use self::stream::Datagrams;
+use crate::time::Nanos;
+
+/// How a capture is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Length of an interval.
+    pub every: Nanos,
+    /// Width of the bins of times between datagrams, where they are wanted.
+    pub width: Option<Nanos>,
+    /// Connections, and streams, of which everything is remembered; of others packets and bytes are counted.
+    pub most: usize,
+}
+
+/// What a packet of a connection was beside plain data and acknowledgements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The numbers before it are missing.
+    Gap,
+    /// Others had overtaken it.
+    Reordered,
+    /// A copy of one that came before.
+    Duplicate,
+    /// Sent again because acknowledgements told of a gap.
+    Fast,
+    /// Sent again after a timeout.
+    Timeout,
+    /// The last one sent again, to see whether it came.
+    TailProbe,
+    /// Sent again although it had been acknowledged.
+    Unneeded,
+    /// It acknowledges what was not seen.
+    AcknowledgedUnseen,
+    /// It repeats an acknowledgement.
+    DuplicateAcknowledgement,
+    /// It tells that something came twice.
+    ReceivedTwice,
+    /// Its sender takes nothing.
+    ZeroWindow,
+    /// It fills the receiver's window.
+    WindowFull,
+    /// It tells a new window only.
+    WindowUpdate,
+    /// It sees whether the other end is there.
+    KeepAlive,
+}
+
+impl Event {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Event::Gap => "gap",
+            Event::Reordered => "reordered",
+            Event::Duplicate => "duplicate",
+            Event::Fast => "fast",
+            Event::Timeout => "timeout",
+            Event::TailProbe => "tail_probe",
+            Event::Unneeded => "unneeded",
+            Event::AcknowledgedUnseen => "acknowledged_unseen",
+            Event::DuplicateAcknowledgement => "duplicate_acknowledgement",
+            Event::ReceivedTwice => "received_twice",
+            Event::ZeroWindow => "zero_window",
+            Event::WindowFull => "window_full",
+            Event::WindowUpdate => "window_update",
+            Event::KeepAlive => "keep_alive",
+        }
+    }
+}
+
+/// Smallest, mean and largest of some bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Extent {
+    /// The smallest.
+    pub least: u64,
+    /// The mean.
+    pub mean: f64,
+    /// The largest.
+    pub most: u64,
+}
+
+impl Extent {
+    fn of(value: u64) -> Extent {
+        Extent {
+            least: value,
+            mean: value as f64,
+            most: value,
+        }
+    }
+
+    /// One more, beside so many.
+    fn add(&mut self, value: u64, count: u64) {
+        self.least = self.least.min(value);
+        self.most = self.most.max(value);
+        self.mean += (value as f64 - self.mean) / (count + 1) as f64;
+    }
+}
+
+/// A connection of TCP.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Connection {
+    /// Who began it, and who answered; where the beginning was not captured, whoever sent the first packet comes first.
+    pub ends: [SocketAddr; 2],
+    /// Whether its beginning was captured.
+    pub is_whole: bool,
+    /// First packet, in seconds from the first of the capture.
+    pub from: f64,
+    /// Last packet.
+    pub to: f64,
+    /// Packets of both directions.
+    pub packets: u64,
+    /// Round trip of the handshake in seconds: from SYN to the acknowledgement of its answer.
+    pub handshake: Option<f64>,
+    /// Whether an end reset it.
+    pub is_reset: bool,
+    /// Whether both ends said that they had sent all.
+    pub is_finished: bool,
+    /// From the first end to the second, and back.
+    pub ways: [Way; 2],
+}
+
+/// Packets that are counted only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Others {
+    /// Connections, or streams.
+    pub flows: u64,
+    /// Their packets.
+    pub packets: u64,
+    /// Their bytes, IP headers included.
+    pub bytes: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Connections of TCP, the largest first.
+    pub connections: Vec<Connection>,
+    /// Streams of UDP, the largest first.
+    pub streams: Vec<Stream>,
+    /// What was not remembered.
+    pub others: Others,
+}
+
+/// A connection that is being looked at.
+#[derive(Debug)]
+struct Track {
+    ends: [SocketAddr; 2],
+    from: u64,
+    last: u64,
+    packets: u64,
+    bytes: u64,
+    /// When SYN and its answer passed, and the number of the first.
+    asked: Option<(u64, u32)>,
+    answered: Option<u64>,
+    scales: [Option<u8>; 2],
+    handshake: Option<u64>,
+    is_reset: bool,
+    has_ended: [bool; 2],
+    halves: [Half; 2],
+}
+
+/// A connection's two ends, in an order of their own.
+type Pair = (SocketAddr, SocketAddr);
+
+/// Looks at the packets of a capture.
+#[derive(Debug)]
+pub struct Capture {
+    settings: Settings,
+    begun: Option<u64>,
+    last: u64,
+    connections: HashMap<Pair, Track>,
+    ended: Vec<Track>,
+    streams: HashMap<Pair, Datagrams>,
+    others: Others,
+}
+
+impl Capture {
+    /// Nothing yet.
+    pub fn new(settings: Settings) -> Capture {
+        Capture {
+            settings,
+            begun: None,
+            last: 0,
+            connections: HashMap::new(),
+            ended: Vec::new(),
+            streams: HashMap::new(),
+            others: Others::default(),
+        }
+    }
+
+    /// The next packet, which passed at a time in nanoseconds; `note` hears what it was, and in which direction of its
+    /// connection.
+    pub fn offer(&mut self, at: u64, packet: &Packet, note: impl FnMut(&[SocketAddr; 2], Event)) {
+        self.begun.get_or_insert(at);
+        self.last = self.last.max(at);
+        match &packet.content {
+            Content::Tcp(segment) => self.segment(at, packet, segment, note),
+            Content::Udp(datagram) => {
+                let key = (packet.source, packet.destination);
+                if !self.streams.contains_key(&key) && self.streams.len() >= self.settings.most {
+                    self.forget_streams();
+                }
+                let width = self.settings.width.map(|width| width.0);
+                let stream = self
+                    .streams
+                    .entry(key)
+                    .or_insert_with(|| Datagrams::new(at, width));
+                stream.offer(at, packet.length, datagram);
+            }
+        }
+    }
+
+    fn segment(
+        &mut self,
+        at: u64,
+        packet: &Packet,
+        segment: &Segment,
+        note: impl FnMut(&[SocketAddr; 2], Event),
+    ) {
+        let (source, destination) = (packet.source, packet.destination);
+        let key = (source.min(destination), source.max(destination));
+        if let Some(known) = self.connections.get(&key)
+            && known.is_over_for(segment)
+            && let Some(known) = self.connections.remove(&key)
+        {
+            self.ended.push(known);
+        }
+        if !self.connections.contains_key(&key)
+            && self.connections.len() + self.ended.len() >= self.settings.most
+        {
+            self.forget_connections();
+        }
+        let every = self.settings.every.0;
+        let track = self.connections.entry(key).or_insert_with(|| {
+            // The answer to a SYN that was not captured comes from the end that was asked.
+            let ends = match segment.begins && segment.acknowledgment.is_some() {
+                true => [destination, source],
+                false => [source, destination],
+            };
+            Track::new(ends, at, every)
+        });
+        track.offer(at, packet, segment, note);
+    }
+
+    /// Makes room: the smaller half of the connections is counted only.
+    fn forget_connections(&mut self) {
+        let mut sizes: Vec<u64> = self
+            .ended
+            .iter()
+            .chain(self.connections.values())
+            .map(|track| track.bytes)
+            .collect();
+        let middle = sizes.len() / 2;
+        let (_, median, _) = sizes.select_nth_unstable(middle);
+        let median = *median;
+        let mut left = middle;
+        let others = &mut self.others;
+        let mut keeps = |track: &Track| {
+            let keeps = left == 0 || track.bytes > median;
+            if !keeps {
+                left -= 1;
+                others.flows += 1;
+                others.packets += track.packets;
+                others.bytes += track.bytes;
+            }
+            keeps
+        };
+        self.ended.retain(&mut keeps);
+        self.connections.retain(|_, track| keeps(track));
+    }
+
+    fn forget_streams(&mut self) {
+        let mut sizes: Vec<u64> = self.streams.values().map(Datagrams::bytes).collect();
+        let middle = sizes.len() / 2;
+        let (_, median, _) = sizes.select_nth_unstable(middle);
+        let median = *median;
+        let mut left = middle;
+        let others = &mut self.others;
+        self.streams.retain(|_, stream| {
+            let keeps = left == 0 || stream.bytes() > median;
+            if !keeps {
+                left -= 1;
+                others.flows += 1;
+                others.packets += stream.packets();
+                others.bytes += stream.bytes();
+            }
+            keeps
+        });
+    }
+
+    /// The capture has ended.
+    pub fn finish(self) -> Found {
+        let begun = self.begun.unwrap_or(0);
+        let tracks = self.ended.into_iter().chain(self.connections.into_values());
+        let mut tracks: Vec<Track> = tracks.collect();
+        tracks.sort_by_key(|track| (std::cmp::Reverse(track.bytes), track.from));
+        let mut streams: Vec<(Pair, Datagrams)> = self.streams.into_iter().collect();
+        streams.sort_by_key(|(_, stream)| (std::cmp::Reverse(stream.bytes()), stream.from()));
+        Found {
+            connections: tracks
+                .into_iter()
+                .map(|track| track.finish(begun))
+                .collect(),
+            streams: streams
+                .into_iter()
+                .map(|(ends, stream)| stream.finish(ends.into(), begun))
+                .collect(),
+            others: self.others,
+        }
+    }
+}
+
+impl Track {
+    fn new(ends: [SocketAddr; 2], at: u64, every: u64) -> Track {
+        Track {
+            ends,
+            from: at,
+            last: at,
+            packets: 0,
+            bytes: 0,
+            asked: None,
+            answered: None,
+            scales: [None; 2],
+            handshake: None,
+            is_reset: false,
+            has_ended: [false; 2],
+            halves: [Half::new(at, every), Half::new(at, every)],
+        }
+    }
+
+    /// Whether a packet begins another connection between the same ports.
+    fn is_over_for(&self, segment: &Segment) -> bool {
+        let begins = segment.begins && segment.acknowledgment.is_none();
+        let is_same = self
+            .asked
+            .is_some_and(|(_, number)| number == segment.sequence);
+        begins && !is_same
+    }
+
+    fn offer(
+        &mut self,
+        at: u64,
+        packet: &Packet,
+        segment: &Segment,
+        mut note: impl FnMut(&[SocketAddr; 2], Event),
+    ) {
+        self.last = self.last.max(at);
+        self.packets += 1;
+        self.bytes += u64::from(packet.length);
+        self.is_reset |= segment.resets;
+        let from = usize::from(packet.source != self.ends[0]);
+        self.has_ended[from] |= segment.ends;
+        let ends = [packet.source, packet.destination];
+        let mut note = |event| note(&ends, event);
+        self.begin(at, from, segment);
+        let [near, far] = &mut self.halves;
+        let (own, other) = if from == 0 { (near, far) } else { (far, near) };
+        let is_plain = !(segment.begins || segment.ends || segment.resets);
+        let is_bare = is_plain && segment.length == 0 && own.is_next(segment.sequence);
+        own.sends(at, segment, packet.identification, &mut note);
+        other.hears(at, segment, is_bare, &mut note);
+    }
+
+    /// The handshake.
+    fn begin(&mut self, at: u64, from: usize, segment: &Segment) {
+        match (segment.begins, segment.acknowledgment.is_some()) {
+            (true, false) => self.asked = self.asked.or(Some((at, segment.sequence))),
+            (true, true) => {
+                self.answered = self.answered.or(Some(at));
+                if let Some((asked, _)) = self.asked {
+                    self.halves[1].behind(at.saturating_sub(asked));
+                }
+            }
+            (false, true) if from == 0 => {
+                if let Some(answered) = self.answered.filter(|_| self.handshake.is_none()) {
+                    self.halves[0].behind(at.saturating_sub(answered));
+                    let asked = self.asked.map_or(answered, |(asked, _)| asked);
+                    self.handshake = Some(at.saturating_sub(asked));
+                }
+            }
+            _ => {}
+        }
+        if segment.begins {
+            let [near, far] = &mut self.halves;
+            let (own, other) = if from == 0 { (near, far) } else { (far, near) };
+            own.begin(true, segment);
+            other.begin(false, segment);
+            self.scales[from] = segment.options.scale;
+            // Both must have said so (RFC 7323, section 2.2).
+            if segment.acknowledgment.is_some() {
+                let scales = match self.scales {
+                    [Some(first), Some(second)] => [first, second],
+                    _ => [0, 0],
+                };
+                self.halves[0].scale(scales[1]);
+                self.halves[1].scale(scales[0]);
+            }
+        }
+    }
+
+    fn finish(self, begun: u64) -> Connection {
+        let seconds = |at: u64| at.saturating_sub(begun) as f64 * 1e-9;
+        Connection {
+            ends: self.ends,
+            is_whole: self.asked.is_some() && self.answered.is_some(),
+            from: seconds(self.from),
+            to: seconds(self.last),
+            packets: self.packets,
+            handshake: self
+                .handshake
+                .filter(|_| self.asked.is_some())
+                .map(|time| time as f64 * 1e-9),
+            is_reset: self.is_reset,
+            is_finished: self.has_ended == [true; 2],
+            ways: self.halves.map(|half| half.finish(self.last)),
+        }
+    }
+}

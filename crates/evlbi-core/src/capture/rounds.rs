@@ -1,0 +1,392 @@
+//! A sender's round trips, and what held it back in each: the application, the receiver, loss, a full path, its window.
+//!
+//! After the root causes of Siekkinen et al. 2005 and the bottlenecks of Sansa 2006. What is under way is reckoned at the sender,
+//! wherever the capture was taken: a packet left it knowing the acknowledgements whose time stamps it echoes (RFC 7323) or,
+//! without these, those that had passed here a round trip between here and the sender before.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::Extent;
+
+/// Acknowledgements on their way to the sender that are remembered.
+const MOST_WAITING: usize = 1 << 16;
+/// Rounds over which a window's growth is looked for, and how far it grows in them at least: in segments, and in parts of it.
+const GROWTH: usize = 16;
+const GROWN: u64 = 2;
+const GROWN_PART: u64 = 10;
+/// A window that grows by more than this in a round is in slow start.
+const SLOW_START: f64 = 1.1;
+/// A sender that has less under way than this part of what it had, and lost nothing, had no more to send.
+const PART: f64 = 0.7;
+/// What leaves so soon after an acknowledgement, in nanoseconds, answers it; or in this part of the time between two of them.
+const AT_ONCE: u64 = 30_000;
+const AT_ONCE_PART: u64 = 10;
+/// Where acknowledgements are so close that this part of the time comes soon after one, nothing can be told from it.
+const COVERED: f64 = 0.3;
+/// An application that sends by a clock of its own answers fewer of them.
+const ANSWERED: f64 = 0.6;
+/// Round trips this much longer than the shortest have a queue in them.
+const QUEUE: f64 = 1.25;
+const QUEUE_TIME: f64 = 500_000.0;
+/// An idle time is no shorter, in nanoseconds.
+const SHORTEST_IDLE: u64 = 1_000_000;
+
+/// What held a sender back, in parts of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HeldBack {
+    /// The application: all was acknowledged and nothing came, or less was under way than could be.
+    pub application: f64,
+    /// The receiver's window.
+    pub receiver: f64,
+    /// The repair of losses.
+    pub repair: f64,
+    /// The path: round trips are longer than they can be, so a queue stands somewhere.
+    pub path: f64,
+    /// The congestion window, which was growing.
+    pub window: f64,
+    /// What the sender lets be under way, which did not grow: its send buffer, or a congestion window that stays.
+    pub sender: f64,
+}
+
+/// Times in which nothing was under way and nothing was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Idle {
+    /// How many were longer than a round trip and than 1 ms.
+    pub periods: u64,
+    /// Their time in seconds.
+    pub seconds: f64,
+    /// The longest in seconds.
+    pub longest: f64,
+}
+
+/// An acknowledgement on its way to the sender.
+#[derive(Clone, Copy, Debug)]
+struct Ack {
+    /// When it comes to the sender, if nothing keeps it up.
+    at: u64,
+    stamp: Option<u32>,
+    acknowledged: u64,
+    edge: Option<u64>,
+}
+
+/// One round trip: from when data leaves until it is acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    from: u64,
+    /// It ends when this is acknowledged.
+    mark: u64,
+    /// Bytes under way times nanoseconds.
+    area: f64,
+    top: u64,
+    is_at_edge: bool,
+    repairs: bool,
+    acks: u64,
+    /// Bursts of data, and those that answer an acknowledgement.
+    bursts: u64,
+    answered: u64,
+    trips: u64,
+    trip_time: f64,
+}
+
+/// A sender, as it must have been.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    behind: Option<u64>,
+    waiting: VecDeque<Ack>,
+    is_begun: bool,
+    now: u64,
+    begun: u64,
+    next: u64,
+    acknowledged: u64,
+    edge: Option<u64>,
+    segment: u64,
+    round: Option<Round>,
+    /// Since when all is acknowledged.
+    idle_since: Option<u64>,
+    /// All before it was sent when a loss was repaired: until it is acknowledged the repair goes on.
+    repaired_at: u64,
+    /// Most under way since the last loss; the same in the rounds before.
+    peak: u64,
+    tops: VecDeque<u64>,
+    last_sent: u64,
+    unanswered: Option<u64>,
+    between_acks: u64,
+    shortest_trip: Option<u64>,
+    held: [f64; 6],
+    idle: Idle,
+    flight: Option<Extent>,
+    area: f64,
+}
+
+/// Places of `held`.
+const APPLICATION: usize = 0;
+const RECEIVER: usize = 1;
+const REPAIR: usize = 2;
+const PATH: usize = 3;
+const WINDOW: usize = 4;
+const SENDER: usize = 5;
+
+impl Rounds {
+    /// From here to the sender and back it takes no longer.
+    pub fn behind(&mut self, time: u64) {
+        self.behind = Some(self.behind.map_or(time, |shortest| shortest.min(time)));
+    }
+
+    pub fn is_behind(&self) -> Option<u64> {
+        self.behind
+    }
+
+    /// The first number of data.
+    pub fn begins_at(&mut self, next: u64) {
+        (self.next, self.acknowledged) = (next, next);
+    }
+
+    /// New data up to this number; how much is under way with it.
+    pub fn sends(
+        &mut self,
+        at: u64,
+        next: u64,
+        echo: Option<u32>,
+        length: u64,
+        segment: u32,
+    ) -> u64 {
+        self.come_to(at, echo);
+        self.segment = segment.into();
+        if !self.is_begun {
+            self.is_begun = true;
+            (self.begun, self.now) = (at, at);
+            self.acknowledged = self.acknowledged.max(next.saturating_sub(length));
+        }
+        self.pass(at);
+        self.next = self.next.max(next);
+        if let Some(since) = self.idle_since.take() {
+            self.was_idle(at.saturating_sub(since));
+        }
+        let at_once = AT_ONCE.max(self.between_acks / AT_ONCE_PART);
+        let unanswered = self.unanswered.take();
+        let is_answer = unanswered.is_some_and(|since| at.saturating_sub(since) <= at_once);
+        let is_burst = unanswered.is_some() || at.saturating_sub(self.last_sent) > at_once;
+        self.last_sent = at;
+        let flight = self.flight();
+        let is_at_edge = self
+            .edge
+            .is_some_and(|edge| self.next + self.segment > edge);
+        let (next, segment) = (self.next, self.segment);
+        let round = self.round.get_or_insert(Round {
+            from: at,
+            mark: next,
+            ..Round::default()
+        });
+        round.bursts += u64::from(is_burst);
+        round.answered += u64::from(is_answer);
+        round.top = round.top.max(flight);
+        round.is_at_edge |= is_at_edge;
+        let extent = self.flight.get_or_insert(Extent::of(flight));
+        extent.most = extent.most.max(flight);
+        extent.least = extent.least.min(flight.max(segment));
+        flight
+    }
+
+    /// Data once more.
+    pub fn sends_again(&mut self, at: u64, echo: Option<u32>) {
+        self.come_to(at, echo);
+        self.pass(at);
+        self.idle_since = None;
+        if self.acknowledged >= self.repaired_at {
+            self.repaired_at = self.next;
+        }
+        let next = self.next;
+        let round = self.round.get_or_insert(Round {
+            from: at,
+            mark: next,
+            ..Round::default()
+        });
+        round.repairs = true;
+        self.peak = 0;
+        self.tops.clear();
+        self.unanswered = None;
+    }
+
+    /// An acknowledgement passes: it comes to the sender later.
+    pub fn hears(&mut self, at: u64, stamp: Option<u32>, acknowledged: u64, edge: Option<u64>) {
+        if self.waiting.len() == MOST_WAITING
+            && let Some(first) = self.waiting.pop_front()
+        {
+            self.learn(first);
+        }
+        self.waiting.push_back(Ack {
+            at: at.saturating_add(self.behind.unwrap_or(0)),
+            stamp,
+            acknowledged,
+            edge,
+        });
+    }
+
+    /// A round trip from here to the receiver.
+    pub fn took(&mut self, time: u64) {
+        self.shortest_trip = Some(
+            self.shortest_trip
+                .map_or(time, |shortest| shortest.min(time)),
+        );
+        if let Some(round) = &mut self.round {
+            round.trips += 1;
+            round.trip_time += time as f64;
+        }
+    }
+
+    /// All parts, idle times, and what was under way.
+    pub fn finish(mut self, last: u64) -> (HeldBack, Idle, Option<Extent>) {
+        self.come_to(u64::MAX, None);
+        self.pass(last);
+        // The end says nothing of what an application would have sent.
+        if let Some(round) = self.round.take() {
+            self.close(&round);
+        }
+        let all: f64 = self.held.iter().sum();
+        let part = |place: usize| self.held[place] / all.max(1.0);
+        let held = HeldBack {
+            application: part(APPLICATION),
+            receiver: part(RECEIVER),
+            repair: part(REPAIR),
+            path: part(PATH),
+            window: part(WINDOW),
+            sender: part(SENDER),
+        };
+        let time = self.now.saturating_sub(self.begun) as f64;
+        let flight = self.flight.map(|extent| Extent {
+            mean: if time > 0.0 { self.area / time } else { 0.0 },
+            ..extent
+        });
+        (held, self.idle, flight)
+    }
+
+    fn flight(&self) -> u64 {
+        self.next.saturating_sub(self.acknowledged)
+    }
+
+    /// What had come to the sender when it sent a packet that passes now, with this echo.
+    fn come_to(&mut self, at: u64, echo: Option<u32>) {
+        while let Some(ack) = self.waiting.front().copied() {
+            let has_come = match (ack.stamp, echo) {
+                (Some(stamp), Some(echo)) => echo.wrapping_sub(stamp).cast_signed() >= 0,
+                _ => ack.at <= at,
+            };
+            if !has_come {
+                break;
+            }
+            self.waiting.pop_front();
+            self.learn(Ack {
+                at: ack.at.min(at),
+                ..ack
+            });
+        }
+    }
+
+    fn pass(&mut self, at: u64) {
+        let time = at.saturating_sub(self.now) as f64;
+        let area = self.flight() as f64 * time;
+        self.now = self.now.max(at);
+        if self.is_begun {
+            self.area += area;
+        }
+        if let Some(round) = &mut self.round {
+            round.area += area;
+        }
+    }
+
+    fn learn(&mut self, ack: Ack) {
+        self.pass(ack.at);
+        self.edge = ack.edge.or(self.edge);
+        if ack.acknowledged <= self.acknowledged {
+            return;
+        }
+        self.acknowledged = ack.acknowledged;
+        let Some(round) = &mut self.round else {
+            return;
+        };
+        round.acks += 1;
+        self.unanswered = Some(ack.at);
+        if self.acknowledged < round.mark {
+            return;
+        }
+        let round = *round;
+        self.close(&round);
+        self.round = None;
+        if self.flight() == 0 {
+            self.idle_since = Some(ack.at);
+        } else {
+            self.round = Some(Round {
+                from: ack.at,
+                mark: self.next,
+                top: self.flight(),
+                ..Round::default()
+            });
+        }
+    }
+
+    fn was_idle(&mut self, time: u64) {
+        let is_closed = self
+            .edge
+            .is_some_and(|edge| edge < self.acknowledged + self.segment);
+        let place = if is_closed { RECEIVER } else { APPLICATION };
+        self.held[place] += time as f64;
+        let trip = self.shortest_trip.unwrap_or(0) + self.behind.unwrap_or(0);
+        if time > trip.max(SHORTEST_IDLE) && !is_closed {
+            let seconds = time as f64 * 1e-9;
+            self.idle.periods += 1;
+            self.idle.seconds += seconds;
+            self.idle.longest = self.idle.longest.max(seconds);
+        }
+    }
+
+    fn close(&mut self, round: &Round) {
+        let time = self.now.saturating_sub(round.from);
+        let place = self.cause(round, time as f64);
+        self.held[place] += time as f64;
+        self.between_acks = time / round.acks.max(1);
+        self.peak = self.peak.max(round.top);
+        if self.tops.len() == GROWTH {
+            self.tops.pop_front();
+        }
+        self.tops.push_back(round.top);
+    }
+
+    fn cause(&self, round: &Round, time: f64) -> usize {
+        if round.repairs || self.acknowledged < self.repaired_at {
+            return REPAIR;
+        }
+        if round.is_at_edge {
+            return RECEIVER;
+        }
+        let before = self.tops.back().copied().unwrap_or(0);
+        let lately = self.tops.iter().rev().take(4).copied().max().unwrap_or(0);
+        let first = self.tops.front().copied().unwrap_or(0);
+        let is_slow_start = round.top as f64 > before as f64 * SLOW_START + self.segment as f64;
+        let grown = (GROWN * self.segment).max(first / GROWN_PART);
+        if is_slow_start || round.top > lately && round.top >= first + grown {
+            return WINDOW;
+        }
+        let mean = round.area / time.max(1.0);
+        if mean < PART * self.peak as f64 {
+            return APPLICATION;
+        }
+        let shortest = self.shortest_trip.unwrap_or(0);
+        let behind = self.behind.unwrap_or(0);
+        // Near the sender it shows whether data waited for acknowledgements.
+        let soon = AT_ONCE * round.acks;
+        if behind <= shortest / 4
+            && (soon as f64) < COVERED * time
+            && (round.answered as f64) < ANSWERED * round.bursts as f64
+        {
+            return APPLICATION;
+        }
+        let whole = (shortest + behind) as f64;
+        let trip = round.trip_time / round.trips.max(1) as f64 + behind as f64;
+        if round.trips > 0 && trip > QUEUE * whole + QUEUE_TIME {
+            return PATH;
+        }
+        SENDER
+    }
+}

@@ -1,0 +1,323 @@
+//! Datagrams from one port to another: what is missing among those that are numbered, and how they follow each other.
+
+use std::net::SocketAddr;
+
+use evlbi_wire::packet::Datagram;
+use evlbi_wire::probe::Probe;
+use evlbi_wire::{vdif, vtp};
+use serde::{Deserialize, Serialize};
+
+use super::Extent;
+use crate::account::{Distribution, Report, Summary};
+use crate::pudp::{Sequencer, Verdict as Framed};
+use crate::reorder::{Reorder, Settings, Verdict};
+use crate::time::Nanos;
+
+/// Datagrams after which it is decided how they are numbered.
+const ENOUGH: usize = 16;
+/// No more of each is kept until then.
+const LONGEST_KEPT: usize = 16_384;
+/// Numbers of datagrams that follow each other differ by no more than this, mostly.
+const NEAR: u64 = 64;
+/// Shortest datagram of those that the kernel sends as one.
+const SHORTEST: usize = 16;
+/// How far a datagram may be behind others, in datagrams; and the longest gap that is no new beginning.
+const WINDOW: u64 = 1 << 16;
+const LONGEST_GAP: u64 = 1 << 32;
+
+/// Where the numbers of a stream's datagrams are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numbers {
+    /// They have none that is known here.
+    #[default]
+    None,
+    /// A sequence number before the data (VTP, jive5ab's udps).
+    Vtp,
+    /// VDIF frames, one in each, that tell their time and thread (pudp).
+    Vdif,
+    /// Datagrams of a test (`evlbi probe`).
+    Probe,
+}
+
+/// What was seen of one stream. Times in seconds are from the first packet of the capture.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Who sends, and who receives.
+    pub ends: [SocketAddr; 2],
+    /// First packet.
+    pub from: f64,
+    /// Last packet.
+    pub to: f64,
+    /// Packets as they were captured.
+    pub packets: u64,
+    /// Datagrams: with segmentation offload a packet may hold several.
+    pub datagrams: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Bits of payload per second, from the first packet to the last.
+    pub rate: f64,
+    /// Bytes of payload of a packet.
+    pub lengths: Extent,
+    /// How the datagrams are numbered.
+    pub numbers: Numbers,
+    /// Loss, duplicates and reordering before this place, of numbered datagrams (RFC 7680, RFC 4737).
+    pub account: Option<Report>,
+    /// Times between packets in nanoseconds.
+    pub gaps: Option<Summary>,
+}
+
+/// A stream that is being looked at.
+#[derive(Debug)]
+pub struct Datagrams {
+    from: u64,
+    last: u64,
+    packets: u64,
+    datagrams: u64,
+    /// IP headers included, and payload alone.
+    bytes: u64,
+    payload: u64,
+    lengths: Option<Extent>,
+    gaps: Distribution,
+    kept: Vec<(u32, Box<[u8]>)>,
+    numbering: Option<Numbering>,
+}
+
+/// How datagrams are numbered, once that is decided.
+#[derive(Debug)]
+enum Numbering {
+    None,
+    Here(Box<Here>),
+    Frames(Box<Sequencer>, Box<Order>),
+}
+
+/// Each datagram has a number in it.
+#[derive(Debug)]
+struct Here {
+    numbers: Numbers,
+    order: Order,
+    /// Length of a datagram, where a packet was seen to hold several.
+    unit: Option<usize>,
+    shortest: usize,
+}
+
+/// The order of the numbers.
+#[derive(Debug)]
+struct Order {
+    reorder: Reorder,
+    /// A number that waits for another one near it.
+    kept: u64,
+}
+
+impl Order {
+    fn new() -> Order {
+        let settings = Settings {
+            window: WINDOW,
+            hold: Nanos(u64::MAX),
+            capacity: u64::MAX >> 1,
+            max_gap: LONGEST_GAP,
+        };
+        Order {
+            reorder: Reorder::new(settings),
+            kept: 0,
+        }
+    }
+
+    fn arrived(&mut self, number: u64) {
+        let mut verdict = self.reorder.offer(number, 0);
+        if verdict == Verdict::Replay {
+            self.reorder.offer(self.kept, 0);
+            verdict = self.reorder.offer(number, 0);
+        }
+        if verdict == Verdict::Keep {
+            self.kept = number;
+        }
+        while self.reorder.next_event().is_some() {}
+    }
+
+    fn finish(mut self) -> Report {
+        if self.reorder.accept_kept() {
+            self.reorder.offer(self.kept, 0);
+        }
+        self.reorder.finish()
+    }
+}
+
+fn number_at(numbers: Numbers, payload: &[u8], at: usize) -> Option<u64> {
+    let rest = payload.get(at..)?;
+    match numbers {
+        Numbers::Vtp => vtp::split(rest).map(|(number, _)| number),
+        Numbers::Probe => Probe::parse(rest).map(|probe| probe.sequence),
+        _ => None,
+    }
+}
+
+impl Here {
+    /// A packet with so many bytes of payload; how many datagrams are in it.
+    fn offer(&mut self, length: u32, payload: &[u8]) -> u64 {
+        let Some(number) = number_at(self.numbers, payload, 0) else {
+            return 1;
+        };
+        let length = length as usize;
+        self.shortest = self.shortest.min(length);
+        let follows =
+            |unit: usize| number_at(self.numbers, payload, unit) == Some(number.wrapping_add(1));
+        if self.unit.is_none() && (length > self.shortest || self.order.reorder.ends().is_none()) {
+            self.unit = (SHORTEST..length).find(|unit| follows(*unit));
+        }
+        let unit = self.unit.filter(|unit| length > *unit && follows(*unit));
+        let count = unit.map_or(1, |unit| length.div_ceil(unit)) as u64;
+        for further in 0..count {
+            self.order.arrived(number.wrapping_add(further));
+        }
+        count
+    }
+}
+
+impl Datagrams {
+    pub fn new(at: u64, width: Option<u64>) -> Datagrams {
+        Datagrams {
+            from: at,
+            last: at,
+            packets: 0,
+            datagrams: 0,
+            bytes: 0,
+            payload: 0,
+            lengths: None,
+            gaps: Distribution::new(width),
+            kept: Vec::new(),
+            numbering: None,
+        }
+    }
+
+    pub fn from(&self) -> u64 {
+        self.from
+    }
+
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next packet, of so many bytes.
+    pub fn offer(&mut self, at: u64, bytes: u32, datagram: &Datagram) {
+        if self.packets > 0 {
+            let gap = i128::from(at) - i128::from(self.last);
+            self.gaps
+                .add(gap.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+        }
+        self.last = at;
+        self.bytes += u64::from(bytes);
+        self.payload += u64::from(datagram.length);
+        let length = u64::from(datagram.length);
+        let lengths = self.lengths.get_or_insert(Extent::of(length));
+        lengths.add(length, self.packets);
+        self.packets += 1;
+        if self.numbering.is_some() {
+            self.take(datagram.length, datagram.payload);
+            return;
+        }
+        let kept = datagram.payload.len().min(LONGEST_KEPT);
+        self.kept
+            .push((datagram.length, datagram.payload[..kept].into()));
+        if self.kept.len() == ENOUGH {
+            self.decide();
+        }
+    }
+
+    /// How the datagrams are numbered, by those that were kept.
+    fn decide(&mut self) {
+        let kept = std::mem::take(&mut self.kept);
+        let payloads = || kept.iter().map(|(_, payload)| &**payload);
+        let here = |numbers| {
+            Numbering::Here(Box::new(Here {
+                numbers,
+                order: Order::new(),
+                unit: None,
+                shortest: usize::MAX,
+            }))
+        };
+        let follow = |numbers| {
+            let numbers: Vec<Option<u64>> = payloads()
+                .map(|payload| number_at(numbers, payload, 0))
+                .collect();
+            let near = numbers.windows(2).filter(|pair| {
+                pair[0]
+                    .zip(pair[1])
+                    .is_some_and(|(one, next)| (1..=NEAR).contains(&next.wrapping_sub(one)))
+            });
+            near.count() * 2 > numbers.len() - 1
+        };
+        let is_frame = |(length, payload): &(u32, Box<[u8]>)| {
+            vdif::Header::parse(payload).is_ok_and(|header| {
+                header.frame_length() == *length as usize && payload.len() == *length as usize
+            })
+        };
+        self.numbering = Some(
+            if payloads().all(|payload| Probe::parse(payload).is_some()) {
+                here(Numbers::Probe)
+            } else if kept.len() > 1 && follow(Numbers::Vtp) {
+                here(Numbers::Vtp)
+            } else if kept.iter().all(is_frame) {
+                Numbering::Frames(Box::new(Sequencer::new(None)), Box::new(Order::new()))
+            } else {
+                Numbering::None
+            },
+        );
+        for (length, payload) in &kept {
+            self.take(*length, payload);
+        }
+    }
+
+    fn take(&mut self, length: u32, payload: &[u8]) {
+        self.datagrams += match &mut self.numbering {
+            Some(Numbering::Here(here)) => here.offer(length, payload),
+            Some(Numbering::Frames(sequencer, order)) => {
+                match sequencer.offer(payload) {
+                    Framed::Number(number) => order.arrived(number),
+                    Framed::Learnt => sequencer.drain(|number, _| order.arrived(number)),
+                    Framed::Kept | Framed::Foreign | Framed::UnknownThread => {}
+                }
+                1
+            }
+            Some(Numbering::None) | None => 1,
+        };
+    }
+
+    /// The capture has ended.
+    pub fn finish(mut self, ends: [SocketAddr; 2], begun: u64) -> Stream {
+        if self.numbering.is_none() {
+            self.decide();
+        }
+        let (numbers, account) = match self.numbering {
+            Some(Numbering::Here(here)) => (here.numbers, Some(here.order.finish())),
+            Some(Numbering::Frames(mut sequencer, mut order)) => {
+                sequencer.drain(|number, _| order.arrived(number));
+                (Numbers::Vdif, Some(order.finish()))
+            }
+            _ => (Numbers::None, None),
+        };
+        let seconds = |at: u64| at.saturating_sub(begun) as f64 * 1e-9;
+        let span = self.last.saturating_sub(self.from) as f64 * 1e-9;
+        Stream {
+            ends,
+            from: seconds(self.from),
+            to: seconds(self.last),
+            packets: self.packets,
+            datagrams: self.datagrams,
+            bytes: self.payload,
+            rate: if span > 0.0 {
+                self.payload as f64 * 8.0 / span
+            } else {
+                0.0
+            },
+            lengths: self.lengths.unwrap_or_default(),
+            numbers,
+            account,
+            gaps: self.gaps.summary(),
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Packets as a capture has them: from the link's header to a segment of TCP (RFC 9293) or a datagram of UDP.
+//!
+//! A capture may hold no more than the first bytes of each packet, so lengths are those that the headers tell, not those of what
+//! is there.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{LaxIpSlice, LenSource, TcpOptionElement, TcpOptionsIterator, ip_number};
+
+/// Lengths of headers without options.
+const TCP_HEADER: usize = 20;
+const UDP_HEADER: u32 = 8;
+/// Types of Ethernet's payload that are a tag with another type behind it (IEEE 802.1Q, 802.1ad and its forerunner).
+const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// What a captured packet begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Ethernet II, with VLAN tags or without.
+    Ethernet,
+    /// The IP header.
+    Ip,
+    /// Linux' "cooked" header of 16 bytes (`tcpdump -i any`).
+    Cooked,
+    /// Its second version, of 20 bytes.
+    Cooked2,
+    /// BSD's loopback: the address family in four bytes.
+    Loopback,
+}
+
+impl Link {
+    /// By the number that pcap and pcapng files have (the registry of LINKTYPE values); none of another.
+    pub fn from_number(number: i32) -> Option<Link> {
+        match number {
+            0 | 108 => Some(Link::Loopback),
+            1 => Some(Link::Ethernet),
+            12 | 101 | 228 | 229 => Some(Link::Ip),
+            113 => Some(Link::Cooked),
+            276 => Some(Link::Cooked2),
+            _ => None,
+        }
+    }
+}
+
+/// A packet of TCP or UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// Who gets it.
+    pub destination: SocketAddr,
+    /// IPv4's identification, where the sender gives one.
+    pub identification: Option<u16>,
+    /// Length of the IP packet.
+    pub length: u32,
+    /// What is in it.
+    pub content: Content<'a>,
+}
+
+/// What is in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// A segment.
+    Tcp(Segment),
+    /// A datagram.
+    Udp(Datagram<'a>),
+}
+
+/// A segment of TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Number of its first byte.
+    pub sequence: u32,
+    /// Everything before it has come, says the other end; none without ACK.
+    pub acknowledgment: Option<u32>,
+    /// SYN.
+    pub begins: bool,
+    /// FIN.
+    pub ends: bool,
+    /// RST.
+    pub resets: bool,
+    /// PSH.
+    pub pushes: bool,
+    /// Window, not scaled.
+    pub window: u16,
+    /// Bytes of payload.
+    pub length: u32,
+    /// What else it says.
+    pub options: Options,
+}
+
+/// Options of a segment that matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Longest segment that the sender of this one takes (RFC 9293, section 3.7.1).
+    pub segment: Option<u16>,
+    /// Shift of its windows (RFC 7323, section 2).
+    pub scale: Option<u8>,
+    /// Whether it understands selective acknowledgements (RFC 2018).
+    pub selective: bool,
+    /// TSval and TSecr (RFC 7323, section 3).
+    pub stamps: Option<(u32, u32)>,
+    /// Selective acknowledgements, from the first byte to behind the last.
+    pub blocks: [Option<(u32, u32)>; 4],
+}
+
+/// A datagram of UDP, or several that the kernel sends as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Bytes of payload.
+    pub length: u32,
+    /// As far as it was captured.
+    pub payload: &'a [u8],
+}
+
+/// Why a packet says nothing here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// Neither IPv4 nor IPv6.
+    NotIp,
+    /// Of another protocol than TCP and UDP.
+    OtherProtocol,
+    /// A fragment of a packet.
+    Fragment,
+    /// Its headers are damaged, or were not captured.
+    Damaged,
+}
+
+/// Reads a packet, of which so many bytes were on the wire.
+pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread> {
+    let packet = network(link, bytes)?;
+    let before_it = (bytes.len() - packet.len()) as u32;
+    let (ip, _) = LaxIpSlice::from_slice(packet).map_err(|_| Unread::Damaged)?;
+    let (source, destination, identification, told) = match &ip {
+        LaxIpSlice::Ipv4(ip) => {
+            let header = ip.header();
+            (
+                IpAddr::from(header.source_addr()),
+                IpAddr::from(header.destination_addr()),
+                Some(header.identification()).filter(|id| *id != 0),
+                u32::from(header.total_len()),
+            )
+        }
+        LaxIpSlice::Ipv6(ip) => {
+            let header = ip.header();
+            (
+                IpAddr::from(header.source_addr()),
+                IpAddr::from(header.destination_addr()),
+                None,
+                match header.payload_length() {
+                    0 => 0,
+                    length => u32::from(length) + header.slice().len() as u32,
+                },
+            )
+        }
+    };
+    // What only the card cuts into packets may be too long for the header to tell.
+    let length = match told {
+        0 => on_wire.saturating_sub(before_it),
+        told => told,
+    };
+    let payload = ip.payload();
+    if payload.fragmented {
+        return Err(Unread::Fragment);
+    }
+    // It ends where the packet does, or where the capture does.
+    let end = match payload.len_source {
+        LenSource::Slice => packet.len(),
+        _ => length as usize,
+    };
+    let headers = end.saturating_sub(payload.payload.len()) as u32;
+    let length_of_payload = length.checked_sub(headers).ok_or(Unread::Damaged)?;
+    let bytes = payload.payload;
+    let content = match payload.ip_number {
+        ip_number::TCP => segment(bytes, length_of_payload).map(Content::Tcp),
+        ip_number::UDP => datagram(bytes, length_of_payload).map(Content::Udp),
+        _ => return Err(Unread::OtherProtocol),
+    };
+    let content = content.ok_or(Unread::Damaged)?;
+    let port = |at: usize| u16_at(bytes, at).ok_or(Unread::Damaged);
+    Ok(Packet {
+        source: SocketAddr::new(source, port(0)?),
+        destination: SocketAddr::new(destination, port(2)?),
+        identification,
+        length,
+        content,
+    })
+}
+
+/// The IP packet in a frame.
+fn network(link: Link, bytes: &[u8]) -> Result<&[u8], Unread> {
+    let rest = |count: usize| bytes.get(count..).ok_or(Unread::Damaged);
+    let (mut kind, mut at) = match link {
+        Link::Ip => return Ok(bytes),
+        // Whichever family: the packet tells its version itself.
+        Link::Loopback => return rest(4),
+        Link::Ethernet => (u16_at(bytes, 12), 14),
+        Link::Cooked => (u16_at(bytes, 14), 16),
+        Link::Cooked2 => (u16_at(bytes, 0), 20),
+    };
+    while let Some(tag) = kind
+        && TAGS.contains(&tag)
+    {
+        kind = u16_at(bytes, at + 2);
+        at += 4;
+    }
+    match kind {
+        Some(IPV4 | IPV6) => rest(at),
+        Some(_) => Err(Unread::NotIp),
+        None => Err(Unread::Damaged),
+    }
+}
+
+fn segment(bytes: &[u8], length: u32) -> Option<Segment> {
+    let header = bytes.get(..TCP_HEADER)?;
+    let long = usize::from(header[12] >> 4) * 4;
+    if long < TCP_HEADER {
+        return None;
+    }
+    let flags = header[13];
+    let has = |flag: u8| flags & flag != 0;
+    // Of options that were not captured the first ones tell what they can.
+    let options = &bytes[TCP_HEADER..long.min(bytes.len())];
+    Some(Segment {
+        sequence: u32_at(header, 4)?,
+        acknowledgment: u32_at(header, 8).filter(|_| has(0x10)),
+        begins: has(0x02),
+        ends: has(0x01),
+        resets: has(0x04),
+        pushes: has(0x08),
+        window: u16_at(header, 14)?,
+        length: length.checked_sub(long as u32)?,
+        options: read_options(options),
+    })
+}
+
+fn read_options(bytes: &[u8]) -> Options {
+    let mut options = Options::default();
+    for option in TcpOptionsIterator::from_slice(bytes).map_while(Result::ok) {
+        match option {
+            TcpOptionElement::MaximumSegmentSize(size) => options.segment = Some(size),
+            TcpOptionElement::WindowScale(shift) => options.scale = Some(shift),
+            TcpOptionElement::SelectiveAcknowledgementPermitted => options.selective = true,
+            TcpOptionElement::Timestamp(value, echo) => options.stamps = Some((value, echo)),
+            TcpOptionElement::SelectiveAcknowledgement(first, [second, third, fourth]) => {
+                options.blocks = [Some(first), second, third, fourth];
+            }
+            TcpOptionElement::Noop => {}
+        }
+    }
+    options
+}
+
+fn datagram(bytes: &[u8], length: u32) -> Option<Datagram<'_>> {
+    let length = match u32::from(u16_at(bytes, 4)?) {
+        0 => length,
+        told => told.min(length),
+    };
+    let length = length.checked_sub(UDP_HEADER)?;
+    let payload = bytes.get(UDP_HEADER as usize..)?;
+    let there = payload.len().min(length as usize);
+    Some(Datagram {
+        length,
+        payload: &payload[..there],
+    })
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A SYN over Ethernet, with the options that Linux gives it.
+    const SYN: [u8; 74] = [
+        0x02, 0x00, 0x00, 0x00, 0x00, 0x02, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x08, 0x00, 0x45,
+        0x00, 0x00, 0x3c, 0x1c, 0x46, 0x40, 0x00, 0x40, 0x06, 0x0a, 0x74, 0x0a, 0x00, 0x00, 0x01,
+        0x0a, 0x00, 0x00, 0x02, 0xb0, 0x3a, 0x21, 0xac, 0x5a, 0x1b, 0x2c, 0x3d, 0x00, 0x00, 0x00,
+        0x00, 0xa0, 0x02, 0xfa, 0xf0, 0x00, 0x00, 0x00, 0x00, 0x02, 0x04, 0x05, 0xb4, 0x04, 0x02,
+        0x08, 0x0a, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x03, 0x03, 0x0a,
+    ];
+
+    fn tcp(packet: &Packet) -> Segment {
+        match packet.content {
+            Content::Tcp(segment) => segment,
+            Content::Udp(_) => panic!("{packet:?}"),
+        }
+    }
+
+    #[test]
+    fn a_syn() {
+        let packet = read(Link::Ethernet, &SYN, 74).unwrap();
+        assert_eq!(packet.source, "10.0.0.1:45114".parse().unwrap());
+        assert_eq!(packet.destination, "10.0.0.2:8620".parse().unwrap());
+        assert_eq!((packet.identification, packet.length), (Some(0x1c46), 60));
+        let expected = Segment {
+            sequence: 0x5a1b_2c3d,
+            begins: true,
+            window: 64240,
+            options: Options {
+                segment: Some(1460),
+                scale: Some(10),
+                selective: true,
+                stamps: Some((0x1000, 0)),
+                ..Options::default()
+            },
+            ..Segment::default()
+        };
+        assert_eq!(tcp(&packet), expected);
+    }
+
+    #[test]
+    fn tags_and_other_links() {
+        let plain = read(Link::Ethernet, &SYN, 74).unwrap();
+        let (head, ip) = SYN.split_at(14);
+        let tagged = [
+            &head[..12],
+            &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 7],
+            &head[12..],
+            ip,
+        ]
+        .concat();
+        assert_eq!(read(Link::Ethernet, &tagged, 82).unwrap(), plain);
+        assert_eq!(read(Link::Ip, ip, 60).unwrap(), plain);
+        let cooked = [&[0; 14][..], &[8, 0], ip].concat();
+        assert_eq!(read(Link::Cooked, &cooked, 76).unwrap(), plain);
+        let cooked = [&[8, 0], &[0; 18][..], ip].concat();
+        assert_eq!(read(Link::Cooked2, &cooked, 80).unwrap(), plain);
+        assert_eq!(
+            read(Link::Loopback, &[&[2, 0, 0, 0], ip].concat(), 64).unwrap(),
+            plain
+        );
+        assert_eq!(read(Link::Ethernet, &[0; 60], 60), Err(Unread::NotIp));
+    }
+
+    #[test]
+    fn what_was_not_captured_counts() {
+        let mut frame = SYN;
+        // 1500 bytes, of which the first 60 were captured: options are cut, too.
+        frame[16..18].copy_from_slice(&1500_u16.to_be_bytes());
+        let segment = tcp(&read(Link::Ethernet, &frame[..60], 1514).unwrap());
+        assert_eq!(segment.length, 1440);
+        assert_eq!(segment.options.segment, Some(1460));
+        assert_eq!(
+            (segment.options.selective, segment.options.scale),
+            (true, None)
+        );
+        // Too long for its header to tell.
+        frame[16..18].copy_from_slice(&[0, 0]);
+        let segment = tcp(&read(Link::Ethernet, &frame, 190_000).unwrap());
+        assert_eq!(segment.length, 190_000 - 74);
+        // Ethernet's padding is no payload.
+        let mut short = SYN.to_vec();
+        short.extend([0; 6]);
+        assert_eq!(tcp(&read(Link::Ethernet, &short, 80).unwrap()).length, 0);
+        assert_eq!(read(Link::Ethernet, &SYN[..50], 74), Err(Unread::Damaged));
+    }
+
+    #[test]
+    fn datagrams() {
+        let mut frame = SYN[14..34].to_vec();
+        frame[2..4].copy_from_slice(&36_u16.to_be_bytes());
+        frame[9] = 17;
+        frame.extend([0x0a, 0x46, 0x0a, 0x47, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let packet = read(Link::Ip, &frame, 36).unwrap();
+        let Content::Udp(datagram) = packet.content else {
+            panic!("{packet:?}");
+        };
+        assert_eq!(
+            (datagram.length, datagram.payload),
+            (8, &[1, 2, 3, 4, 5, 6, 7, 8][..])
+        );
+        let packet = read(Link::Ip, &frame[..30], 36).unwrap();
+        let Content::Udp(datagram) = packet.content else {
+            panic!("{packet:?}");
+        };
+        assert_eq!((datagram.length, datagram.payload), (8, &[1, 2][..]));
+        // The second half of a packet has no ports.
+        frame[6] = 0x20;
+        assert_eq!(read(Link::Ip, &frame, 36), Err(Unread::Fragment));
+        frame[6] = 0;
+        frame[9] = 1;
+        assert_eq!(read(Link::Ip, &frame, 36), Err(Unread::OtherProtocol));
+    }
+
+    proptest! {
+        #[test]
+        fn no_packet_panics(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200), on_wire in any::<u32>(), kind in 0i32..280,
+            damage in proptest::collection::vec((0usize..74, any::<u8>()), 0..8), length in 0usize..75,
+        ) {
+            for link in [Link::Ethernet, Link::Ip, Link::Cooked, Link::Cooked2, Link::Loopback] {
+                let _ = read(link, &bytes, on_wire);
+            }
+            let _ = Link::from_number(kind);
+            let mut frame = SYN;
+            for (at, byte) in damage {
+                frame[at] = byte;
+            }
+            let _ = read(Link::Ethernet, &frame[..length], on_wire);
+            let _ = read(Link::Ethernet, &frame, on_wire);
+        }
+    }
+}

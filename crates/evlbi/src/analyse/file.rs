@@ -1,0 +1,275 @@
+//! Captures as files, pcap and pcapng, read through once.
+
+use std::fs::File;
+use std::io::{self, Read, Stdin};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use evlbi_wire::packet::Link;
+use pcap_parser::pcapng::Block;
+use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
+use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
+
+/// What is read at once, and the longest block that is believed.
+const BUFFER: usize = 1 << 20;
+const LONGEST: usize = 64 << 20;
+
+/// A packet of a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// When it passed, in nanoseconds since 1970; none where the file does not say.
+    pub at: Option<u64>,
+    /// What it begins with; none if that is not known here.
+    pub link: Option<Link>,
+    /// Its length when it passed.
+    pub on_wire: u32,
+    /// As much as was captured.
+    pub bytes: &'a [u8],
+}
+
+/// What the file says beside its packets.
+#[derive(Clone, Debug, Default)]
+pub struct Remarks {
+    /// Packets that the capturing host dropped, where that is told.
+    pub dropped: Option<u64>,
+    /// Where it cannot be read any further, in bytes, and why.
+    pub broken: Option<(u64, String)>,
+    /// Numbers of links that are not known here.
+    pub unknown_links: Vec<i32>,
+}
+
+/// A capture that is being read.
+pub struct Reader {
+    blocks: Box<dyn PcapReaderIterator + Send>,
+    interfaces: Vec<Interface>,
+    remarks: Remarks,
+    size: usize,
+    read: u64,
+}
+
+/// Where packets were captured.
+#[derive(Clone, Copy, Debug)]
+struct Interface {
+    link: Option<Link>,
+    /// Ticks of its clock per second, and seconds that are added.
+    resolution: u64,
+    offset: i64,
+    dropped: Option<u64>,
+}
+
+/// A file, or what comes in.
+enum Input {
+    File(File),
+    Stdin(Stdin),
+}
+
+impl Read for Input {
+    /// As much as there is room for, so that a pipe is no different from a file.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            let rest = &mut into[filled..];
+            let count = match self {
+                Input::File(file) => file.read(rest),
+                Input::Stdin(stdin) => stdin.read(rest),
+            };
+            match count {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Reader {
+    /// Opens a capture; `-` is standard input.
+    pub fn open(path: &Path) -> Result<Reader> {
+        let name = path.display();
+        let input = match path.as_os_str().as_encoded_bytes() {
+            b"-" => Input::Stdin(io::stdin()),
+            _ => Input::File(File::open(path).with_context(|| format!("cannot open {name}"))?),
+        };
+        let blocks = match create_reader(BUFFER, input) {
+            Ok(blocks) => blocks,
+            Err(PcapError::Eof) => bail!("{name} is empty"),
+            Err(PcapError::ReadError) => bail!("{name} cannot be read: is it a file?"),
+            Err(_) => bail!(
+                "{name} is no capture: it begins neither as pcap nor as pcapng (tcpdump -w, dumpcap; unpack it first if it is packed)"
+            ),
+        };
+        Ok(Reader {
+            blocks,
+            interfaces: Vec::new(),
+            remarks: Remarks::default(),
+            size: BUFFER,
+            read: 0,
+        })
+    }
+
+    /// Bytes read so far.
+    pub fn position(&self) -> u64 {
+        self.read
+    }
+
+    /// Gives the next packet to `take`; false at the end.
+    pub fn next(&mut self, mut take: impl FnMut(Record)) -> bool {
+        loop {
+            match self.blocks.next() {
+                Ok((length, block)) => {
+                    let record = record(&block, &mut self.interfaces, &mut self.remarks);
+                    let is_packet = record.is_some();
+                    if let Some(record) = record {
+                        take(record);
+                    }
+                    self.read += length as u64;
+                    self.blocks.consume(length);
+                    if is_packet {
+                        return true;
+                    }
+                }
+                Err(PcapError::Eof) => return false,
+                Err(PcapError::Incomplete(_)) => {
+                    if let Err(error) = self.blocks.refill() {
+                        let why = format!("cannot be read: {error:?}");
+                        return self.break_off(why);
+                    }
+                }
+                Err(PcapError::BufferTooSmall) => {
+                    self.size *= 2;
+                    if self.size > LONGEST || !self.blocks.grow(self.size) {
+                        return self.break_off("a block of more than 64 MiB".into());
+                    }
+                    if self.blocks.refill().is_err() {
+                        return self.break_off("cannot be read".into());
+                    }
+                }
+                Err(PcapError::UnexpectedEof) => {
+                    return self.break_off("it ends within a packet".into());
+                }
+                Err(error) => {
+                    let why = match error {
+                        PcapError::NomError(..) | PcapError::OwnedNomError(..) => {
+                            "what comes there is no block".to_owned()
+                        }
+                        other => format!("{other:?}"),
+                    };
+                    return self.break_off(why);
+                }
+            }
+        }
+    }
+
+    fn break_off(&mut self, why: String) -> bool {
+        self.remarks.broken = Some((self.read, why));
+        false
+    }
+
+    /// What the file said beside its packets.
+    pub fn remarks(&self) -> Remarks {
+        let dropped = self
+            .interfaces
+            .iter()
+            .filter_map(|interface| interface.dropped);
+        Remarks {
+            dropped: dropped
+                .reduce(|all, one| all + one)
+                .or(self.remarks.dropped),
+            ..self.remarks.clone()
+        }
+    }
+}
+
+/// The packet in a block, if there is one; what else it says is kept.
+fn record<'a>(
+    block: &'a PcapBlockOwned,
+    interfaces: &mut Vec<Interface>,
+    remarks: &mut Remarks,
+) -> Option<Record<'a>> {
+    let mut known = |number: i32| {
+        let link = Link::from_number(number);
+        if link.is_none() && !remarks.unknown_links.contains(&number) {
+            remarks.unknown_links.push(number);
+        }
+        link
+    };
+    match block {
+        PcapBlockOwned::LegacyHeader(header) => {
+            let is_fine = header.is_nanosecond_precision();
+            interfaces.push(Interface {
+                link: known(header.network.0),
+                resolution: if is_fine { 1_000_000_000 } else { 1_000_000 },
+                offset: 0,
+                dropped: None,
+            });
+            None
+        }
+        PcapBlockOwned::Legacy(packet) => {
+            let interface = interfaces.first()?;
+            let fraction = u64::from(packet.ts_usec) * (1_000_000_000 / interface.resolution);
+            Some(Record {
+                at: Some(u64::from(packet.ts_sec) * 1_000_000_000 + fraction),
+                link: interface.link,
+                on_wire: packet.origlen,
+                bytes: packet.data,
+            })
+        }
+        PcapBlockOwned::NG(block) => match block {
+            Block::SectionHeader(_) => {
+                let before = interfaces
+                    .drain(..)
+                    .filter_map(|interface| interface.dropped);
+                let before = before.reduce(|all, one| all + one);
+                remarks.dropped = remarks
+                    .dropped
+                    .into_iter()
+                    .chain(before)
+                    .reduce(|all, one| all + one);
+                None
+            }
+            Block::InterfaceDescription(interface) => {
+                interfaces.push(Interface {
+                    link: known(interface.linktype.0),
+                    resolution: interface
+                        .ts_resolution()
+                        .filter(|ticks| *ticks > 0)
+                        .unwrap_or(1_000_000),
+                    offset: interface.ts_offset(),
+                    dropped: None,
+                });
+                None
+            }
+            Block::InterfaceStatistics(told) => {
+                let interface = interfaces.get_mut(told.if_id as usize)?;
+                let counts = [told.isb_ifdrop(), told.isb_osdrop()];
+                let counts = counts.into_iter().flatten().filter_map(Result::ok);
+                interface.dropped = counts.reduce(u64::saturating_add).or(interface.dropped);
+                None
+            }
+            Block::EnhancedPacket(packet) => {
+                let interface = interfaces.get(packet.if_id as usize)?;
+                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                let nanos = u128::from(ticks) * 1_000_000_000 / u128::from(interface.resolution);
+                let offset = i128::from(interface.offset) * 1_000_000_000;
+                Some(Record {
+                    at: u64::try_from(nanos.cast_signed() + offset).ok(),
+                    link: interface.link,
+                    on_wire: packet.origlen,
+                    bytes: packet.packet_data(),
+                })
+            }
+            Block::SimplePacket(packet) => {
+                let interface = interfaces.first()?;
+                Some(Record {
+                    at: None,
+                    link: interface.link,
+                    on_wire: packet.origlen,
+                    bytes: packet.packet_data(),
+                })
+            }
+            _ => None,
+        },
+    }
+}

@@ -1,0 +1,372 @@
+//! What a capture says, in sentences: what was carried, what held it back, loss and round trips, how steady it was and what to
+//! change (questions i to v of Sansa 2006); and how far the capture itself can be trusted.
+
+use evlbi_core::capture::{Connection, Numbers, Stream, Way};
+
+use super::{Analysis, show};
+use crate::probe::tcp::{held_back, steady};
+use crate::units::{show_bytes, show_count, show_rate, show_seconds};
+
+/// Parts that are worth a word of advice.
+const LARGE: f64 = 0.2;
+/// Segments in an interval that make a rate.
+const FEW: u64 = 10;
+/// A capture is at the sender, or at the receiver, if this part of the round trip at most is behind it.
+const NEAR: f64 = 0.05;
+/// Mathis et al. 1997 with every segment acknowledged by itself.
+const MATHIS: f64 = 1.5;
+
+pub fn of_connection(connection: &Connection) -> Vec<String> {
+    let ways = connection.ways.iter().zip(["there", "back"]);
+    let both = connection
+        .ways
+        .iter()
+        .all(|way| way.bytes > way.frames * 1000);
+    // What only asks and answers has nothing to say.
+    let most = connection
+        .ways
+        .iter()
+        .map(|way| way.bytes)
+        .max()
+        .unwrap_or(0);
+    let mut said: Vec<String> = ways
+        .filter(|(way, _)| way.bytes > 0 && way.bytes * 10 >= most)
+        .flat_map(|(way, name)| {
+            let said = of_way(way);
+            said.into_iter().map(move |text| {
+                if both {
+                    format!("{name}: {text}")
+                } else {
+                    text
+                }
+            })
+        })
+        .collect();
+    if connection.is_reset {
+        said.push("an end broke it off (RST)".to_owned());
+    }
+    if !connection.is_whole {
+        said.push(
+            "its beginning was not captured: windows and the length of segments are not known"
+                .to_owned(),
+        );
+    }
+    said
+}
+
+fn of_way(way: &Way) -> Vec<String> {
+    let held = &way.held_back;
+    let mut parts = [
+        (
+            held.application,
+            "the application, which had no more to send",
+        ),
+        (held.receiver, "the receiver's window"),
+        (held.repair, "the repair of losses"),
+        (held.path, "a full path, with a queue"),
+        (held.window, "the growing congestion window"),
+        (
+            held.sender,
+            "the sender: its send buffer, or a window that does not grow",
+        ),
+    ];
+    parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut said = vec![
+        format!("{} for {}", show_rate(way.rate), show_seconds(way.seconds)),
+        held_back(&parts),
+        loss(way),
+    ];
+    let rates: Vec<f64> = way
+        .intervals
+        .iter()
+        .map(|interval| interval.acknowledged as f64 * 8.0 / way.every)
+        .collect();
+    // Of some messages now and then no rate is steady.
+    if way.segments >= FEW * rates.len() as u64 {
+        said.extend(steady(&rates));
+    }
+    said.extend(order(way));
+    if way.idle.periods > 0 {
+        said.push(format!(
+            "idle {}, {} in all and {} at the longest: all was acknowledged, and nothing came from the application",
+            times(way.idle.periods),
+            show_seconds(way.idle.seconds),
+            show_seconds(way.idle.longest)
+        ));
+    }
+    if way.zero_windows > 0 {
+        said.push(format!(
+            "the receiver took nothing at all {}, for {} in all: what reads there, or its disk, is too slow",
+            times(way.zero_windows),
+            show_seconds(way.zero_seconds)
+        ));
+    }
+    said.extend(advice(way));
+    said.extend(trust(way));
+    said
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_owned(),
+        count => format!("{} times", show_count(count)),
+    }
+}
+
+/// A round trip as a whole, in seconds: median here to the receiver, and shortest to the sender.
+fn round_trip(way: &Way) -> Option<f64> {
+    let there = way.round_trip.as_ref()?.median as f64 * 1e-9;
+    Some(there + way.behind.unwrap_or(0.0))
+}
+
+fn loss(way: &Way) -> String {
+    let trip = way.round_trip.as_ref().map_or(String::new(), |trip| {
+        let [least, median, most] =
+            [trip.min, trip.median, trip.max].map(|time| show_seconds(time as f64 * 1e-9));
+        format!("; round trip from here {least} to {most}, half of them {median} at most")
+    });
+    let again = &way.sent_again;
+    if again.segments == 0 {
+        return format!("nothing was sent again{trip}");
+    }
+    let kinds = [
+        (again.fast, "since acknowledgements told of a gap"),
+        (again.timeout, "after timeouts"),
+        (again.probe, "as probes of the tail"),
+        (again.unneeded, "although acknowledged before"),
+    ];
+    let kinds: Vec<String> = kinds
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| format!("{} {name}", show_count(*count)))
+        .collect();
+    let place = match again.lost_before {
+        0 => "all had passed here before".to_owned(),
+        all if all == again.segments => {
+            "none had passed here before: they were lost between the sender and here".to_owned()
+        }
+        some => format!(
+            "{} had not passed here before: they were lost between the sender and here",
+            show_count(some)
+        ),
+    };
+    format!(
+        "{} of {} segments sent again ({:.5} %): {}; {place}{trip}",
+        show_count(again.segments),
+        show_count(way.segments),
+        again.segments as f64 / way.segments.max(1) as f64 * 100.0,
+        kinds.join(", ")
+    )
+}
+
+fn order(way: &Way) -> Option<String> {
+    let mut parts = Vec::new();
+    if way.reordered > 0 {
+        let extent = way.reordering.as_ref().map_or(0, |extent| extent.max);
+        parts.push(format!(
+            "{} packets were overtaken before here, by {} at most",
+            show_count(way.reordered),
+            show_bytes(extent as f64)
+        ));
+    }
+    if way.reordered_beyond > 0 {
+        parts.push(format!(
+            "behind here that happened {}",
+            times(way.reordered_beyond)
+        ));
+    }
+    if way.duplicates > 0 {
+        parts.push(format!(
+            "{} packets came as copies",
+            show_count(way.duplicates)
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What to change, with what that would give.
+fn advice(way: &Way) -> Vec<String> {
+    let held = &way.held_back;
+    let trip = round_trip(way).filter(|trip| *trip > 0.0);
+    let Some(trip) = trip else {
+        return Vec::new();
+    };
+    let twice = show_rate(2.0 * way.rate);
+    let needed = show_bytes(2.0 * way.rate / 8.0 * trip);
+    let mut said = Vec::new();
+    if held.receiver >= LARGE
+        && let Some(window) = &way.window
+    {
+        said.push(format!(
+            "the receiver takes {} in a round trip of {}, so {} at most; {twice} need {needed} there (sysctl net.ipv4.tcp_rmem)",
+            show_bytes(window.most as f64),
+            show_seconds(trip),
+            show_rate(window.most as f64 * 8.0 / trip)
+        ));
+    }
+    if held.sender >= LARGE
+        && let Some(flight) = &way.flight
+    {
+        said.push(format!(
+            "the sender had {} under way and no more; {twice} need {needed} there (its send buffer: sysctl net.ipv4.tcp_wmem)",
+            show_bytes(flight.most as f64)
+        ));
+    }
+    let lost = way.sent_again.segments - way.sent_again.unneeded;
+    if held.repair + held.window >= LARGE
+        && lost > 0
+        && let Some(segment) = way.segment
+    {
+        let part = lost as f64 / way.segments.max(1) as f64;
+        let most = f64::from(segment) * 8.0 / trip * (MATHIS / part).sqrt();
+        said.push(format!(
+            "if each loss comes by itself, Reno holds {} at most with so many (Mathis et al. 1997); other laws need fewer: evlbi plan tcp --compare",
+            show_rate(most)
+        ));
+    }
+    if held.path >= LARGE {
+        said.push(format!(
+            "the path carries {} and has a queue: that is what is available",
+            show_rate(way.rate)
+        ));
+    }
+    said
+}
+
+/// How far this can be believed.
+fn trust(way: &Way) -> Vec<String> {
+    let mut said = Vec::new();
+    if way.missed > 0 || way.acknowledged_unseen > 0 {
+        said.push(format!(
+            "the capture is not complete: {} were acknowledged that it does not have",
+            show_bytes(way.missed as f64)
+        ));
+    }
+    let full = way.segment.unwrap_or(u32::MAX);
+    if way.longest > full {
+        said.push(format!(
+            "packets of up to {} bytes: captured before segmentation or after its undoing, so segments of {full} bytes are reckoned",
+            show_count(way.longest.into())
+        ));
+    }
+    if let (Some(trip), Some(behind)) = (&way.round_trip, way.behind) {
+        let ahead = trip.min as f64 * 1e-9;
+        let place = match behind / (ahead + behind).max(1e-9) {
+            part if part <= NEAR => None,
+            part if part >= 1.0 - NEAR => Some("at the receiver"),
+            _ => Some("on the way"),
+        };
+        said.extend(place.map(|place| {
+            format!(
+                "captured {place}: {} to the sender and back, which what is under way allows for",
+                show_seconds(behind)
+            )
+        }));
+    }
+    said
+}
+
+pub fn of_stream(stream: &Stream) -> Vec<String> {
+    let mut said = Vec::new();
+    if let Some(account) = &stream.account {
+        let counters = &account.counters;
+        let runs: u64 = account.run_lengths.as_ref().map_or(0, |runs| runs.count);
+        said.push(match counters.lost {
+            0 => format!(
+                "{} datagrams ({}), none lost before here",
+                show_count(counters.unique),
+                show::name(stream.numbers)
+            ),
+            lost => format!(
+                "{} of {} datagrams lost before here ({:.5} %), in {} runs",
+                show_count(lost),
+                show_count(counters.expected),
+                lost as f64 / counters.expected.max(1) as f64 * 100.0,
+                show_count(runs)
+            ),
+        });
+        if counters.reordered > 0 || counters.duplicates > 0 {
+            said.push(format!(
+                "{} were overtaken, {} came twice",
+                show_count(counters.reordered),
+                show_count(counters.duplicates)
+            ));
+        }
+        if counters.restarts > 0 {
+            said.push(format!(
+                "the sender began again {}",
+                times(counters.restarts)
+            ));
+        }
+    }
+    if stream.datagrams > stream.packets && stream.numbers != Numbers::None {
+        said.push(format!(
+            "{} datagrams in {} packets: captured before segmentation, so their spacing is not that on the wire",
+            show_count(stream.datagrams),
+            show_count(stream.packets)
+        ));
+    }
+    if let Some(gaps) = &stream.gaps {
+        let [median, p99, most] =
+            [gaps.median, gaps.p99, gaps.max].map(|time| show_seconds(time as f64 * 1e-9));
+        said.push(format!(
+            "packets {median} apart (median), 99 % of them {p99} at most, {most} at most"
+        ));
+    }
+    said
+}
+
+pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
+    let mut said = Vec::new();
+    let unread = &analysis.unread;
+    let counts = [
+        (unread.not_ip, "are not of IP"),
+        (unread.other_protocols, "are neither of TCP nor of UDP"),
+        (unread.fragments, "are fragments"),
+        (
+            unread.damaged,
+            "have damaged headers, or were not captured far enough",
+        ),
+        (unread.without_time, "have no time"),
+        (analysis.left_out, "were left out, as asked"),
+    ];
+    let counts: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{} {what}", show_count(*count)))
+        .collect();
+    if !counts.is_empty() {
+        said.push(format!("of the packets, {}", counts.join(", ")));
+    }
+    if unread.unknown_link > 0 {
+        said.push(format!(
+            "{} packets are of links that are not known here (LINKTYPE {unknown_links:?}): Ethernet, raw IP, Linux cooked and loopback are",
+            show_count(unread.unknown_link)
+        ));
+    }
+    if let Some(dropped) = analysis.dropped.filter(|dropped| *dropped > 0) {
+        said.push(format!(
+            "the capturing host dropped {} packets itself: what is missing may be no loss of the path",
+            show_count(dropped)
+        ));
+    }
+    if analysis.backward_times > 0 {
+        said.push(format!(
+            "times of packets go back {}: those of several queues or interfaces are mixed (reordercap puts them in order)",
+            times(analysis.backward_times)
+        ));
+    }
+    if analysis.others.flows > 0 {
+        said.push(format!(
+            "{} smaller connections and streams, of {} packets and {}, are not listed (--most)",
+            show_count(analysis.others.flows),
+            show_count(analysis.others.packets),
+            show_bytes(analysis.others.bytes as f64)
+        ));
+    }
+    said.extend(analysis.broken.clone());
+    if analysis.interrupted {
+        said.push("stopped before the end of the file".to_owned());
+    }
+    said
+}

@@ -1,0 +1,125 @@
+//! Connections as a capture shows them: throughput, data under way, round trips and what was sent again; and times between
+//! datagrams.
+
+use evlbi_core::capture::{Connection, Interval, Way};
+
+use super::{Analysis, Seen};
+use crate::cli::AnalyseArgs;
+use crate::plot::{Axis, Figure, Panel, Series, Unit};
+
+/// Directions, and streams, that are drawn.
+const MOST: usize = 4;
+
+/// The largest connections, or the one that was chosen, and the largest streams.
+pub fn figure(analysis: &Analysis, args: &AnalyseArgs) -> Figure {
+    let chosen =
+        |seen: &&Seen<Connection>| args.connection.is_none_or(|number| number == seen.number);
+    let ways = analysis.connections.iter().filter(chosen).flat_map(|seen| {
+        let ways = seen.found.ways.iter().enumerate();
+        ways.filter(|(_, way)| way.bytes > 0)
+            .map(move |(place, way)| (seen, place, way))
+    });
+    let mut ways: Vec<(&Seen<Connection>, usize, &Way)> = ways.collect();
+    ways.sort_by_key(|(_, _, way)| std::cmp::Reverse(way.bytes));
+    ways.truncate(MOST);
+    let series = |get: &dyn Fn(&Way, &Interval) -> Option<f64>| -> Vec<Series> {
+        let one = |(seen, place, way): &(&Seen<Connection>, usize, &Way)| Series {
+            name: format!("{} {}", seen.number, ["there", "back"][*place]),
+            points: way
+                .intervals
+                .iter()
+                .enumerate()
+                .filter_map(|(place, interval)| {
+                    let middle = seen.found.from + (place as f64 + 0.5) * way.every;
+                    Some((middle, get(way, interval)?))
+                })
+                .collect(),
+            ..Series::default()
+        };
+        ways.iter().map(one).collect()
+    };
+    let panel = |title: &str, y: Axis, series: Vec<Series>| Panel {
+        title: title.to_owned(),
+        x: Axis::new("time", Unit::Si("s")),
+        y,
+        series,
+    };
+    let mut panels = Vec::new();
+    if !ways.is_empty() {
+        let rates = series(&|way, interval| Some(interval.acknowledged as f64 * 8.0 / way.every));
+        panels.push(panel(
+            "achieved throughput",
+            Axis::new("acknowledged", Unit::Si("bit/s")),
+            rates,
+        ));
+        let mut flights = series(&|_, interval| Some(interval.flight as f64));
+        if ways.len() == 1 {
+            let windows = series(&|_, interval| interval.window.map(|window| window as f64));
+            flights.extend(windows.into_iter().map(|window| Series {
+                name: "the receiver's window".to_owned(),
+                ..window
+            }));
+        }
+        panels.push(panel(
+            "data under way",
+            Axis::new("at most", Unit::Si("B")),
+            flights,
+        ));
+        let trips = series(&|_, interval| Some(interval.round_trip? as f64 * 1e-9));
+        panels.push(panel(
+            "round trip from here",
+            Axis::new("shortest", Unit::Si("s")),
+            trips,
+        ));
+        let mut again = series(&|_, interval| Some(interval.sent_again as f64));
+        for series in &mut again {
+            let mut sum = 0.0;
+            for (_, count) in &mut series.points {
+                sum += *count;
+                *count = sum;
+            }
+        }
+        panels.push(panel(
+            "sent again",
+            Axis::new("segments so far", Unit::Bare),
+            again,
+        ));
+    }
+    let gaps: Vec<Series> = analysis
+        .streams
+        .iter()
+        .filter_map(|seen| {
+            let gaps = seen
+                .found
+                .gaps
+                .as_ref()
+                .filter(|gaps| !gaps.bins.is_empty())?;
+            let middle = gaps.bin_width.unwrap_or(0) as f64 / 2.0;
+            Some(Series {
+                name: format!("stream {}", seen.number),
+                points: gaps
+                    .bins
+                    .iter()
+                    .map(|(bin, count)| ((*bin as f64 + middle) * 1e-9, *count as f64))
+                    .collect(),
+                ..Series::default()
+            })
+        })
+        .take(MOST)
+        .collect();
+    if !gaps.is_empty() {
+        let count = Axis {
+            log: true,
+            ..Axis::new("packets", Unit::Bare)
+        };
+        panels.push(panel("times between datagrams", count, gaps));
+    }
+    Figure {
+        title: format!(
+            "{} from {}",
+            analysis.file.display(),
+            analysis.begun.as_deref().unwrap_or("-")
+        ),
+        panels,
+    }
+}

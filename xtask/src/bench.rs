@@ -1,6 +1,7 @@
 //! `cargo xtask bench net`: how fast and how evenly the program carries data, beside its peers, across a pair
 //! of network namespaces; `cargo xtask bench fx`: what the correlator costs. Each figure is the median of repeated runs that take turns with the peer's.
 
+mod analyse;
 mod cores;
 mod disk;
 mod fx;
@@ -27,6 +28,8 @@ pub enum Bench {
     Probe(probe::ProbeArgs),
     /// Bulk TCP beside iperf3 (as root)
     Tcp(tcp::TcpArgs),
+    /// Captures beside tshark (as root)
+    Analyse(analyse::AnalyseArgs),
 }
 
 #[derive(Args)]
@@ -52,6 +55,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Path(args) => return path::run(args),
         Bench::Probe(args) => return probe::run(args),
         Bench::Tcp(args) => return tcp::run(args),
+        Bench::Analyse(args) => return analyse::run(args),
     };
     stage::build()?;
     let stage = Stage::new()?;

@@ -4,6 +4,8 @@ mod half;
 mod ranges;
 mod rounds;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! The committed inputs of the fuzz targets of this crate, replayed without libFuzzer.
 
+#[path = "../../../fuzz/bodies/capture.rs"]
+mod capture;
 #[path = "../../../fuzz/corpus.rs"]
 mod corpus;
 #[path = "../../../fuzz/bodies/deframe.rs"]
@@ -12,7 +14,8 @@ mod reorder;
 #[test]
 fn corpora_are_replayed() {
     for (target, body) in [
-        ("deframe", deframe::run as fn(&[u8])),
+        ("capture", capture::run as fn(&[u8])),
+        ("deframe", deframe::run),
         ("policy", policy::run),
         ("reorder", reorder::run),
     ] {

@@ -2,6 +2,7 @@
 
 mod compare;
 mod link;
+mod losses;
 mod multicast;
 mod tcp;
 
@@ -14,6 +15,7 @@ const BEYOND_UDP: usize = 24;
 
 pub fn run(command: &PlanCommand) -> Result<()> {
     match command {
+        PlanCommand::Tcp(args) if args.compare && !args.loss.is_empty() => losses::run(args),
         PlanCommand::Tcp(args) if args.compare => compare::run(args),
         PlanCommand::Tcp(args) => tcp::run(args),
         PlanCommand::Multicast(args) => multicast::run(args),

@@ -139,6 +139,11 @@ impl Stage {
         inside(RECEIVER, program)
     }
 
+    /// The device of the sending end.
+    pub fn sending_device(&self) -> &'static str {
+        SENDER_DEVICE
+    }
+
     /// The device of the receiving end.
     pub fn receiving_device(&self) -> &'static str {
         RECEIVER_DEVICE

@@ -168,6 +168,7 @@ pub struct Half {
     holes: Ranges,
     again: Ranges,
     selected: Ranges,
+    selected_bytes: u64,
     sent: VecDeque<Sent>,
     /// What was sent before a timeout and is sent again after it.
     after_timeout: u64,
@@ -206,6 +207,7 @@ impl Half {
             holes: Ranges::default(),
             again: Ranges::default(),
             selected: Ranges::default(),
+            selected_bytes: 0,
             sent: VecDeque::new(),
             after_timeout: 0,
             repeats: 0,
@@ -564,7 +566,8 @@ impl Half {
             interval.window = Some(interval.window.map_or(window, |least| least.min(window)));
         }
         let stamp = segment.options.stamps.map(|(value, _)| value);
-        self.rounds.hears(at, stamp, self.acknowledged, self.edge());
+        let known = [self.acknowledged, self.selected_bytes];
+        self.rounds.hears(at, stamp, known, self.edge());
     }
 
     fn progress(&mut self, at: u64, number: u64) {
@@ -595,7 +598,7 @@ impl Half {
         // The first byte is that of SYN.
         self.way.missed += missed;
         self.again.remove(0, number);
-        self.selected.remove(0, number);
+        self.selected_bytes -= self.selected.remove(0, number);
         let signs = self
             .signs
             .iter()
@@ -634,8 +637,12 @@ impl Half {
             if place == 0 && from < to && (to <= number || is_known && is_within) {
                 self.way.received_twice += 1;
                 note(Event::ReceivedTwice);
-            } else if from >= number && to <= next && self.selected.insert(from, to) > 0 {
-                self.last_progress = at;
+            } else if from >= number && to <= next {
+                let new = self.selected.insert(from, to);
+                self.selected_bytes += new;
+                if new > 0 {
+                    self.last_progress = at;
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Stretches that are kept; of more the first ones are forgotten.
+/// Stretches that are kept; of more the first two become one, with what lies between them.
 const MOST: usize = 4096;
 
 /// Stretches that neither overlap nor touch, from the first number to behind the last.
@@ -38,7 +38,7 @@ impl Ranges {
         if from >= to {
             return 0;
         }
-        let new = to - from - self.overlap(from, to);
+        let mut new = to - from - self.overlap(from, to);
         while let Some((begin, end)) = self.ends.range(..=to).next_back()
             && *end >= from
         {
@@ -47,8 +47,12 @@ impl Ranges {
             self.ends.remove(&begin);
         }
         self.ends.insert(from, to);
-        if self.ends.len() > MOST {
-            self.ends.pop_first();
+        if self.ends.len() > MOST
+            && let Some((first, middle)) = self.ends.pop_first()
+            && let Some((next, end)) = self.ends.pop_first()
+        {
+            new += next - middle;
+            self.ends.insert(first, end);
         }
         new
     }

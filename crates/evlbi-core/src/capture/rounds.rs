@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Extent;
 
+/// A sender that answers within this time, in nanoseconds, is where the capture was taken: time stamps are no finer.
+const AT_THE_SENDER: u64 = 1_000_000;
 /// Acknowledgements on their way to the sender that are remembered.
 const MOST_WAITING: usize = 1 << 16;
 /// Rounds over which a window's growth is looked for, and how far it grows in them at least: in segments, and in parts of it.
@@ -18,11 +20,10 @@ const GROWN: u64 = 2;
 const GROWN_PART: u64 = 10;
 /// A window that grows by more than this in a round is in slow start.
 const SLOW_START: f64 = 1.1;
-/// A sender that has less under way than this part of what it had, and lost nothing, had no more to send.
-const PART: f64 = 0.7;
-/// What leaves so soon after an acknowledgement, in nanoseconds, answers it; or in this part of the time between two of them.
-const AT_ONCE: u64 = 30_000;
-const AT_ONCE_PART: u64 = 10;
+/// A sender that has less under way than this part of what it had lately, and lost nothing, had no more to send.
+const PART: f64 = 0.5;
+/// What leaves so soon after an acknowledgement, in nanoseconds, answers it: an application that waited for room is awake by then.
+const AT_ONCE: u64 = 200_000;
 /// Where acknowledgements are so close that this part of the time comes soon after one, nothing can be told from it.
 const COVERED: f64 = 0.3;
 /// An application that sends by a clock of its own answers fewer of them.
@@ -46,7 +47,8 @@ pub struct HeldBack {
     pub path: f64,
     /// The congestion window, which was growing.
     pub window: f64,
-    /// What the sender lets be under way, which did not grow: its send buffer, or a congestion window that stays.
+    /// The sender, which did not send more although nothing else held it back: an application with a rate of its own, its send
+    /// buffer, or a congestion window that stays.
     pub sender: f64,
 }
 
@@ -68,6 +70,7 @@ struct Ack {
     at: u64,
     stamp: Option<u32>,
     acknowledged: u64,
+    selected: u64,
     edge: Option<u64>,
 }
 
@@ -86,8 +89,7 @@ struct Round {
     /// Bursts of data, and those that answer an acknowledgement.
     bursts: u64,
     answered: u64,
-    trips: u64,
-    trip_time: f64,
+    shortest_trip: Option<u64>,
 }
 
 /// A sender, as it must have been.
@@ -100,6 +102,8 @@ pub struct Rounds {
     begun: u64,
     next: u64,
     acknowledged: u64,
+    /// Bytes behind that which have been acknowledged selectively.
+    selected: u64,
     edge: Option<u64>,
     segment: u64,
     round: Option<Round>,
@@ -107,12 +111,10 @@ pub struct Rounds {
     idle_since: Option<u64>,
     /// All before it was sent when a loss was repaired: until it is acknowledged the repair goes on.
     repaired_at: u64,
-    /// Most under way since the last loss; the same in the rounds before.
-    peak: u64,
+    /// Most under way in the rounds before, since the last loss.
     tops: VecDeque<u64>,
     last_sent: u64,
     unanswered: Option<u64>,
-    between_acks: u64,
     shortest_trip: Option<u64>,
     held: [f64; 6],
     idle: Idle,
@@ -162,18 +164,17 @@ impl Rounds {
         self.pass(at);
         self.next = self.next.max(next);
         if let Some(since) = self.idle_since.take() {
-            self.was_idle(at.saturating_sub(since));
+            self.was_idle(at.saturating_sub(since), self.is_closed());
         }
-        let at_once = AT_ONCE.max(self.between_acks / AT_ONCE_PART);
         let unanswered = self.unanswered.take();
-        let is_answer = unanswered.is_some_and(|since| at.saturating_sub(since) <= at_once);
-        let is_burst = unanswered.is_some() || at.saturating_sub(self.last_sent) > at_once;
+        let is_answer = unanswered.is_some_and(|since| at.saturating_sub(since) <= AT_ONCE);
+        let is_burst = unanswered.is_some() || at.saturating_sub(self.last_sent) > AT_ONCE;
         self.last_sent = at;
         let flight = self.flight();
         let is_at_edge = self
             .edge
             .is_some_and(|edge| self.next + self.segment > edge);
-        let (next, segment) = (self.next, self.segment);
+        let next = self.next;
         let round = self.round.get_or_insert(Round {
             from: at,
             mark: next,
@@ -185,7 +186,7 @@ impl Rounds {
         round.is_at_edge |= is_at_edge;
         let extent = self.flight.get_or_insert(Extent::of(flight));
         extent.most = extent.most.max(flight);
-        extent.least = extent.least.min(flight.max(segment));
+        extent.least = extent.least.min(flight);
         flight
     }
 
@@ -204,22 +205,28 @@ impl Rounds {
             ..Round::default()
         });
         round.repairs = true;
-        self.peak = 0;
         self.tops.clear();
         self.unanswered = None;
     }
 
     /// An acknowledgement passes: it comes to the sender later.
-    pub fn hears(&mut self, at: u64, stamp: Option<u32>, acknowledged: u64, edge: Option<u64>) {
+    pub fn hears(
+        &mut self,
+        at: u64,
+        stamp: Option<u32>,
+        [acknowledged, selected]: [u64; 2],
+        edge: Option<u64>,
+    ) {
         if self.waiting.len() == MOST_WAITING
             && let Some(first) = self.waiting.pop_front()
         {
             self.learn(first);
         }
         self.waiting.push_back(Ack {
-            at: at.saturating_add(self.behind.unwrap_or(0)),
+            at: at.saturating_add(self.lag()),
             stamp,
             acknowledged,
+            selected,
             edge,
         });
     }
@@ -231,8 +238,8 @@ impl Rounds {
                 .map_or(time, |shortest| shortest.min(time)),
         );
         if let Some(round) = &mut self.round {
-            round.trips += 1;
-            round.trip_time += time as f64;
+            let shortest = round.shortest_trip.map_or(time, |least| least.min(time));
+            round.shortest_trip = Some(shortest);
         }
     }
 
@@ -262,15 +269,25 @@ impl Rounds {
         (held, self.idle, flight)
     }
 
+    /// How long acknowledgements and what answers them are on their way between here and the sender.
+    fn lag(&self) -> u64 {
+        self.behind
+            .filter(|time| *time >= AT_THE_SENDER)
+            .unwrap_or(0)
+    }
+
     fn flight(&self) -> u64 {
-        self.next.saturating_sub(self.acknowledged)
+        let sent = self.next.saturating_sub(self.acknowledged);
+        sent.saturating_sub(self.selected)
     }
 
     /// What had come to the sender when it sent a packet that passes now, with this echo.
     fn come_to(&mut self, at: u64, echo: Option<u32>) {
         while let Some(ack) = self.waiting.front().copied() {
             let has_come = match (ack.stamp, echo) {
-                (Some(stamp), Some(echo)) => echo.wrapping_sub(stamp).cast_signed() >= 0,
+                (Some(stamp), Some(echo)) if self.lag() > 0 => {
+                    echo.wrapping_sub(stamp).cast_signed() >= 0
+                }
                 _ => ack.at <= at,
             };
             if !has_come {
@@ -298,7 +315,13 @@ impl Rounds {
 
     fn learn(&mut self, ack: Ack) {
         self.pass(ack.at);
+        let was_closed = self.is_closed();
         self.edge = ack.edge.or(self.edge);
+        self.selected = ack.selected;
+        if let Some(since) = self.idle_since.filter(|_| self.is_closed() != was_closed) {
+            self.was_idle(ack.at.saturating_sub(since), was_closed);
+            self.idle_since = Some(ack.at);
+        }
         if ack.acknowledged <= self.acknowledged {
             return;
         }
@@ -326,10 +349,13 @@ impl Rounds {
         }
     }
 
-    fn was_idle(&mut self, time: u64) {
-        let is_closed = self
-            .edge
-            .is_some_and(|edge| edge < self.acknowledged + self.segment);
+    /// Whether not even a segment fits the receiver's window beyond what it has acknowledged.
+    fn is_closed(&self) -> bool {
+        self.edge
+            .is_some_and(|edge| edge < self.acknowledged + self.segment)
+    }
+
+    fn was_idle(&mut self, time: u64, is_closed: bool) {
         let place = if is_closed { RECEIVER } else { APPLICATION };
         self.held[place] += time as f64;
         let trip = self.shortest_trip.unwrap_or(0) + self.behind.unwrap_or(0);
@@ -345,8 +371,10 @@ impl Rounds {
         let time = self.now.saturating_sub(round.from);
         let place = self.cause(round, time as f64);
         self.held[place] += time as f64;
-        self.between_acks = time / round.acks.max(1);
-        self.peak = self.peak.max(round.top);
+        if place == REPAIR {
+            // What was under way before says nothing of the window after.
+            return;
+        }
         if self.tops.len() == GROWTH {
             self.tops.pop_front();
         }
@@ -361,31 +389,33 @@ impl Rounds {
             return RECEIVER;
         }
         let before = self.tops.back().copied().unwrap_or(0);
-        let lately = self.tops.iter().rev().take(4).copied().max().unwrap_or(0);
-        let first = self.tops.front().copied().unwrap_or(0);
-        let is_slow_start = round.top as f64 > before as f64 * SLOW_START + self.segment as f64;
-        let grown = (GROWN * self.segment).max(first / GROWN_PART);
-        if is_slow_start || round.top > lately && round.top >= first + grown {
+        if round.top as f64 > before as f64 * SLOW_START + self.segment as f64 {
             return WINDOW;
         }
-        let mean = round.area / time.max(1.0);
-        if mean < PART * self.peak as f64 {
+        let most = self.tops.iter().copied().max().unwrap_or(0);
+        if round.area / time.max(1.0) < PART * most as f64 {
             return APPLICATION;
         }
-        let shortest = self.shortest_trip.unwrap_or(0);
+        // At the sender it shows whether data waited for acknowledgements.
+        let soon = (AT_ONCE * round.acks) as f64;
+        let is_answering = round.answered as f64 >= ANSWERED * round.bursts as f64;
+        if self.lag() == 0 && soon < COVERED * time && !is_answering {
+            return APPLICATION;
+        }
+        // A queue that stands makes even the shortest of its round trips longer; one that a burst makes does not.
         let behind = self.behind.unwrap_or(0);
-        // Near the sender it shows whether data waited for acknowledgements.
-        let soon = AT_ONCE * round.acks;
-        if behind <= shortest / 4
-            && (soon as f64) < COVERED * time
-            && (round.answered as f64) < ANSWERED * round.bursts as f64
+        let least = self.shortest_trip.unwrap_or(0) + behind;
+        if round
+            .shortest_trip
+            .is_some_and(|trip| (trip + behind) as f64 > QUEUE * least as f64 + QUEUE_TIME)
         {
-            return APPLICATION;
-        }
-        let whole = (shortest + behind) as f64;
-        let trip = round.trip_time / round.trips.max(1) as f64 + behind as f64;
-        if round.trips > 0 && trip > QUEUE * whole + QUEUE_TIME {
             return PATH;
+        }
+        let lately = self.tops.iter().rev().take(4).copied().max().unwrap_or(0);
+        let first = self.tops.front().copied().unwrap_or(0);
+        let grown = (GROWN * self.segment).max(first / GROWN_PART);
+        if round.top > lately && round.top >= first + grown {
+            return WINDOW;
         }
         SENDER
     }

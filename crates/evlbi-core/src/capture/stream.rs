@@ -1,5 +1,6 @@
 //! Datagrams from one port to another: what is missing among those that are numbered, and how they follow each other.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use evlbi_wire::packet::Datagram;
@@ -19,6 +20,8 @@ const ENOUGH: usize = 16;
 const LONGEST_KEPT: usize = 16_384;
 /// Numbers of datagrams that follow each other differ by no more than this, mostly.
 const NEAR: u64 = 64;
+/// Enough of a datagram to tell its number.
+const HEADERS: usize = 32;
 /// Shortest datagram of those that the kernel sends as one.
 const SHORTEST: usize = 16;
 /// How far a datagram may be behind others, in datagrams; and the longest gap that is no new beginning.
@@ -152,6 +155,28 @@ fn number_at(numbers: Numbers, payload: &[u8], at: usize) -> Option<u64> {
     }
 }
 
+/// The length of a datagram by packets that were not captured far enough to show several in each, and by how far their numbers
+/// go on: it must be that of most of them.
+fn unit(numbers: Numbers, kept: &[(u32, Box<[u8]>)]) -> Option<usize> {
+    let mut found = HashMap::<usize, usize>::new();
+    for pair in kept.windows(2) {
+        let [(length, payload), (_, next)] = pair else {
+            continue;
+        };
+        let number = |payload| number_at(numbers, payload, 0);
+        let count = number(next)?.wrapping_sub(number(payload)?);
+        let length = *length as usize;
+        if (1..=NEAR).contains(&count) && payload.len() < length {
+            let count = count as usize;
+            *found.entry(length / count).or_default() += usize::from(length.is_multiple_of(count));
+        }
+    }
+    let (unit, times) = found
+        .into_iter()
+        .max_by_key(|(unit, times)| (*times, *unit))?;
+    (times * 2 >= kept.len()).then_some(unit)
+}
+
 impl Here {
     /// A packet with so many bytes of payload; how many datagrams are in it.
     fn offer(&mut self, length: u32, payload: &[u8]) -> u64 {
@@ -165,7 +190,10 @@ impl Here {
         if self.unit.is_none() && (length > self.shortest || self.order.reorder.ends().is_none()) {
             self.unit = (SHORTEST..length).find(|unit| follows(*unit));
         }
-        let unit = self.unit.filter(|unit| length > *unit && follows(*unit));
+        // Of what was not captured far enough the length alone tells.
+        let unit = self.unit.filter(|unit| {
+            length > *unit && (follows(*unit) || payload.len() < length.min(unit + HEADERS))
+        });
         let count = unit.map_or(1, |unit| length.div_ceil(unit)) as u64;
         for further in 0..count {
             self.order.arrived(number.wrapping_add(further));
@@ -236,7 +264,7 @@ impl Datagrams {
             Numbering::Here(Box::new(Here {
                 numbers,
                 order: Order::new(),
-                unit: None,
+                unit: unit(numbers, &kept),
                 shortest: usize::MAX,
             }))
         };

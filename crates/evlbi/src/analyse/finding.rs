@@ -67,7 +67,7 @@ fn of_way(way: &Way) -> Vec<String> {
         (held.window, "the growing congestion window"),
         (
             held.sender,
-            "the sender: its send buffer, or a window that does not grow",
+            "the sender: its own rate, its send buffer, or a window that stays",
         ),
     ];
     parts.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -208,7 +208,7 @@ fn advice(way: &Way) -> Vec<String> {
         && let Some(flight) = &way.flight
     {
         said.push(format!(
-            "the sender had {} under way and no more; {twice} need {needed} there (its send buffer: sysctl net.ipv4.tcp_wmem)",
+            "the sender had {} under way and no more: if that is its send buffer, {twice} need {needed} there (sysctl net.ipv4.tcp_wmem)",
             show_bytes(flight.most as f64)
         ));
     }

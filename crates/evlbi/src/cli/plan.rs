@@ -19,7 +19,8 @@ Examples:
   evlbi plan tcp --rate 512M --rtt 15ms
   evlbi plan tcp --rate 512M --rtt 95ms --algorithm htcp --link 1G --buffer 64MiB
   evlbi plan tcp --rate 512M --rtt 15ms --acks 2           (kernels that count acknowledgements: Linux before 4.0)
-  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (every law, packet by packet)";
+  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (every law, packet by packet)
+  evlbi plan tcp --rate 512M --rtt 27ms --algorithm reno --buffer 1.8MB --compare --loss 0,1e-6,1e-5,1e-4 --plot losses.svg";
 
 pub const LINK_HELP: &str = "\
 Examples:
@@ -62,12 +63,15 @@ pub struct PlanTcpArgs {
     /// Rate of the narrowest link on the wire; without one it is wide enough
     #[arg(long, value_name = "RATE")]
     pub link: Option<BitRate>,
-    /// Part of the segments that is lost
-    #[arg(long, value_name = "FRACTION", conflicts_with = "compare", value_parser = units::fraction)]
-    pub loss: Option<f64>,
-    /// Simulate one loss of each law, packet by packet
+    /// Part of the segments that is lost; several with --compare
+    #[arg(long, value_name = "FRACTION,...", value_delimiter = ',', value_parser = units::fraction)]
+    pub loss: Vec<f64>,
+    /// Simulate one loss of each law, packet by packet; with --loss so many by chance
     #[arg(long)]
     pub compare: bool,
+    /// For how long --compare with --loss simulates
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "loss", value_parser = units::duration)]
+    pub duration: Duration,
     /// Draw what --compare finds here: .svg, .png or .html; `-` draws it on the terminal
     #[arg(long, value_name = "FILE", requires = "compare")]
     pub plot: Vec<PathBuf>,

@@ -24,9 +24,9 @@ const LOST_AT: Nanos = Nanos(1_000_000_000);
 const LONGER: f64 = 1.5;
 const BESIDES: f64 = 20.0;
 /// Points of a curve.
-const POINTS: u64 = 2000;
+pub const POINTS: u64 = 2000;
 /// The rate of the path where none is given, as the report's.
-const LINK: u64 = 1_000_000_000;
+pub const LINK: u64 = 1_000_000_000;
 /// Bytes that wait before the path: the host's own card does not drop.
 const QUEUE: u64 = 1 << 40;
 
@@ -71,7 +71,12 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
         let flow = flow(args, *round_trip, Some(link))?;
         jobs.extend(algorithms(args).iter().map(|algorithm| (flow, *algorithm)));
     }
-    let rows = simulate(args, link, &jobs);
+    let name = |(flow, algorithm): &(Cbr, Algorithm)| {
+        format!("{algorithm} at {}", show_seconds(flow.round_trip))
+    };
+    let rows = queue(&jobs, name, |(flow, algorithm)| {
+        row(args, link, flow, *algorithm)
+    });
     let comparison = Comparison {
         schema: "evlbi.plan.compare/1",
         rate: args.rate.get(),
@@ -86,41 +91,44 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
     output::print(args.json, &comparison, text)
 }
 
-/// All of them, a few at a time.
-fn simulate(args: &PlanTcpArgs, link: u64, jobs: &[(Cbr, Algorithm)]) -> Vec<Row> {
+/// Works through jobs, a few at a time; what came of each, in their order.
+pub fn queue<J: Sync, R: Send>(
+    jobs: &[J],
+    name: impl Fn(&J) -> String + Sync,
+    work: impl Fn(&J) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let all = jobs.len() as u64;
-    let found = Mutex::new((Vec::new(), Progress::new(Some(all))));
+    let found = Mutex::new((Vec::new(), Progress::new(Some(jobs.len() as u64))));
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((flow, algorithm)) = jobs.get(place) else {
+                    let Some(job) = jobs.get(place) else {
                         return;
                     };
-                    let row = row(args, link, flow, *algorithm);
+                    let result = work(job);
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                    let (rows, progress) = &mut *found;
-                    rows.push((place, row));
-                    let line = format!("{algorithm} at {}", show_seconds(flow.round_trip));
-                    progress.show(rows.len() as u64, &line);
+                    let (results, progress) = &mut *found;
+                    results.push((place, result));
+                    progress.show(results.len() as u64, &name(job));
                 }
             });
         }
     });
-    let (mut rows, progress) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut results, progress) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     progress.finish();
-    rows.sort_by_key(|(place, _)| *place);
-    rows.into_iter().map(|(_, row)| row).collect()
+    results.sort_by_key(|(place, _)| *place);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
     let needs = flow.needs(algorithm);
     let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + BESIDES;
     let length = LOST_AT.plus(Nanos::from_secs_f64(after));
-    let scene = scene(args, link, flow, algorithm, length);
+    let loss = Loss::At([LOST_AT].into());
+    let scene = scene(args, link, flow, algorithm, loss, length);
     let mut curve = Vec::new();
     let mut first = None;
     let outcome = scene.run(|sample| {
@@ -161,7 +169,15 @@ fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
     }
 }
 
-fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length: Nanos) -> Scene {
+/// A flow that has a window that is enough, over a link and such losses.
+pub fn scene(
+    args: &PlanTcpArgs,
+    link: u64,
+    flow: &Cbr,
+    algorithm: Algorithm,
+    loss: Loss,
+    length: Nanos,
+) -> Scene {
     let delay = || Law::Delay {
         delay: Nanos::from_secs_f64(flow.round_trip / 2.0),
         jitter: Nanos::default(),
@@ -192,7 +208,7 @@ fn scene(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm, length
                 mark: None,
             },
             delay(),
-            Law::Loss(Loss::At([LOST_AT].into())),
+            Law::Loss(loss),
         ],
         back: vec![delay()],
         seed: 1,

@@ -103,6 +103,9 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
     let [round_trip] = args.rtt.as_slice() else {
         bail!("give one --rtt, or --compare them");
     };
+    if args.loss.len() > 1 {
+        bail!("give one --loss, or --compare them");
+    }
     let flow = flow(args, *round_trip, args.link.map(BitRate::get))?;
     let mut laws: Vec<OfLaw> = algorithms(args)
         .iter()
@@ -146,7 +149,8 @@ fn of_law(args: &PlanTcpArgs, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
         buffer_suffices: args.buffer.map(|there| there as f64 >= buffer),
         rate_survives: args
             .loss
-            .map(|loss| max_loss.is_none_or(|most| loss <= most)),
+            .first()
+            .map(|loss| max_loss.is_none_or(|most| *loss <= most)),
     }
 }
 
@@ -199,7 +203,7 @@ fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
             ),
         });
     }
-    if let Some(loss) = args.loss {
+    if let Some(loss) = args.loss.first() {
         let too_much = failed(|law| law.rate_survives);
         lines.push(match too_much.is_empty() {
             true => format!("the rate survives a loss of {loss:.2e}"),

@@ -1,5 +1,6 @@
 //! `correlate`, `drop`, `inspect` and `sky` on files, run as a user runs them.
 
+mod analyse;
 mod correlate;
 mod drop;
 mod inspect;

@@ -75,6 +75,30 @@ fn each_packet_says_the_same() {
     assert!(drawn.contains("one-way delay at 10.0000 ms"));
 }
 
+/// The EXPReS report's figure 2.3: with a buffer of the bandwidth-delay product messages are later for ever, the more so the
+/// more is lost, and without loss not at all.
+#[test]
+fn messages_are_later_the_more_is_lost() {
+    let room = tempfile::tempdir().unwrap();
+    let svg = room.path().join("losses.svg");
+    let all = json(&format!(
+        "tcp --rate 128M --rtt 27ms --acks 2 --algorithm reno --buffer 450kB --duration 20s --compare --loss 0,1e-5,1e-4,1e-3 --plot {}",
+        svg.display()
+    ));
+    let rows = all["rows"].as_array().unwrap();
+    let of =
+        |name: &str| -> Vec<f64> { rows.iter().map(|row| row[name].as_f64().unwrap()).collect() };
+    let late = of("late_at_end_s");
+    assert!(late[0] < 1e-3 && late.is_sorted(), "{late:?}");
+    assert!(late[1] > 0.1 && late[3] > 5.0, "{late:?}");
+    // What is late did not come: the rate that Reno holds with such a loss (Mathis et al. 1997, b = 2).
+    let come = of("delivered")[3] * 1448.0 * 8.0 / 20.0;
+    let law = 1448.0 * 8.0 / 0.027 * (0.75_f64 / 1e-3).sqrt();
+    assert!((0.7..1.3).contains(&(come / law)), "{come} {law}");
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("loss 1.0e-4") && drawn.contains("reno at 27.0000 ms"));
+}
+
 #[test]
 fn what_fits_a_link() {
     let plan = json("link --rate 1024M --link 1G");
@@ -97,6 +121,7 @@ fn what_cannot_be_planned_is_said() {
         ("tcp --rate 512M --rtt 0ms", "--rtt"),
         ("tcp --rate 2G --rtt 15ms --link 1G", "--link"),
         ("tcp --rate 512M --rtt 15ms,27ms", "--compare"),
+        ("tcp --rate 512M --rtt 15ms --loss 1e-5,1e-4", "--compare"),
         ("tcp --rate 512M --rtt 15ms --algorithm fast", "westwood"),
         ("link --rate 1G --link sonet", "wanphy"),
     ] {

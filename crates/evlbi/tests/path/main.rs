@@ -1,5 +1,6 @@
 //! `evlbi path`: real kernels at the ends, cells of a plan in the middle.
 
+mod analyse;
 mod probe;
 mod tcp;
 

@@ -1,0 +1,423 @@
+//! `evlbi analyse` on captures of every kind, and on what is none.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Room, evlbi, failure, json};
+
+const HERE: [u8; 4] = [10, 0, 0, 1];
+const THERE: [u8; 4] = [10, 0, 0, 2];
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// A segment over Ethernet and IPv4, from here or from there.
+fn frame(
+    is_back: bool,
+    id: u16,
+    [sequence, acknowledgment]: [u32; 2],
+    flags: u8,
+    options: &[u8],
+    payload: usize,
+) -> Vec<u8> {
+    let (source, destination) = if is_back {
+        (THERE, HERE)
+    } else {
+        (HERE, THERE)
+    };
+    let ports: [u16; 2] = if is_back {
+        [8620, 40000]
+    } else {
+        [40000, 8620]
+    };
+    let length = (40 + options.len() + payload) as u16;
+    let mut frame = vec![0; 12];
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend(length.to_be_bytes());
+    frame.extend(id.to_be_bytes());
+    frame.extend([0x40, 0, 64, 6, 0, 0]);
+    frame.extend(source);
+    frame.extend(destination);
+    frame.extend(ports.iter().flat_map(|port| port.to_be_bytes()));
+    frame.extend(sequence.to_be_bytes());
+    frame.extend(acknowledgment.to_be_bytes());
+    frame.extend([
+        (20 + options.len() as u8) << 2,
+        flags,
+        0xff,
+        0xff,
+        0,
+        0,
+        0,
+        0,
+    ]);
+    frame.extend(options);
+    frame.extend(vec![7; payload]);
+    frame
+}
+
+/// A transfer of 40 segments of 1000 bytes in rounds of 10 ms, the ninth of which is sent twice: times in nanoseconds.
+fn transfer() -> Vec<(u64, Vec<u8>)> {
+    let ms = 1_000_000;
+    let begin = 1_700_000_000_000 * ms;
+    let options = [2, 4, 3, 232, 3, 3, 2, 0];
+    let mut packets = vec![
+        (0, frame(false, 1, [99, 0], SYN, &options, 0)),
+        (10, frame(true, 1, [499, 100], SYN | ACK, &options, 0)),
+        (10, frame(false, 2, [100, 500], ACK, &[], 0)),
+    ];
+    for number in 0..40 {
+        let at = 20 + 10 * u64::from(number);
+        packets.push((
+            at,
+            frame(
+                false,
+                3 + number as u16,
+                [100 + 1000 * number, 500],
+                ACK,
+                &[],
+                1000,
+            ),
+        ));
+        if number == 8 {
+            packets.push((
+                at + 5,
+                frame(false, 300, [100 + 1000 * number, 500], ACK, &[], 1000),
+            ));
+        }
+        packets.push((
+            at + 10,
+            frame(
+                true,
+                2 + number as u16,
+                [500, 1100 + 1000 * number],
+                ACK,
+                &[],
+                0,
+            ),
+        ));
+    }
+    packets.sort_by_key(|(at, _)| *at);
+    packets
+        .into_iter()
+        .map(|(at, frame)| (begin + at * ms, frame))
+        .collect()
+}
+
+fn number(bytes: u32, is_big: bool) -> [u8; 4] {
+    if is_big {
+        bytes.to_be_bytes()
+    } else {
+        bytes.to_le_bytes()
+    }
+}
+
+/// As pcap, of which so much of each packet was captured.
+fn pcap(
+    packets: &[(u64, Vec<u8>)],
+    is_big: bool,
+    is_fine: bool,
+    link: u32,
+    most: usize,
+) -> Vec<u8> {
+    let word = |value: u32| number(value, is_big);
+    let mut file = Vec::new();
+    file.extend(word(if is_fine { 0xa1b2_3c4d } else { 0xa1b2_c3d4 }));
+    file.extend(if is_big { [0, 2, 0, 4] } else { [2, 0, 4, 0] });
+    for value in [0, 0, 262_144, link] {
+        file.extend(word(value));
+    }
+    for (at, packet) in packets {
+        let captured = packet.len().min(most);
+        let fraction = (at % 1_000_000_000) / if is_fine { 1 } else { 1000 };
+        for value in [
+            (at / 1_000_000_000) as u32,
+            fraction as u32,
+            captured as u32,
+            packet.len() as u32,
+        ] {
+            file.extend(word(value));
+        }
+        file.extend(&packet[..captured]);
+    }
+    file
+}
+
+/// As pcapng with nanoseconds, and the count of what was dropped.
+fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
+    let word = |value: u32| number(value, is_big);
+    let halves = |one: u16, other: u16| {
+        let value = if is_big {
+            u32::from(one) << 16 | u32::from(other)
+        } else {
+            u32::from(other) << 16 | u32::from(one)
+        };
+        word(value)
+    };
+    let block = |kind: u32, body: &[u8]| {
+        let padding = vec![0; body.len().next_multiple_of(4) - body.len()];
+        let length = word((12 + body.len() + padding.len()) as u32);
+        [&word(kind)[..], &length, body, &padding, &length].concat()
+    };
+    let mut file = block(
+        0x0a0d_0d0a,
+        &[&word(0x1a2b_3c4d)[..], &halves(1, 0), &[0xff; 8]].concat(),
+    );
+    file.extend(block(
+        1,
+        &[
+            &halves(1, 0)[..],
+            &word(0),
+            &halves(9, 1),
+            &[9, 0, 0, 0],
+            &halves(0, 0),
+        ]
+        .concat(),
+    ));
+    for (at, packet) in packets {
+        let head = [
+            0,
+            (at >> 32) as u32,
+            *at as u32,
+            packet.len() as u32,
+            packet.len() as u32,
+        ]
+        .map(word)
+        .concat();
+        file.extend(block(6, &[&head[..], packet].concat()));
+    }
+    let count = if is_big {
+        [word(0), word(dropped)]
+    } else {
+        [word(dropped), word(0)]
+    }
+    .concat();
+    let told = [
+        &word(0)[..],
+        &word(0),
+        &word(0),
+        &halves(5, 8),
+        &count,
+        &halves(0, 0),
+    ]
+    .concat();
+    file.extend(block(5, &told));
+    file
+}
+
+/// What is found, without the file's own name and size.
+fn found(mut analysis: Value) -> Value {
+    for name in ["file", "bytes", "dropped", "findings"] {
+        analysis[name].take();
+    }
+    analysis
+}
+
+#[test]
+fn captures_of_every_kind_tell_the_same() {
+    let room = Room::new();
+    let packets = transfer();
+    let cooked: Vec<(u64, Vec<u8>)> = packets
+        .iter()
+        .map(|(at, frame)| (*at, [&[0; 14][..], &frame[12..]].concat()))
+        .collect();
+    let bare: Vec<(u64, Vec<u8>)> = packets
+        .iter()
+        .map(|(at, frame)| (*at, frame[14..].to_vec()))
+        .collect();
+    let write = |name: &str, bytes: Vec<u8>| -> String {
+        let path = room.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let first = write("first.pcap", pcap(&packets, false, false, 1, 65535));
+    let expected = json(&["analyse", &first]);
+    let connection = &expected["connections"][0];
+    let way = &connection["ways"][0];
+    assert_eq!(
+        connection["ends"],
+        serde_json::json!(["10.0.0.1:40000", "10.0.0.2:8620"])
+    );
+    assert_eq!(
+        (&way["segments"], &way["acknowledged"], &way["bytes"]),
+        (&41.into(), &40_000.into(), &41_000.into())
+    );
+    assert_eq!(
+        (&way["sent_again"]["segments"], &way["scale"]),
+        (&1.into(), &2.into())
+    );
+    assert_eq!(
+        (&connection["handshake"], &way["round_trip"]["min"]),
+        (&0.01.into(), &10_000_000.into())
+    );
+    assert_eq!(expected["begun"], "2023-11-14T22:13:20Z");
+    let said = connection["findings"].to_string();
+    assert!(said.contains("1 of 41 segments sent again"), "{said}");
+    let expected = found(expected);
+    for (name, bytes) in [
+        ("fine", pcap(&packets, false, true, 1, 65535)),
+        ("big", pcap(&packets, true, false, 1, 65535)),
+        ("big and fine", pcap(&packets, true, true, 1, 65535)),
+        ("short", pcap(&packets, false, false, 1, 62)),
+        ("new", pcapng(&packets, false, 0)),
+        ("new and big", pcapng(&packets, true, 0)),
+    ] {
+        assert_eq!(
+            found(json(&["analyse", &write("other.pcap", bytes)])),
+            expected,
+            "{name}"
+        );
+    }
+    for (link, packets) in [(113, &cooked), (101, &bare)] {
+        let other = json(&[
+            "analyse",
+            &write("other.pcap", pcap(packets, false, false, link, 65535)),
+        ]);
+        assert_eq!(other["connections"], expected["connections"], "{link}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evlbi"))
+        .args(["analyse", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&fs::read(&first).unwrap())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        found(serde_json::from_slice(&output.stdout).unwrap()),
+        expected
+    );
+}
+
+#[test]
+fn what_a_capture_lacks_is_said() {
+    let room = Room::new();
+    let packets = transfer();
+    let path = room.path("c.pcapng");
+    fs::write(&path, pcapng(&packets, false, 7)).unwrap();
+    let analysis = json(&["analyse", &path]);
+    assert_eq!(analysis["dropped"], 7);
+    assert!(
+        analysis["findings"]
+            .to_string()
+            .contains("dropped 7 packets itself")
+    );
+    // The end is missing.
+    let whole = pcap(&packets, false, false, 1, 65535);
+    fs::write(&path, &whole[..whole.len() - 30]).unwrap();
+    let analysis = json(&["analyse", &path]);
+    assert_eq!(analysis["packets"], packets.len() - 1);
+    assert!(
+        analysis["broken"]
+            .as_str()
+            .unwrap()
+            .contains("ends within a packet")
+    );
+    // Damage in the middle of a pcapng.
+    let mut bytes = pcapng(&packets, false, 0);
+    let middle = bytes.len() / 2 / 4 * 4;
+    bytes[middle..middle + 1500].fill(0xee);
+    fs::write(&path, &bytes).unwrap();
+    let analysis = json(&["analyse", &path]);
+    assert!(analysis["packets"].as_u64().unwrap() > 10);
+    assert!(!analysis["broken"].is_null());
+    // Times of two queues.
+    let mut mixed = packets.clone();
+    mixed.swap(20, 24);
+    fs::write(&path, pcap(&mixed, false, false, 1, 65535)).unwrap();
+    let said = json(&["analyse", &path])["findings"].to_string();
+    assert!(said.contains("go back"), "{said}");
+    // The beginning of the connection.
+    fs::write(&path, pcap(&packets[10..], false, false, 1, 65535)).unwrap();
+    let analysis = json(&["analyse", &path]);
+    let said = analysis["connections"][0]["findings"].to_string();
+    assert!(said.contains("beginning was not captured"), "{said}");
+    assert!(analysis["connections"][0]["ways"][0]["window"].is_null());
+}
+
+#[test]
+fn files_beside_the_result() {
+    let room = Room::new();
+    let path = room.path("c.pcap");
+    fs::write(&path, pcap(&transfer(), false, false, 1, 65535)).unwrap();
+    let [samples, events, plot] = ["s.csv", "e.csv", "p.svg"].map(|name| room.path(name));
+    let more = [
+        "--samples",
+        &samples,
+        "--events",
+        &events,
+        "--plot",
+        &plot,
+        "--interval",
+        "100ms",
+    ];
+    let output = evlbi(&[&["analyse", &path][..], &more].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    for part in [
+        "10.0.0.1:40000",
+        "held back by",
+        "1 of 41 segments sent again",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let samples = fs::read_to_string(&samples).unwrap();
+    assert_eq!(samples.lines().count(), 1 + 5, "{samples}");
+    let events = fs::read_to_string(&events).unwrap();
+    assert!(
+        events.contains(",0.105000000,10.0.0.1:40000,10.0.0.2:8620,"),
+        "{events}"
+    );
+    assert!(
+        fs::read_to_string(&plot)
+            .unwrap()
+            .contains("achieved throughput")
+    );
+    let said = failure(&[&["analyse", &path][..], &more].concat());
+    assert!(said.contains("--force"), "{said}");
+    // Others' ports and hosts.
+    let none = json(&["analyse", &path, "--port", "1"]);
+    assert_eq!(
+        (
+            &none["left_out"],
+            none["connections"].as_array().unwrap().len()
+        ),
+        (&none["packets"], 0)
+    );
+    let one = json(&["analyse", &path, "--host", "10.0.0.2", "--port", "8620"]);
+    assert_eq!(one["left_out"], 0);
+}
+
+#[test]
+fn what_is_no_capture_is_refused() {
+    let room = Room::new();
+    let path = room.path("c.pcap");
+    let packets = transfer();
+    for (bytes, said) in [
+        (Vec::new(), "is empty"),
+        (
+            b"hardly a capture of anything at all".to_vec(),
+            "is no capture",
+        ),
+        (pcap(&[], false, false, 1, 65535), "holds no packet"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let output = evlbi(&["analyse", &path]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{error}");
+    }
+    fs::write(&path, pcap(&packets, false, false, 147, 65535)).unwrap();
+    let said = json(&["analyse", &path])["findings"].to_string();
+    assert!(said.contains("LINKTYPE [147]"), "{said}");
+    assert!(failure(&["analyse", &room.path("none.pcap")]).contains("cannot open"));
+    assert!(failure(&["analyse", &path, "--interval", "0s"]).contains("longer than 0"));
+    assert!(failure(&["analyse", &path, "--plot", "p.gif"]).contains(".svg"));
+}

@@ -1,0 +1,43 @@
+//! Packets of a capture, cut short or damaged: nothing panics, and what was sent again has one cause each.
+
+use evlbi_core::capture::{Capture, Settings};
+use evlbi_core::time::Nanos;
+use evlbi_wire::packet::{Link, read};
+
+/// Each packet is its length in a byte, a time since the one before in the next, and so many bytes of an IP packet.
+pub fn run(data: &[u8]) {
+    let mut capture = Capture::new(Settings {
+        every: Nanos(1_000_000),
+        width: Some(Nanos(1000)),
+        most: 4,
+    });
+    let (mut rest, mut at) = (data, 0);
+    while let [length, apart, behind @ ..] = rest {
+        let (packet, next) = behind.split_at(usize::from(*length).min(behind.len()));
+        rest = next;
+        at += u64::from(*apart) << 18;
+        if let Ok(packet) = read(Link::Ip, packet, packet.len() as u32) {
+            capture.offer(at, &packet, |_, _| {});
+        }
+    }
+    let found = capture.finish();
+    for way in found
+        .connections
+        .iter()
+        .flat_map(|connection| &connection.ways)
+    {
+        let again = way.sent_again;
+        assert_eq!(
+            again.segments,
+            again.fast + again.timeout + again.probe + again.unneeded
+        );
+    }
+    for account in found
+        .streams
+        .iter()
+        .filter_map(|stream| stream.account.as_ref())
+    {
+        let counters = &account.counters;
+        assert_eq!(counters.expected, counters.unique + counters.lost);
+    }
+}

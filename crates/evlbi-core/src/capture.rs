@@ -15,11 +15,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::half::{Interval, SentAgain, Way};
 pub use self::rounds::{HeldBack, Idle};
-pub use self::stream::{Numbers, Stream};
+pub use self::stream::{Numbers, Stream, StreamInterval};
 
 use self::half::Half;
 use self::stream::Datagrams;
 use crate::time::Nanos;
+
+/// A connection or stream without packets for so long, in nanoseconds, is forgotten before others.
+const SILENT: u64 = 10_000_000_000;
 
 /// How a capture is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +152,38 @@ pub struct Others {
     pub bytes: u64,
 }
 
+impl Others {
+    fn add(&mut self, packets: u64, bytes: u64) {
+        self.flows += 1;
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+}
+
+/// Which flows are to be forgotten: the lower half, by whether they are live and by their bytes.
+struct Forget {
+    middle: (bool, u64),
+    /// So many may go yet.
+    left: usize,
+}
+
+impl Forget {
+    fn half_of(mut orders: Vec<(bool, u64)>) -> Forget {
+        let left = orders.len() / 2;
+        let (_, middle, _) = orders.select_nth_unstable(left);
+        Forget {
+            middle: *middle,
+            left,
+        }
+    }
+
+    fn takes(&mut self, order: (bool, u64)) -> bool {
+        let is_forgotten = self.left > 0 && order <= self.middle;
+        self.left -= usize::from(is_forgotten);
+        is_forgotten
+    }
+}
+
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
@@ -168,10 +203,12 @@ struct Track {
     last: u64,
     packets: u64,
     bytes: u64,
-    /// When SYN and its answer passed, and the number of the first.
+    /// When SYN and its answer passed, and the number of the first; how often they did.
     asked: Option<(u64, u32)>,
     answered: Option<u64>,
-    scales: [Option<u8>; 2],
+    attempts: [u32; 2],
+    /// What each end said of the scale of its windows: nothing that was seen, or that there is none, or which.
+    scales: [Option<Option<u8>>; 2],
     handshake: Option<u64>,
     is_reset: bool,
     has_ended: [bool; 2],
@@ -207,11 +244,16 @@ impl Capture {
         }
     }
 
+    /// Some packet passed, at a time in nanoseconds: times are counted from the first.
+    pub fn passed(&mut self, at: u64) {
+        self.begun.get_or_insert(at);
+        self.last = self.last.max(at);
+    }
+
     /// The next packet, which passed at a time in nanoseconds; `note` hears what it was, and in which direction of its
     /// connection.
     pub fn offer(&mut self, at: u64, packet: &Packet, note: impl FnMut(&[SocketAddr; 2], Event)) {
-        self.begun.get_or_insert(at);
-        self.last = self.last.max(at);
+        self.passed(at);
         match &packet.content {
             Content::Tcp(segment) => self.segment(at, packet, segment, note),
             Content::Udp(datagram) => {
@@ -220,10 +262,11 @@ impl Capture {
                     self.forget_streams();
                 }
                 let width = self.settings.width.map(|width| width.0);
+                let every = self.settings.every.0;
                 let stream = self
                     .streams
                     .entry(key)
-                    .or_insert_with(|| Datagrams::new(at, width));
+                    .or_insert_with(|| Datagrams::new(at, width, every));
                 stream.offer(at, packet.length, datagram);
             }
         }
@@ -261,49 +304,35 @@ impl Capture {
         track.offer(at, packet, segment, note);
     }
 
-    /// Makes room: the smaller half of the connections is counted only.
+    /// Makes room: half of the connections is counted only, those first that have ended or been silent, then the smallest.
     fn forget_connections(&mut self) {
-        let mut sizes: Vec<u64> = self
-            .ended
-            .iter()
-            .chain(self.connections.values())
-            .map(|track| track.bytes)
-            .collect();
-        let middle = sizes.len() / 2;
-        let (_, median, _) = sizes.select_nth_unstable(middle);
-        let median = *median;
-        let mut left = middle;
+        let since = self.last.saturating_sub(SILENT);
+        let order = |track: &Track| (track.is_live(since), track.bytes);
+        let tracks = self.ended.iter().chain(self.connections.values());
+        let mut forget = Forget::half_of(tracks.map(order).collect());
         let others = &mut self.others;
         let mut keeps = |track: &Track| {
-            let keeps = left == 0 || track.bytes > median;
-            if !keeps {
-                left -= 1;
-                others.flows += 1;
-                others.packets += track.packets;
-                others.bytes += track.bytes;
+            let is_forgotten = forget.takes(order(track));
+            if is_forgotten {
+                others.add(track.packets, track.bytes);
             }
-            keeps
+            !is_forgotten
         };
         self.ended.retain(&mut keeps);
         self.connections.retain(|_, track| keeps(track));
     }
 
     fn forget_streams(&mut self) {
-        let mut sizes: Vec<u64> = self.streams.values().map(Datagrams::bytes).collect();
-        let middle = sizes.len() / 2;
-        let (_, median, _) = sizes.select_nth_unstable(middle);
-        let median = *median;
-        let mut left = middle;
+        let since = self.last.saturating_sub(SILENT);
+        let order = |stream: &Datagrams| (stream.until() >= since, stream.bytes());
+        let mut forget = Forget::half_of(self.streams.values().map(order).collect());
         let others = &mut self.others;
         self.streams.retain(|_, stream| {
-            let keeps = left == 0 || stream.bytes() > median;
-            if !keeps {
-                left -= 1;
-                others.flows += 1;
-                others.packets += stream.packets();
-                others.bytes += stream.bytes();
+            let is_forgotten = forget.takes(order(stream));
+            if is_forgotten {
+                others.add(stream.packets(), stream.bytes());
             }
-            keeps
+            !is_forgotten
         });
     }
 
@@ -339,6 +368,7 @@ impl Track {
             bytes: 0,
             asked: None,
             answered: None,
+            attempts: [0; 2],
             scales: [None; 2],
             handshake: None,
             is_reset: false,
@@ -354,6 +384,11 @@ impl Track {
             .asked
             .is_some_and(|(_, number)| number == segment.sequence);
         begins && !is_same
+    }
+
+    /// Whether it goes on, with packets since then.
+    fn is_live(&self, since: u64) -> bool {
+        self.last >= since && !self.is_reset && self.has_ended != [true; 2]
     }
 
     fn offer(
@@ -382,15 +417,21 @@ impl Track {
 
     /// The handshake.
     fn begin(&mut self, at: u64, from: usize, segment: &Segment) {
+        // An answer to what was sent twice tells no time.
+        let is_clear = self.attempts.iter().all(|times| *times <= 1);
         match (segment.begins, segment.acknowledgment.is_some()) {
-            (true, false) => self.asked = self.asked.or(Some((at, segment.sequence))),
+            (true, false) => {
+                self.attempts[0] += 1;
+                self.asked = self.asked.or(Some((at, segment.sequence)));
+            }
             (true, true) => {
+                self.attempts[1] += 1;
                 self.answered = self.answered.or(Some(at));
-                if let Some((asked, _)) = self.asked {
+                if let Some((asked, _)) = self.asked.filter(|_| is_clear) {
                     self.halves[1].behind(at.saturating_sub(asked));
                 }
             }
-            (false, true) if from == 0 => {
+            (false, true) if from == 0 && is_clear => {
                 if let Some(answered) = self.answered.filter(|_| self.handshake.is_none()) {
                     self.halves[0].behind(at.saturating_sub(answered));
                     let asked = self.asked.map_or(answered, |(asked, _)| asked);
@@ -399,20 +440,30 @@ impl Track {
             }
             _ => {}
         }
-        if segment.begins {
-            let [near, far] = &mut self.halves;
-            let (own, other) = if from == 0 { (near, far) } else { (far, near) };
-            own.begin(true, segment);
-            other.begin(false, segment);
-            self.scales[from] = segment.options.scale;
-            // Both must have said so (RFC 7323, section 2.2).
-            if segment.acknowledgment.is_some() {
-                let scales = match self.scales {
-                    [Some(first), Some(second)] => [first, second],
-                    _ => [0, 0],
-                };
-                self.halves[0].scale(scales[1]);
-                self.halves[1].scale(scales[0]);
+        if !segment.begins {
+            return;
+        }
+        let [near, far] = &mut self.halves;
+        let (own, other) = if from == 0 { (near, far) } else { (far, near) };
+        own.begin(true, segment);
+        other.begin(false, segment);
+        let options = &segment.options;
+        if options.scale.is_some() || options.whole {
+            self.scales[from] = Some(options.scale);
+        }
+        if segment.acknowledgment.is_none() {
+            return;
+        }
+        // Both must have said so, and only who was asked so answers so (RFC 7323, section 2.2).
+        let scales = match self.scales {
+            [Some(None), _] | [_, Some(None)] => [Some(0); 2],
+            [Some(Some(first)), Some(Some(second))] => [Some(first), Some(second)],
+            [None, Some(Some(second))] => [None, Some(second)],
+            [_, None] => [None; 2],
+        };
+        for (half, scale) in self.halves.iter_mut().zip([scales[1], scales[0]]) {
+            if let Some(scale) = scale {
+                half.scale(scale);
             }
         }
     }

@@ -33,6 +33,8 @@ use self::repeat::Repeat;
 
 pub use self::repeat::REPEATS;
 
+/// Longest jump of the numbers forward that is taken for a gap, in datagrams ([`Settings::max_gap`]).
+pub const MOST_GAP: u64 = 1 << 24;
 /// How far before the first number others may lie that were sent before it.
 pub const BEFORE_FIRST: u64 = 1024;
 /// Datagrams of the known sequence after which a kept one is given up as a stray.

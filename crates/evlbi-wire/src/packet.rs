@@ -5,13 +5,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{LaxIpSlice, LenSource, TcpOptionElement, TcpOptionsIterator, ip_number};
+use etherparse::{LaxIpSlice, LenSource, ip_number};
 
 /// Lengths of headers without options.
 const TCP_HEADER: usize = 20;
 const UDP_HEADER: u32 = 8;
 /// Types of Ethernet's payload that are a tag with another type behind it (IEEE 802.1Q, 802.1ad and its forerunner).
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+/// No packet is longer: Linux joins up to half a mebibyte.
+const LONGEST: u32 = 1 << 20;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
@@ -104,6 +106,8 @@ pub struct Options {
     pub stamps: Option<(u32, u32)>,
     /// Selective acknowledgements, from the first byte to behind the last.
     pub blocks: [Option<(u32, u32)>; 4],
+    /// Whether all options were captured, and are what they should be.
+    pub whole: bool,
 }
 
 /// A datagram of UDP, or several that the kernel sends as one.
@@ -161,6 +165,9 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
         0 => on_wire.saturating_sub(before_it),
         told => told,
     };
+    if length > LONGEST {
+        return Err(Unread::Damaged);
+    }
     let payload = ip.payload();
     if payload.fragmented {
         return Err(Unread::Fragment);
@@ -222,7 +229,8 @@ fn segment(bytes: &[u8], length: u32) -> Option<Segment> {
     let flags = header[13];
     let has = |flag: u8| flags & flag != 0;
     // Of options that were not captured the first ones tell what they can.
-    let options = &bytes[TCP_HEADER..long.min(bytes.len())];
+    let mut options = read_options(&bytes[TCP_HEADER..long.min(bytes.len())]);
+    options.whole &= bytes.len() >= long;
     Some(Segment {
         sequence: u32_at(header, 4)?,
         acknowledgment: u32_at(header, 8).filter(|_| has(0x10)),
@@ -232,24 +240,46 @@ fn segment(bytes: &[u8], length: u32) -> Option<Segment> {
         pushes: has(0x08),
         window: u16_at(header, 14)?,
         length: length.checked_sub(long as u32)?,
-        options: read_options(options),
+        options,
     })
+}
+
+/// Kind and content of options (RFC 9293, section 3.1), as far as they are what they should be; and where they end.
+fn walk(mut bytes: &[u8], mut option: impl FnMut(u8, &[u8])) -> bool {
+    loop {
+        match bytes {
+            [] | [0, ..] => return true,
+            [1, rest @ ..] => bytes = rest,
+            [kind, length, ..] => {
+                let Some((whole, rest)) = bytes.split_at_checked(usize::from(*length)) else {
+                    return false;
+                };
+                let Some(content) = whole.get(2..) else {
+                    return false;
+                };
+                option(*kind, content);
+                bytes = rest;
+            }
+            [_] => return false,
+        }
+    }
 }
 
 fn read_options(bytes: &[u8]) -> Options {
     let mut options = Options::default();
-    for option in TcpOptionsIterator::from_slice(bytes).map_while(Result::ok) {
-        match option {
-            TcpOptionElement::MaximumSegmentSize(size) => options.segment = Some(size),
-            TcpOptionElement::WindowScale(shift) => options.scale = Some(shift),
-            TcpOptionElement::SelectiveAcknowledgementPermitted => options.selective = true,
-            TcpOptionElement::Timestamp(value, echo) => options.stamps = Some((value, echo)),
-            TcpOptionElement::SelectiveAcknowledgement(first, [second, third, fourth]) => {
-                options.blocks = [Some(first), second, third, fourth];
+    options.whole = walk(bytes, |kind, content| match (kind, content.len()) {
+        (2, 2) => options.segment = u16_at(content, 0),
+        (3, 1) => options.scale = content.first().copied(),
+        (4, 0) => options.selective = true,
+        (5, 8 | 16 | 24 | 32) => {
+            let ends = content.chunks_exact(8);
+            for (block, ends) in options.blocks.iter_mut().zip(ends) {
+                *block = u32_at(ends, 0).zip(u32_at(ends, 4));
             }
-            TcpOptionElement::Noop => {}
         }
-    }
+        (8, 8) => options.stamps = u32_at(content, 0).zip(u32_at(content, 4)),
+        _ => {}
+    });
     options
 }
 
@@ -311,6 +341,7 @@ mod tests {
                 scale: Some(10),
                 selective: true,
                 stamps: Some((0x1000, 0)),
+                whole: true,
                 ..Options::default()
             },
             ..Segment::default()
@@ -354,10 +385,20 @@ mod tests {
             (segment.options.selective, segment.options.scale),
             (true, None)
         );
+        assert!(!segment.options.whole);
         // Too long for its header to tell.
         frame[16..18].copy_from_slice(&[0, 0]);
         let segment = tcp(&read(Link::Ethernet, &frame, 190_000).unwrap());
         assert_eq!(segment.length, 190_000 - 74);
+        assert_eq!(read(Link::Ethernet, &frame, u32::MAX), Err(Unread::Damaged));
+        // Options that nobody knows hide no others.
+        let mut frame = SYN;
+        frame[54..58].copy_from_slice(&[253, 4, 0, 0]);
+        let options = tcp(&read(Link::Ethernet, &frame, 74).unwrap()).options;
+        assert_eq!(
+            (options.segment, options.scale, options.whole),
+            (None, Some(10), true)
+        );
         // Ethernet's padding is no payload.
         let mut short = SYN.to_vec();
         short.extend([0; 6]);

@@ -83,15 +83,25 @@ pub fn run(args: &AnalyseArgs) -> Result<()> {
     let files = [&args.samples, &args.events].into_iter().flatten();
     output::check_new(files.map(PathBuf::as_path), args.force)?;
     let reader = Reader::open(&args.file)?;
-    let analysis = read(args, reader)?;
+    let mut analysis = read(args, reader)?;
+    if let Some(number) = args.connection {
+        analysis.connections.retain(|seen| seen.number == number);
+        analysis.streams.clear();
+        if analysis.connections.is_empty() {
+            bail!(
+                "{} has no connection {number}: without --connection all are listed",
+                args.file.display()
+            );
+        }
+    }
     if let Some(path) = &args.samples {
         csv::write_intervals(path, &analysis)?;
     }
     for plot in &args.plot {
-        let figure = picture::figure(&analysis, args);
-        draw(&figure, &show::text(&analysis, args), &analysis, plot)?;
+        let figure = picture::figure(&analysis);
+        draw(&figure, &show::text(&analysis), &analysis, plot)?;
     }
-    output::print(args.json, &analysis, |analysis| show::text(analysis, args))?;
+    output::print(args.json, &analysis, show::text)?;
     match analysis.packets {
         0 => bail!("{} holds no packet", args.file.display()),
         _ => Ok(()),
@@ -147,13 +157,14 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
     let remarks = reader.remarks();
     let found = walk.capture.finish();
     let first = walk.first.unwrap_or(0);
+    let others = found.others;
     let connections = found
         .connections
         .into_iter()
         .enumerate()
         .map(|(place, found)| Seen {
             number: place + 1,
-            findings: finding::of_connection(&found),
+            findings: finding::of_connection(&found, others.flows > 0),
             found,
         });
     let streams = found
@@ -183,7 +194,7 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
         interrupted,
         connections: connections.collect(),
         streams: streams.collect(),
-        others: found.others,
+        others,
         findings: Vec::new(),
     };
     analysis.findings = finding::of_capture(&analysis, &remarks.unknown_links);
@@ -230,6 +241,7 @@ impl Walk<'_> {
         let first = *self.first.get_or_insert(at);
         self.backward_times += u64::from(at < self.last);
         self.last = self.last.max(at);
+        self.capture.passed(at);
         let Some(link) = record.link else {
             self.unread.unknown_link += 1;
             return;

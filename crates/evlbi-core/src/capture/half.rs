@@ -6,18 +6,20 @@ use evlbi_wire::packet::Segment;
 use serde::{Deserialize, Serialize};
 
 use super::ranges::Ranges;
-use super::rounds::{HeldBack, Idle, Rounds};
+use super::rounds::{Held, HeldBack, Idle, Rounds};
 use super::{Event, Extent};
 use crate::account::{Distribution, Summary};
 
 /// Sequence numbers are counted on from here, so that there is room below.
 const ORIGIN: u64 = 1 << 32;
 /// Segments under way whose times are remembered.
-const MOST_SENT: usize = 1 << 18;
+const MOST_SENT: usize = 1 << 14;
 /// A sender that hears nothing waits no less before it sends again, in nanoseconds (Linux; RFC 6298 asks for a second).
 const SHORTEST_TIMEOUT: u64 = 200_000_000;
 /// What fills a gap this soon after it came up was overtaken, where nothing better tells and no round trip is known.
 const OVERTAKEN: u64 = 3_000_000;
+/// Identifications that fall so much more seldom than they rise are counted on.
+const RISING: u64 = 10;
 /// Time stamps of acknowledgements whose echo is waited for.
 const MOST_STAMPS: usize = 1024;
 /// Intervals of a direction; where it lasts longer, they are made longer.
@@ -71,7 +73,7 @@ pub struct Way {
     pub scale: Option<u8>,
     /// Whether the receiver acknowledges selectively.
     pub selective: Option<bool>,
-    /// Packets with a window of zero, and how long it was, in seconds.
+    /// How often the window was zero, and how long, in seconds.
     pub zero_windows: u64,
     /// Time with a window of zero.
     pub zero_seconds: f64,
@@ -93,6 +95,8 @@ pub struct Way {
     pub held_back: HeldBack,
     /// Length of an interval in seconds.
     pub every: f64,
+    /// Acknowledged bits per second while the path was full.
+    pub path_rate: Option<f64>,
     /// The course, interval by interval from the connection's first packet on.
     pub intervals: Vec<Interval>,
 }
@@ -148,6 +152,9 @@ struct Furthest {
     identification: Option<u16>,
     stamp: Option<u32>,
     at: u64,
+    /// How often new data had a higher identification than what came before, and how often not.
+    rises: u64,
+    falls: u64,
 }
 
 /// What is known of one direction so far.
@@ -163,10 +170,14 @@ pub struct Half {
     acknowledged: u64,
     furthest: Furthest,
     first_data: Option<u64>,
+    /// When some of it was acknowledged last.
+    last_data: u64,
     last_progress: u64,
     last_sent: u64,
     holes: Ranges,
     again: Ranges,
+    /// Was overtaken before here.
+    overtaken: Ranges,
     selected: Ranges,
     selected_bytes: u64,
     sent: VecDeque<Sent>,
@@ -174,14 +185,16 @@ pub struct Half {
     after_timeout: u64,
     repeats: u32,
     round_trips: Distribution,
-    /// Smoothed round trip and its variation in nanoseconds (RFC 6298, section 2).
-    smoothed: Option<[f64; 2]>,
+    /// Smoothed round trip from here in nanoseconds (RFC 6298, section 2).
+    smoothed: Option<f64>,
     extents: Distribution,
     /// Longest segment that each end told; whether both give time stamps.
     limits: [Option<u16>; 2],
     has_stamps: [bool; 2],
     scale: Option<u8>,
     window: Option<u16>,
+    /// The same in bytes, where its scale is known.
+    room: Option<u64>,
     windows: Option<(Extent, u64)>,
     zero_since: Option<u64>,
     was_keep_alive: bool,
@@ -202,10 +215,12 @@ impl Half {
             acknowledged: 0,
             furthest: Furthest::default(),
             first_data: None,
+            last_data: 0,
             last_progress: 0,
             last_sent: 0,
             holes: Ranges::default(),
             again: Ranges::default(),
+            overtaken: Ranges::default(),
             selected: Ranges::default(),
             selected_bytes: 0,
             sent: VecDeque::new(),
@@ -218,6 +233,7 @@ impl Half {
             has_stamps: [false; 2],
             scale: None,
             window: None,
+            room: None,
             windows: None,
             zero_since: None,
             was_keep_alive: false,
@@ -304,7 +320,14 @@ impl Half {
             self.way.gaps += 1;
             note(Event::Gap);
         }
-        if length == 0 || segment.resets {
+        if segment.resets {
+            return;
+        }
+        if length == 0 {
+            if begin > next {
+                self.holes.insert(next, begin);
+                self.next = Some(begin);
+            }
             return;
         }
         if begin >= next {
@@ -338,13 +361,31 @@ impl Half {
             self.holes.insert(next, begin);
         }
         self.next = Some(end);
+        let Furthest {
+            identification: last,
+            mut rises,
+            mut falls,
+            ..
+        } = self.furthest;
+        match id.zip(last) {
+            Some((id, last)) if id.wrapping_sub(last).cast_signed() > 0 => rises += 1,
+            Some(_) => falls += 1,
+            None => {}
+        }
         self.furthest = Furthest {
             identification: id,
             stamp: segment.options.stamps.map(|(value, _)| value),
             at,
+            rises,
+            falls,
         };
         if self.sent.len() == MOST_SENT {
-            self.sent.pop_front();
+            // Every second of them tells as much.
+            let mut is_kept = false;
+            self.sent.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
         }
         self.sent.push_back(Sent { end, at });
         self.count(segment);
@@ -360,7 +401,7 @@ impl Half {
             let flight = self.rounds.sends(at, end, echo, end - begin, full);
             let interval = self.interval(at);
             interval.flight = interval.flight.max(flight);
-        } else {
+        } else if segment.begins {
             self.rounds.begins_at(end);
         }
         self.last_sent = at;
@@ -384,6 +425,7 @@ impl Half {
             self.count(segment);
             if filled > 0 {
                 self.way.reordered += 1;
+                self.overtaken.insert(begin.max(self.acknowledged), end);
                 self.extents.add(next.saturating_sub(begin).cast_signed());
                 note(Event::Reordered);
             } else {
@@ -400,8 +442,11 @@ impl Half {
 
     /// Whether a packet had left the sender before the one whose data reached furthest: it was overtaken, or is a copy.
     fn is_older(&self, at: u64, id: Option<u16>, stamp: Option<u32>, fills: bool) -> bool {
-        // Most senders count their packets; what is sent again is a packet of its own.
-        if let (Some(id), Some(last)) = (id, self.furthest.identification) {
+        // Most senders count their packets, others give them any number; what is sent again is a packet of its own.
+        let Furthest { rises, falls, .. } = self.furthest;
+        if let (Some(id), Some(last)) = (id, self.furthest.identification)
+            && falls * RISING <= rises
+        {
             return id.wrapping_sub(last).cast_signed() <= 0;
         }
         if let (Some(stamp), Some(last)) = (stamp, self.furthest.stamp)
@@ -411,10 +456,16 @@ impl Half {
         }
         // Too soon for anybody to have asked for it.
         let soon = match self.smoothed {
-            Some([mean, _]) => mean as u64 / 2,
+            Some(_) => self.whole_trip() / 2,
             None => OVERTAKEN,
         };
         fills && at.saturating_sub(self.furthest.at) < soon
+    }
+
+    /// A round trip as a whole in nanoseconds; 0 while nothing is known of it.
+    fn whole_trip(&self) -> u64 {
+        let ahead = self.smoothed.map_or(0, |mean| mean as u64);
+        ahead.saturating_add(self.rounds.is_behind().unwrap_or(0))
     }
 
     fn send_again(
@@ -428,7 +479,7 @@ impl Half {
     ) {
         let segments = self.count(segment);
         let next = self.next.unwrap_or(end);
-        let [mean, _] = self.smoothed.unwrap_or_default();
+        let trip = self.whole_trip();
         let silence = at.saturating_sub(self.last_sent.max(self.last_progress));
         let is_told = !self.selected.is_empty() || self.repeats >= 3;
         let again = &mut self.way.sent_again;
@@ -436,12 +487,12 @@ impl Half {
         again.frames += 1;
         again.bytes += u64::from(segment.length);
         again.lost_before += if was_unseen { segments } else { 0 };
-        let is_long = silence >= SHORTEST_TIMEOUT.max(mean as u64);
+        let is_long = silence >= SHORTEST_TIMEOUT.max(trip);
         let (counter, event) = if end <= self.acknowledged {
             (&mut again.unneeded, Event::Unneeded)
         } else if end >= next
             && !is_told
-            && (is_long && begin > self.acknowledged || !is_long && silence as f64 >= 1.8 * mean)
+            && (is_long && begin > self.acknowledged || !is_long && silence * 10 >= 18 * trip)
         {
             (&mut again.probe, Event::TailProbe)
         } else if is_long {
@@ -454,7 +505,7 @@ impl Half {
             (&mut again.fast, Event::Fast)
         };
         *counter += segments;
-        let is_needed = event != Event::Unneeded;
+        let is_needed = event != Event::Unneeded && segment.length > 0;
         note(event);
         self.again
             .insert(begin.max(self.acknowledged), end.max(self.acknowledged));
@@ -483,8 +534,7 @@ impl Half {
 
     /// Where the receiver's window ends.
     fn edge(&self) -> Option<u64> {
-        let window = u64::from(self.window?) << self.scale?;
-        Some(self.acknowledged + window)
+        Some(self.acknowledged.saturating_add(self.room?))
     }
 
     /// An answer to an acknowledgement with this time stamp, of which the first tells how far the sender is.
@@ -532,11 +582,19 @@ impl Half {
             self.holes.insert(next, number);
             self.next = Some(number);
         }
+        self.room = match (segment.window, self.scale) {
+            (0, _) => Some(0),
+            // A SYN's is not shifted (RFC 7323, section 2.2).
+            (window, _) if segment.begins => Some(window.into()),
+            (window, scale) => scale.map(|scale| u64::from(window) << scale),
+        };
         let last = self.window.replace(segment.window);
         let is_same = last == Some(segment.window);
         if segment.window == 0 && is_plain {
-            self.way.zero_windows += 1;
-            self.zero_since.get_or_insert(at);
+            if self.zero_since.is_none() {
+                self.way.zero_windows += 1;
+                self.zero_since = Some(at);
+            }
             note(Event::ZeroWindow);
         } else if let Some(since) = self.zero_since.take() {
             self.way.zero_seconds += at.saturating_sub(since) as f64 * 1e-9;
@@ -556,9 +614,9 @@ impl Half {
         }
         self.select(at, number, segment, note);
         if !segment.begins
-            && let Some(scale) = self.scale
+            && self.scale.is_some()
+            && let Some(window) = self.room
         {
-            let window = u64::from(segment.window) << scale;
             let (extent, count) = self.windows.get_or_insert((Extent::of(window), 0));
             extent.add(window, *count);
             *count += 1;
@@ -578,6 +636,7 @@ impl Half {
         if let Some((selected, _)) = self.selected.first()
             && number >= selected
             && self.again.overlap(before, selected) == 0
+            && self.overtaken.overlap(before, selected) == 0
         {
             self.way.reordered_beyond += 1;
         }
@@ -598,6 +657,7 @@ impl Half {
         // The first byte is that of SYN.
         self.way.missed += missed;
         self.again.remove(0, number);
+        self.overtaken.remove(0, number);
         self.selected_bytes -= self.selected.remove(0, number);
         let signs = self
             .signs
@@ -605,18 +665,19 @@ impl Half {
             .flatten()
             .filter(|sign| (before..number).contains(*sign))
             .count();
-        self.interval(at).acknowledged += (number - before).saturating_sub(signs as u64);
+        let bytes = (number - before).saturating_sub(signs as u64);
+        if bytes > 0 {
+            self.last_data = at;
+        }
+        self.interval(at).acknowledged += bytes;
     }
 
     fn took(&mut self, time: u64, at: u64) {
         self.round_trips.add(time.cast_signed());
         let now = time as f64;
         self.smoothed = Some(match self.smoothed {
-            None => [now, now / 2.0],
-            Some([mean, variation]) => {
-                let variation = 0.75 * variation + 0.25 * (mean - now).abs();
-                [0.875 * mean + 0.125 * now, variation]
-            }
+            None => now,
+            Some(mean) => 0.875 * mean + 0.125 * now,
         });
         self.rounds.took(time);
         let interval = self.interval(at);
@@ -668,9 +729,14 @@ impl Half {
             self.way.zero_seconds += last.saturating_sub(since) as f64 * 1e-9;
         }
         let behind = self.rounds.is_behind();
-        let (held_back, idle, flight) = self.rounds.finish(last);
+        let Held {
+            held_back,
+            idle,
+            flight,
+            path_rate,
+        } = self.rounds.finish(last);
         let seconds = self.first_data.map_or(0.0, |first| {
-            self.last_progress.saturating_sub(first) as f64 * 1e-9
+            self.last_data.saturating_sub(first) as f64 * 1e-9
         });
         let acknowledged: u64 = self
             .way
@@ -693,6 +759,7 @@ impl Half {
             flight,
             idle,
             held_back,
+            path_rate,
             every: self.every as f64 * 1e-9,
             ..self.way
         }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Extent;
 
-/// A sender that answers within this time, in nanoseconds, is where the capture was taken: time stamps are no finer.
-const AT_THE_SENDER: u64 = 1_000_000;
+/// Time stamps are no finer than this, in nanoseconds.
+const FINE: u64 = 1_000_000;
 /// Acknowledgements on their way to the sender that are remembered.
 const MOST_WAITING: usize = 1 << 16;
 /// Rounds over which a window's growth is looked for, and how far it grows in them at least: in segments, and in parts of it.
@@ -63,6 +63,16 @@ pub struct Idle {
     pub longest: f64,
 }
 
+/// What came of a sender's rounds.
+pub struct Held {
+    pub held_back: HeldBack,
+    pub idle: Idle,
+    /// What was under way.
+    pub flight: Option<Extent>,
+    /// Acknowledged bits per second while the path was full.
+    pub path_rate: Option<f64>,
+}
+
 /// An acknowledgement on its way to the sender.
 #[derive(Clone, Copy, Debug)]
 struct Ack {
@@ -78,7 +88,8 @@ struct Ack {
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     from: u64,
-    /// It ends when this is acknowledged.
+    /// What had been acknowledged, and when what is, it ends.
+    base: u64,
     mark: u64,
     /// Bytes under way times nanoseconds.
     area: f64,
@@ -117,6 +128,7 @@ pub struct Rounds {
     unanswered: Option<u64>,
     shortest_trip: Option<u64>,
     held: [f64; 6],
+    path_bytes: u64,
     idle: Idle,
     flight: Option<Extent>,
     area: f64,
@@ -174,9 +186,10 @@ impl Rounds {
         let is_at_edge = self
             .edge
             .is_some_and(|edge| self.next + self.segment > edge);
-        let next = self.next;
+        let (base, next) = (self.acknowledged, self.next);
         let round = self.round.get_or_insert(Round {
             from: at,
+            base,
             mark: next,
             ..Round::default()
         });
@@ -198,9 +211,10 @@ impl Rounds {
         if self.acknowledged >= self.repaired_at {
             self.repaired_at = self.next;
         }
-        let next = self.next;
+        let (base, next) = (self.acknowledged, self.next);
         let round = self.round.get_or_insert(Round {
             from: at,
+            base,
             mark: next,
             ..Round::default()
         });
@@ -217,6 +231,13 @@ impl Rounds {
         [acknowledged, selected]: [u64; 2],
         edge: Option<u64>,
     ) {
+        let newest = self.waiting.back();
+        if !self.is_begun {
+            self.waiting.clear();
+        } else if newest.map_or(self.acknowledged, |ack| ack.acknowledged) >= self.next {
+            // Nothing is under way that could tell more.
+            self.come_to(at, None);
+        }
         if self.waiting.len() == MOST_WAITING
             && let Some(first) = self.waiting.pop_front()
         {
@@ -243,8 +264,8 @@ impl Rounds {
         }
     }
 
-    /// All parts, idle times, and what was under way.
-    pub fn finish(mut self, last: u64) -> (HeldBack, Idle, Option<Extent>) {
+    /// What came of it.
+    pub fn finish(mut self, last: u64) -> Held {
         self.come_to(u64::MAX, None);
         self.pass(last);
         // The end says nothing of what an application would have sent.
@@ -266,14 +287,25 @@ impl Rounds {
             mean: if time > 0.0 { self.area / time } else { 0.0 },
             ..extent
         });
-        (held, self.idle, flight)
+        Held {
+            held_back: held,
+            idle: self.idle,
+            flight,
+            path_rate: (self.path_bytes > 0)
+                .then(|| self.path_bytes as f64 * 8e9 / self.held[PATH].max(1.0)),
+        }
     }
 
-    /// How long acknowledgements and what answers them are on their way between here and the sender.
+    /// How long acknowledgements and what answers them are on their way between here and the sender: nothing that matters if
+    /// that is a small part of a short round trip.
     fn lag(&self) -> u64 {
-        self.behind
-            .filter(|time| *time >= AT_THE_SENDER)
-            .unwrap_or(0)
+        let behind = self.behind.unwrap_or(0);
+        let ahead = self.shortest_trip.unwrap_or(u64::MAX);
+        if behind < FINE && behind <= ahead / 4 {
+            0
+        } else {
+            behind
+        }
     }
 
     fn flight(&self) -> u64 {
@@ -285,7 +317,7 @@ impl Rounds {
     fn come_to(&mut self, at: u64, echo: Option<u32>) {
         while let Some(ack) = self.waiting.front().copied() {
             let has_come = match (ack.stamp, echo) {
-                (Some(stamp), Some(echo)) if self.lag() > 0 => {
+                (Some(stamp), Some(echo)) if self.lag() >= FINE => {
                     echo.wrapping_sub(stamp).cast_signed() >= 0
                 }
                 _ => ack.at <= at,
@@ -342,6 +374,7 @@ impl Rounds {
         } else {
             self.round = Some(Round {
                 from: ack.at,
+                base: self.acknowledged,
                 mark: self.next,
                 top: self.flight(),
                 ..Round::default()
@@ -371,6 +404,9 @@ impl Rounds {
         let time = self.now.saturating_sub(round.from);
         let place = self.cause(round, time as f64);
         self.held[place] += time as f64;
+        if place == PATH {
+            self.path_bytes += self.acknowledged.saturating_sub(round.base);
+        }
         if place == REPAIR {
             // What was under way before says nothing of the window after.
             return;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Extent;
 use crate::account::{Distribution, Report, Summary};
 use crate::pudp::{Sequencer, Verdict as Framed};
-use crate::reorder::{Reorder, Settings, Verdict};
+use crate::reorder::{MOST_GAP, Reorder, Settings, Verdict};
 use crate::time::Nanos;
 
 /// Datagrams after which it is decided how they are numbered.
@@ -24,9 +24,14 @@ const NEAR: u64 = 64;
 const HEADERS: usize = 32;
 /// Shortest datagram of those that the kernel sends as one.
 const SHORTEST: usize = 16;
-/// How far a datagram may be behind others, in datagrams; and the longest gap that is no new beginning.
+/// How far a datagram may be behind others, in datagrams.
 const WINDOW: u64 = 1 << 16;
-const LONGEST_GAP: u64 = 1 << 32;
+/// No frame of any network is longer: what is was not cut yet.
+const LONGEST_FRAME: u32 = 9216;
+/// Intervals of a stream; where it lasts longer, they are made longer.
+const MOST_INTERVALS: usize = 4096;
+/// Looks for several datagrams in a packet, before they are given up.
+const MOST_LOOKS: u32 = 16;
 
 /// Where the numbers of a stream's datagrams are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,10 +69,29 @@ pub struct Stream {
     pub lengths: Extent,
     /// How the datagrams are numbered.
     pub numbers: Numbers,
-    /// Loss, duplicates and reordering before this place, of numbered datagrams (RFC 7680, RFC 4737).
+    /// Loss, duplicates and reordering before this place, of numbered datagrams (RFC 7680, RFC 4737); none of frames that were
+    /// not captured whole.
     pub account: Option<Report>,
     /// Times between packets in nanoseconds.
     pub gaps: Option<Summary>,
+    /// Numbers of datagrams go on by this much from packet to packet, all along, and the packets are no longer than a frame: they
+    /// hold so many datagrams each, of which the capture shows the first only, or the others are lost.
+    pub step: Option<u64>,
+    /// Length of an interval in seconds.
+    pub every: f64,
+    /// The course, interval by interval from the stream's first packet on.
+    pub intervals: Vec<StreamInterval>,
+}
+
+/// A stretch of time of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamInterval {
+    /// Packets in it.
+    pub packets: u64,
+    /// Their payload.
+    pub bytes: u64,
+    /// By how much loss grew until its end; what came late makes it less again.
+    pub lost: i64,
 }
 
 /// A stream that is being looked at.
@@ -84,6 +108,10 @@ pub struct Datagrams {
     gaps: Distribution,
     kept: Vec<(u32, Box<[u8]>)>,
     numbering: Option<Numbering>,
+    step: Option<u64>,
+    every: u64,
+    intervals: Vec<StreamInterval>,
+    lost: u64,
 }
 
 /// How datagrams are numbered, once that is decided.
@@ -102,6 +130,8 @@ struct Here {
     /// Length of a datagram, where a packet was seen to hold several.
     unit: Option<usize>,
     shortest: usize,
+    /// Looks for such packets so far.
+    looks: u32,
 }
 
 /// The order of the numbers.
@@ -118,7 +148,7 @@ impl Order {
             window: WINDOW,
             hold: Nanos(u64::MAX),
             capacity: u64::MAX >> 1,
-            max_gap: LONGEST_GAP,
+            max_gap: MOST_GAP,
         };
         Order {
             reorder: Reorder::new(settings),
@@ -155,10 +185,18 @@ fn number_at(numbers: Numbers, payload: &[u8], at: usize) -> Option<u64> {
     }
 }
 
+/// What the lengths of packets tell of those of the datagrams in them.
+enum Unit {
+    /// It is this.
+    Length(usize),
+    /// So many are in each packet, or as many less one are lost.
+    Unsure(u64),
+}
+
 /// The length of a datagram by packets that were not captured far enough to show several in each, and by how far their numbers
-/// go on: it must be that of most of them.
-fn unit(numbers: Numbers, kept: &[(u32, Box<[u8]>)]) -> Option<usize> {
-    let mut found = HashMap::<usize, usize>::new();
+/// go on: it must be that of most of them, and the packets must be longer than a frame can be, or differ.
+fn unit(numbers: Numbers, kept: &[(u32, Box<[u8]>)]) -> Option<Unit> {
+    let mut found = HashMap::<usize, Vec<u64>>::new();
     for pair in kept.windows(2) {
         let [(length, payload), (_, next)] = pair else {
             continue;
@@ -166,15 +204,25 @@ fn unit(numbers: Numbers, kept: &[(u32, Box<[u8]>)]) -> Option<usize> {
         let number = |payload| number_at(numbers, payload, 0);
         let count = number(next)?.wrapping_sub(number(payload)?);
         let length = *length as usize;
-        if (1..=NEAR).contains(&count) && payload.len() < length {
-            let count = count as usize;
-            *found.entry(length / count).or_default() += usize::from(length.is_multiple_of(count));
+        if (1..=NEAR).contains(&count)
+            && payload.len() < length
+            && length.is_multiple_of(count as usize)
+        {
+            let counts = found.entry(length / count as usize).or_default();
+            counts.push(count);
         }
     }
-    let (unit, times) = found
+    let (unit, counts) = found
         .into_iter()
-        .max_by_key(|(unit, times)| (*times, *unit))?;
-    (times * 2 >= kept.len()).then_some(unit)
+        .max_by_key(|(unit, counts)| (counts.len(), *unit))?;
+    let is_sure = counts.windows(2).any(|pair| pair[0] != pair[1])
+        || kept.iter().any(|(length, _)| *length > LONGEST_FRAME);
+    match counts[0] {
+        _ if counts.len() * 2 < kept.len() => None,
+        _ if is_sure => Some(Unit::Length(unit)),
+        1 => None,
+        count => Some(Unit::Unsure(count)),
+    }
 }
 
 impl Here {
@@ -187,8 +235,12 @@ impl Here {
         self.shortest = self.shortest.min(length);
         let follows =
             |unit: usize| number_at(self.numbers, payload, unit) == Some(number.wrapping_add(1));
-        if self.unit.is_none() && (length > self.shortest || self.order.reorder.ends().is_none()) {
-            self.unit = (SHORTEST..length).find(|unit| follows(*unit));
+        if self.unit.is_none()
+            && self.looks < MOST_LOOKS
+            && (length > self.shortest || self.order.reorder.ends().is_none())
+        {
+            self.looks += 1;
+            self.unit = (SHORTEST..payload.len()).find(|unit| follows(*unit));
         }
         // Of what was not captured far enough the length alone tells.
         let unit = self.unit.filter(|unit| {
@@ -203,7 +255,7 @@ impl Here {
 }
 
 impl Datagrams {
-    pub fn new(at: u64, width: Option<u64>) -> Datagrams {
+    pub fn new(at: u64, width: Option<u64>, every: u64) -> Datagrams {
         Datagrams {
             from: at,
             last: at,
@@ -215,7 +267,16 @@ impl Datagrams {
             gaps: Distribution::new(width),
             kept: Vec::new(),
             numbering: None,
+            step: None,
+            every: every.max(1),
+            intervals: Vec::new(),
+            lost: 0,
         }
+    }
+
+    /// When the last packet passed.
+    pub fn until(&self) -> u64 {
+        self.last
     }
 
     pub fn from(&self) -> u64 {
@@ -244,6 +305,7 @@ impl Datagrams {
         let lengths = self.lengths.get_or_insert(Extent::of(length));
         lengths.add(length, self.packets);
         self.packets += 1;
+        self.note(at, length);
         if self.numbering.is_some() {
             self.take(datagram.length, datagram.payload);
             return;
@@ -256,22 +318,68 @@ impl Datagrams {
         }
     }
 
+    /// A packet in its interval; when one is over, loss is taken.
+    fn note(&mut self, at: u64, bytes: u64) {
+        let since = at.saturating_sub(self.from);
+        while since / self.every >= MOST_INTERVALS as u64 {
+            self.every *= 2;
+            let join = |pair: &[StreamInterval]| StreamInterval {
+                packets: pair.iter().map(|one| one.packets).sum(),
+                bytes: pair.iter().map(|one| one.bytes).sum(),
+                lost: pair.iter().map(|one| one.lost).sum(),
+            };
+            self.intervals = self.intervals.chunks(2).map(join).collect();
+        }
+        let place = (since / self.every) as usize;
+        if place >= self.intervals.len() {
+            self.settle();
+            self.intervals.resize(place + 1, StreamInterval::default());
+        }
+        self.intervals[place].packets += 1;
+        self.intervals[place].bytes += bytes;
+    }
+
+    /// What was lost since this was asked last belongs to the last interval.
+    fn settle(&mut self) {
+        let lost = match &self.numbering {
+            Some(Numbering::Here(here)) => here.order.reorder.counters().lost,
+            Some(Numbering::Frames(_, order)) => order.reorder.counters().lost,
+            _ => 0,
+        };
+        if let Some(last) = self.intervals.last_mut() {
+            last.lost += lost.wrapping_sub(self.lost).cast_signed();
+            self.lost = lost;
+        }
+    }
+
     /// How the datagrams are numbered, by those that were kept.
     fn decide(&mut self) {
         let kept = std::mem::take(&mut self.kept);
         let payloads = || kept.iter().map(|(_, payload)| &**payload);
-        let here = |numbers| {
+        let mut step = None;
+        let mut here = |numbers| {
+            let unit = match unit(numbers, &kept) {
+                Some(Unit::Length(unit)) => Some(unit),
+                Some(Unit::Unsure(count)) => {
+                    step = Some(count);
+                    None
+                }
+                None => None,
+            };
             Numbering::Here(Box::new(Here {
                 numbers,
                 order: Order::new(),
-                unit: unit(numbers, &kept),
+                unit,
+                looks: 0,
                 shortest: usize::MAX,
             }))
         };
         let follow = |numbers| {
-            let numbers: Vec<Option<u64>> = payloads()
+            let mut numbers: Vec<Option<u64>> = payloads()
                 .map(|payload| number_at(numbers, payload, 0))
                 .collect();
+            // Captured twice, each comes again at once.
+            numbers.dedup();
             let near = numbers.windows(2).filter(|pair| {
                 pair[0]
                     .zip(pair[1])
@@ -280,9 +388,8 @@ impl Datagrams {
             near.count() * 2 > numbers.len() - 1
         };
         let is_frame = |(length, payload): &(u32, Box<[u8]>)| {
-            vdif::Header::parse(payload).is_ok_and(|header| {
-                header.frame_length() == *length as usize && payload.len() == *length as usize
-            })
+            vdif::Header::parse(payload)
+                .is_ok_and(|header| header.frame_length() == *length as usize)
         };
         self.numbering = Some(
             if payloads().all(|payload| Probe::parse(payload).is_some()) {
@@ -295,6 +402,7 @@ impl Datagrams {
                 Numbering::None
             },
         );
+        self.step = step;
         for (length, payload) in &kept {
             self.take(*length, payload);
         }
@@ -320,11 +428,13 @@ impl Datagrams {
         if self.numbering.is_none() {
             self.decide();
         }
+        self.settle();
         let (numbers, account) = match self.numbering {
             Some(Numbering::Here(here)) => (here.numbers, Some(here.order.finish())),
             Some(Numbering::Frames(mut sequencer, mut order)) => {
                 sequencer.drain(|number, _| order.arrived(number));
-                (Numbers::Vdif, Some(order.finish()))
+                let is_known = order.reorder.ends().is_some();
+                (Numbers::Vdif, is_known.then(|| order.finish()))
             }
             _ => (Numbers::None, None),
         };
@@ -346,6 +456,9 @@ impl Datagrams {
             numbers,
             account,
             gaps: self.gaps.summary(),
+            step: self.step,
+            every: self.every as f64 * 1e-9,
+            intervals: self.intervals,
         }
     }
 }

@@ -44,6 +44,7 @@ impl Talk {
             segment: Some(FULL as u16),
             scale: Some(2),
             selective: true,
+            whole: true,
             ..Options::default()
         };
         let syn = Segment {
@@ -285,6 +286,114 @@ fn overtaken_is_not_lost() {
     assert_eq!((way.reordered_beyond, way.sent_again.segments), (1, 0));
 }
 
+/// What was overtaken before here is not said to be overtaken behind, too; and random identifications are not believed.
+#[test]
+fn places_of_reordering() {
+    let mut talk = Talk::new();
+    for (number, id) in [(0, 100), (2, 102), (1, 101), (3, 103)] {
+        talk.pass_as(
+            (20 + u64::from(number)) * MS,
+            0,
+            Talk::data(number),
+            Some(id),
+        );
+    }
+    talk.acks(30 * MS, 1, Some((2, 3)));
+    talk.acks(31 * MS, 4, None);
+    let (way, _) = talk.finish();
+    assert_eq!((way.reordered, way.reordered_beyond), (1, 0));
+
+    let mut talk = Talk::new();
+    let ids = [9, 60_000, 31_000, 2000, 47_000, 12_000, 5, 40_000];
+    for (number, id) in ids.into_iter().enumerate() {
+        talk.pass_as(20 * MS, 0, Talk::data(number as u32), Some(id));
+    }
+    talk.acks(30 * MS, 2, Some((3, 8)));
+    talk.pass_as(31 * MS, 0, Talk::data(2), Some(7));
+    talk.acks(41 * MS, 8, None);
+    let (way, _) = talk.finish();
+    assert_eq!((way.sent_again.fast, way.duplicates), (1, 0));
+}
+
+/// A connection that lies idle before it ends carried no less; a FIN on its own opens no round.
+#[test]
+fn an_end_long_after() {
+    let mut talk = Talk::new();
+    for round in 0..10 {
+        let at = (20 + u64::from(round) * 10) * MS;
+        talk.sends(at, round * 4..(round + 1) * 4);
+        talk.acks(at + 10 * MS, (round + 1) * 4, None);
+    }
+    let end = Segment {
+        ends: true,
+        length: 0,
+        ..Talk::data(40)
+    };
+    talk.pass(60_000 * MS, 0, end);
+    let mut ack = Talk::data(0);
+    ack = Segment {
+        sequence: 5000,
+        acknowledgment: Some(40 * FULL + 1),
+        length: 0,
+        ..ack
+    };
+    talk.pass(60_010 * MS, 1, ack);
+    let (way, _) = talk.finish();
+    assert_eq!(way.acknowledged, 40_000);
+    assert!((way.seconds - 0.1).abs() < 1e-9 && (way.rate - 3.2e6).abs() < 1.0);
+    let held = way.held_back;
+    assert!(held.window + held.sender > 0.9, "{held:?}");
+}
+
+/// A window without a known scale says nothing, but that it is zero.
+#[test]
+fn scales_that_were_not_seen() {
+    let mut talk = Talk::bare();
+    let answer = |whole, scale| Segment {
+        sequence: 4999,
+        acknowledgment: Some(0),
+        begins: true,
+        window: 1000,
+        options: Options {
+            scale,
+            whole,
+            ..Options::default()
+        },
+        ..Segment::default()
+    };
+    // Options cut off.
+    talk.pass(0, 1, answer(false, None));
+    talk.sends(MS, 0..2);
+    talk.acks(11 * MS, 2, None);
+    let mut closed = Talk::data(0);
+    closed = Segment {
+        sequence: 5000,
+        acknowledgment: Some(2 * FULL),
+        window: 0,
+        length: 0,
+        ..closed
+    };
+    talk.pass(12 * MS, 1, closed);
+    talk.acks(500 * MS, 2, None);
+    talk.sends(500 * MS, 2..4);
+    talk.acks(510 * MS, 4, None);
+    let found = talk.capture.finish();
+    let way = &found.connections[0].ways[0];
+    assert_eq!((way.window, way.scale, way.zero_windows), (None, None, 1));
+    assert!(way.held_back.receiver > 0.9, "{:?}", way.held_back);
+    for (whole, scale, expected) in [
+        (true, None, Some(0)),
+        (true, Some(7), Some(7)),
+        (false, Some(7), Some(7)),
+    ] {
+        let mut talk = Talk::bare();
+        talk.pass(0, 1, answer(whole, scale));
+        talk.sends(MS, 0..2);
+        let found = talk.capture.finish();
+        assert_eq!(found.connections[0].ways[0].scale, expected);
+    }
+}
+
 #[test]
 fn what_the_capture_lacks_is_no_loss() {
     let mut talk = Talk::new();
@@ -476,12 +585,16 @@ fn streams_are_known_by_their_numbers() {
     let kept = (1000..11_000).filter(|number| number % 100 != 7);
     let found = stream(kept.map(numbered));
     assert_eq!((found.numbers, found.datagrams), (Numbers::Vtp, 9900));
-    let counters = found.account.unwrap().counters;
+    let counters = found.account.as_ref().unwrap().counters.clone();
     assert_eq!(
         (counters.unique, counters.lost, counters.duplicates),
         (9900, 100, 0)
     );
     assert_eq!(found.gaps.unwrap().median, 1000);
+
+    let intervals = &found.intervals;
+    assert_eq!(intervals.len(), 1);
+    assert_eq!((intervals[0].packets, intervals[0].lost), (9900, 100));
 
     // Several in one packet, as a host with segmentation offload shows them.
     let trains = (0..100).map(|train| {
@@ -510,9 +623,35 @@ fn streams_are_known_by_their_numbers() {
     let heads = (0..100)
         .filter(|train| *train != 50)
         .map(|train| numbered(train * 8));
-    let found = stream_of(heads.map(|payload| (864, payload[..60].to_vec())));
+    let found = stream_of(heads.map(|payload| (8 * 1464, payload[..60].to_vec())));
     assert_eq!((found.packets, found.datagrams), (99, 792));
     assert_eq!(found.account.unwrap().counters.lost, 8);
+
+    // No longer than a frame, each may be two, or each second one may be lost: loss it is called, and that it may be otherwise.
+    let heads = (0..100).map(|packet| numbered(packet * 2));
+    let found = stream_of(heads.map(|payload| (1464, payload[..60].to_vec())));
+    assert_eq!((found.datagrams, found.step), (100, Some(2)));
+    assert_eq!(found.account.unwrap().counters.lost, 99);
+
+    // Captured twice.
+    let found = stream((0..100).flat_map(|number| [numbered(number), numbered(number)]));
+    let counters = found.account.unwrap().counters;
+    assert_eq!(
+        (counters.unique, counters.duplicates, counters.lost),
+        (100, 100, 0)
+    );
+
+    // Begun again far ahead.
+    let found = stream((0..50).chain(1 << 30..(1 << 30) + 50).map(numbered));
+    let counters = found.account.unwrap().counters;
+    assert_eq!(
+        (counters.unique, counters.lost, counters.restarts),
+        (100, 0, 1)
+    );
+
+    // A forged length takes no time.
+    let found = stream_of((0..100).map(|number| (1 << 20, numbered(number))));
+    assert_eq!(found.packets, 100);
 
     let noise = (0..100u64).map(|number| {
         number

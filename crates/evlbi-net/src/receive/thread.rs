@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use evlbi_core::account::{self, attribute};
-use evlbi_core::reorder::{Event, Reorder, Settings, Verdict};
+use evlbi_core::reorder::{Event, MOST_GAP, Reorder, Settings, Verdict};
 use evlbi_core::time::Nanos;
 
 use crate::cpu::{self, Waiting};
@@ -15,8 +15,6 @@ use crate::udp::{Batch, Receiver};
 use super::admission::{Admission, Admitted, Kept, Numbering};
 use super::{Ended, Live, ReceiveOptions, ReceiveReport};
 
-/// Longest jump of the numbers that is filled as a gap, in datagrams.
-const MOST_GAP: u64 = 1 << 24;
 /// Events that may wait for the consumer.
 const EVENTS: usize = 1024;
 /// How far the first datagrams of a stream may be out of order.

@@ -53,13 +53,13 @@ impl Events {
     }
 }
 
-/// The course of each direction that carried data.
+/// The course of each direction that carried data, and of each stream.
 pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<()> {
     let write = || -> io::Result<()> {
         let mut file = BufWriter::new(File::create(path)?);
         writeln!(
             file,
-            "connection,from,to,seconds,rate,sent_again,flight,window,round_trip_us"
+            "kind,number,from,to,seconds,rate,sent_again,lost,flight,window,round_trip_us"
         )?;
         let shown = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
         for seen in &analysis.connections {
@@ -69,7 +69,7 @@ pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<()> {
                 for (place, interval) in way.intervals.iter().enumerate() {
                     writeln!(
                         file,
-                        "{},{from},{to},{:.6},{:.1},{},{},{},{}",
+                        "tcp,{},{from},{to},{:.6},{:.1},{},,{},{},{}",
                         seen.number,
                         seen.found.from + place as f64 * way.every,
                         interval.acknowledged as f64 * 8.0 / way.every,
@@ -79,6 +79,19 @@ pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<()> {
                         shown(interval.round_trip.map(|time| time as f64 * 1e-3)),
                     )?;
                 }
+            }
+        }
+        for seen in &analysis.streams {
+            let [from, to] = seen.found.ends;
+            for (place, interval) in seen.found.intervals.iter().enumerate() {
+                writeln!(
+                    file,
+                    "udp,{},{from},{to},{:.6},{:.1},,{},,,",
+                    seen.number,
+                    seen.found.from + place as f64 * seen.found.every,
+                    interval.bytes as f64 * 8.0 / seen.found.every,
+                    interval.lost,
+                )?;
             }
         }
         file.flush()

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use evlbi_wire::packet::Link;
-use pcap_parser::pcapng::Block;
+use pcap_parser::pcapng::{Block, OptionCode, PcapNGOption};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
@@ -36,6 +36,8 @@ pub struct Remarks {
     pub broken: Option<(u64, String)>,
     /// Numbers of links that are not known here.
     pub unknown_links: Vec<i32>,
+    /// Byte order of the section.
+    is_big: bool,
 }
 
 /// A capture that is being read.
@@ -174,12 +176,44 @@ impl Reader {
             .iter()
             .filter_map(|interface| interface.dropped);
         Remarks {
-            dropped: dropped
-                .reduce(|all, one| all + one)
-                .or(self.remarks.dropped),
+            dropped: self
+                .remarks
+                .dropped
+                .into_iter()
+                .chain(dropped)
+                .reduce(u64::saturating_add),
             ..self.remarks.clone()
         }
     }
+}
+
+/// A link by its number; what is not known here is remembered.
+fn known(number: i32, remarks: &mut Remarks) -> Option<Link> {
+    let link = Link::from_number(number);
+    if link.is_none() && !remarks.unknown_links.contains(&number) {
+        remarks.unknown_links.push(number);
+    }
+    link
+}
+
+/// Ticks per second by `if_tsresol`: a power of ten, or of two.
+fn ticks(resolution: u8) -> u64 {
+    let power = u32::from(resolution & 0x7f);
+    match resolution & 0x80 {
+        0 => 10_u64.checked_pow(power),
+        _ => 2_u64.checked_pow(power),
+    }
+    .unwrap_or(u64::MAX)
+}
+
+/// An option of eight bytes, in the section's byte order.
+fn option(options: &[PcapNGOption], code: OptionCode, is_big: bool) -> Option<u64> {
+    let option = options.iter().find(|option| option.code == code)?;
+    let bytes = *option.value.first_chunk::<8>()?;
+    Some(match is_big {
+        true => u64::from_be_bytes(bytes),
+        false => u64::from_le_bytes(bytes),
+    })
 }
 
 /// The packet in a block, if there is one; what else it says is kept.
@@ -188,18 +222,11 @@ fn record<'a>(
     interfaces: &mut Vec<Interface>,
     remarks: &mut Remarks,
 ) -> Option<Record<'a>> {
-    let mut known = |number: i32| {
-        let link = Link::from_number(number);
-        if link.is_none() && !remarks.unknown_links.contains(&number) {
-            remarks.unknown_links.push(number);
-        }
-        link
-    };
     match block {
         PcapBlockOwned::LegacyHeader(header) => {
             let is_fine = header.is_nanosecond_precision();
             interfaces.push(Interface {
-                link: known(header.network.0),
+                link: known(header.network.0, remarks),
                 resolution: if is_fine { 1_000_000_000 } else { 1_000_000 },
                 offset: 0,
                 dropped: None,
@@ -217,39 +244,50 @@ fn record<'a>(
             })
         }
         PcapBlockOwned::NG(block) => match block {
-            Block::SectionHeader(_) => {
-                let before = interfaces
-                    .drain(..)
-                    .filter_map(|interface| interface.dropped);
-                let before = before.reduce(|all, one| all + one);
+            Block::SectionHeader(section) => {
+                let before = interfaces.drain(..);
+                let before = before.filter_map(|interface| interface.dropped);
                 remarks.dropped = remarks
                     .dropped
                     .into_iter()
                     .chain(before)
-                    .reduce(|all, one| all + one);
+                    .reduce(u64::saturating_add);
+                remarks.is_big = section.big_endian();
                 None
             }
             Block::InterfaceDescription(interface) => {
+                let offset = option(&interface.options, OptionCode::IfTsoffset, remarks.is_big);
+                let resolution = interface
+                    .options
+                    .iter()
+                    .find(|option| option.code == OptionCode::IfTsresol);
+                let resolution = resolution.and_then(|option| option.value.first().copied());
+                let link = known(interface.linktype.0, remarks);
                 interfaces.push(Interface {
-                    link: known(interface.linktype.0),
-                    resolution: interface
-                        .ts_resolution()
-                        .filter(|ticks| *ticks > 0)
-                        .unwrap_or(1_000_000),
-                    offset: interface.ts_offset(),
+                    link,
+                    resolution: ticks(resolution.unwrap_or(6)),
+                    offset: offset.unwrap_or(0).cast_signed(),
                     dropped: None,
                 });
                 None
             }
             Block::InterfaceStatistics(told) => {
                 let interface = interfaces.get_mut(told.if_id as usize)?;
-                let counts = [told.isb_ifdrop(), told.isb_osdrop()];
-                let counts = counts.into_iter().flatten().filter_map(Result::ok);
+                let counts = [OptionCode::IsbIfDrop, OptionCode::IsbOsDrop];
+                let counts = counts.map(|code| option(&told.options, code, remarks.is_big));
+                let counts = counts.into_iter().flatten();
                 interface.dropped = counts.reduce(u64::saturating_add).or(interface.dropped);
                 None
             }
             Block::EnhancedPacket(packet) => {
-                let interface = interfaces.get(packet.if_id as usize)?;
+                let Some(interface) = interfaces.get(packet.if_id as usize) else {
+                    return Some(Record {
+                        at: None,
+                        link: None,
+                        on_wire: packet.origlen,
+                        bytes: packet.packet_data(),
+                    });
+                };
                 let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
                 let nanos = u128::from(ticks) * 1_000_000_000 / u128::from(interface.resolution);
                 let offset = i128::from(interface.offset) * 1_000_000_000;

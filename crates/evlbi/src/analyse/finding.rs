@@ -7,6 +7,7 @@ use super::{Analysis, show};
 use crate::probe::tcp::{held_back, steady};
 use crate::units::{show_bytes, show_count, show_rate, show_seconds};
 
+const TWICE: &str = "most packets came twice: captured on two interfaces? then nothing here is told rightly (capture one: tcpdump -i)";
 /// Parts that are worth a word of advice.
 const LARGE: f64 = 0.2;
 /// Segments in an interval that make a rate.
@@ -16,7 +17,8 @@ const NEAR: f64 = 0.05;
 /// Mathis et al. 1997 with every segment acknowledged by itself.
 const MATHIS: f64 = 1.5;
 
-pub fn of_connection(connection: &Connection) -> Vec<String> {
+/// `some_forgotten`: where packets of some connections were counted only, one may have begun among these.
+pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<String> {
     let ways = connection.ways.iter().zip(["there", "back"]);
     let both = connection
         .ways
@@ -46,10 +48,10 @@ pub fn of_connection(connection: &Connection) -> Vec<String> {
         said.push("an end broke it off (RST)".to_owned());
     }
     if !connection.is_whole {
-        said.push(
-            "its beginning was not captured: windows and the length of segments are not known"
-                .to_owned(),
-        );
+        said.push(match some_forgotten {
+            true => "its beginning was not captured, or counted only (--most): windows and the length of segments are not known".to_owned(),
+            false => "its beginning was not captured: windows and the length of segments are not known".to_owned(),
+        });
     }
     said
 }
@@ -224,10 +226,12 @@ fn advice(way: &Way) -> Vec<String> {
             show_rate(most)
         ));
     }
-    if held.path >= LARGE {
+    if held.path >= LARGE
+        && let Some(rate) = way.path_rate
+    {
         said.push(format!(
-            "the path carries {} and has a queue: that is what is available",
-            show_rate(way.rate)
+            "while a queue stood the path carried {}: that is what was available",
+            show_rate(rate)
         ));
     }
     said
@@ -241,6 +245,9 @@ fn trust(way: &Way) -> Vec<String> {
             "the capture is not complete: {} were acknowledged that it does not have",
             show_bytes(way.missed as f64)
         ));
+    }
+    if way.duplicates * 3 > way.frames {
+        said.push(TWICE.to_owned());
     }
     let full = way.segment.unwrap_or(u32::MAX);
     if way.longest > full {
@@ -298,6 +305,22 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
                 times(counters.restarts)
             ));
         }
+    }
+    if let Some(account) = &stream.account
+        && account.counters.duplicates * 2 > account.counters.unique
+    {
+        said.push(TWICE.to_owned());
+    }
+    if let Some(step) = stream.step {
+        said.push(format!(
+            "the numbers go on by {step} from packet to packet: either each packet holds {step} datagrams (captured before segmentation), and none of these is lost, or only one in {step} came; capture packets whole to tell (tcpdump -s 0)"
+        ));
+    }
+    if stream.numbers == Numbers::Vdif && stream.account.is_none() {
+        said.push(
+            "VDIF frames that were not captured whole: only whole ones can be numbered (tcpdump -s 0)"
+                .to_owned(),
+        );
     }
     if stream.datagrams > stream.packets && stream.numbers != Numbers::None {
         said.push(format!(

@@ -1,20 +1,17 @@
 //! Connections as a capture shows them: throughput, data under way, round trips and what was sent again; and times between
 //! datagrams.
 
-use evlbi_core::capture::{Connection, Interval, Way};
+use evlbi_core::capture::{Connection, Interval, Stream, StreamInterval, Way};
 
 use super::{Analysis, Seen};
-use crate::cli::AnalyseArgs;
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
 
 /// Directions, and streams, that are drawn.
 const MOST: usize = 4;
 
-/// The largest connections, or the one that was chosen, and the largest streams.
-pub fn figure(analysis: &Analysis, args: &AnalyseArgs) -> Figure {
-    let chosen =
-        |seen: &&Seen<Connection>| args.connection.is_none_or(|number| number == seen.number);
-    let ways = analysis.connections.iter().filter(chosen).flat_map(|seen| {
+/// The largest connections and streams.
+pub fn figure(analysis: &Analysis) -> Figure {
+    let ways = analysis.connections.iter().flat_map(|seen| {
         let ways = seen.found.ways.iter().enumerate();
         ways.filter(|(_, way)| way.bytes > 0)
             .map(move |(place, way)| (seen, place, way))
@@ -85,9 +82,40 @@ pub fn figure(analysis: &Analysis, args: &AnalyseArgs) -> Figure {
             again,
         ));
     }
-    let gaps: Vec<Series> = analysis
-        .streams
-        .iter()
+    let streams = analysis.streams.iter().take(MOST);
+    let course = |get: &dyn Fn(&Stream, &StreamInterval) -> f64| -> Vec<Series> {
+        let one = |seen: &Seen<Stream>| Series {
+            name: format!("stream {}", seen.number),
+            points: seen
+                .found
+                .intervals
+                .iter()
+                .enumerate()
+                .map(|(place, interval)| {
+                    let middle = seen.found.from + (place as f64 + 0.5) * seen.found.every;
+                    (middle, get(&seen.found, interval))
+                })
+                .collect(),
+            ..Series::default()
+        };
+        streams.clone().map(one).collect()
+    };
+    if !analysis.streams.is_empty() {
+        let rates = course(&|stream, interval| interval.bytes as f64 * 8.0 / stream.every);
+        panels.push(panel(
+            "rate of streams",
+            Axis::new("payload", Unit::Si("bit/s")),
+            rates,
+        ));
+        let lost = course(&|_, interval| interval.lost as f64);
+        if lost
+            .iter()
+            .any(|series| series.points.iter().any(|(_, lost)| *lost != 0.0))
+        {
+            panels.push(panel("lost", Axis::new("datagrams", Unit::Bare), lost));
+        }
+    }
+    let gaps: Vec<Series> = streams
         .filter_map(|seen| {
             let gaps = seen
                 .found

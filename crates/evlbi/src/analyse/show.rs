@@ -5,7 +5,6 @@ use std::fmt::Write;
 use evlbi_core::capture::{Connection, Numbers, Stream, Way};
 
 use super::{Analysis, Seen};
-use crate::cli::AnalyseArgs;
 use crate::output::{columns, lines};
 use crate::units::{show_bytes, show_count, show_seconds};
 
@@ -13,18 +12,14 @@ use crate::units::{show_bytes, show_count, show_seconds};
 const ROWS: usize = 20;
 const TOLD: usize = 5;
 
-pub fn text(analysis: &Analysis, args: &AnalyseArgs) -> String {
+pub fn text(analysis: &Analysis) -> String {
     let mut text = overview(analysis);
-    let connections: Vec<&Seen<Connection>> = analysis
-        .connections
-        .iter()
-        .filter(|seen| args.connection.is_none_or(|number| number == seen.number))
-        .collect();
+    let connections = &analysis.connections;
     if !connections.is_empty() {
         let _ = write!(
             text,
             "\n\nTCP; RTT: from here to the receiver and back, least/median\n{}",
-            table(&connections)
+            table(connections)
         );
         for seen in connections.iter().take(TOLD) {
             for finding in &seen.findings {
@@ -33,7 +28,7 @@ pub fn text(analysis: &Analysis, args: &AnalyseArgs) -> String {
         }
         more(&mut text, connections.len(), "connections");
     }
-    if !analysis.streams.is_empty() && args.connection.is_none() {
+    if !analysis.streams.is_empty() {
         let _ = write!(text, "\n\nUDP\n{}", streams(&analysis.streams));
         for seen in analysis.streams.iter().take(TOLD) {
             for finding in &seen.findings {
@@ -77,7 +72,7 @@ fn overview(analysis: &Analysis) -> String {
     ])
 }
 
-fn table(connections: &[&Seen<Connection>]) -> String {
+fn table(connections: &[Seen<Connection>]) -> String {
     let heads = [
         "",
         "from",

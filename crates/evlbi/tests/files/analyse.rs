@@ -146,6 +146,9 @@ fn pcap(
     file
 }
 
+/// Seconds that are left out of the times of a pcapng, and told once.
+const OFFSET: u32 = 1_000_000;
+
 /// As pcapng with nanoseconds, and the count of what was dropped.
 fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
     let word = |value: u32| number(value, is_big);
@@ -156,6 +159,13 @@ fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
             u32::from(other) << 16 | u32::from(one)
         };
         word(value)
+    };
+    let long = |value: u32| {
+        match is_big {
+            true => [word(0), word(value)],
+            false => [word(value), word(0)],
+        }
+        .concat()
     };
     let block = |kind: u32, body: &[u8]| {
         let padding = vec![0; body.len().next_multiple_of(4) - body.len()];
@@ -173,15 +183,18 @@ fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
             &word(0),
             &halves(9, 1),
             &[9, 0, 0, 0],
+            &halves(14, 8),
+            &long(OFFSET),
             &halves(0, 0),
         ]
         .concat(),
     ));
     for (at, packet) in packets {
+        let at = at - u64::from(OFFSET) * 1_000_000_000;
         let head = [
             0,
             (at >> 32) as u32,
-            *at as u32,
+            at as u32,
             packet.len() as u32,
             packet.len() as u32,
         ]
@@ -189,12 +202,7 @@ fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
         .concat();
         file.extend(block(6, &[&head[..], packet].concat()));
     }
-    let count = if is_big {
-        [word(0), word(dropped)]
-    } else {
-        [word(dropped), word(0)]
-    }
-    .concat();
+    let count = long(dropped);
     let told = [
         &word(0)[..],
         &word(0),
@@ -302,9 +310,12 @@ fn what_a_capture_lacks_is_said() {
     let room = Room::new();
     let packets = transfer();
     let path = room.path("c.pcapng");
-    fs::write(&path, pcapng(&packets, false, 7)).unwrap();
-    let analysis = json(&["analyse", &path]);
-    assert_eq!(analysis["dropped"], 7);
+    let mut analysis = Value::Null;
+    for is_big in [false, true] {
+        fs::write(&path, pcapng(&packets, is_big, 7)).unwrap();
+        analysis = json(&["analyse", &path]);
+        assert_eq!(analysis["dropped"], 7);
+    }
     assert!(
         analysis["findings"]
             .to_string()
@@ -420,4 +431,6 @@ fn what_is_no_capture_is_refused() {
     assert!(failure(&["analyse", &room.path("none.pcap")]).contains("cannot open"));
     assert!(failure(&["analyse", &path, "--interval", "0s"]).contains("longer than 0"));
     assert!(failure(&["analyse", &path, "--plot", "p.gif"]).contains(".svg"));
+    fs::write(&path, pcap(&packets, false, false, 1, 65535)).unwrap();
+    assert!(failure(&["analyse", &path, "--connection", "2"]).contains("no connection 2"));
 }

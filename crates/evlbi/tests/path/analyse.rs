@@ -321,13 +321,13 @@ fn what_holds_a_connection_back_is_told() {
         let ours = way["round_trip"]["max"].as_f64().unwrap() * 1e-9;
         assert!((ours - longest).abs() < 1e-6, "{name}: {ours} {longest}");
     }
-    let bursts = analyse(&room, "bursts-near");
-    let idle = &largest(&bursts)["idle"];
-    // A message each 0.2 s.
-    assert!(
-        number(idle, "periods") >= 10 && idle["longest"].as_f64().unwrap() > 0.1,
-        "{idle}"
-    );
+    if is_quiet {
+        let bursts = analyse(&room, "bursts-near");
+        let idle = &largest(&bursts)["idle"];
+        // A message each 0.2 s.
+        let longest = idle["longest"].as_f64().unwrap();
+        assert!(number(idle, "periods") >= 10 && longest > 0.1, "{idle}");
+    }
 }
 
 /// Streams of VTP: what the path lost, doubled and reordered, and times between packets as tshark has them.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{EVLBI, HOSTS, Room, cell, number};
+use crate::{EVLBI, HOSTS, Room, cell, number, stall};
 
 /// A responder on the far host; `taken NAME COMMAND` captures what a command sends, at both hosts; then what is to be done.
 fn script(done: &str) -> String {
@@ -261,10 +261,7 @@ fn what_holds_a_connection_back_is_told() {
         return;
     }
     let state = room.json("path.json");
-    let lateness = state["lateness"].as_array().unwrap().iter();
-    let stall = lateness
-        .map(|late| late["max_s"].as_f64().unwrap())
-        .fold(0.0, f64::max);
+    let stall = stall(&state);
     let is_quiet = stall < 0.05;
     if !is_quiet {
         eprintln!(

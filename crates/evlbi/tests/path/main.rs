@@ -102,6 +102,13 @@ fn number(value: &Value, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
+/// How long this host stood still at most while a path was there, in seconds.
+fn stall(state: &Value) -> f64 {
+    let lateness = state["lateness"].as_array().unwrap().iter();
+    let stalls = lateness.map(|late| late["max_s"].as_f64().unwrap());
+    stalls.fold(0.0, f64::max)
+}
+
 fn cell<'a>(state: &'a Value, direction: &str, name: &str) -> &'a Value {
     let cells = state["cells"].as_array().unwrap();
     let found = cells

@@ -67,10 +67,10 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
     }
     let name = |job: &Job| {
         format!(
-            "{} at {} with a loss of {:e}",
+            "{} at {} with a loss of {}",
             job.algorithm,
             show_seconds(job.flow.round_trip),
-            job.loss
+            show_loss(job.loss)
         )
     };
     let losses = Losses {
@@ -120,6 +120,14 @@ fn row(args: &PlanTcpArgs, link: u64, job: &Job) -> Row {
     }
 }
 
+fn show_loss(loss: f64) -> String {
+    if loss == 0.0 {
+        "0".to_owned()
+    } else {
+        format!("{loss:.1e}")
+    }
+}
+
 fn text(losses: &Losses) -> String {
     let heads = [
         "",
@@ -136,7 +144,7 @@ fn text(losses: &Losses) -> String {
         rows.push(vec![
             row.algorithm.to_owned(),
             show_seconds(row.rtt_s),
-            format!("{:.2e}", row.loss),
+            show_loss(row.loss),
             show_count(row.messages),
             show_count(row.delivered),
             show_count(row.sent_again),
@@ -167,7 +175,7 @@ fn figure(losses: &Losses) -> Figure {
         }
         if let Some(panel) = panels.last_mut() {
             panel.series.push(Series {
-                name: format!("loss {:.1e}", row.loss),
+                name: format!("loss {}", show_loss(row.loss)),
                 points: row.curve.clone(),
                 ..Series::default()
             });

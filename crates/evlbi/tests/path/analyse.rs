@@ -122,7 +122,7 @@ fn tshark(room: &Room, name: &str, filter: &str, field: &str) -> Vec<String> {
 /// and reorders; and what was sent again, why, and what came twice is as the sender's kernel counted.
 #[test]
 fn a_capture_tells_what_tshark_and_the_kernel_tell() {
-    let cells = "rtt = \"15ms\"\nrate = \"50M\"\nbuffer = \"1MiB\"\nforward = [{ loss = \"0.3%\" }, { reorder = \"0.1%\", distance = 4 }]\n";
+    let cells = "rtt = \"15ms\"\nrate = \"50M\"\nbuffer = \"1MiB\"\nforward = [{ loss = \"1%\" }, { reorder = \"0.1%\", distance = 4 }]\n";
     let room = Room::new(&format!("{HOSTS}{cells}"));
     let probe = "taken lossy $E probe tcp manchester:8620 --duration 4s --algorithm reno --json
         nstat -asz > nstat.txt";

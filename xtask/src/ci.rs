@@ -25,7 +25,8 @@ pub fn run() -> Result<()> {
             "warnings",
         ],
     )?;
-    step("tests", &["cargo", "test", "--workspace"])?;
+    // All that fails is worth knowing at once.
+    step("tests", &["cargo", "test", "--workspace", "--no-fail-fast"])?;
     live()?;
     loom()?;
     rustdoc()?;
@@ -46,6 +47,9 @@ pub fn live() -> Result<()> {
             "evlbi",
             "--test",
             "path",
+            "--test",
+            "control",
+            "--no-fail-fast",
             "--",
             "--ignored",
             "--test-threads=1",

@@ -325,7 +325,7 @@ impl Loss {
 }
 
 /// Where lost datagrams were lost. The three parts always sum to the whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Attribution {
     /// Dropped in this host for certain: by the ring or by the socket.
     pub host_lost: u64,

@@ -1,5 +1,6 @@
 //! What a capture tells of the connections and streams in it, packet by packet, in memory that does not grow with its length.
 
+mod course;
 mod half;
 mod ranges;
 mod rounds;
@@ -10,7 +11,7 @@ mod tests;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use evlbi_wire::packet::{Content, Packet, Segment};
+use evlbi_wire::packet::{Content, Datagram, Packet, Segment};
 use serde::{Deserialize, Serialize};
 
 pub use self::half::{Interval, SentAgain, Way};
@@ -256,19 +257,7 @@ impl Capture {
         self.passed(at);
         match &packet.content {
             Content::Tcp(segment) => self.segment(at, packet, segment, note),
-            Content::Udp(datagram) => {
-                let key = (packet.source, packet.destination);
-                if !self.streams.contains_key(&key) && self.streams.len() >= self.settings.most {
-                    self.forget_streams();
-                }
-                let width = self.settings.width.map(|width| width.0);
-                let every = self.settings.every.0;
-                let stream = self
-                    .streams
-                    .entry(key)
-                    .or_insert_with(|| Datagrams::new(at, width, every));
-                stream.offer(at, packet.length, datagram);
-            }
+            Content::Udp(datagram) => self.datagram(at, packet, datagram),
         }
     }
 
@@ -281,27 +270,38 @@ impl Capture {
     ) {
         let (source, destination) = (packet.source, packet.destination);
         let key = (source.min(destination), source.max(destination));
-        if let Some(known) = self.connections.get(&key)
-            && known.is_over_for(segment)
-            && let Some(known) = self.connections.remove(&key)
+        if let Some(known) = self.connections.get_mut(&key)
+            && !known.is_over_for(segment)
         {
-            self.ended.push(known);
+            return known.offer(at, packet, segment, note);
         }
-        if !self.connections.contains_key(&key)
-            && self.connections.len() + self.ended.len() >= self.settings.most
-        {
+        // What is known of these ports was another connection.
+        self.ended.extend(self.connections.remove(&key));
+        if self.connections.len() + self.ended.len() >= self.settings.most {
             self.forget_connections();
         }
-        let every = self.settings.every.0;
-        let track = self.connections.entry(key).or_insert_with(|| {
-            // The answer to a SYN that was not captured comes from the end that was asked.
-            let ends = match segment.begins && segment.acknowledgment.is_some() {
-                true => [destination, source],
-                false => [source, destination],
-            };
-            Track::new(ends, at, every)
-        });
+        // The answer to a SYN that was not captured comes from the end that was asked.
+        let ends = match segment.begins && segment.acknowledgment.is_some() {
+            true => [destination, source],
+            false => [source, destination],
+        };
+        let mut track = Track::new(ends, at, self.settings.every.0);
         track.offer(at, packet, segment, note);
+        self.connections.insert(key, track);
+    }
+
+    fn datagram(&mut self, at: u64, packet: &Packet, datagram: &Datagram) {
+        let key = (packet.source, packet.destination);
+        if let Some(known) = self.streams.get_mut(&key) {
+            return known.offer(at, packet.length, datagram);
+        }
+        if self.streams.len() >= self.settings.most {
+            self.forget_streams();
+        }
+        let width = self.settings.width.map(|width| width.0);
+        let mut stream = Datagrams::new(at, width, self.settings.every.0);
+        stream.offer(at, packet.length, datagram);
+        self.streams.insert(key, stream);
     }
 
     /// Makes room: half of the connections is counted only, those first that have ended or been silent, then the smallest.

@@ -215,6 +215,16 @@ impl Pacer {
         self.not_before = now.plus(Nanos(least as u64));
     }
 
+    /// What is nominally due at `now`.
+    pub fn due_at(&self, now: Nanos) -> Nanos {
+        now.since(self.start.plus(self.slipped))
+    }
+
+    /// The next train need not wait beyond `now` for the last one's sake.
+    pub fn hurry(&mut self, now: Nanos) {
+        self.not_before = self.not_before.min(now.max(self.start));
+    }
+
     /// Time given up so far.
     pub fn slips(&self) -> Slips {
         Slips {

@@ -3,6 +3,8 @@
 //!
 //! Network counters are those of the current thread's network namespace, and of all its programs.
 
+pub mod card;
+pub mod clock;
 pub mod nic;
 mod observe;
 

@@ -86,6 +86,8 @@ pub struct Live {
     pub ring_fill: f64,
     /// Messages that the sockets dropped.
     pub socket_drops: u64,
+    /// Where the lost were lost, as far as it is known yet.
+    pub attribution: Attribution,
     /// Whether a stream is there.
     pub streaming: bool,
 }

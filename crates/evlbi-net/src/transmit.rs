@@ -9,11 +9,11 @@ mod outlet;
 mod source;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use evlbi_core::pace::Slips;
-use evlbi_core::shed::ShedReport;
+use evlbi_core::pace::{ByRate, Slips};
+use evlbi_core::shed::{Shed, ShedReport};
 use evlbi_core::time::Nanos;
 use serde::Serialize;
 
@@ -49,13 +49,31 @@ pub struct Frames<'a> {
     pub shift: i64,
 }
 
-/// What a flow has sent so far, for whoever watches it.
+/// What a flow has sent so far, for whoever watches it, and what that wants to be otherwise.
 #[derive(Debug, Default)]
 pub struct Sent {
     /// Datagrams that left.
     pub datagrams: AtomicU64,
     /// Bytes of data that left or were shed: how far the source is through.
     pub offset: AtomicU64,
+    /// Sequence numbers used: sent, shed and not sent.
+    pub offered: AtomicU64,
+    /// Datagrams left out on purpose.
+    pub shed: AtomicU64,
+    /// Datagrams dropped in this host.
+    pub not_sent: AtomicU64,
+    /// Looked at before each train: no lock while nothing is to change.
+    has_change: AtomicBool,
+    change: Mutex<Change>,
+}
+
+/// What is to be otherwise from the next train on.
+#[derive(Debug, Default)]
+pub struct Change {
+    /// The rate, and the most datagrams back to back; of flows that have a rate.
+    pub rate: Option<(ByRate, u32)>,
+    /// What is left out.
+    pub shed: Option<Shed>,
 }
 
 /// What became of a flow. Counts are datagrams unless said.
@@ -95,6 +113,9 @@ pub struct SendReport {
     pub time_jumps: u64,
     /// What shedding did, in its own units.
     pub shedding: ShedReport,
+    /// What it did before its policy was changed, each time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shedding_before: Vec<ShedReport>,
     /// What the sockets say.
     pub socket: SendCounts,
     /// Why it ended early: what a source says that cannot be read, or a socket that is of no more use.
@@ -133,6 +154,7 @@ pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> Vec<SendReport> {
         let soon = cpu::now().plus(NAP);
         if departure > soon {
             cpu::wait_until(soon, Waiting::Sleep);
+            flows.iter_mut().for_each(Flow::heed);
             continue;
         }
         cpu::wait_until(departure, flow.waiting());
@@ -145,5 +167,23 @@ impl Sent {
     /// Shared counters at zero.
     pub fn new() -> Arc<Sent> {
         Arc::new(Sent::default())
+    }
+
+    /// Has the flow change from its next train on.
+    pub fn change(&self, change: Change) {
+        let mut waiting = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.rate = change.rate.or(waiting.rate);
+        waiting.shed = change.shed.or(waiting.shed.take());
+        self.has_change.store(true, Ordering::Release);
+    }
+
+    /// What is to change, once.
+    fn take_change(&self) -> Option<Change> {
+        if !self.has_change.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut waiting = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_change.store(false, Ordering::Relaxed);
+        Some(std::mem::take(&mut *waiting))
     }
 }

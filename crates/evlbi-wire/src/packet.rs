@@ -83,8 +83,6 @@ pub struct Segment {
     pub ends: bool,
     /// RST.
     pub resets: bool,
-    /// PSH.
-    pub pushes: bool,
     /// Window, not scaled.
     pub window: u16,
     /// Bytes of payload.
@@ -237,7 +235,6 @@ fn segment(bytes: &[u8], length: u32) -> Option<Segment> {
         begins: has(0x02),
         ends: has(0x01),
         resets: has(0x04),
-        pushes: has(0x08),
         window: u16_at(header, 14)?,
         length: length.checked_sub(long as u32)?,
         options,

@@ -37,14 +37,8 @@ pub struct Analysis {
     begun: Option<String>,
     /// From the first packet to the last.
     seconds: f64,
-    packets: u64,
-    /// Bytes of all packets as they passed.
-    bytes_on_wire: u64,
-    unread: UnreadCounts,
-    /// Packets that were left out by --host and --port.
-    left_out: u64,
-    /// Packets that have an earlier time than one before them.
-    backward_times: u64,
+    #[serde(flatten)]
+    totals: Totals,
     /// Packets that the capturing host dropped, where the file tells.
     dropped: Option<u64>,
     /// Why the file was not read to its end.
@@ -55,6 +49,19 @@ pub struct Analysis {
     /// Connections and streams beyond --most.
     others: Others,
     findings: Vec<String>,
+}
+
+/// What is counted of all packets.
+#[derive(Default, Serialize)]
+struct Totals {
+    packets: u64,
+    /// Bytes of all packets as they passed.
+    bytes_on_wire: u64,
+    unread: UnreadCounts,
+    /// Packets that were left out by --host and --port.
+    left_out: u64,
+    /// Packets that have an earlier time than one before them.
+    backward_times: u64,
 }
 
 /// A connection or a stream, and what its course says.
@@ -102,7 +109,7 @@ pub fn run(args: &AnalyseArgs) -> Result<()> {
         draw(&figure, &show::text(&analysis), &analysis, plot)?;
     }
     output::print(args.json, &analysis, show::text)?;
-    match analysis.packets {
+    match analysis.totals.packets {
         0 => bail!("{} holds no packet", args.file.display()),
         _ => Ok(()),
     }
@@ -128,20 +135,16 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
             .transpose()?,
         first: None,
         last: 0,
-        packets: 0,
-        bytes_on_wire: 0,
-        unread: UnreadCounts::default(),
-        left_out: 0,
-        backward_times: 0,
+        totals: Totals::default(),
     };
     let switch = interrupt();
     let size = args.file.metadata().ok().filter(std::fs::Metadata::is_file);
     let mut progress = Progress::new(size.map(|file| file.len()));
     let mut interrupted = false;
     while reader.next(|record| walk.take(&record)) {
-        if walk.packets.is_multiple_of(TURN) {
+        if walk.totals.packets.is_multiple_of(TURN) {
             if progress.is_due() {
-                let line = format!("{} packets", show_count(walk.packets));
+                let line = format!("{} packets", show_count(walk.totals.packets));
                 progress.show(reader.position(), &line);
             }
             interrupted = switch.load(Ordering::Relaxed);
@@ -182,11 +185,7 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
         bytes: reader.position(),
         begun: walk.first.map(|first| units::utc(first as f64 * 1e-9)),
         seconds: walk.last.saturating_sub(first) as f64 * 1e-9,
-        packets: walk.packets,
-        bytes_on_wire: walk.bytes_on_wire,
-        unread: walk.unread,
-        left_out: walk.left_out,
-        backward_times: walk.backward_times,
+        totals: walk.totals,
         dropped: remarks.dropped,
         broken: remarks
             .broken
@@ -223,50 +222,41 @@ struct Walk<'a> {
     events: Option<csv::Events>,
     first: Option<u64>,
     last: u64,
-    packets: u64,
-    bytes_on_wire: u64,
-    unread: UnreadCounts,
-    left_out: u64,
-    backward_times: u64,
+    totals: Totals,
 }
 
 impl Walk<'_> {
     fn take(&mut self, record: &Record) {
-        self.packets += 1;
-        self.bytes_on_wire += u64::from(record.on_wire);
+        let totals = &mut self.totals;
+        totals.packets += 1;
+        totals.bytes_on_wire += u64::from(record.on_wire);
         let Some(at) = record.at else {
-            self.unread.without_time += 1;
+            totals.unread.without_time += 1;
             return;
         };
         let first = *self.first.get_or_insert(at);
-        self.backward_times += u64::from(at < self.last);
+        totals.backward_times += u64::from(at < self.last);
         self.last = self.last.max(at);
         self.capture.passed(at);
         let Some(link) = record.link else {
-            self.unread.unknown_link += 1;
+            totals.unread.unknown_link += 1;
             return;
         };
         let packet = match packet::read(link, record.bytes, record.on_wire) {
             Ok(packet) => packet,
-            Err(why) => return self.unread.count(why),
+            Err(why) => return totals.unread.count(why),
         };
         if !self.chosen.has(&packet) {
-            self.left_out += 1;
+            totals.left_out += 1;
             return;
         }
-        let Walk {
-            capture,
-            events,
-            packets,
-            ..
-        } = self;
         let note = |ends: &[SocketAddr; 2], event: Event| {
-            if let Some(events) = events {
+            if let Some(events) = &mut self.events {
                 let seconds = at.saturating_sub(first) as f64 * 1e-9;
-                events.note(*packets, seconds, ends, event);
+                events.note(totals.packets, seconds, ends, event);
             }
         };
-        capture.offer(at, &packet, note);
+        self.capture.offer(at, &packet, note);
     }
 }
 

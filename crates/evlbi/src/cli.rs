@@ -1,6 +1,8 @@
 //! The command line: one grammar for all commands.
 
 mod analyse;
+mod control;
+mod doctor;
 mod path;
 mod plan;
 mod probe;
@@ -16,6 +18,8 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
 pub use self::analyse::AnalyseArgs;
+pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
+pub use self::doctor::DoctorArgs;
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
@@ -39,6 +43,9 @@ pub struct Cli {
     /// Say more (-v: decisions, -vv: details) on standard error
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// Listen on a socket of this name for whoever watches and changes the run
+    #[arg(long, global = true, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -87,6 +94,18 @@ pub enum Command {
     Watch(WatchArgs),
     /// What a campaign of `evlbi watch` found
     Report(ReportArgs),
+    /// Is this host tuned? What to change, and why
+    #[command(after_help = doctor::HELP)]
+    Doctor(DoctorArgs),
+    /// Run flows on this host for whoever knows a token: a page, an HTTP interface, limits
+    #[command(after_help = control::AGENT_HELP)]
+    Agent(AgentArgs),
+    /// Run a session: flows on many hosts, by a timetable or a script
+    #[command(after_help = control::RUN_HELP)]
+    Run(RunArgs),
+    /// Flows on one host or many by hand: list, start, change, stop
+    #[command(after_help = control::CONSOLE_HELP)]
+    Console(ConsoleArgs),
 }
 
 const CORRELATE_HELP: &str = "\
@@ -188,6 +207,9 @@ pub struct SendArgs {
     /// How often the source is sent, its frames re-timed each time
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub repeat: u64,
+    /// When the first frame leaves, as 2026-12-01T08:00:00Z [default: now]
+    #[arg(long, value_name = "UTC")]
+    pub start: Option<jiff::Timestamp>,
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
@@ -472,11 +494,17 @@ pub struct CorrelateArgs {
     /// Correlate only part K of N of the integrations; the parts' sums are the whole
     #[arg(long, value_name = "K/N", conflicts_with = "live")]
     pub chunk: Option<Chunk>,
+    /// Correlate only so much of the end, of recordings that may still grow
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = units::duration)]
+    pub last: Option<Duration>,
     /// Receive streams and correlate them as they come; one line an integration
     #[arg(long)]
     pub live: bool,
     #[command(flatten)]
     pub streams: StreamArgs,
+    /// Add amplitude against delay of each baseline to what --json prints, 512 delays at most
+    #[arg(long, requires = "json")]
+    pub profiles: bool,
     /// Write visibilities (SWIN, as DiFX) and a summary here
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -673,6 +701,9 @@ pub struct DemoArgs {
     /// Keep the recordings in this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Keep the page, with its stations and their live correlator, until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    pub keep: bool,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 mod arrived;
 mod correlation;
+mod feed;
 mod job;
 mod live;
 mod options;
@@ -22,7 +23,7 @@ use crate::cli::{CorrelateArgs, CorrelateOptions};
 use crate::output;
 
 pub use self::correlation::Correlation;
-pub use self::live::Feed;
+pub use self::feed::Feed;
 pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 pub use self::series::{Amplitude, Dump, Found, check_window};
 pub use self::station::Tampered;
@@ -58,8 +59,10 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
     });
     let scope = Scope {
         chunk: args.chunk,
+        stretch: args
+            .last
+            .map_or(Stretch::All, |last| Stretch::Last(last.as_secs_f64())),
         output,
-        ..Scope::default()
     };
     let correlation = correlate(&recordings, &args.options, &scope, &mut |_| Ok(None))?;
     let result = correlation.result(args);
@@ -116,9 +119,19 @@ impl Recordings {
 #[derive(Default)]
 pub struct Scope<'a> {
     pub chunk: Option<Chunk>,
-    /// So much from the beginning on.
-    pub seconds: Option<f64>,
+    pub stretch: Stretch,
     pub output: Option<Output<'a>>,
+}
+
+/// Which time of recordings.
+#[derive(Clone, Copy, Default)]
+pub enum Stretch {
+    #[default]
+    All,
+    /// So many seconds from the beginning on.
+    First(f64),
+    /// So many seconds up to the end.
+    Last(f64),
 }
 
 /// Where visibilities are written.
@@ -144,9 +157,15 @@ pub fn correlate(
     let (averaged, of_difx) = (plan.averaged, plan.job.clone());
     let window = window(options);
     let mut job = Job::of_files(plan, files, scope.chunk, &window)?;
-    if let Some(seconds) = scope.seconds {
-        let dumps = (seconds / job.dump_seconds()).ceil() as i64;
-        job.range.end = job.range.end.min(job.range.start + dumps);
+    let dumps = |seconds: f64| (seconds / job.dump_seconds()).ceil() as i64;
+    match scope.stretch {
+        Stretch::All => {}
+        Stretch::First(seconds) => {
+            job.range.end = job.range.end.min(job.range.start + dumps(seconds));
+        }
+        Stretch::Last(seconds) => {
+            job.range.start = job.range.start.max(job.range.end - dumps(seconds));
+        }
     }
     check_flags(options, &names)?;
     let dumps = job.range.clone().count();

@@ -1,6 +1,8 @@
 //! `evlbi demo`: simulated stations stream in real time over loopback through a lossy relay into
 //! recordings, and every number of the relay's truth is held against the receivers' accounts.
 
+mod page;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,8 +27,9 @@ use evlbi_net::udp::{Listen, ReceiverOptions, Sender, SenderOptions};
 use evlbi_wire::time::FrameRate;
 use serde::Serialize;
 
+use self::page::Page;
 use crate::cli::{CorrelateOptions, DemoArgs};
-use crate::correlate::{Hertz, Recordings, Scope};
+use crate::correlate::{Hertz, Recordings, Scope, Stretch};
 use crate::drain::{self, Drained};
 use crate::output;
 use crate::progress::{Progress, interrupt};
@@ -43,8 +46,8 @@ const SAMPLES: u64 = PAYLOAD as u64 * 4;
 const ROUNDS: u64 = 4;
 /// Packets that overtake one that is held back.
 const DISTANCE: u32 = 4;
-/// How long a receiver waits for more when the stations have ended.
-const IDLE: Duration = Duration::from_secs(1);
+/// How long the kernel may still be passing on what the relay sent last.
+const SETTLING: Duration = Duration::from_millis(500);
 /// Seconds of the recordings that are correlated.
 const CORRELATED: f64 = 4.0;
 const STATIONS: [&str; 16] = [
@@ -120,9 +123,6 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     if args.duration.is_zero() {
         bail!("--duration is how long the stations stream; give more than zero");
     }
-    if args.duration.is_zero() {
-        bail!("--duration is how long the stations stream; give more than zero");
-    }
     let temporary;
     let directory = match &args.out {
         Some(directory) => {
@@ -131,8 +131,20 @@ pub fn run(args: &DemoArgs) -> Result<()> {
             directory.as_path()
         }
         None => {
-            temporary = Temporary::new()?;
+            temporary = Temporary::new("demo")?;
             &temporary.0
+        }
+    };
+    // A script needs no page.
+    let page = match (!args.json).then(|| Page::start(args)).transpose() {
+        Ok(page) => page,
+        Err(error) if args.keep => return Err(error.context("the page cannot be shown")),
+        Err(error) => {
+            eprintln!(
+                "evlbi: the page cannot be shown: {}",
+                output::explain(&error)
+            );
+            None
         }
     };
     eprintln!("making the noise of {} stations", args.stations);
@@ -149,6 +161,9 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     if !result.accounting_agrees {
         bail!("the numbers do not agree: see the table");
     }
+    if let Some(page) = page.filter(|_| args.keep) {
+        page.stay();
+    }
     Ok(())
 }
 
@@ -156,8 +171,8 @@ pub fn run(args: &DemoArgs) -> Result<()> {
 struct Temporary(PathBuf);
 
 impl Temporary {
-    fn new() -> Result<Temporary> {
-        let path = std::env::temp_dir().join(format!("evlbi-demo-{}", std::process::id()));
+    fn new(what: &str) -> Result<Temporary> {
+        let path = std::env::temp_dir().join(format!("evlbi-{what}-{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Temporary(path))
     }
@@ -258,7 +273,7 @@ fn stream(
     if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {
         bail!("a station could not send any more: {error}");
     }
-    end_the_silent(&receivers);
+    end_receivers(&receivers);
     let mut received = Vec::new();
     let mut drained = Vec::new();
     for receiver in receivers {
@@ -275,14 +290,10 @@ fn stream(
     })
 }
 
-/// A receiver that heard a stream ends by itself when that has been silent; one that heard nothing would wait
-/// for ever.
-fn end_the_silent(receivers: &[Sinked]) {
-    let ended = Instant::now();
-    let is_on = |receiver: &Sinked| !receiver.receiving.is_finished();
-    while receivers.iter().any(is_on) && ended.elapsed() < IDLE * 2 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// All has been sent: receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up
+/// the stations for any time.
+fn end_receivers(receivers: &[Sinked]) {
+    std::thread::sleep(SETTLING);
     for receiver in receivers {
         receiver.receiving.stop();
     }
@@ -299,9 +310,10 @@ fn receiver(path: &Path) -> Result<Sinked> {
         },
         numbering: Box::new(Numbers),
         window: 16 << 20,
-        hold: Duration::from_millis(100),
+        // A relay that is held up makes nothing late.
+        hold: Duration::from_secs(60),
         ring: 64 << 20,
-        idle: Some(IDLE),
+        idle: None,
         duration: None,
         source: None,
         cpu: None,
@@ -482,7 +494,7 @@ fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<Ba
     options.sample_rate = Some(Hertz(sample_rate));
     let recordings = Recordings::open(&paths, &options)?;
     let scope = Scope {
-        seconds: Some(CORRELATED),
+        stretch: Stretch::First(CORRELATED),
         ..Scope::default()
     };
     let found = crate::correlate::correlate(&recordings, &options, &scope, &mut |_| Ok(None))?;

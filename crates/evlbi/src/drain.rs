@@ -14,6 +14,10 @@ use crate::sink::{Sink, SinkReport};
 
 /// How long to wait for more to take at once. At 30 Gbit/s that is 8 MB.
 const NAP: Duration = Duration::from_millis(2);
+/// And where little comes: hundreds of slow streams share a host. A stream that becomes fast meanwhile fills 60 MB at 30 Gbit/s.
+const LONGEST_NAP: Duration = Duration::from_millis(16);
+/// What is little, in bytes.
+const LITTLE: usize = 256 << 10;
 
 /// What became of the frames.
 pub struct Drained {
@@ -42,15 +46,20 @@ fn run(mut consumer: Consumer<Event>, settings: Settings, sink: Sink) -> Drained
         taken: 0,
         gaps: VecDeque::new(),
     };
+    let mut nap = NAP;
     loop {
         // In this order: what is handed on before the end is then seen.
         let finished = consumer.is_closed();
-        let progress = drain.step(&mut consumer, finished);
-        if finished && !progress {
+        let taken = drain.step(&mut consumer, finished);
+        if finished && taken.is_none() {
             return drain.finish();
         }
+        nap = match taken {
+            Some(bytes) if bytes > LITTLE => NAP,
+            _ => (nap * 2).min(LONGEST_NAP),
+        };
         if !finished {
-            std::thread::sleep(NAP);
+            std::thread::sleep(nap);
         }
     }
 }
@@ -95,8 +104,8 @@ struct Drain {
 }
 
 impl Drain {
-    /// Takes what is there; says whether anything happened.
-    fn step(&mut self, consumer: &mut Consumer<Event>, finished: bool) -> bool {
+    /// Takes what is there; says how many bytes, where anything happened.
+    fn step(&mut self, consumer: &mut Consumer<Event>, finished: bool) -> Option<usize> {
         let span = consumer.span();
         let first = span.first;
         let end = first + (span.data.len() / self.slot) as u64;
@@ -118,7 +127,7 @@ impl Drain {
             self.deframer.restart();
             consumer.take_event();
         }
-        bytes > 0 || restart.is_some()
+        (bytes > 0 || restart.is_some()).then_some(bytes)
     }
 
     /// Takes note of the gaps up to `end`; returns the position before which the sender began again.

@@ -1,9 +1,12 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
 
+mod agent;
 mod analyse;
 mod cli;
+mod control;
 mod correlate;
 mod demo;
+mod doctor;
 mod drain;
 mod drop;
 mod fringe;
@@ -21,9 +24,11 @@ mod recv;
 mod report;
 mod respond;
 mod send;
+mod session;
 mod sink;
 mod sky;
 mod source;
+mod steer;
 mod units;
 mod url;
 mod watch;
@@ -37,7 +42,27 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     output::log_to_stderr(cli.verbose);
     evlbi_net::file::report_size_limits();
-    let result = match cli.command {
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evlbi: {}", output::explain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let Some(socket) = cli.control else {
+        return do_command(cli.command);
+    };
+    steer::listen(&socket)?;
+    let done = do_command(cli.command);
+    steer::leave(&socket);
+    done
+}
+
+fn do_command(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
@@ -54,12 +79,9 @@ fn main() -> ExitCode {
         Command::Respond(args) => respond::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Report(args) => report::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("evlbi: {}", output::explain(&error));
-            ExitCode::FAILURE
-        }
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Run(args) => session::run(&args),
+        Command::Console(args) => session::console::run(&args),
     }
 }

@@ -51,7 +51,7 @@ impl TargetArgs {
 }
 
 fn now() -> String {
-    units::utc(evlbi_net::cpu::utc() as f64 * 1e-9)
+    units::utc(units::now())
 }
 
 /// Says early what cannot be drawn, or is there already.

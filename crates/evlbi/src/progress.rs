@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::steer;
+
 /// How often something new is shown.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -70,6 +72,11 @@ impl Progress {
     /// Shows how far the run is and a line about it.
     pub fn show(&mut self, done: u64, line: &str) {
         self.last = Some(Instant::now());
+        steer::tell(|status| {
+            line.clone_into(&mut status.line);
+            let share = |total: u64| done as f64 / total.max(1) as f64;
+            status.done = self.total.map(|total| share(total).min(1.0));
+        });
         match (&self.bar, self.total) {
             (Some(bar), total) => {
                 if total.is_some() {
@@ -84,6 +91,14 @@ impl Progress {
                 eprintln!("{percent:5.1} %  {line}");
             }
             (None, None) => eprintln!("{line}"),
+        }
+    }
+
+    /// Says something that is to stay.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
         }
     }
 

@@ -1,32 +1,33 @@
 //! `evlbi recv`.
 
+mod result;
+
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::account::{self, Attribution, FreeRuns};
+use evlbi_core::account;
 use evlbi_core::deframe::{self, Partial};
 use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{
     self, Ended, Numbering, Numbers, Opening, ReceiveOptions, ReceiveReport, Receiving,
 };
-use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::udp::{Listen, ReceiverOptions};
 use evlbi_wire::time::FrameRate;
-use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
-use serde::Serialize;
 
+use self::result::{HostDelta, RecvResult, finish, text};
 use crate::cli::{FsyncChoice, PartialChoice, RecvArgs};
 use crate::drain::{self, Drained, Straight};
 use crate::numbering::FrameNumbers;
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording;
-use crate::sink::{self, Sink, SinkReport};
+use crate::sink::{self, Sink};
+use crate::steer::{self, Receiving as Status};
 use crate::units::{show_count, show_rate, show_size};
 use crate::url::Scheme;
 
@@ -40,116 +41,6 @@ const USUAL_WINDOW: u64 = 64 << 20;
 const OFTEN: u64 = 256 << 20;
 /// Bytes read from a TCP stream at a time.
 const TCP_BLOCK: usize = 1 << 20;
-/// Intervals of loss in the result; the gaps file has all of them.
-const INTERVALS_SHOWN: usize = 1000;
-
-/// The result of `evlbi recv`. Counts are datagrams between the first and the last number seen, unless said;
-/// docs/counters defines each.
-#[derive(Serialize)]
-pub struct RecvResult {
-    schema: &'static str,
-    from: String,
-    to: String,
-    pub expected: u64,
-    pub received: u64,
-    pub unique: u64,
-    pub lost: u64,
-    pub host_lost: u64,
-    pub network_lost: u64,
-    pub unattributed: u64,
-    host_lost_max: u64,
-    pub ring_full: u64,
-    pub duplicates: u64,
-    pub reordered: u64,
-    pub late: u64,
-    pub foreign: u64,
-    foreign_size: u64,
-    foreign_source: u64,
-    foreign_sequence: u64,
-    foreign_header: u64,
-    restarts: u64,
-    pub first_seq: Option<u64>,
-    pub last_seq: Option<u64>,
-    /// Frames in the recording.
-    frames: u64,
-    /// Frames in the recording that are marked invalid, by their source or because they were lost.
-    invalid: u64,
-    /// Frames that did not come whole: invalid, or kept in part.
-    pub lost_frames: u64,
-    partial_frames: u64,
-    odd_headers: u64,
-    ambiguous_frames: u64,
-    trimmed_bytes: u64,
-    format: Option<deframe::Format>,
-    frame_length: Option<usize>,
-    frame_rate: Option<FrameRate>,
-    /// Bytes of data that arrived for the first time.
-    pub bytes: u64,
-    seconds: f64,
-    pub rate_bps: f64,
-    datagram_data: Option<usize>,
-    /// Runs of consecutive lost datagrams.
-    runs: Vec<Run>,
-    runs_not_listed: u64,
-    /// Reordering extents (RFC 4737, section 4.2), in arrivals.
-    extents: Vec<Run>,
-    extents_not_listed: u64,
-    /// n-reordered datagrams (RFC 4737, section 5.3).
-    n_reordered: Vec<Run>,
-    /// Gaps between reordering discontinuities (RFC 4737, section 4.5), in arrivals.
-    reordering_gaps: Vec<Run>,
-    reordering_gaps_not_listed: u64,
-    /// Reordering-free runs (RFC 4737, section 4.6).
-    free_runs: FreeRuns,
-    /// Intervals of loss in sequence numbers, the first thousand; all are in the gaps file.
-    intervals: Vec<SequenceGap>,
-    intervals_not_listed: u64,
-    /// The first thousand runs of missing frames; all are in the gaps file.
-    time_gaps: Vec<TimeGap>,
-    segments: Vec<Ends>,
-    segments_not_listed: u64,
-    sender: Option<String>,
-    first_arrival: Option<f64>,
-    last_arrival: Option<f64>,
-    socket_drops: u64,
-    socket_drops_within: u64,
-    most_joined: u64,
-    buffer: Option<GrantedBuffer>,
-    /// Memory of the ring, and how far a late datagram may lie behind the newest, in bytes of data; none over
-    /// TCP.
-    ring_bytes: Option<usize>,
-    window_bytes: Option<u64>,
-    host: Option<HostDelta>,
-    gaps_file: Option<PathBuf>,
-    cpu_seconds: f64,
-    ended: Ended,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(flatten)]
-    sink: SinkReport,
-}
-
-/// So many runs (or packets) of a length (or extent).
-#[derive(Serialize)]
-struct Run {
-    length: u64,
-    count: u64,
-}
-
-/// First and last number of a sequence.
-#[derive(Serialize)]
-struct Ends {
-    first_seq: u64,
-    last_seq: u64,
-}
-
-/// What this host's own counters say of the time of the run, all programs together.
-#[derive(Serialize)]
-struct HostDelta {
-    udp: host::Udp,
-    udp6: host::Udp,
-    softnet_dropped: u64,
-}
 
 /// Receives until the stream ends, the time is over or Ctrl-C.
 pub fn run(args: &RecvArgs) -> Result<()> {
@@ -234,12 +125,6 @@ fn open_sink(args: &RecvArgs) -> Result<Sink> {
     Sink::open(&args.to, durability(args.fsync))
 }
 
-/// In one piece, so that a program that waits for the line reads all of it.
-pub fn say_listening(address: SocketAddr) {
-    let line = format!("listening on {address}\n");
-    eprint!("{line}");
-}
-
 fn durability(choice: FsyncChoice) -> Durability {
     match choice {
         FsyncChoice::None => Durability::Kernel,
@@ -255,7 +140,7 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
     let (receiving, opening) = receive::start(options)?;
     let sink = open_sink(args)?;
     for address in receiving.addresses() {
-        say_listening(*address);
+        steer::say_listening(*address);
     }
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
         eprintln!("evlbi: {remedy}");
@@ -351,20 +236,29 @@ fn watch(
     let total = args.duration.map(|duration| duration.as_millis() as u64);
     let mut progress = Progress::new(total);
     let mut before = (0, Instant::now());
-    while !receiving.is_finished() {
-        std::thread::sleep(Duration::from_millis(20));
+    let mut rate = 0.0;
+    loop {
+        // Looked at once more when it has ended: then the counts are the last.
+        let has_ended = receiving.is_finished();
         if interrupted.load(Ordering::Relaxed) {
             stop.store(true, Ordering::Relaxed);
         }
-        if progress.is_due() {
+        if progress.is_due() || has_ended {
             let seen = live.lock().map_or_else(
                 |poisoned| poisoned.into_inner().clone(),
                 |live| live.clone(),
             );
-            let rate = (seen.bytes - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
-            before = (seen.bytes, Instant::now());
+            if !has_ended {
+                rate = (seen.bytes - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
+                before = (seen.bytes, Instant::now());
+            }
+            steer::tell(|status| status.receiving = vec![Status::of(&seen, rate)]);
+            if has_ended {
+                break;
+            }
             progress.show(start.elapsed().as_millis() as u64, &line(&seen, rate));
         }
+        std::thread::sleep(Duration::from_millis(20));
     }
     progress.finish();
     match drainer.join() {
@@ -395,7 +289,7 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     listener.set_nonblocking(true)?;
     let sink = open_sink(args)?;
-    say_listening(listener.local_addr()?);
+    steer::say_listening(listener.local_addr()?);
     let interrupted = interrupt();
     let start = Instant::now();
     let over = || {
@@ -511,12 +405,25 @@ impl Tcp {
             if progress.is_due() {
                 let rate = (self.bytes - shown) as f64 * 8.0;
                 shown = self.bytes;
+                self.tell(rate);
                 progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));
             }
         };
         self.seconds = last.duration_since(start).as_secs_f64();
         self.pass_on(straight, true);
+        self.tell(0.0);
         ended
+    }
+
+    fn tell(&self, rate: f64) {
+        steer::tell(|status| {
+            status.receiving = vec![Status {
+                is_streaming: rate > 0.0,
+                rate_bps: rate,
+                bytes: self.bytes,
+                ..Status::default()
+            }];
+        });
     }
 
     fn pass_on(&mut self, straight: &mut Straight, ended: bool) {
@@ -535,253 +442,10 @@ fn is_wait(error: &std::io::Error) -> bool {
     )
 }
 
-/// Writes the gaps beside the recording and puts the result together.
-fn finish(
-    args: &RecvArgs,
-    report: ReceiveReport,
-    drained: Drained,
-    host: Option<HostDelta>,
-    sizes: Option<(usize, u64)>,
-) -> Result<RecvResult> {
-    let ReceiveReport { account, .. } = report;
-    let sequence: Vec<SequenceGap> = account
-        .segments
-        .iter()
-        .flat_map(|segment| segment.intervals.iter().copied())
-        .collect();
-    let gaps_file = gaps_path(args);
-    let mut drained = drained;
-    if args.to.contains('{') {
-        // The places are those in the stream, which lies in several files.
-        for gap in &mut drained.gaps {
-            gap.first_byte = None;
-        }
-    }
-    if let Some(path) = &gaps_file {
-        let gaps = Gaps {
-            file: drained
-                .sink
-                .files
-                .first()
-                .map(|file| file.path.display().to_string()),
-            frame_rate: drained.frame_rate,
-            frame_length: drained.layout.map(|layout| layout.frame_length),
-            sequence: sequence.clone(),
-            time: drained.gaps.clone(),
-            ..Gaps::default()
-        };
-        if let Err(error) = output::write_json(path, &gaps) {
-            drained
-                .sink
-                .write_error
-                .get_or_insert(output::explain(&error));
-        }
-    }
-    let Attribution {
-        host_lost,
-        network_lost,
-        unattributed,
-        host_lost_max,
-    } = report.attribution;
-    let counters = account.counters;
-    let counts = drained.counts;
-    Ok(RecvResult {
-        schema: "evlbi.recv/1",
-        from: args.from.to_string(),
-        to: args.to.clone(),
-        expected: counters.expected,
-        received: counters.received,
-        unique: counters.unique,
-        lost: counters.lost,
-        host_lost,
-        network_lost,
-        unattributed,
-        host_lost_max,
-        ring_full: counters.ring_full,
-        duplicates: counters.duplicates,
-        reordered: counters.reordered,
-        late: counters.late,
-        foreign: report.foreign_size
-            + report.foreign_source
-            + report.foreign_header
-            + counters.foreign_sequence,
-        foreign_size: report.foreign_size,
-        foreign_source: report.foreign_source,
-        foreign_sequence: counters.foreign_sequence,
-        foreign_header: report.foreign_header,
-        restarts: counters.restarts,
-        first_seq: account.segments.first().map(|segment| segment.first_seq),
-        last_seq: account.segments.last().map(|segment| segment.last_seq),
-        frames: counts.frames,
-        invalid: counts.source_invalid + counts.lost_frames,
-        lost_frames: counts.lost_frames + counts.partial,
-        partial_frames: counts.partial,
-        odd_headers: counts.odd_headers,
-        ambiguous_frames: counts.ambiguous,
-        trimmed_bytes: counts.trimmed_bytes,
-        format: drained.format,
-        frame_length: drained.layout.map(|layout| layout.frame_length),
-        frame_rate: drained.frame_rate,
-        bytes: report.bytes,
-        seconds: report.seconds,
-        rate_bps: if report.seconds > 0.0 {
-            report.bytes as f64 * 8.0 / report.seconds
-        } else {
-            0.0
-        },
-        datagram_data: report.datagram_data,
-        runs: runs(&account.runs),
-        runs_not_listed: account.runs_not_listed,
-        extents: runs(&account.extents),
-        extents_not_listed: account.extents_not_listed,
-        n_reordered: runs(&account.n_reordered),
-        reordering_gaps: runs(&account.reordering_gaps),
-        reordering_gaps_not_listed: account.reordering_gaps_not_listed,
-        free_runs: account.free_runs,
-        intervals: sequence.iter().take(INTERVALS_SHOWN).copied().collect(),
-        intervals_not_listed: account.intervals_not_listed
-            + sequence.len().saturating_sub(INTERVALS_SHOWN) as u64,
-        time_gaps: drained.gaps.into_iter().take(INTERVALS_SHOWN).collect(),
-        segments: account
-            .segments
-            .iter()
-            .map(|segment| Ends {
-                first_seq: segment.first_seq,
-                last_seq: segment.last_seq,
-            })
-            .collect(),
-        segments_not_listed: account.segments_not_listed,
-        sender: report.sender.map(|sender| sender.to_string()),
-        first_arrival: report.first_arrival,
-        last_arrival: report.last_arrival,
-        socket_drops: report.socket_drops,
-        socket_drops_within: report.socket_drops_within,
-        most_joined: report.most_joined,
-        buffer: report.buffer,
-        ring_bytes: sizes.map(|(ring, _)| ring),
-        window_bytes: sizes.map(|(_, window)| window),
-        host,
-        gaps_file,
-        cpu_seconds: report.cpu_seconds,
-        ended: report.ended,
-        error: report.error,
-        sink: drained.sink,
-    })
-}
-
 fn gaps_path(args: &RecvArgs) -> Option<PathBuf> {
     args.gaps.clone().or_else(|| {
         let recording = Sink::recording(&args.to)?;
         let is_device = recording.exists() && !recording.is_file();
         (!is_device).then(|| output::gaps_beside(&recording))
     })
-}
-
-fn runs(histogram: &std::collections::BTreeMap<u64, u64>) -> Vec<Run> {
-    histogram
-        .iter()
-        .map(|(&length, &count)| Run { length, count })
-        .collect()
-}
-
-fn describe(format: deframe::Format, result: &RecvResult) -> String {
-    let name = match format {
-        deframe::Format::Vdif => "VDIF",
-        deframe::Format::Mark5b => "Mark 5B",
-        deframe::Format::Raw => return "raw data, no frames found in it".into(),
-    };
-    let length = result.frame_length.unwrap_or(0);
-    match result.frame_rate {
-        Some(rate) => format!("{name}, frames of {length} bytes, {} a second", rate.get()),
-        None => format!("{name}, frames of {length} bytes, at a rate not known"),
-    }
-}
-
-fn text(result: &RecvResult) -> String {
-    let share = |count: u64| match result.expected {
-        0 => String::new(),
-        expected => format!(" ({:.4} %)", count as f64 * 100.0 / expected as f64),
-    };
-    let mut pairs = vec![
-        (
-            "expected",
-            format!("{} datagrams", show_count(result.expected)),
-        ),
-        ("unique", show_count(result.unique)),
-        (
-            "lost",
-            format!("{}{}", show_count(result.lost), share(result.lost)),
-        ),
-        (
-            "  in this host",
-            format!(
-                "{} (ring full {})",
-                show_count(result.host_lost),
-                show_count(result.ring_full)
-            ),
-        ),
-        ("  in the network", show_count(result.network_lost)),
-        ("  unattributed", show_count(result.unattributed)),
-        ("duplicates", show_count(result.duplicates)),
-        ("reordered", show_count(result.reordered)),
-        ("late", show_count(result.late)),
-        ("foreign", show_count(result.foreign)),
-        (
-            "data",
-            format!(
-                "{} bytes in {:.3} s: {}",
-                show_count(result.bytes),
-                result.seconds,
-                show_rate(result.rate_bps)
-            ),
-        ),
-        (
-            "frames",
-            format!(
-                "{}, of which lost {}, invalid {}",
-                show_count(result.frames),
-                show_count(result.lost_frames),
-                show_count(result.invalid)
-            ),
-        ),
-    ];
-    if let Some(format) = result.format {
-        pairs.push(("format", describe(format, result)));
-    }
-    if let Some(buffer) = &result.buffer {
-        pairs.push((
-            "socket buffer",
-            format!(
-                "{} asked for, {} granted",
-                show_size(buffer.asked as u64),
-                show_size(buffer.granted as u64)
-            ),
-        ));
-    }
-    if let Some(check) = &result.sink.check {
-        pairs.push((
-            "check",
-            format!(
-                "{} good, {} corrupted",
-                show_count(check.good),
-                show_count(check.corrupted)
-            ),
-        ));
-    }
-    for file in &result.sink.files {
-        pairs.push((
-            "file",
-            format!("{}, {} bytes", file.path.display(), show_count(file.bytes)),
-        ));
-    }
-    if result.sink.unwritten_bytes > 0 {
-        pairs.push((
-            "not written",
-            format!("{} bytes", show_count(result.sink.unwritten_bytes)),
-        ));
-    }
-    if let Some(path) = &result.gaps_file {
-        pairs.push(("gaps", path.display().to_string()));
-    }
-    output::lines(&pairs)
 }

@@ -21,6 +21,7 @@ use crate::cli::RespondArgs;
 use crate::probe::control::Control;
 use crate::probe::session::{ALIVE, DRAINING, GONE, LOOK, Link, plain};
 use crate::progress::interrupt;
+use crate::steer;
 use crate::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
@@ -55,7 +56,7 @@ pub fn run(args: &RespondArgs) -> Result<()> {
     let listener =
         TcpListener::bind(args.bind).with_context(|| format!("cannot listen on {}", args.bind))?;
     listener.set_nonblocking(true)?;
-    eprintln!("listening on {}", listener.local_addr()?);
+    steer::say_listening(listener.local_addr()?);
     let limits = Limits {
         rate: args.max_rate,
         duration: args.max_duration.into(),

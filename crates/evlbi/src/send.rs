@@ -1,8 +1,8 @@
 //! `evlbi send`.
 
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -24,6 +24,7 @@ use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording;
 use crate::source::Input;
+use crate::steer;
 use crate::units::{show_count, show_rate};
 use crate::url::{Scheme, Url};
 
@@ -40,6 +41,9 @@ pub struct SendResult {
     mtu: Option<usize>,
     /// Bit rate asked for; none for --max.
     rate_asked_bps: Option<u64>,
+    /// What was asked before, of a rate that was changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rates_before_bps: Vec<u64>,
     /// Bytes before the first whole frame of the file, which were not sent.
     leading_bytes: u64,
     /// Bytes at the end of the file that are no whole frame and were not sent.
@@ -53,7 +57,8 @@ pub struct SendResult {
 /// Sends until the source ends, the time is over or Ctrl-C.
 pub fn run(args: &SendArgs) -> Result<()> {
     let prepared = prepare(args)?;
-    let (mtu, rate, padded) = (prepared.mtu, prepared.rate, prepared.padded);
+    let (mtu, padded) = (prepared.mtu, prepared.padded);
+    let rates = Arc::clone(&prepared.rates);
     let (leading, truncated) = (prepared.leading, prepared.truncated);
     for (end, bytes) in [("first", leading), ("last", truncated)] {
         if bytes > 0 {
@@ -64,12 +69,14 @@ pub fn run(args: &SendArgs) -> Result<()> {
         }
     }
     let report = transmit_shown(prepared, args)?;
+    let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let result = SendResult {
         schema: "evlbi.send/1",
         source: args.source.clone(),
         to: args.to.to_string(),
         mtu,
-        rate_asked_bps: rate.map(BitRate::get),
+        rate_asked_bps: rates.pop(),
+        rates_before_bps: rates,
         leading_bytes: leading,
         truncated_bytes: truncated,
         padded_bytes: if args.to.scheme == Scheme::Tcp {
@@ -86,16 +93,28 @@ pub fn run(args: &SendArgs) -> Result<()> {
     }
 }
 
+fn check_fit(policy: &Policy, replace: SendReplace) -> Result<()> {
+    if matches!(policy, Policy::Fit(_)) && !matches!(replace, SendReplace::Nothing) {
+        bail!(
+            "fit: makes room only if nothing is sent in the place of what is shed; leave --replace out"
+        );
+    }
+    Ok(())
+}
+
 /// A flow that is ready to go.
 struct Prepared {
     flow: Flow,
     sent: Arc<Sent>,
     total: Option<u64>,
     mtu: Option<usize>,
-    rate: Option<BitRate>,
+    /// The rates that were asked for, one after the other.
+    rates: Arc<Mutex<Vec<u64>>>,
     leading: u64,
     truncated: u64,
     padded: u64,
+    /// Data of a datagram in bytes.
+    datagram_data: usize,
 }
 
 fn prepare(args: &SendArgs) -> Result<Prepared> {
@@ -106,11 +125,7 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
                 .ok_or_else(|| anyhow!("--frame-rate is at least 1"))
         })
         .transpose()?;
-    if matches!(args.shed, Policy::Fit(_)) && !matches!(args.replace, SendReplace::Nothing) {
-        bail!(
-            "fit: makes room only if nothing is sent in the place of what is shed; leave --replace out"
-        );
-    }
+    check_fit(&args.shed, args.replace)?;
     let input = Input::open(&args.source, frame_rate, args.rate)?;
     let plain = matches!(args.cut, CutRule::Plain) || input.frame_length().is_none();
     let (clock, rate) = clock(args, &input, plain)?;
@@ -146,15 +161,29 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         frame_rate: input.frame_rate().filter(|_| !plain),
     };
     let shed = Shed::new(args.shed.clone(), args.seed, &stream)?;
-    let burst = burst(args, rate, datagram_data);
+    let burst = burst(args.burst, rate, datagram_data);
     let vdif = input.is_vdif() && !plain;
     if plain && input.is_vdif() && args.repeat > 1 {
         bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
     }
     let frame_rate = input.frame_rate();
     let (source, padded) = input.into_source(unit, args.repeat)?;
-    let start = cpu::now().plus(WAIT_FOR_START);
+    let start = start(args.start);
     let sent = Sent::new();
+    let rates = Arc::new(Mutex::new(rate.map(BitRate::get).into_iter().collect()));
+    let mut changes = Changes {
+        rates: Arc::clone(&rates),
+        sent: Arc::clone(&sent),
+        stream,
+        policy: args.shed.clone(),
+        replace: args.replace,
+        seed: args.seed,
+        burst: args.burst,
+        datagram_data,
+        has_rate: args.rate.is_some(),
+    };
+    changes.tell();
+    steer::on_change(move |change| changes.take(change).map_err(|why| output::explain(&why)));
     let flow = Flow::new(
         source,
         std::mem::take(&mut outlets),
@@ -180,11 +209,87 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         sent,
         total,
         mtu,
-        rate,
+        rates,
         leading,
         truncated,
         padded,
+        datagram_data,
     })
+}
+
+/// What has to be known to change a flow while it is sent.
+struct Changes {
+    rates: Arc<Mutex<Vec<u64>>>,
+    sent: Arc<Sent>,
+    stream: Stream,
+    policy: Policy,
+    replace: SendReplace,
+    seed: u64,
+    burst: Burst,
+    datagram_data: usize,
+    /// It leaves at a rate that was asked for, not by the times of its frames.
+    has_rate: bool,
+}
+
+impl Changes {
+    fn take(&mut self, change: &steer::Change) -> Result<()> {
+        let rate: Option<BitRate> = change.rate.as_deref().map(str::parse).transpose()?;
+        if rate.is_some() && !self.has_rate {
+            bail!(
+                "only a flow that was started with a --rate has one to change; this one leaves by the times in its frames, or as fast as it can"
+            );
+        }
+        let policy = match &change.shed {
+            Some(text) => text.parse()?,
+            None => self.policy.clone(),
+        };
+        check_fit(&policy, self.replace)?;
+        let stream = Stream {
+            rate: rate.or(self.stream.rate),
+            ..self.stream.clone()
+        };
+        // What fits depends on the rate.
+        let is_new = change.shed.is_some() || matches!(policy, Policy::Fit(_));
+        let shed = is_new
+            .then(|| Shed::new(policy.clone(), self.seed, &stream))
+            .transpose()?;
+        let burst = burst(self.burst, rate, self.datagram_data);
+        self.sent.change(transmit::Change {
+            rate: rate.map(|rate| (ByRate::new(rate), burst)),
+            shed,
+        });
+        if let Some(rate) = rate {
+            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            rates.push(rate.get());
+        }
+        (self.policy, self.stream) = (policy, stream);
+        self.tell();
+        Ok(())
+    }
+
+    fn tell(&self) {
+        steer::tell(|status| {
+            let sending = status.sending.get_or_insert_default();
+            sending.rate_asked_bps = self.stream.rate.map(BitRate::get);
+            sending.shed_policy = self.policy.to_string();
+        });
+    }
+}
+
+/// When the first frame leaves.
+fn start(asked: Option<jiff::Timestamp>) -> Nanos {
+    let soon = cpu::now().plus(WAIT_FOR_START);
+    let Some(asked) = asked else {
+        return soon;
+    };
+    let ahead = asked.as_nanosecond() - i128::from(cpu::utc());
+    match u64::try_from(ahead) {
+        Ok(ahead) => cpu::now().plus(Nanos(ahead)).max(soon),
+        Err(_) => {
+            eprintln!("evlbi: --start {asked} is over, so the data leaves at once");
+            soon
+        }
+    }
 }
 
 /// What sets the times, and the bit rate that comes of it.
@@ -308,8 +413,8 @@ fn threads(input: &Input) -> Vec<u16> {
     threads
 }
 
-fn burst(args: &SendArgs, rate: Option<BitRate>, datagram: usize) -> u32 {
-    match (args.burst, rate) {
+fn burst(choice: Burst, rate: Option<BitRate>, datagram: usize) -> u32 {
+    match (choice, rate) {
         (Burst::Fixed(count), _) => count,
         (Burst::Auto, Some(rate)) => train_length(ByRate::new(rate).due(datagram as u64)),
         (Burst::Auto, None) => evlbi_core::pace::LONGEST_TRAIN,
@@ -342,7 +447,11 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
     let stop = Arc::new(AtomicBool::new(false));
     let interrupted = interrupt();
     let Prepared {
-        flow, sent, total, ..
+        flow,
+        sent,
+        total,
+        datagram_data,
+        ..
     } = prepared;
     let host = args.host.clone();
     let thread_stop = Arc::clone(&stop);
@@ -357,21 +466,41 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
     )?;
     let mut progress = Progress::new(total);
     let mut before = (0u64, std::time::Instant::now());
-    while !worker.is_finished() {
-        std::thread::sleep(Duration::from_millis(20));
+    let mut rate = 0.0;
+    loop {
+        // Looked at once more when it has ended: then the counts are the last.
+        let has_ended = worker.is_finished();
         if interrupted.load(Ordering::Relaxed) {
             stop.store(true, Ordering::Relaxed);
         }
-        if progress.is_due() {
+        if progress.is_due() || has_ended {
             let offset = sent.offset.load(Ordering::Relaxed);
-            let rate = (offset - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
-            before = (offset, std::time::Instant::now());
-            let datagrams = show_count(sent.datagrams.load(Ordering::Relaxed));
+            let not_sent = sent.not_sent.load(Ordering::Relaxed);
+            let datagrams = sent.datagrams.load(Ordering::Relaxed);
+            let data = datagrams * datagram_data as u64;
+            if !has_ended {
+                rate = (data - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
+                before = (data, std::time::Instant::now());
+            }
+            steer::tell(|status| {
+                let sending = status.sending.get_or_insert_default();
+                sending.rate_bps = rate;
+                sending.offered = sent.offered.load(Ordering::Relaxed);
+                sending.sent = datagrams;
+                sending.shed = sent.shed.load(Ordering::Relaxed);
+                sending.not_sent = not_sent;
+                sending.bytes = data;
+            });
+            if has_ended {
+                break;
+            }
+            let datagrams = show_count(datagrams);
             progress.show(
                 offset,
                 &format!("{}  {datagrams} datagrams", show_rate(rate)),
             );
         }
+        std::thread::sleep(Duration::from_millis(20));
     }
     progress.finish();
     match worker.join() {
@@ -382,6 +511,8 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
 
 fn text(result: &SendResult) -> String {
     let report = &result.report;
+    let policies = report.shedding_before.iter().chain([&report.shedding]);
+    let policies = policies.map(|shed| format!("{}: {:.4} %", shed.policy, shed.fraction * 100.0));
     let mut pairs = vec![
         (
             "sent",
@@ -394,10 +525,9 @@ fn text(result: &SendResult) -> String {
         (
             "shed",
             format!(
-                "{} datagrams, {}: {:.4} %",
+                "{} datagrams, {}",
                 show_count(report.shed),
-                report.shedding.policy,
-                report.shedding.fraction * 100.0
+                policies.collect::<Vec<String>>().join(", then ")
             ),
         ),
         (

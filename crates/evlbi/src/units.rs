@@ -68,7 +68,8 @@ fn split_number(text: &str) -> Option<(f64, &str)> {
 
 /// `1.024 Gbit/s`: a bit rate for people.
 pub fn show_rate(bits_per_second: f64) -> String {
-    let (value, unit) = match bits_per_second {
+    // The sum of none is -0.
+    let (value, unit) = match bits_per_second + 0.0 {
         rate if rate >= 1e9 => (rate / 1e9, "Gbit/s"),
         rate if rate >= 1e6 => (rate / 1e6, "Mbit/s"),
         rate if rate >= 1e3 => (rate / 1e3, "kbit/s"),
@@ -108,6 +109,11 @@ pub fn show_seconds(seconds: f64) -> String {
         _ => (seconds, "s"),
     };
     format!("{value:.4} {unit}")
+}
+
+/// UTC of this host in seconds since 1970.
+pub fn now() -> f64 {
+    evlbi_net::cpu::utc() as f64 * 1e-9
 }
 
 /// `2024-05-01T12:00:00.5Z`: UTC seconds since 1970 as date and time, to a tenth of a millisecond.

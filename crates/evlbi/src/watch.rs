@@ -18,7 +18,7 @@ use crate::probe::point::{Direction, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled};
 use crate::probe::udp;
 use crate::progress::{Progress, interrupt};
-use crate::units::{show_count, show_rate};
+use crate::units::{now, show_count, show_rate};
 
 /// After a failure the next attempt comes so much later.
 const RETRY: Duration = Duration::from_secs(5);
@@ -246,7 +246,7 @@ impl Way {
         let (begin, end) = match (direction, told) {
             (Direction::There, Some(told)) => told,
             _ if self.end > 0.0 => (self.end, self.end + length),
-            _ => (seconds() - length, seconds()),
+            _ => (now() - length, now()),
         };
         self.end = end;
         (begin, end)
@@ -293,10 +293,6 @@ fn row(
             "ipdv": tallied.ipdv,
         }),
     }
-}
-
-fn seconds() -> f64 {
-    evlbi_net::cpu::utc() as f64 * 1e-9
 }
 
 fn line(row: &Row) -> String {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use evlbi_wire::packet::Segment;
 use serde::{Deserialize, Serialize};
 
+use super::course::{Course, Stretch};
 use super::ranges::Ranges;
 use super::rounds::{Held, HeldBack, Idle, Rounds};
 use super::{Event, Extent};
@@ -22,8 +23,6 @@ const OVERTAKEN: u64 = 3_000_000;
 const RISING: u64 = 10;
 /// Time stamps of acknowledgements whose echo is waited for.
 const MOST_STAMPS: usize = 1024;
-/// Intervals of a direction; where it lasts longer, they are made longer.
-const MOST_INTERVALS: usize = 4096;
 /// Bytes that time stamps take of each segment.
 const STAMPS: u32 = 12;
 
@@ -161,11 +160,9 @@ struct Furthest {
 #[derive(Debug)]
 pub struct Half {
     way: Way,
-    every: u64,
-    /// When the connection began.
-    begun: u64,
-    /// Number of the first byte seen, of the one behind the last, and of the first that is not acknowledged.
-    first: u64,
+    /// From the connection's first packet on.
+    course: Course<Interval>,
+    /// Number of the byte behind the last one seen, and of the first that is not acknowledged.
     next: Option<u64>,
     acknowledged: u64,
     furthest: Furthest,
@@ -208,9 +205,7 @@ impl Half {
     pub fn new(begun: u64, every: u64) -> Half {
         Half {
             way: Way::default(),
-            every: every.max(1),
-            begun,
-            first: 0,
+            course: Course::new(begun, every),
             next: None,
             acknowledged: 0,
             furthest: Furthest::default(),
@@ -301,8 +296,7 @@ impl Half {
         let Some(next) = self.next else {
             let begin = ORIGIN + u64::from(segment.sequence);
             self.sign(begin, begin + length, segment);
-            (self.first, self.acknowledged) = (begin, begin);
-            self.next = Some(begin);
+            (self.acknowledged, self.next) = (begin, Some(begin));
             if length > 0 {
                 self.advance(at, begin, begin + length, segment, id, note);
             }
@@ -398,8 +392,9 @@ impl Half {
             }
             let echo = segment.options.stamps.map(|(_, echo)| echo);
             let full = self.way.segment.unwrap_or(segment.length);
-            let flight = self.rounds.sends(at, end, echo, end - begin, full);
-            let interval = self.interval(at);
+            let [data_end, length] = [end - u64::from(segment.ends), segment.length.into()];
+            let flight = self.rounds.sends(at, data_end, echo, length, full);
+            let interval = self.course.at(at);
             interval.flight = interval.flight.max(flight);
         } else if segment.begins {
             self.rounds.begins_at(end);
@@ -513,7 +508,7 @@ impl Half {
             self.rounds
                 .sends_again(at, segment.options.stamps.map(|(_, echo)| echo));
         }
-        self.interval(at).sent_again += segments;
+        self.course.at(at).sent_again += segments;
         self.last_sent = at;
     }
 
@@ -574,7 +569,7 @@ impl Half {
         let next = self.next.unwrap_or(ORIGIN + u64::from(number));
         let number = Half::absolute(next, number);
         if self.next.is_none() {
-            (self.first, self.acknowledged, self.next) = (number, number, Some(number));
+            (self.acknowledged, self.next) = (number, Some(number));
         }
         if number > next {
             self.way.acknowledged_unseen += 1;
@@ -620,7 +615,7 @@ impl Half {
             let (extent, count) = self.windows.get_or_insert((Extent::of(window), 0));
             extent.add(window, *count);
             *count += 1;
-            let interval = self.interval(at);
+            let interval = self.course.at(at);
             interval.window = Some(interval.window.map_or(window, |least| least.min(window)));
         }
         let stamp = segment.options.stamps.map(|(value, _)| value);
@@ -653,9 +648,7 @@ impl Half {
         {
             self.took(at.saturating_sub(sent.at), at);
         }
-        let missed = self.holes.remove(0, number);
-        // The first byte is that of SYN.
-        self.way.missed += missed;
+        self.way.missed += self.holes.remove(0, number);
         self.again.remove(0, number);
         self.overtaken.remove(0, number);
         self.selected_bytes -= self.selected.remove(0, number);
@@ -669,7 +662,7 @@ impl Half {
         if bytes > 0 {
             self.last_data = at;
         }
-        self.interval(at).acknowledged += bytes;
+        self.course.at(at).acknowledged += bytes;
     }
 
     fn took(&mut self, time: u64, at: u64) {
@@ -680,7 +673,7 @@ impl Half {
             Some(mean) => 0.875 * mean + 0.125 * now,
         });
         self.rounds.took(time);
-        let interval = self.interval(at);
+        let interval = self.course.at(at);
         interval.round_trip = Some(interval.round_trip.map_or(time, |least| least.min(time)));
     }
 
@@ -708,21 +701,6 @@ impl Half {
         }
     }
 
-    /// The interval of a moment.
-    fn interval(&mut self, at: u64) -> &mut Interval {
-        let since = at.saturating_sub(self.begun);
-        while since / self.every >= MOST_INTERVALS as u64 {
-            self.every *= 2;
-            let pairs = self.way.intervals.chunks(2);
-            self.way.intervals = pairs.map(Interval::join).collect();
-        }
-        let place = (since / self.every) as usize;
-        if self.way.intervals.len() <= place {
-            self.way.intervals.resize(place + 1, Interval::default());
-        }
-        &mut self.way.intervals[place]
-    }
-
     /// The capture has ended.
     pub fn finish(mut self, last: u64) -> Way {
         if let Some(since) = self.zero_since {
@@ -738,12 +716,8 @@ impl Half {
         let seconds = self.first_data.map_or(0.0, |first| {
             self.last_data.saturating_sub(first) as f64 * 1e-9
         });
-        let acknowledged: u64 = self
-            .way
-            .intervals
-            .iter()
-            .map(|interval| interval.acknowledged)
-            .sum();
+        let (every, intervals) = self.course.finish();
+        let acknowledged = intervals.iter().map(|one| one.acknowledged).sum();
         Way {
             acknowledged,
             seconds,
@@ -760,20 +734,21 @@ impl Half {
             idle,
             held_back,
             path_rate,
-            every: self.every as f64 * 1e-9,
+            every,
+            intervals,
             ..self.way
         }
     }
 }
 
-impl Interval {
-    fn join(pair: &[Interval]) -> Interval {
-        pair.iter().fold(Interval::default(), |all, one| Interval {
-            acknowledged: all.acknowledged + one.acknowledged,
-            sent_again: all.sent_again + one.sent_again,
-            flight: all.flight.max(one.flight),
-            window: all.window.into_iter().chain(one.window).min(),
-            round_trip: all.round_trip.into_iter().chain(one.round_trip).min(),
-        })
+impl Stretch for Interval {
+    fn join(self, next: Interval) -> Interval {
+        Interval {
+            acknowledged: self.acknowledged + next.acknowledged,
+            sent_again: self.sent_again + next.sent_again,
+            flight: self.flight.max(next.flight),
+            window: self.window.into_iter().chain(next.window).min(),
+            round_trip: self.round_trip.into_iter().chain(next.round_trip).min(),
+        }
     }
 }

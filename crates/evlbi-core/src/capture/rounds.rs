@@ -52,6 +52,25 @@ pub struct HeldBack {
     pub sender: f64,
 }
 
+impl HeldBack {
+    /// Times as parts of their sum.
+    fn in_parts(mut self) -> HeldBack {
+        let parts = [
+            &mut self.application,
+            &mut self.receiver,
+            &mut self.repair,
+            &mut self.path,
+            &mut self.window,
+            &mut self.sender,
+        ];
+        let all: f64 = parts.iter().map(|part| **part).sum();
+        for part in parts {
+            *part /= all.max(1.0);
+        }
+        self
+    }
+}
+
 /// Times in which nothing was under way and nothing was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
@@ -127,20 +146,13 @@ pub struct Rounds {
     last_sent: u64,
     unanswered: Option<u64>,
     shortest_trip: Option<u64>,
-    held: [f64; 6],
+    /// In nanoseconds until the end.
+    held: HeldBack,
     path_bytes: u64,
     idle: Idle,
     flight: Option<Extent>,
     area: f64,
 }
-
-/// Places of `held`.
-const APPLICATION: usize = 0;
-const RECEIVER: usize = 1;
-const REPAIR: usize = 2;
-const PATH: usize = 3;
-const WINDOW: usize = 4;
-const SENDER: usize = 5;
 
 impl Rounds {
     /// From here to the sender and back it takes no longer.
@@ -186,13 +198,7 @@ impl Rounds {
         let is_at_edge = self
             .edge
             .is_some_and(|edge| self.next + self.segment > edge);
-        let (base, next) = (self.acknowledged, self.next);
-        let round = self.round.get_or_insert(Round {
-            from: at,
-            base,
-            mark: next,
-            ..Round::default()
-        });
+        let round = self.round(at);
         round.bursts += u64::from(is_burst);
         round.answered += u64::from(is_answer);
         round.top = round.top.max(flight);
@@ -211,14 +217,7 @@ impl Rounds {
         if self.acknowledged >= self.repaired_at {
             self.repaired_at = self.next;
         }
-        let (base, next) = (self.acknowledged, self.next);
-        let round = self.round.get_or_insert(Round {
-            from: at,
-            base,
-            mark: next,
-            ..Round::default()
-        });
-        round.repairs = true;
+        self.round(at).repairs = true;
         self.tops.clear();
         self.unanswered = None;
     }
@@ -272,27 +271,17 @@ impl Rounds {
         if let Some(round) = self.round.take() {
             self.close(&round);
         }
-        let all: f64 = self.held.iter().sum();
-        let part = |place: usize| self.held[place] / all.max(1.0);
-        let held = HeldBack {
-            application: part(APPLICATION),
-            receiver: part(RECEIVER),
-            repair: part(REPAIR),
-            path: part(PATH),
-            window: part(WINDOW),
-            sender: part(SENDER),
-        };
         let time = self.now.saturating_sub(self.begun) as f64;
         let flight = self.flight.map(|extent| Extent {
             mean: if time > 0.0 { self.area / time } else { 0.0 },
             ..extent
         });
         Held {
-            held_back: held,
+            held_back: self.held.in_parts(),
             idle: self.idle,
             flight,
             path_rate: (self.path_bytes > 0)
-                .then(|| self.path_bytes as f64 * 8e9 / self.held[PATH].max(1.0)),
+                .then(|| self.path_bytes as f64 * 8e9 / self.held.path.max(1.0)),
         }
     }
 
@@ -306,6 +295,16 @@ impl Rounds {
         } else {
             behind
         }
+    }
+
+    /// The round that goes on, or begins here.
+    fn round(&mut self, at: u64) -> &mut Round {
+        self.round.get_or_insert(Round {
+            from: at,
+            base: self.acknowledged,
+            mark: self.next,
+            ..Round::default()
+        })
     }
 
     fn flight(&self) -> u64 {
@@ -369,16 +368,9 @@ impl Rounds {
         let round = *round;
         self.close(&round);
         self.round = None;
-        if self.flight() == 0 {
-            self.idle_since = Some(ack.at);
-        } else {
-            self.round = Some(Round {
-                from: ack.at,
-                base: self.acknowledged,
-                mark: self.next,
-                top: self.flight(),
-                ..Round::default()
-            });
+        match self.flight() {
+            0 => self.idle_since = Some(ack.at),
+            flight => self.round(ack.at).top = flight,
         }
     }
 
@@ -389,8 +381,11 @@ impl Rounds {
     }
 
     fn was_idle(&mut self, time: u64, is_closed: bool) {
-        let place = if is_closed { RECEIVER } else { APPLICATION };
-        self.held[place] += time as f64;
+        let part = match is_closed {
+            true => &mut self.held.receiver,
+            false => &mut self.held.application,
+        };
+        *part += time as f64;
         let trip = self.shortest_trip.unwrap_or(0) + self.behind.unwrap_or(0);
         if time > trip.max(SHORTEST_IDLE) && !is_closed {
             let seconds = time as f64 * 1e-9;
@@ -401,42 +396,37 @@ impl Rounds {
     }
 
     fn close(&mut self, round: &Round) {
-        let time = self.now.saturating_sub(round.from);
-        let place = self.cause(round, time as f64);
-        self.held[place] += time as f64;
-        if place == PATH {
-            self.path_bytes += self.acknowledged.saturating_sub(round.base);
-        }
-        if place == REPAIR {
+        let time = self.now.saturating_sub(round.from) as f64;
+        if round.repairs || self.acknowledged < self.repaired_at {
             // What was under way before says nothing of the window after.
+            self.held.repair += time;
             return;
         }
+        *self.part(round, time) += time;
         if self.tops.len() == GROWTH {
             self.tops.pop_front();
         }
         self.tops.push_back(round.top);
     }
 
-    fn cause(&self, round: &Round, time: f64) -> usize {
-        if round.repairs || self.acknowledged < self.repaired_at {
-            return REPAIR;
-        }
+    /// Where the time of a round is counted in which nothing was repaired; while the path is full, its bytes are counted too.
+    fn part(&mut self, round: &Round, time: f64) -> &mut f64 {
         if round.is_at_edge {
-            return RECEIVER;
+            return &mut self.held.receiver;
         }
         let before = self.tops.back().copied().unwrap_or(0);
         if round.top as f64 > before as f64 * SLOW_START + self.segment as f64 {
-            return WINDOW;
+            return &mut self.held.window;
         }
         let most = self.tops.iter().copied().max().unwrap_or(0);
         if round.area / time.max(1.0) < PART * most as f64 {
-            return APPLICATION;
+            return &mut self.held.application;
         }
         // At the sender it shows whether data waited for acknowledgements.
         let soon = (AT_ONCE * round.acks) as f64;
         let is_answering = round.answered as f64 >= ANSWERED * round.bursts as f64;
         if self.lag() == 0 && soon < COVERED * time && !is_answering {
-            return APPLICATION;
+            return &mut self.held.application;
         }
         // A queue that stands makes even the shortest of its round trips longer; one that a burst makes does not.
         let behind = self.behind.unwrap_or(0);
@@ -445,14 +435,15 @@ impl Rounds {
             .shortest_trip
             .is_some_and(|trip| (trip + behind) as f64 > QUEUE * least as f64 + QUEUE_TIME)
         {
-            return PATH;
+            self.path_bytes += self.acknowledged.saturating_sub(round.base);
+            return &mut self.held.path;
         }
         let lately = self.tops.iter().rev().take(4).copied().max().unwrap_or(0);
         let first = self.tops.front().copied().unwrap_or(0);
         let grown = (GROWN * self.segment).max(first / GROWN_PART);
         if round.top > lately && round.top >= first + grown {
-            return WINDOW;
+            return &mut self.held.window;
         }
-        SENDER
+        &mut self.held.sender
     }
 }

@@ -9,6 +9,7 @@ use evlbi_wire::{vdif, vtp};
 use serde::{Deserialize, Serialize};
 
 use super::Extent;
+use super::course::{Course, Stretch};
 use crate::account::{Distribution, Report, Summary};
 use crate::pudp::{Sequencer, Verdict as Framed};
 use crate::reorder::{MOST_GAP, Reorder, Settings, Verdict};
@@ -28,8 +29,6 @@ const SHORTEST: usize = 16;
 const WINDOW: u64 = 1 << 16;
 /// No frame of any network is longer: what is was not cut yet.
 const LONGEST_FRAME: u32 = 9216;
-/// Intervals of a stream; where it lasts longer, they are made longer.
-const MOST_INTERVALS: usize = 4096;
 /// Looks for several datagrams in a packet, before they are given up.
 const MOST_LOOKS: u32 = 16;
 
@@ -94,6 +93,16 @@ pub struct StreamInterval {
     pub lost: i64,
 }
 
+impl Stretch for StreamInterval {
+    fn join(self, next: StreamInterval) -> StreamInterval {
+        StreamInterval {
+            packets: self.packets + next.packets,
+            bytes: self.bytes + next.bytes,
+            lost: self.lost + next.lost,
+        }
+    }
+}
+
 /// A stream that is being looked at.
 #[derive(Debug)]
 pub struct Datagrams {
@@ -109,8 +118,7 @@ pub struct Datagrams {
     kept: Vec<(u32, Box<[u8]>)>,
     numbering: Option<Numbering>,
     step: Option<u64>,
-    every: u64,
-    intervals: Vec<StreamInterval>,
+    course: Course<StreamInterval>,
     lost: u64,
 }
 
@@ -268,8 +276,7 @@ impl Datagrams {
             kept: Vec::new(),
             numbering: None,
             step: None,
-            every: every.max(1),
-            intervals: Vec::new(),
+            course: Course::new(at, every),
             lost: 0,
         }
     }
@@ -320,23 +327,12 @@ impl Datagrams {
 
     /// A packet in its interval; when one is over, loss is taken.
     fn note(&mut self, at: u64, bytes: u64) {
-        let since = at.saturating_sub(self.from);
-        while since / self.every >= MOST_INTERVALS as u64 {
-            self.every *= 2;
-            let join = |pair: &[StreamInterval]| StreamInterval {
-                packets: pair.iter().map(|one| one.packets).sum(),
-                bytes: pair.iter().map(|one| one.bytes).sum(),
-                lost: pair.iter().map(|one| one.lost).sum(),
-            };
-            self.intervals = self.intervals.chunks(2).map(join).collect();
-        }
-        let place = (since / self.every) as usize;
-        if place >= self.intervals.len() {
+        if self.course.is_past(at) {
             self.settle();
-            self.intervals.resize(place + 1, StreamInterval::default());
         }
-        self.intervals[place].packets += 1;
-        self.intervals[place].bytes += bytes;
+        let interval = self.course.at(at);
+        interval.packets += 1;
+        interval.bytes += bytes;
     }
 
     /// What was lost since this was asked last belongs to the last interval.
@@ -346,7 +342,7 @@ impl Datagrams {
             Some(Numbering::Frames(_, order)) => order.reorder.counters().lost,
             _ => 0,
         };
-        if let Some(last) = self.intervals.last_mut() {
+        if let Some(last) = self.course.last_mut() {
             last.lost += lost.wrapping_sub(self.lost).cast_signed();
             self.lost = lost;
         }
@@ -440,6 +436,7 @@ impl Datagrams {
         };
         let seconds = |at: u64| at.saturating_sub(begun) as f64 * 1e-9;
         let span = self.last.saturating_sub(self.from) as f64 * 1e-9;
+        let (every, intervals) = self.course.finish();
         Stream {
             ends,
             from: seconds(self.from),
@@ -457,8 +454,8 @@ impl Datagrams {
             account,
             gaps: self.gaps.summary(),
             step: self.step,
-            every: self.every as f64 * 1e-9,
-            intervals: self.intervals,
+            every,
+            intervals,
         }
     }
 }

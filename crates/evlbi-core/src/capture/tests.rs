@@ -450,6 +450,28 @@ fn an_application_with_pauses() {
     assert!(way.held_back.application > 0.8, "{:?}", way.held_back);
 }
 
+/// What ends a connection takes a number, but is no byte under way.
+#[test]
+fn an_end_is_no_data() {
+    let mut talk = Talk::new();
+    talk.sends(20 * MS, 0..3);
+    let last = Segment {
+        ends: true,
+        ..Talk::data(3)
+    };
+    talk.pass(20 * MS, 0, last);
+    let answer = Segment {
+        sequence: 5000,
+        acknowledgment: Some(4 * FULL + 1),
+        window: 60_000,
+        ..Segment::default()
+    };
+    talk.pass(30 * MS, 1, answer);
+    let (way, _) = talk.finish();
+    assert_eq!(way.flight.unwrap().most, 4000);
+    assert_eq!(way.acknowledged, 4000);
+}
+
 /// At the receiver as at the sender: the echoes of time stamps tell what it knew.
 #[test]
 fn flight_is_the_senders_wherever_it_is_seen() {
@@ -681,7 +703,6 @@ proptest! {
                 begins: flags & 6 == 6,
                 ends: flags & 24 == 24,
                 resets: flags & 224 == 224,
-                pushes: false,
                 window,
                 length: length % if narrow { 3000 } else { 100_000 },
                 options: Options {

@@ -24,7 +24,7 @@ const NAME: usize = 32;
 /// No card counts more things than this. The kernel writes as many as there are at that moment, so there is always room
 /// for as many; memory that is not written to costs nothing.
 const MOST: usize = 1 << 16;
-const WORD: usize = size_of::<u32>();
+pub(super) const WORD: usize = size_of::<u32>();
 
 /// Counters of cards that mean packets dropped because the host did not fetch them in time, by the drivers' names.
 const NOT_FETCHED: [&str; 6] = [
@@ -56,49 +56,64 @@ pub fn counters<'a>(
 }
 
 fn read(socket: &OwnedFd, interface: &str) -> io::Result<BTreeMap<String, u64>> {
-    let mut sets = request(ETHTOOL_GSSET_INFO, 4 * WORD + WORD);
-    sets[2 * WORD..4 * WORD].copy_from_slice(&(1u64 << COUNTERS).to_ne_bytes());
-    ask(socket, interface, &mut sets)?;
-    // A set that the card has not is taken out, and no count follows.
-    let count = word(&sets, 4) as usize;
-    if count == 0 || count > MOST / 2 {
+    let names = names(socket, interface, COUNTERS)?;
+    let count = names.len();
+    if count == 0 {
         return Ok(BTreeMap::new());
     }
-    let mut names = request(ETHTOOL_GSTRINGS, 3 * WORD + MOST * NAME);
-    set_word(&mut names, 1, COUNTERS);
-    ask(socket, interface, &mut names)?;
     let mut values = request(ETHTOOL_GSTATS, 2 * WORD + MOST * size_of::<u64>());
     set_word(&mut values, 1, count as u32);
     ask(socket, interface, &mut values)?;
-    let names = names[3 * WORD..].chunks_exact(NAME);
     let values = values[2 * WORD..].chunks_exact(size_of::<u64>());
-    let each = names.zip(values).take(count);
+    let each = names.into_iter().zip(values);
     Ok(each
         .filter_map(|(name, value)| {
-            let name = name.split(|byte| *byte == 0).next()?;
             let value = u64::from_ne_bytes(*value.first_chunk()?);
-            (value > 0).then(|| (String::from_utf8_lossy(name).into_owned(), value))
+            (value > 0).then_some((name, value))
         })
         .collect())
 }
 
-fn request(command: u32, length: usize) -> Vec<u8> {
+/// The names of a set, in the card's order; none where it has no such set.
+pub(super) fn names(socket: &OwnedFd, interface: &str, set: u32) -> io::Result<Vec<String>> {
+    let mut sets = request(ETHTOOL_GSSET_INFO, 4 * WORD + WORD);
+    sets[2 * WORD..4 * WORD].copy_from_slice(&(1u64 << set).to_ne_bytes());
+    ask(socket, interface, &mut sets)?;
+    // A set that the card has not is taken out, and no count follows.
+    let count = word(&sets, 4) as usize;
+    if count == 0 || count > MOST / 2 {
+        return Ok(Vec::new());
+    }
+    let mut names = request(ETHTOOL_GSTRINGS, 3 * WORD + MOST * NAME);
+    set_word(&mut names, 1, set);
+    ask(socket, interface, &mut names)?;
+    let names = names[3 * WORD..].chunks_exact(NAME).take(count);
+    Ok(names.map(text).collect())
+}
+
+/// What stands before the first zero.
+pub(super) fn text(bytes: &[u8]) -> String {
+    let said = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(said).into_owned()
+}
+
+pub(super) fn request(command: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     set_word(&mut bytes, 0, command);
     bytes
 }
 
-fn word(bytes: &[u8], number: usize) -> u32 {
+pub(super) fn word(bytes: &[u8], number: usize) -> u32 {
     let bytes = bytes.get(number * WORD..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-fn set_word(bytes: &mut [u8], number: usize, value: u32) {
+pub(super) fn set_word(bytes: &mut [u8], number: usize, value: u32) {
     bytes[number * WORD..(number + 1) * WORD].copy_from_slice(&value.to_ne_bytes());
 }
 
 /// Has the driver answer in the place of the request, which must have room for the answer.
-fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> {
+pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> {
     // SAFETY: a request is plain data for which all zeroes are valid.
     let mut asked: libc::ifreq = unsafe { std::mem::zeroed() };
     if interface.len() >= asked.ifr_name.len() {

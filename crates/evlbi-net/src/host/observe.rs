@@ -141,11 +141,11 @@ mod tests {
         for _ in 0..10 {
             socket.send_to(&[0; 100], address).unwrap();
         }
-        std::thread::sleep(EVERY + EVERY / 2);
+        std::thread::sleep(EVERY * 3);
         let observed = observer.finish().unwrap();
         assert!(observed.change.udp.out_datagrams >= 10);
         assert!(observed.kernel.starts_with("Linux "), "{}", observed.kernel);
-        assert_eq!(observed.during.len(), 1);
+        assert!(!observed.during.is_empty());
         let first = &observed.during[0];
         assert!(first.at >= 1.0 && first.at < observed.seconds);
         assert!(first.change.udp.out_datagrams >= 10);

@@ -1,10 +1,10 @@
 //! The loop of the receiving thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use evlbi_core::account::{self, attribute};
+use evlbi_core::account::{self, Attribution, Counters, attribute};
 use evlbi_core::reorder::{Event, MOST_GAP, Reorder, Settings, Verdict};
 use evlbi_core::time::Nanos;
 
@@ -29,6 +29,10 @@ const SHOW: Nanos = Nanos(100_000_000);
 const PATIENCE: Duration = Duration::from_millis(20);
 /// A stream that was silent for so long is waited for in the kernel.
 const QUIET: Nanos = Nanos(10_000_000);
+/// Naps in which nothing comes before the stream is waited for in the kernel: hundreds of slow ones share a host.
+const NAPS: u32 = 2;
+/// A stream of which no more than so many datagrams come at once is a slow one.
+const FEW_AT_ONCE: u32 = 2;
 
 /// What the thread is given.
 pub struct Work {
@@ -65,12 +69,16 @@ struct Loop {
     reserve: Option<Reserve>,
     to_consumer: mpsc::Sender<Consumer<Event>>,
     stop: Arc<AtomicBool>,
+    /// Why it ends, and how much of what waited in the sockets by then is still to be taken: more may come all the time.
+    ending: Option<(Ended, u64)>,
     live: Arc<Mutex<Live>>,
     started: Nanos,
     admission: Admission,
     stream: Option<Stream>,
     failure: Option<String>,
     shown: Nanos,
+    /// Naps since much came at once.
+    naps: u32,
     most_joined: u64,
     first_heard: Option<Nanos>,
     last_heard: Nanos,
@@ -108,11 +116,13 @@ impl Loop {
             reserve: Some(work.reserve),
             to_consumer: work.to_consumer,
             stop: work.stop,
+            ending: None,
             live: work.live,
             started: work.started,
             stream: None,
             failure: None,
             shown: Nanos(0),
+            naps: 0,
             most_joined: 0,
             first_heard: None,
             last_heard: work.started,
@@ -124,7 +134,9 @@ impl Loop {
         let mut batch = Batch::new();
         let mut failures = 0;
         let ended = loop {
-            let count = match self.receiver.receive(&mut batch) {
+            let received = self.receiver.receive(&mut batch);
+            let is_empty = matches!(received, Ok(0));
+            let count = match received {
                 Ok(count) => {
                     failures = 0;
                     count
@@ -139,16 +151,24 @@ impl Loop {
                 }
             };
             let now = cpu::now();
-            if count > 0 {
-                self.take(&batch, now);
+            if count > 0 && self.take(&batch, now) > FEW_AT_ONCE {
+                self.naps = 0;
             }
             self.settle_the_few(now, false);
             if let Some(stream) = &mut self.stream {
                 stream.hand_on(now);
             }
             self.show(now);
-            if let Some(ended) = self.is_over(now) {
-                break ended;
+            if let Some((ended, left)) = &mut self.ending {
+                *left = left.saturating_sub(batch.accounted());
+                if is_empty || *left == 0 {
+                    break *ended;
+                }
+            } else if let Some(ended) = self.is_over(now) {
+                self.ending = Some((ended, self.receiver.queued().unwrap_or(0)));
+            }
+            if self.failure.is_some() {
+                break Ended::Failed;
             }
             if count == 0 {
                 self.rest(now);
@@ -157,18 +177,17 @@ impl Loop {
         self.finish(ended)
     }
 
-    /// Nothing is there: naps while the stream flows, else waits in the kernel.
-    fn rest(&self, now: Nanos) {
+    /// Nothing is there: naps while the stream flows so fast that much comes in a nap, else waits in the kernel.
+    fn rest(&mut self, now: Nanos) {
         let flows = self.stream.is_some() && now.since(self.last_heard) < QUIET;
-        if flows || self.receiver.wait(PATIENCE).is_err() {
+        self.naps = self.naps.saturating_add(1);
+        if flows && self.naps <= NAPS || self.receiver.wait(PATIENCE).is_err() {
             std::thread::sleep(cpu::NAP);
         }
     }
 
+    /// Whether it is to end, and why. What waits in the sockets by then is the stream's.
     fn is_over(&self, now: Nanos) -> Option<Ended> {
-        if self.failure.is_some() {
-            return Some(Ended::Failed);
-        }
         if self.stop.load(Ordering::Relaxed) {
             return Some(Ended::Stopped);
         }
@@ -182,7 +201,9 @@ impl Loop {
             .then_some(Ended::Idle)
     }
 
-    fn take(&mut self, batch: &Batch, now: Nanos) {
+    /// Takes a batch; returns how many datagrams were in it.
+    fn take(&mut self, batch: &Batch, now: Nanos) -> u32 {
+        let mut datagrams = 0;
         if let Some(stream) = &mut self.stream {
             stream.freed = stream.producer.freed();
         }
@@ -190,6 +211,7 @@ impl Loop {
         let heard_before = self.first_heard.is_some();
         let mut heard = false;
         for datagram in batch.datagrams() {
+            datagrams += 1;
             let admitted = self.admission.admit(&datagram, now);
             match (admitted, &mut self.stream) {
                 (Admitted::Yes, Some(stream)) => {
@@ -218,6 +240,7 @@ impl Loop {
         } else if !heard_before {
             self.overflow_before = overflow;
         }
+        datagrams
     }
 
     /// What is kept and has not become a stream: the few datagrams that came are one when no more do.
@@ -307,11 +330,22 @@ impl Loop {
         if now.since(self.shown) < SHOW {
             return;
         }
+        let shared = Arc::clone(&self.live);
         // Whoever looks at it at this moment sees it a moment later.
-        let Ok(mut live) = self.live.try_lock() else {
-            return;
-        };
-        self.shown = now;
+        if let Ok(live) = shared.try_lock() {
+            self.shown = now;
+            self.fill_in(live, now);
+        }
+    }
+
+    fn show_last(&self, now: Nanos) {
+        self.fill_in(
+            self.live.lock().unwrap_or_else(PoisonError::into_inner),
+            now,
+        );
+    }
+
+    fn fill_in(&self, mut live: MutexGuard<'_, Live>, now: Nanos) {
         live.foreign = self.admission.foreign_size
             + self.admission.foreign_source
             + self.admission.foreign_header;
@@ -321,6 +355,8 @@ impl Loop {
             live.counters = stream.reorder.counters();
             live.bytes = live.counters.unique * stream.data as u64;
             live.ring_fill = stream.producer.gauge().fill();
+            let drops = stream.overflow.saturating_sub(self.overflow_before);
+            live.attribution = attribution(&live.counters, drops, self.most_joined, stream.data);
         }
     }
 
@@ -328,8 +364,10 @@ impl Loop {
         let now = cpu::now();
         self.settle_the_few(now, true);
         self.admission.drop_kept();
-        self.shown = Nanos(0);
-        self.show(now);
+        if let Some(stream) = &mut self.stream {
+            stream.take_last(&mut *self.options.numbering);
+        }
+        self.show_last(now);
         let overflow_before = self.overflow_before;
         let socket_drops = self.receiver.drops().unwrap_or(self.receiver.overflow());
         let mut report = ReceiveReport {
@@ -353,8 +391,7 @@ impl Loop {
             ended,
             error: self.failure.take(),
         };
-        if let Some(mut stream) = self.stream.take() {
-            stream.take_last(&mut *self.options.numbering);
+        if let Some(stream) = self.stream.take() {
             stream.finish(&mut report, overflow_before);
         }
         report
@@ -441,17 +478,23 @@ impl Stream {
         report.account = self.reorder.finish();
         let counters = &report.account.counters;
         report.bytes = counters.unique * self.data as u64;
-        let per_drop = match report.most_joined {
-            0 | 1 => 1,
-            _ => 65_535 / self.data as u64,
-        };
-        report.attribution = attribute(
-            counters.lost,
-            counters.ring_full,
+        report.attribution = attribution(
+            counters,
             report.socket_drops_within,
-            per_drop,
+            report.most_joined,
+            self.data,
         );
     }
+}
+
+/// Where the lost were lost, when the sockets dropped so many messages, each of so many datagrams at most with
+/// `data` bytes.
+fn attribution(counters: &Counters, drops: u64, most_joined: u64, data: usize) -> Attribution {
+    let per_drop = match most_joined {
+        0 | 1 => 1,
+        _ => 65_535 / data as u64,
+    };
+    attribute(counters.lost, counters.ring_full, drops, per_drop)
 }
 
 /// The lowest number of the first datagrams of a stream.

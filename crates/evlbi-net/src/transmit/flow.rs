@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use evlbi_core::pace::{ByRate, ByTime, CatchUp, Pacer};
-use evlbi_core::shed::{Replace, Shed, Unit};
+use evlbi_core::shed::{Replace, Shed, ShedReport, Unit};
 use evlbi_core::time::Nanos;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, StreamKey};
@@ -14,7 +14,7 @@ use evlbi_wire::vtp;
 use crate::cpu::{self, Waiting};
 use crate::udp::{Head, SendCounts};
 
-use super::{Frames, Lateness, Outlet, SendReport, Sent, Source};
+use super::{Change, Frames, Lateness, Outlet, SendReport, Sent, Source};
 
 /// A frame due so much later than the train it would go with starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
@@ -76,6 +76,10 @@ pub struct Flow {
     fragment: usize,
     /// Data offered so far in bytes.
     offset: u64,
+    /// The offset at which the rate was last set, and when that was due.
+    rated_from: (u64, Nanos),
+    /// What policies did that have been changed since.
+    shedding_before: Vec<ShedReport>,
     counts: Counts,
     first_departure: Option<Nanos>,
     /// When the time of the last train is over.
@@ -133,6 +137,8 @@ impl Flow {
             current: None,
             fragment: 0,
             offset: 0,
+            rated_from: (0, Nanos(0)),
+            shedding_before: Vec::new(),
             counts: Counts::default(),
             first_departure: None,
             end_of_last: Nanos(0),
@@ -174,15 +180,14 @@ impl Flow {
             return;
         }
         let due = self.due(&current);
+        if let Some(change) = self.sent.take_change() {
+            self.apply(change, due);
+        }
         let offset = self.offset;
-        let datagrams = match self.send_from(current, due, stop) {
-            Ok(datagrams) => datagrams,
-            Err(error) => {
-                self.error = Some(error.to_string());
-                self.current = None;
-                0
-            }
-        };
+        if let Err(error) = self.send_from(current, due, stop) {
+            self.error = Some(error.to_string());
+            self.current = None;
+        }
         let span = self.span(self.offset - offset);
         if !matches!(self.options.clock, Clock::None) {
             self.pacer.left(now, due, span);
@@ -191,20 +196,53 @@ impl Flow {
         if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
             self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
         }
-        self.sent
-            .datagrams
-            .fetch_add(datagrams as u64, Ordering::Relaxed);
-        self.sent.offset.store(self.offset, Ordering::Relaxed);
+        self.show();
+    }
+
+    /// Takes up a change while nothing is due for long: a new rate counts from now on.
+    pub(super) fn heed(&mut self) {
+        if let Some(change) = self.sent.take_change() {
+            let now = cpu::now();
+            if change.rate.is_some() {
+                self.pacer.hurry(now);
+            }
+            self.apply(change, self.pacer.due_at(now));
+        }
+    }
+
+    fn show(&self) {
+        let (mut sent, mut not_sent) = (0, 0);
+        for counts in self.outlets.iter().map(Outlet::counts) {
+            sent += counts.sent;
+            not_sent += counts.not_sent();
+        }
+        for (shown, count) in [
+            (&self.sent.datagrams, sent),
+            (&self.sent.offset, self.offset),
+            (&self.sent.offered, self.counts.offered),
+            (&self.sent.shed, self.counts.shed),
+            (&self.sent.not_sent, not_sent),
+        ] {
+            shown.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes what is to be otherwise from the train on that is due at `due`.
+    fn apply(&mut self, change: Change, due: Nanos) {
+        if let (Some((rate, burst)), Clock::Rate(_)) = (change.rate, &self.options.clock) {
+            self.rated_from = (self.offset, due);
+            self.options.clock = Clock::Rate(rate);
+            self.options.burst = burst;
+        }
+        if let Some(shed) = change.shed {
+            let before = std::mem::replace(&mut self.options.shed, shed);
+            self.shedding_before.push(before.report());
+        }
     }
 
     /// Sends up to a burst of datagrams, beginning with the next one of `current`, which is due at
-    /// `due`, and takes up the frame that follows; returns how many the kernel was given.
-    fn send_from(
-        &mut self,
-        mut current: Current,
-        due: Nanos,
-        stop: &AtomicBool,
-    ) -> io::Result<usize> {
+    /// `due`, and takes up the frame that follows.
+    fn send_from(&mut self, mut current: Current, due: Nanos, stop: &AtomicBool) -> io::Result<()> {
         let Flow {
             source,
             outlets,
@@ -259,8 +297,7 @@ impl Flow {
                 break;
             }
         }
-        let datagrams = train.len();
-        if datagrams > 0 {
+        if train.len() > 0 {
             let end = options.end;
             train.send(&|| {
                 stop.load(Ordering::Relaxed) || end.is_some_and(|end| cpu::now() >= end)
@@ -272,7 +309,7 @@ impl Flow {
         } else {
             self.take_up_next_frame()?;
         }
-        Ok(datagrams)
+        Ok(())
     }
 
     fn take_up_next_frame(&mut self) -> io::Result<()> {
@@ -285,7 +322,10 @@ impl Flow {
     /// Nominal time of the next datagram.
     fn due(&self, current: &Current) -> Nanos {
         match &self.options.clock {
-            Clock::Rate(rate) => rate.due(self.offset),
+            Clock::Rate(rate) => {
+                let (offset, due) = self.rated_from;
+                due.plus(rate.due(self.offset - offset))
+            }
             Clock::Time(_) => current
                 .due
                 .plus(self.span((self.fragment * self.options.datagram_data) as u64)),
@@ -357,6 +397,7 @@ impl Flow {
                 _ => 0,
             },
             shedding: self.options.shed.report(),
+            shedding_before: self.shedding_before,
             socket,
             error: self.error,
         }

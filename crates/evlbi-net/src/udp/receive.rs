@@ -20,6 +20,9 @@ pub const MESSAGES: usize = 16;
 /// Room for one message: the longest that the kernel makes. Sixteen of them stay in an L2 cache.
 pub const MESSAGE_SPACE: usize = 64 << 10;
 
+/// A message in a socket takes more memory than its bytes: at least this much, the kernel's own account of it.
+const LEAST_ACCOUNT: usize = 256;
+
 /// An address to receive on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
@@ -187,12 +190,24 @@ impl Receiver {
         self.ports.iter_mut().map(Port::drops).sum()
     }
 
+    /// Memory that what waits in the sockets takes, in bytes (`SO_MEMINFO`): no less than [`Batch::accounted`] of it, once read.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn queued(&self) -> io::Result<u64> {
+        self.ports.iter().map(Port::queued).sum()
+    }
+
     /// The same as told by the datagrams themselves (`SO_RXQ_OVFL`): the count when the last one
     /// received was queued, so it lags behind [`Receiver::drops`].
     pub fn overflow(&self) -> u64 {
         self.ports.iter().map(|port| port.overflow.total).sum()
     }
 }
+
+/// Places in what `SO_MEMINFO` says.
+const QUEUED: usize = libc::SK_MEMINFO_RMEM_ALLOC as usize;
+const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
 
 impl Port {
     fn bind(listen: &Listen, options: &ReceiverOptions) -> Result<Port, OpenError> {
@@ -314,11 +329,19 @@ impl Port {
     }
 
     fn drops(&mut self) -> io::Result<u64> {
-        const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
-        let mut words = [0u32; DROPS + 1];
-        socket::get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
+        let words = self.accounts()?;
         self.drops.observe(words[DROPS]);
         Ok(self.drops.total)
+    }
+
+    fn queued(&self) -> io::Result<u64> {
+        Ok(self.accounts()?[QUEUED].into())
+    }
+
+    fn accounts(&self) -> io::Result<[u32; DROPS + 1]> {
+        let mut words = [0; DROPS + 1];
+        socket::get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
+        Ok(words)
     }
 }
 
@@ -411,6 +434,12 @@ impl Batch {
             segment => message.length.div_ceil(segment) as u64,
         });
         joined.max().unwrap_or(0)
+    }
+
+    /// Memory that its messages took in their sockets, in bytes, at least.
+    pub fn accounted(&self) -> u64 {
+        let taken = self.messages.iter().map(|message| message.length);
+        taken.map(|length| (length + LEAST_ACCOUNT) as u64).sum()
     }
 
     /// Whether the last [`Receiver::receive`] used all room, so that more may be waiting.

@@ -341,7 +341,7 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
 
 pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
     let mut said = Vec::new();
-    let unread = &analysis.unread;
+    let unread = &analysis.totals.unread;
     let counts = [
         (unread.not_ip, "are not of IP"),
         (unread.other_protocols, "are neither of TCP nor of UDP"),
@@ -351,7 +351,7 @@ pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
             "have damaged headers, or were not captured far enough",
         ),
         (unread.without_time, "have no time"),
-        (analysis.left_out, "were left out, as asked"),
+        (analysis.totals.left_out, "were left out, as asked"),
     ];
     let counts: Vec<String> = counts
         .iter()
@@ -373,10 +373,10 @@ pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
             show_count(dropped)
         ));
     }
-    if analysis.backward_times > 0 {
+    if analysis.totals.backward_times > 0 {
         said.push(format!(
             "times of packets go back {}: those of several queues or interfaces are mixed (reordercap puts them in order)",
-            times(analysis.backward_times)
+            times(analysis.totals.backward_times)
         ));
     }
     if analysis.others.flows > 0 {

@@ -65,8 +65,8 @@ fn overview(analysis: &Analysis) -> String {
             "packets",
             format!(
                 "{}, {} on the wire",
-                show_count(analysis.packets),
-                show_bytes(analysis.bytes_on_wire as f64)
+                show_count(analysis.totals.packets),
+                show_bytes(analysis.totals.bytes_on_wire as f64)
             ),
         ),
     ])

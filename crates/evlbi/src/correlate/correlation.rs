@@ -36,7 +36,7 @@ pub struct Correlation {
 }
 
 impl Correlation {
-    /// What came of streams.
+    /// What came of streams, which ended at these parts.
     pub fn of_streams(
         job: &Job,
         series: Series,
@@ -44,6 +44,7 @@ impl Correlation {
         counts: Vec<Counts>,
         shapes: &[Shape],
         dumps: Range<i64>,
+        ends: &[i64],
     ) -> Correlation {
         let correlated = job.periods.first_part(dumps.start)..job.periods.first_part(dumps.end);
         Correlation {
@@ -54,7 +55,10 @@ impl Correlation {
             counts,
             tampered: vec![None; names.len()],
             threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
-            spans: vec![correlated.clone(); names.len()],
+            spans: ends
+                .iter()
+                .map(|end| correlated.start..correlated.end.min(*end).max(correlated.start))
+                .collect(),
             correlated,
             integration: job.integration,
             names,

@@ -5,313 +5,36 @@
 //! of it later is late, and counted.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::deframe::Chunk;
-use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_fx::track::Counts;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
-use evlbi_wire::time::FrameTime;
-use evlbi_wire::vdif::{Header, StreamKey};
 use serde::Serialize;
 
-use super::arrived::{Arrived, arrived};
 use super::correlation::Correlation;
+use super::feed::{Feed, LONG_ENOUGH, LiveStation, NAP};
 use super::job::Job;
 use super::plan::Shape;
 use super::result::{BaselineResult, baselines};
-use super::run::Station;
 use super::series::{Found, Series};
-use super::station::{frame_number, frame_rate};
 use crate::cli::{CorrelateArgs, RecvArgs};
 use crate::drain::{self, Drained};
 use crate::progress::interrupt;
 use crate::recv;
 use crate::sink::Sink;
+use crate::steer;
 use crate::units::{show_rate, show_seconds, utc};
 
-/// Frames from which the threads of a stream are learnt.
-const ENOUGH: usize = 256;
-/// Or so long after the first.
-const LONG_ENOUGH: Duration = Duration::from_millis(300);
-/// Data of a stream that waits for the correlator at most, in seconds, beside what late stations are waited for;
-/// then its ring fills.
-const MOST_WAITING: f64 = 4.0;
-/// A frame this far ahead of all before, in seconds, is believed when so many of them came in a row.
-const WILD: f64 = 10.0;
-const WILD_RUN: u32 = 64;
-const NAP: Duration = Duration::from_millis(2);
+/// A station that has not come so long after two others is not waited for, or after the time that late ones are.
+const LATE_START: Duration = Duration::from_secs(10);
+/// How often it is told how the streams are.
+const LOOK: Duration = Duration::from_secs(1);
 /// How often it is told that a stream is waited for.
 const TELL: Duration = Duration::from_secs(5);
-
-/// What a stream brings, for the drain that fills it and the correlator that empties it.
-pub struct Feed {
-    state: Mutex<State>,
-    sample_rate: Option<u64>,
-    trust: Trust,
-    /// Seconds of data that may wait for the correlator.
-    most_waiting: f64,
-    /// UTC second that the samples of all streams are counted from: midnight before the first frame of the first.
-    epoch: Arc<OnceLock<i64>>,
-    /// The correlator takes no more.
-    is_closed: AtomicBool,
-}
-
-#[derive(Default)]
-struct State {
-    /// Frames that came before the threads were known.
-    early: Vec<Early>,
-    first: Option<Instant>,
-    shape: Option<Shape>,
-    track: Option<Track>,
-    /// First sample that is still needed; none until the correlator begins.
-    needed: Option<i64>,
-    /// The sample before which all is waited for.
-    wanted: Option<i64>,
-    /// First sample that was ever needed: what lies before it is not late.
-    begins: Option<i64>,
-    ended: bool,
-    error: Option<String>,
-    /// Frames in a row that were far ahead.
-    wild: u32,
-    /// Frames of other stations, of other bits or channels, and of single wild times.
-    others: u64,
-}
-
-struct Early {
-    key: StreamKey,
-    time: FrameTime,
-    invalid: bool,
-    payload: Vec<u8>,
-}
-
-impl Feed {
-    fn new(
-        sample_rate: Option<u64>,
-        trust: Trust,
-        wait: Duration,
-        epoch: &Arc<OnceLock<i64>>,
-    ) -> Arc<Feed> {
-        Arc::new(Feed {
-            state: Mutex::new(State::default()),
-            sample_rate,
-            trust,
-            most_waiting: wait.as_secs_f64() + MOST_WAITING,
-            epoch: Arc::clone(epoch),
-            is_closed: AtomicBool::new(false),
-        })
-    }
-
-    /// Number of a frame since the epoch, which is that frame's if none came before.
-    fn number(&self, time: FrameTime, layout: &Layout) -> i64 {
-        let midnight = || time.second.saturating_sub(time.second.rem_euclid(86_400));
-        frame_number(time, *self.epoch.get_or_init(midnight), layout.frame_rate)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.
-    pub fn take(&self, chunk: Chunk<'_>) {
-        for frame in arrived(chunk) {
-            loop {
-                let mut state = self.state();
-                if !state.is_full(self.most_waiting) || self.is_closed.load(Ordering::Relaxed) {
-                    state.push(self, &frame);
-                    break;
-                }
-                drop(state);
-                std::thread::sleep(NAP);
-            }
-        }
-    }
-
-    /// The stream has ended.
-    pub fn end(&self) {
-        let mut state = self.state();
-        state.learn(self);
-        state.ended = true;
-    }
-}
-
-impl State {
-    fn push(&mut self, feed: &Feed, frame: &Arrived<'_>) {
-        if self.error.is_some() {
-            return;
-        }
-        if self.shape.as_ref().is_some_and(|shape| !shape.owns(frame)) {
-            self.others += 1;
-            return;
-        }
-        if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
-            let number = feed.number(frame.time, &shape.layout);
-            let ahead = number
-                .saturating_mul(shape.layout.frame_samples())
-                .saturating_sub(track.newest().unwrap_or(i64::MAX));
-            let is_wild = ahead as f64 > WILD * shape.layout.sample_rate() as f64;
-            let end = number
-                .saturating_add(1)
-                .saturating_mul(shape.layout.frame_samples());
-            if self.begins.is_some_and(|begins| end <= begins) {
-                return;
-            }
-            self.wild = if is_wild { self.wild + 1 } else { 0 };
-            if is_wild && self.wild < WILD_RUN {
-                self.others += 1;
-                return;
-            }
-            track.push(frame.key.thread, number, frame.invalid, frame.payload);
-            if self.needed.is_none() {
-                // Others are waited for: only the newest is kept.
-                let rate = shape.layout.sample_rate() as f64;
-                let newest = track.newest().unwrap_or(i64::MIN);
-                track.forget(newest.saturating_sub((MOST_WAITING * rate) as i64));
-            }
-            return;
-        }
-        if self.shape.is_none() {
-            match layout(&frame.header, feed.sample_rate) {
-                Ok(layout) => self.begin(layout, frame),
-                Err(error) => {
-                    self.error = Some(crate::output::explain(&error));
-                    return;
-                }
-            }
-        }
-        self.early.push(Early {
-            key: frame.key,
-            time: frame.time,
-            invalid: frame.invalid,
-            payload: frame.payload.to_vec(),
-        });
-        let long_ago = self
-            .first
-            .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
-        if self.early.len() >= ENOUGH || long_ago {
-            self.learn(feed);
-        }
-    }
-
-    fn begin(&mut self, layout: Layout, frame: &Arrived<'_>) {
-        self.first = Some(Instant::now());
-        self.shape = Some(Shape {
-            layout,
-            threads: Vec::new(),
-            station: frame.key.station,
-            first_second: frame.time.second,
-        });
-    }
-
-    /// The threads are those that came so far.
-    fn learn(&mut self, feed: &Feed) {
-        let Some(shape) = &mut self.shape else {
-            return;
-        };
-        if self.track.is_some() {
-            return;
-        }
-        let threads: BTreeSet<u16> = self.early.iter().map(|frame| frame.key.thread).collect();
-        shape.threads = threads.into_iter().collect();
-        let mut track = Track::new(shape.layout, &shape.threads, feed.trust);
-        for frame in self.early.drain(..) {
-            let number = feed.number(frame.time, &shape.layout);
-            track.push(frame.key.thread, number, frame.invalid, &frame.payload);
-        }
-        self.track = Some(track);
-    }
-
-    /// Newest data in seconds since the epoch.
-    fn newest(&self) -> Option<f64> {
-        let (track, shape) = (self.track.as_ref()?, self.shape.as_ref()?);
-        Some(track.newest()? as f64 / shape.layout.sample_rate() as f64)
-    }
-
-    fn is_full(&self, most: f64) -> bool {
-        let (Some(track), Some(shape), Some(needed)) = (&self.track, &self.shape, self.needed)
-        else {
-            return false;
-        };
-        // What is waited for must come, however much it is.
-        let from = self.wanted.unwrap_or(needed);
-        let waiting = track.newest().unwrap_or(from).saturating_sub(from);
-        waiting as f64 > most * shape.layout.sample_rate() as f64
-    }
-}
-
-fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout> {
-    let rate = match sample_rate {
-        Some(rate) => frame_rate(header, rate)?,
-        None => header.frame_rate().ok_or_else(|| {
-            anyhow!("the headers of the stream do not tell its sample rate; give --sample-rate")
-        })?,
-    };
-    Ok(Layout::of(header, rate)?)
-}
-
-/// A stream as the correlator sees it.
-struct LiveStation {
-    feed: Arc<Feed>,
-    layout: Layout,
-    /// Those of all stations.
-    all: Vec<Arc<Feed>>,
-    wait: Duration,
-}
-
-impl Station for LiveStation {
-    /// Waits until the stream has come past `range`, has ended, or is later than all others by more than the wait.
-    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
-        let end = range.end as f64 / self.layout.sample_rate() as f64;
-        loop {
-            // Before the stream is looked at: what the others have may be news to it.
-            let front = self.all.iter().filter_map(|feed| feed.state().newest());
-            let waited = front.fold(f64::NEG_INFINITY, f64::max) - end >= self.wait.as_secs_f64();
-            let over = waited || interrupt().load(Ordering::Relaxed);
-            let mut state = self.feed.state();
-            if let Some(error) = &state.error {
-                bail!("{error}");
-            }
-            state.needed = Some(range.start);
-            state.wanted = Some(range.end);
-            state.begins.get_or_insert(range.start);
-            let over = over || state.ended;
-            if let Some(track) = &mut state.track {
-                track.forget(range.start);
-                if over || track.has_come_to(range.end, 1) {
-                    return Ok(track.slab(range));
-                }
-            } else if state.ended {
-                bail!("a stream ended before it began");
-            }
-            drop(state);
-            std::thread::sleep(NAP);
-        }
-    }
-
-    fn counts(&self) -> Counts {
-        let state = self.feed.state();
-        let counts = state
-            .track
-            .as_ref()
-            .map_or_else(Counts::default, Track::counts);
-        Counts {
-            foreign: counts.foreign + state.others,
-            ..counts
-        }
-    }
-
-    fn is_over(&self, sample: i64) -> bool {
-        let state = self.feed.state();
-        let newest = state.track.as_ref().and_then(Track::newest);
-        state.ended && newest.is_none_or(|newest| newest <= sample)
-    }
-}
 
 /// One stream's receiving end.
 struct Stream {
@@ -365,6 +88,10 @@ pub struct StreamResult {
     ring_full: u64,
     /// Frames that came when they had been waited for long enough.
     late_frames: u64,
+    /// Seconds of data that had come when the run was stopped, and were not correlated.
+    left_s: f64,
+    /// How long before the last of all streams its data ended, in seconds: weights are those of the time before.
+    ended_early_s: f64,
     seconds: f64,
     rate_bps: f64,
 }
@@ -384,7 +111,15 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
         .iter()
         .map(|url| open(url, args, &epoch))
         .collect::<Result<Vec<Stream>>>()?;
-    let shapes = wait_for_shapes(&streams, &stop)?;
+    // Who waits for this sends to any of them.
+    for address in streams
+        .iter()
+        .flat_map(|stream| stream.receiving.addresses())
+    {
+        steer::say_listening(*address);
+    }
+    let teller = Teller::start(&streams)?;
+    let shapes = wait_for_shapes(&streams, args.streams.wait, &stop)?;
     let mut plan = super::plan::plan(&args.files, &shapes, &args.options)?;
     plan.count_from(*epoch.get().context("no stream has a time")?);
     let names: Vec<String> = plan
@@ -392,6 +127,8 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
         .iter()
         .map(|station| station.name.clone())
         .collect();
+    // Nobody named them before.
+    let _ = teller.names.set(names.clone());
     let first = shapes
         .iter()
         .zip(&streams)
@@ -401,11 +138,13 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
             Some(earliest as f64 / shape.layout.sample_rate() as f64)
         })
         .fold(f64::NEG_INFINITY, f64::max);
+    let grid = plan.start as f64;
     let job = Job::live(plan, first, &super::window(&args.options))?;
     let feeds: Vec<Arc<Feed>> = streams
         .iter()
         .map(|stream| Arc::clone(&stream.feed))
         .collect();
+    let stopped = Arc::default();
     let mut stations: Vec<LiveStation> = streams
         .iter()
         .zip(&shapes)
@@ -414,6 +153,8 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
             layout: shape.layout,
             all: feeds.clone(),
             wait: args.streams.wait,
+            stop: stream.receiving.stop_switch(),
+            stopped: Arc::clone(&stopped),
         })
         .collect();
     let mut whole = job.series();
@@ -447,19 +188,60 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
         stream.feed.is_closed.store(true, Ordering::Relaxed);
         stream.receiving.stop();
     }
+    // A station's time ends with its stream, as that of a recording does; one that never came was missed all the time.
+    let newest: Vec<Option<f64>> = feeds.iter().map(|feed| feed.state().newest()).collect();
+    let front = newest
+        .iter()
+        .flatten()
+        .copied()
+        .fold(f64::NEG_INFINITY, f64::max);
+    let ends: Vec<i64> = newest
+        .iter()
+        .map(|newest| {
+            let end = (newest.unwrap_or(f64::INFINITY) - grid) * job.setup.part_rate() as f64;
+            end.round() as i64
+        })
+        .collect();
     let reports = streams
         .into_iter()
         .map(finish)
         .collect::<Result<Vec<_>>>()?;
+    drop(teller);
+    let left: Vec<f64> = feeds.iter().map(|feed| feed.state().left()).collect();
     let counts = counts?;
-    let results = names
+    let results: Vec<StreamResult> = names
         .iter()
         .zip(&reports)
         .zip(&counts)
-        .map(|((station, report), counts)| stream_result(station, report, counts))
+        .zip(left)
+        .zip(newest)
+        .map(
+            |((((station, report), counts), left), newest)| StreamResult {
+                left_s: left,
+                ended_early_s: newest.map_or(0.0, |newest| front - newest),
+                ..stream_result(station, report, counts)
+            },
+        )
         .collect();
+    for result in results
+        .iter()
+        .filter(|result| result.ended_early_s > job.integration)
+    {
+        eprintln!(
+            "evlbi: {} ended {} before the last stream: its weights are those of the time before",
+            result.station,
+            show_seconds(result.ended_early_s)
+        );
+    }
+    for result in results.iter().filter(|result| result.left_s > 0.0) {
+        eprintln!(
+            "evlbi: {}: {} of data had come and were not correlated, since this host did not follow; a lower rate or fewer stations need less time",
+            result.station,
+            show_seconds(result.left_s)
+        );
+    }
     Ok((
-        Correlation::of_streams(&job, whole, names, counts, &shapes, correlated),
+        Correlation::of_streams(&job, whole, names, counts, &shapes, correlated, &ends),
         results,
     ))
 }
@@ -467,9 +249,6 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
 fn open(url: &str, args: &CorrelateArgs, epoch: &Arc<OnceLock<i64>>) -> Result<Stream> {
     let recv = RecvArgs::stream(url, args.streams.idle, args.streams.duration)?;
     let (receiving, opening) = receive::start(recv::options(&recv, None)?)?;
-    for address in receiving.addresses() {
-        recv::say_listening(*address);
-    }
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
     let feed = Feed::new(rate, args.options.trust.into(), args.streams.wait, epoch);
     let sink = Sink::Feed(Arc::clone(&feed));
@@ -497,42 +276,73 @@ fn finish(stream: Stream) -> Result<ReceiveReport> {
     Ok(stream.receiving.join())
 }
 
-/// Waits until it is known what each stream is.
-fn wait_for_shapes(streams: &[Stream], stop: &AtomicBool) -> Result<Vec<Shape>> {
-    let mut shapes = Vec::new();
-    for (number, stream) in streams.iter().enumerate() {
-        let mut told = Instant::now();
-        loop {
-            if told.elapsed() >= TELL {
-                eprintln!("waiting for stream {}", number + 1);
-                told = Instant::now();
-            }
-            if stop.load(Ordering::Relaxed) {
-                streams.iter().for_each(|stream| stream.receiving.stop());
-            }
-            {
-                let mut state = stream.feed.state();
-                if let Some(error) = &state.error {
-                    bail!("stream {}: {error}", number + 1);
-                }
-                let long_ago = state
-                    .first
-                    .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
-                if long_ago {
-                    state.learn(&stream.feed);
-                }
-                if state.track.is_some() {
-                    shapes.extend(state.shape.clone());
-                    break;
-                }
-                if state.ended {
-                    bail!("stream {} ended before a frame of VDIF came", number + 1);
-                }
-            }
-            std::thread::sleep(NAP);
+/// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
+/// run begins without them, and they may still come.
+fn wait_for_shapes(streams: &[Stream], wait: Duration, stop: &AtomicBool) -> Result<Vec<Shape>> {
+    let patience = wait.max(LATE_START);
+    let mut told = Instant::now();
+    let mut enough: Option<Instant> = None;
+    loop {
+        let is_stopped = stop.load(Ordering::Relaxed);
+        if is_stopped {
+            streams.iter().for_each(|stream| stream.receiving.stop());
         }
+        let mut shapes = Vec::new();
+        let mut ended = Vec::new();
+        for (number, stream) in streams.iter().enumerate() {
+            let mut state = stream.feed.state();
+            if let Some(error) = &state.error {
+                bail!("stream {}: {error}", number + 1);
+            }
+            let long_ago = state
+                .first
+                .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
+            if long_ago {
+                state.learn(&stream.feed);
+            }
+            shapes.push(state.shape.clone().filter(|_| state.track.is_some()));
+            if state.ended && state.track.is_none() {
+                ended.push(number);
+            }
+        }
+        let missing: Vec<usize> = (0..streams.len())
+            .filter(|number| shapes[*number].is_none())
+            .collect();
+        if missing.is_empty() {
+            return Ok(shapes.into_iter().flatten().collect());
+        }
+        let here = streams.len() - missing.len();
+        let since = match here {
+            0 | 1 => None,
+            _ => Some(*enough.get_or_insert_with(Instant::now)),
+        };
+        let is_late = since.is_some_and(|since| since.elapsed() >= patience);
+        let come = shapes.iter().flatten().next().cloned();
+        if let Some(like) = come
+            && here > 1
+            && (is_late || ended == missing)
+        {
+            for number in missing {
+                eprintln!(
+                    "evlbi: stream {} has not come: the others are correlated without it until it does",
+                    number + 1
+                );
+                shapes[number] = Some(streams[number].feed.expect(&like));
+            }
+            return Ok(shapes.into_iter().flatten().collect());
+        }
+        if let Some(number) = ended.first()
+            && streams.len() - ended.len() < 2
+        {
+            bail!("stream {} ended before a frame of VDIF came", number + 1);
+        }
+        if told.elapsed() >= TELL {
+            let numbers: Vec<String> = missing.iter().map(|n| (n + 1).to_string()).collect();
+            eprintln!("waiting for stream {}", numbers.join(", "));
+            told = Instant::now();
+        }
+        std::thread::sleep(NAP);
     }
-    Ok(shapes)
 }
 
 fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> StreamResult {
@@ -547,12 +357,103 @@ fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> Stre
         unattributed: report.attribution.unattributed,
         ring_full: counters.ring_full,
         late_frames: counts.late,
+        left_s: 0.0,
+        ended_early_s: 0.0,
         seconds: report.seconds,
         rate_bps: if report.seconds > 0.0 {
             report.bytes as f64 * 8.0 / report.seconds
         } else {
             0.0
         },
+    }
+}
+
+/// Writes down once a second how the streams are, whatever the correlator waits for; and once more at the end.
+struct Teller {
+    /// The stations' names, when they are known.
+    names: Arc<OnceLock<Vec<String>>>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teller {
+    fn start(streams: &[Stream]) -> Result<Teller> {
+        let names = Arc::new(OnceLock::new());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watched: Vec<Watched> = streams
+            .iter()
+            .map(|stream| Watched {
+                live: stream.receiving.live(),
+                feed: Arc::clone(&stream.feed),
+                bytes: 0,
+            })
+            .collect();
+        let thread = std::thread::Builder::new().name("status".into()).spawn({
+            let (names, is_over) = (Arc::clone(&names), Arc::clone(&is_over));
+            move || watch(watched, &names, &is_over)
+        })?;
+        Ok(Teller {
+            names,
+            is_over,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It has nothing to say but what it has told.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A stream, and the bytes that it had when it was looked at last.
+struct Watched {
+    live: Arc<Mutex<receive::Live>>,
+    feed: Arc<Feed>,
+    bytes: u64,
+}
+
+fn watch(mut streams: Vec<Watched>, names: &OnceLock<Vec<String>>, is_over: &AtomicBool) {
+    let mut before = Instant::now();
+    loop {
+        let has_ended = is_over.load(Ordering::Relaxed);
+        let elapsed = before.elapsed();
+        if elapsed < LOOK && !has_ended {
+            std::thread::park_timeout(LOOK.saturating_sub(elapsed));
+            continue;
+        }
+        before = Instant::now();
+        let newest: Vec<Option<f64>> = streams.iter().map(|s| s.feed.state().newest()).collect();
+        let front = newest
+            .iter()
+            .flatten()
+            .copied()
+            .fold(f64::NEG_INFINITY, f64::max);
+        let receiving = streams.iter_mut().zip(&newest).enumerate();
+        let receiving = receiving.map(|(number, (stream, newest))| {
+            let live = look(&stream.live);
+            let new = live.bytes.saturating_sub(stream.bytes);
+            stream.bytes = live.bytes;
+            let rate_bps = match has_ended {
+                true => 0.0,
+                false => new as f64 * 8.0 / elapsed.as_secs_f64(),
+            };
+            steer::Receiving {
+                station: names.get().map(|names| names[number].clone()),
+                skew_s: newest.map(|newest| front - newest),
+                ..steer::Receiving::of(&live, rate_bps)
+            }
+        });
+        let receiving = receiving.collect();
+        steer::tell(|status| status.receiving = receiving);
+        if has_ended {
+            return;
+        }
     }
 }
 
@@ -585,6 +486,12 @@ impl Seen {
     }
 }
 
+fn look(live: &Mutex<receive::Live>) -> receive::Live {
+    let live = live.lock();
+    live.unwrap_or_else(std::sync::PoisonError::into_inner)
+        .clone()
+}
+
 fn show(
     args: &CorrelateArgs,
     job: &Job,
@@ -609,11 +516,7 @@ fn show(
     let mut lines = Vec::new();
     let mut shares = Vec::new();
     for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
-        let live = stream.receiving.live();
-        let live = live.lock().map_or_else(
-            |poisoned| poisoned.into_inner().clone(),
-            |live| live.clone(),
-        );
+        let live = look(&stream.receiving.live());
         let before = &mut seen.streams[index];
         let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
         let gone = live.counters.lost;
@@ -621,9 +524,11 @@ fn show(
         // What comes late is no longer lost.
         let share = gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64;
         shares.push(share.min(1.0));
+        let rate_bps = (live.bytes - before.bytes) as f64 * 8.0 / elapsed;
+        let skew_s = front - times[index];
         lines.push(StreamLine {
             station: name.clone(),
-            rate_bps: (live.bytes - before.bytes) as f64 * 8.0 / elapsed,
+            rate_bps,
             expected: live.counters.expected,
             lost: live.counters.lost,
             ring_full: live.counters.ring_full,
@@ -631,7 +536,7 @@ fn show(
                 let state = stream.feed.state();
                 state.track.as_ref().map_or(0, |track| track.counts().late)
             },
-            skew_s: front - times[index],
+            skew_s,
         });
         *before = SeenOfStream {
             bytes: live.bytes,
@@ -656,6 +561,7 @@ fn show(
             lost: [share(&result.stations[0]), share(&result.stations[1])],
         })
         .collect();
+    tell(&of_baselines, &time, job, period, &found);
     if args.json {
         let line = Line {
             schema: "evlbi.live/1",
@@ -697,4 +603,34 @@ fn show(
         );
     }
     Ok(())
+}
+
+/// Writes down how the run is.
+fn tell(lines: &[BaselineLine<'_>], start: &str, job: &Job, period: &Series, found: &[Found]) {
+    let pairs = job
+        .setup
+        .products()
+        .iter()
+        .map(|product| (product.a.station, product.b.station));
+    let pairs: BTreeSet<(usize, usize)> = pairs.collect();
+    let baselines = lines.iter().zip(pairs).map(|(line, pair)| {
+        let result = line.result;
+        steer::Baseline {
+            stations: result.stations.clone(),
+            start: start.to_owned(),
+            amplitude: result.amplitude.valid,
+            snr: result.snr,
+            weight: result.weight,
+            snr_loss: result.snr_loss,
+            delay_s: result.delay_s,
+            delay_error_s: result.delay_error_s,
+            rate_hz: result.rate_hz,
+            phase_rad: result.phase_rad,
+            false_alarm: result.false_alarm,
+            lost: line.lost,
+            profile: period.profile(pair, found).unwrap_or_default(),
+        }
+    });
+    let baselines = baselines.collect();
+    steer::tell(|status| status.baselines = baselines);
 }

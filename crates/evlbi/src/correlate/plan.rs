@@ -409,10 +409,17 @@ fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
     let code =
         |shape: &Shape| (shape.station != StationId::default()).then(|| shape.station.to_string());
     let codes = shapes.iter().map(code);
-    if let Some(codes) = codes.collect::<Option<Vec<String>>>()
-        && differ(&codes)
-    {
-        return codes;
+    let codes: Vec<Option<String>> = codes.collect();
+    if codes.iter().any(Option::is_some) {
+        // A stream that has not come has no code yet.
+        let numbered = |number: usize| format!("station {}", number + 1);
+        let codes = codes.into_iter().enumerate();
+        let codes: Vec<String> = codes
+            .map(|(number, code)| code.unwrap_or_else(|| numbered(number)))
+            .collect();
+        if differ(&codes) {
+            return codes;
+        }
     }
     let stem = |file: &String| {
         let stem = Path::new(file).file_stem();

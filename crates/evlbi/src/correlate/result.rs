@@ -10,6 +10,7 @@ use super::correlation::Correlation;
 use super::live::StreamResult;
 use super::series::{Amplitude, Found};
 use crate::cli::CorrelateArgs;
+use crate::steer::Profile;
 use crate::units::{show_count, show_seconds, utc};
 
 /// A line stands this far above the median of a spectrum.
@@ -42,9 +43,20 @@ pub struct CorrelateResult {
     /// What was received, of streams.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamResult>,
+    /// With `--profiles`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    profiles: Vec<BaselineProfile>,
     /// The file of visibilities that was written.
     visibilities: Option<PathBuf>,
     interrupted: bool,
+}
+
+/// Amplitude against delay of the strongest band of a baseline.
+#[derive(Serialize)]
+struct BaselineProfile {
+    stations: [String; 2],
+    #[serde(flatten)]
+    profile: Profile,
 }
 
 /// Half widths of the window in which fringes were searched.
@@ -155,9 +167,26 @@ impl Correlation {
             baselines: baselines(setup, &self.names, &found),
             autos: self.autos(),
             streams: Vec::new(),
+            profiles: if args.profiles {
+                self.profiles(&found)
+            } else {
+                Vec::new()
+            },
             visibilities: self.visibilities.clone(),
             interrupted: self.interrupted,
         }
+    }
+
+    fn profiles(&self, found: &[Found]) -> Vec<BaselineProfile> {
+        let count = self.names.len();
+        let pairs = (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b)));
+        let profile = |(a, b)| {
+            Some(BaselineProfile {
+                stations: [a, b].map(|station: usize| self.names[station].clone()),
+                profile: self.series.profile((a, b), found)?,
+            })
+        };
+        pairs.filter_map(profile).collect()
     }
 
     fn stations(&self, files: &[String]) -> Vec<StationResult> {

@@ -93,7 +93,7 @@ struct Pending {
     left: usize,
 }
 
-/// Correlates `periods` one by one, until Ctrl-C; `sink` gets the sums of each in order. Says what was read of each
+/// Correlates `periods` one by one, until Ctrl-C, which ends streams by themselves; `sink` gets the sums of each in order. Says what was read of each
 /// station.
 pub fn run(
     setup: &Arc<Setup>,
@@ -121,7 +121,9 @@ pub fn run(
             next: range.start,
         };
         for period in range.clone() {
-            if stop.load(Ordering::Relaxed) || are_over(setup, stations, periods.blocks(period))? {
+            if (stop.load(Ordering::Relaxed) && !is_stream)
+                || are_over(setup, stations, periods.blocks(period))?
+            {
                 break;
             }
             let pieces = pieces(setup, periods.blocks(period));

@@ -9,10 +9,14 @@ use evlbi_fx::quantise::{self, VanVleck};
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
+use crate::steer::Profile;
 use crate::units::show_seconds;
 
 /// Memory for visibilities that a fringe is searched in, in bytes; beyond that channels are averaged.
 const MOST_BYTES: usize = 1 << 30;
+
+/// Delays of a picture of a fringe at most.
+const MOST_DELAYS: usize = 512;
 
 /// Everything that is kept of a run.
 pub struct Series {
@@ -267,6 +271,32 @@ impl Series {
         let series = &self.products[index];
         let energy = (series.energy_a * series.energy_b).sqrt();
         if energy > 0.0 { 1.0 / energy } else { 0.0 }
+    }
+
+    /// Amplitude against delay of the strongest of a pair of stations' products; of delays too many to be shown, the
+    /// highest of neighbours. `found`: the fringes of all products.
+    pub fn profile(&self, pair: (usize, usize), found: &[Found]) -> Option<Profile> {
+        let products = self.setup.products().iter().enumerate();
+        let index = products
+            .filter(|(_, product)| (product.a.station, product.b.station) == pair)
+            .map(|(index, _)| index)
+            .max_by(|a, b| found[*a].snr.total_cmp(&found[*b].snr))?;
+        let points = fringe::over_delay(&self.visibilities(index), &found[index].fringe);
+        let together = points.len().div_ceil(MOST_DELAYS).max(1);
+        let scale = self.scale(index);
+        let amplitudes = points.chunks(together).map(|points| {
+            let amplitudes = points.iter().map(|(_, amplitude)| *amplitude);
+            (amplitudes.fold(0.0, f64::max) * scale) as f32
+        });
+        let (first, step) = match points.as_slice() {
+            [(first, _), (second, _), ..] => (*first, second - first),
+            _ => (0.0, 0.0),
+        };
+        Some(Profile {
+            from_s: first + step * (together - 1) as f64 / 2.0,
+            step_s: step * together as f64,
+            amplitudes: amplitudes.collect(),
+        })
     }
 
     /// The dumps of a product at a fringe.

@@ -12,6 +12,7 @@ use evlbi_net::probe::{Departed, End, Port, Test, Work};
 use evlbi_net::udp::SendCounts;
 
 use super::session::Progress;
+use crate::steer;
 
 /// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
 pub const SILENCE: Duration = Duration::from_secs(2);
@@ -79,7 +80,7 @@ pub fn receive(
     let local = address_of(&target.address)?;
     let port = Port::open(local, test, target.device.clone())?;
     if is_first {
-        eprintln!("listening on {}", port.local_address());
+        steer::say_listening(port.local_address());
     }
     let key = key(&target.token, stream);
     let mut work = Work::begin(port, None, key, Some(stream), test, None)?;

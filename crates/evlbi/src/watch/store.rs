@@ -169,7 +169,7 @@ impl Store {
     /// It begins, or goes on.
     pub fn begin(&mut self) -> Result<i64> {
         let insert = "insert into run (begun) values (?1)";
-        self.connection.execute(insert, [super::seconds()])?;
+        self.connection.execute(insert, [crate::units::now()])?;
         self.run = self.connection.last_insert_rowid();
         Ok(self.run)
     }
@@ -178,7 +178,7 @@ impl Store {
     pub fn end(&self, run: i64, reason: Option<&str>) -> Result<()> {
         let update = "update run set ended = ?2, reason = ?3 where id = ?1";
         self.connection
-            .execute(update, params![run, super::seconds(), reason])?;
+            .execute(update, params![run, crate::units::now(), reason])?;
         Ok(())
     }
 

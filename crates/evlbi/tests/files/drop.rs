@@ -289,28 +289,9 @@ fn wrong_arguments_say_what_to_do() {
     }
 }
 
-/// A python with `baseband`; a python that was named must have it.
-fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("EVLBI_PYTHON").map(PathBuf::from);
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = named
-        .clone()
-        .unwrap_or_else(|| here.join("../../target/venv/bin/python"));
-    let import = Command::new(&python)
-        .args(["-c", "import baseband"])
-        .output();
-    if import.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    let reason = format!("{} cannot import baseband", python.display());
-    assert!(named.is_none(), "{reason}");
-    eprintln!("skipped: {reason} (set EVLBI_PYTHON to a python that has baseband 4.3)");
-    None
-}
-
 #[test]
 fn baseband_reads_what_drop_leaves() {
-    let Some(python) = python() else {
+    let Some(python) = common::python::python("baseband") else {
         return;
     };
     let room = Room::new();

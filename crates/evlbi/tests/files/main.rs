@@ -1,7 +1,12 @@
-//! `correlate`, `drop`, `inspect` and `sky` on files, run as a user runs them.
+//! `correlate`, `doctor`, `drop`, `inspect` and `sky` on files, run as a user runs them.
 
+#[path = "../common"]
+mod common {
+    pub mod python;
+}
 mod analyse;
 mod correlate;
+mod doctor;
 mod drop;
 mod inspect;
 mod plan;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Recv, evlbi, number, send};
+use crate::common::result::number;
+use crate::support::{Recv, evlbi, send};
 
 const PLAN: &str = r#"
 start = "2024-01-01T23:59:59Z"
@@ -36,7 +37,7 @@ fn two_streams_show_a_fringe_as_they_come() {
     ]);
     command.args([
         "--idle",
-        "1s",
+        "4s",
         "--channels",
         "128",
         "--freq",
@@ -44,7 +45,7 @@ fn two_streams_show_a_fringe_as_they_come() {
         "--integration",
         "500ms",
     ]);
-    command.args(["--delay", "0", "--delay", "1us", "--wait", "2s"]);
+    command.args(["--delay", "0", "--delay", "1us", "--wait", "20s"]);
     let correlator = Recv::listening(&mut command, 2);
     let sent: Vec<Value> = std::thread::scope(|scope| {
         let senders: Vec<_> = ["Ef", "Jb"]
@@ -117,7 +118,7 @@ fn long_integrations_of_slow_streams_do_not_stall() {
         "--live",
         "--json",
     ]);
-    command.args(["--idle", "1s", "--channels", "64", "--integration", "160s"]);
+    command.args(["--idle", "4s", "--channels", "64", "--integration", "160s"]);
     let correlator = Recv::listening(&mut command, 2);
     std::thread::scope(|scope| {
         for (station, address) in ["Ef", "Jb"].into_iter().zip(&correlator.addresses) {
@@ -146,14 +147,14 @@ fn a_stream_that_cannot_be_correlated_is_said() {
         "udp://127.0.0.1:0",
         "--live",
         "--duration",
-        "3s",
+        "10s",
     ]);
     let correlator = Recv::listening(&mut command, 2);
     // The pattern's headers do not tell a sample rate.
     send(
         "pattern:8032",
         &correlator.url(),
-        &["--duration", "200ms", "--mtu", "9000"],
+        &["--duration", "2s", "--mtu", "9000"],
     );
     let received = correlator.end();
     assert!(!received.status.success());

@@ -46,16 +46,18 @@ fn its_sender_is_understood() {
 fn its_reader_understands_and_its_back_traffic_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("in.vdif");
-    fs::write(&file, frames()).unwrap();
+    // So few that they have room in the reader's small buffer.
+    let frames = &frames()[..10 * 8032];
+    fs::write(&file, frames).unwrap();
     let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
     reader
-        .set_read_timeout(Some(Duration::from_secs(10)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let to = format!("udp://{}", reader.local_addr().unwrap());
     let reading = std::thread::spawn(move || {
         let mut data = Vec::new();
         let mut buffer = [0; 2000];
-        for count in 0..320_u64 {
+        for count in 0..80_u64 {
             let (length, sender) = reader.recv_from(&mut buffer).unwrap();
             assert_eq!(length, 8 + FRAGMENT);
             assert_eq!(buffer[..8], (77 + count).to_le_bytes());
@@ -68,14 +70,14 @@ fn its_reader_understands_and_its_back_traffic_is_ignored() {
     });
     let options = ["--mtu", "1500", "--sequence", "77", "--rate", "20M"];
     let sent = send(file.to_str().unwrap(), &to, &options);
-    assert!(reading.join().unwrap() == frames());
+    assert!(reading.join().unwrap() == frames);
     assert_numbers(
         &sent,
         &[
-            ("sent", 320),
+            ("sent", 80),
             ("not_sent", 0),
             ("first_seq", 77),
-            ("last_seq", 396),
+            ("last_seq", 156),
         ],
     );
 }

@@ -1,6 +1,14 @@
 //! The program over real sockets: recordings through lossy paths, losses told apart in namespaces, abuse,
 //! and jive5ab's protocol byte by byte.
 
+#[path = "../common"]
+mod common {
+    pub mod observers;
+    pub mod python;
+    pub mod result;
+    pub mod stalls;
+    pub mod stolen;
+}
 mod correlate;
 mod jive5ab;
 mod namespaces;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Recv, assert_numbers, brief, filter, number};
+use crate::common::result::{brief, number};
+use crate::support::{Recv, assert_numbers, filter};
 use evlbi_net::netns::{Pair, Wire, pair_for_test};
 use serde_json::Value;
 
@@ -71,7 +72,7 @@ fn loss_in_the_network_is_the_rules_counter() {
     let sent = send(
         &pair,
         &recv,
-        &["--no-gso", "--rate", "40M", "--duration", "1s"],
+        &["--no-gso", "--rate", "40M", "--duration", "2s"],
     );
     let result = recv.finish();
     // The rule drops the first datagram, which the receiver cannot miss, and then each hundredth.
@@ -95,7 +96,7 @@ fn loss_in_the_network_is_the_rules_counter() {
 
 /// A receiver that does not run until its small buffer has overflown; what it found, and what was sent.
 fn stalled(pair: &Pair) -> (Value, Value) {
-    let recv = listen(pair, &["--no-gro", "--buffer", "200k", "--idle", "1s"]);
+    let recv = listen(pair, &["--no-gro", "--buffer", "200k"]);
     recv.signal("STOP");
     let to = recv.url();
     let options = ["--no-gso", "--rate", "20M", "--duration", "2s"];
@@ -113,6 +114,18 @@ fn stalled(pair: &Pair) -> (Value, Value) {
     (recv.finish(), sent)
 }
 
+/// Whether the end of a stream found no room in the host, which is said: what it lost there no receiver can miss.
+fn lost_the_end(result: &Value, sent: &Value, elsewhere: u64, no_room: u64) -> bool {
+    let missing = number(sent, "last_seq") - number(result, "last_seq");
+    assert!(missing <= elsewhere + no_room, "{missing} of {no_room}");
+    if missing > elsewhere {
+        eprintln!(
+            "skipped in part: this host was held up and had no room for the last {missing} datagrams"
+        );
+    }
+    missing > elsewhere
+}
+
 #[test]
 fn loss_in_the_host_is_the_kernels_counter() {
     let test = "namespaces::loss_in_the_host_is_the_kernels_counter";
@@ -122,6 +135,10 @@ fn loss_in_the_host_is_the_kernels_counter() {
     let (result, sent) = stalled(&pair);
     let lost = no_room(&pair);
     assert!(lost >= 200);
+    assert_eq!(number(&result, "unique"), number(&sent, "sent") - lost);
+    if lost_the_end(&result, &sent, 0, lost) {
+        return;
+    }
     let unique = number(&sent, "sent") - lost;
     let numbers = [
         ("unique", unique),
@@ -148,10 +165,15 @@ fn loss_in_host_and_network_is_told_apart() {
     let dropped = dropped(&pair);
     // The rule's first victim is the stream's first datagram; its last may be the stream's last.
     let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
+    let unique = number(&sent, "sent") - dropped - host;
+    assert_eq!(number(&result, "unique"), unique);
+    if lost_the_end(&result, &sent, 1, host) {
+        return;
+    }
     let outside = first + number(&sent, "last_seq") - last;
     let network = dropped - outside;
     let numbers = [
-        ("unique", number(&sent, "sent") - dropped - host),
+        ("unique", unique),
         ("lost", host + network),
         ("host_lost", host),
         ("network_lost", network),
@@ -174,7 +196,7 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
         return;
     }
     let recv = listen(&pair, &[]);
-    let options = ["--burst", "16", "--rate", "40M", "--duration", "1s"];
+    let options = ["--burst", "16", "--rate", "40M", "--duration", "2s"];
     let sent = send(&pair, &recv, &options);
     let result = recv.finish();
     let part = |name| number(&result, name);

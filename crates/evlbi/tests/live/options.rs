@@ -11,7 +11,8 @@ use evlbi_wire::validity::{Cause, Gaps, Intervals};
 use evlbi_wire::vdif::{Frame, HEADER_LEN, Header, Shape, StationId, StreamKey};
 use evlbi_wire::{fill, pattern};
 
-use crate::support::{Recv, Relay, assert_numbers, number, send};
+use crate::common::result::number;
+use crate::support::{Recv, Relay, assert_numbers, send};
 
 const FRAME: usize = 8032;
 /// Data of a datagram where a frame of 8032 bytes is cut for an MTU of 1500.
@@ -375,7 +376,7 @@ fn a_group_is_joined_and_sent_to_by_interface_and_source() {
         let to = format!("udp://{group}:2630?interface={}&ttl=4", near.device);
         let sent = near
             .namespace
-            .run(|| send("pattern:1024", &to, &["--duration", "300ms"]))
+            .run(|| send("pattern:1024", &to, &["--duration", "2s"]))
             .unwrap();
         let result = recv.finish();
         assert_numbers(&result, &[("unique", number(&sent, "sent")), ("lost", 0)]);

@@ -8,8 +8,10 @@ mod tcp;
 
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::support::{Recv, brief, evlbi, number};
+use crate::common::result::{brief, number};
+use crate::support::{Recv, evlbi};
 use evlbi_net::netns::{Pair, Wire};
 use serde_json::Value;
 
@@ -89,6 +91,18 @@ fn assert_refused(output: &Output, reason: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     let is_refused = !output.status.success() && said.contains(reason);
     assert!(is_refused, "not `{reason}` but: {said}");
+}
+
+/// Others' tests have begun, so that it is refused for this reason.
+#[track_caller]
+fn refused_at_last(target: SocketAddr, more: &[&str], reason: &str) {
+    let begun = Instant::now();
+    loop {
+        let output = run(&mut probe(target, more));
+        if !output.status.success() || begun.elapsed() > Duration::from_secs(60) {
+            return assert_refused(&output, reason);
+        }
+    }
 }
 
 /// A responder in the far namespace.

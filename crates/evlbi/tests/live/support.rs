@@ -7,12 +7,16 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use evlbi_core::path::{Impairment, Path as Lossy};
 use evlbi_net::netns::End;
 use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
 use serde_json::Value;
+
+use crate::common::python::python;
+use crate::common::result::{brief, number};
+use crate::common::stalls::Stalls;
 
 /// The program.
 pub fn evlbi() -> Command {
@@ -21,10 +25,22 @@ pub fn evlbi() -> Command {
 
 /// A receiver that listens.
 pub struct Recv {
-    pub child: Child,
+    pub child: Running,
     pub addresses: Vec<SocketAddr>,
+    /// It goes on until it is told to end.
+    pub is_told: bool,
     stdout: JoinHandle<String>,
     stderr: JoinHandle<String>,
+}
+
+/// A process that does not outlive a test that fails.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A receiver that has ended.
@@ -35,8 +51,8 @@ pub struct Received {
 }
 
 impl Recv {
-    /// `evlbi recv FROM --to TO --json ...`, ended by half a second without a datagram unless `more` says
-    /// otherwise.
+    /// `evlbi recv FROM --to TO --json ...`. Where neither `more` nor a connection ends it, it is told to end once all has been
+    /// sent: no time without a datagram does, because a busy machine may hold up a sender for any time.
     pub fn start(from: &str, to: &Path, more: &[&str]) -> Recv {
         Recv::start_ports(from, to, more, 1)
     }
@@ -45,14 +61,21 @@ impl Recv {
     pub fn start_ports(from: &str, to: &Path, more: &[&str], ports: usize) -> Recv {
         let mut command = evlbi();
         command.args(["recv", from, "--json", "--to"]).arg(to);
-        if !more.contains(&"--idle") && !more.contains(&"--duration") {
-            command.args(["--idle", "500ms"]);
-        }
         if !more.contains(&"--ring") {
             // Touching the usual 256 MiB would take most of a short test's time.
             command.args(["--ring", "64MiB"]);
         }
-        Recv::listening(command.args(more), ports)
+        if !more.contains(&"--hold") {
+            // A relay that is held up makes nothing late.
+            command.args(["--hold", "60s"]);
+        }
+        let ends = ["--idle", "--duration"]
+            .iter()
+            .any(|end| more.contains(end));
+        Recv {
+            is_told: !ends && !from.starts_with("tcp:"),
+            ..Recv::listening(command.args(more), ports)
+        }
     }
 
     /// Runs a command and waits until it listens on so many ports.
@@ -83,10 +106,11 @@ impl Recv {
             panic!("the receiver does not listen: {}", stderr.join().unwrap());
         }
         Recv {
-            child,
+            child: Running(child),
             addresses,
             stdout,
             stderr,
+            is_told: false,
         }
     }
 
@@ -102,15 +126,20 @@ impl Recv {
     /// Sends a signal to the receiver: `INT`, `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill")
-            .args([format!("-{name}"), self.child.id().to_string()])
+            .args([format!("-{name}"), self.child.0.id().to_string()])
             .status();
         assert!(status.is_ok_and(|status| status.success()));
     }
 
     /// Waits for the end, whatever it is.
     pub fn end(mut self) -> Received {
+        if self.is_told {
+            // The kernel may still be passing on what was sent.
+            std::thread::sleep(Duration::from_millis(500));
+            self.signal("INT");
+        }
         Received {
-            status: self.child.wait().unwrap(),
+            status: self.child.0.wait().unwrap(),
             stdout: self.stdout.join().unwrap(),
             stderr: self.stderr.join().unwrap(),
         }
@@ -157,21 +186,15 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     command.args(more).output().expect("the sender starts")
 }
 
-/// A number of a result.
-pub fn number(result: &Value, name: &str) -> u64 {
-    result[name]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no number {name} in {}", brief(result)))
-}
-
-/// The scalars of a result.
-pub fn brief(result: &Value) -> String {
-    let fields = result.as_object().into_iter().flatten();
-    let scalars = fields.filter(|(_, value)| !value.is_array() && !value.is_object());
-    let shown: Vec<String> = scalars
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
-    shown.join(" ")
+/// Whether this host stood still for more than this, all in all, which is said: what was measured meanwhile is not the program's
+/// alone.
+pub fn stood_still(stalls: Stalls, limit: Duration) -> bool {
+    let seconds = stalls.seconds_since(UNIX_EPOCH);
+    let is_more = seconds > limit.as_secs_f64();
+    if is_more {
+        eprintln!("skipped in part: this host stood still for {seconds:.2} s");
+    }
+    is_more
 }
 
 /// Asserts the numbers of a result, all at once so that a failure shows every one.
@@ -346,30 +369,10 @@ fn sequence(packet: &[u8]) -> u64 {
     u64::from_le_bytes(packet[..8].try_into().unwrap())
 }
 
-/// A Python that has `baseband`.
-pub fn python() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let candidates = [
-        std::env::var_os("EVLBI_PYTHON").map(PathBuf::from),
-        Some(root.join("target/venv/bin/python")),
-        Some(PathBuf::from("python3")),
-    ];
-    let found = candidates.into_iter().flatten().find(|python| {
-        let output = Command::new(python)
-            .args(["-c", "import baseband"])
-            .output();
-        output.is_ok_and(|output| output.status.success())
-    });
-    if found.is_none() {
-        eprintln!("skipped: no Python with `baseband`; name one in EVLBI_PYTHON");
-    }
-    found
-}
-
 /// All recordings there are to carry: `baseband`'s samples and those of EVLBI_REFERENCE_DATA.
 pub fn recordings() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    if let Some(python) = python() {
+    if let Some(python) = python("baseband") {
         let output = Command::new(python)
             .args(["-c", "import baseband.data as d; print(d.__path__[0])"])
             .output()

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use std::sync::Mutex;
 
-use crate::support::{Recv, Relay, assert_numbers, brief, each, number, recordings, send};
+use crate::common::result::{brief, number};
+use crate::support::{Recv, Relay, assert_numbers, each, recordings, send};
 use evlbi_core::path::Impairment;
 use evlbi_wire::fill;
 
@@ -29,10 +30,7 @@ fn recordings_arrive_byte_for_byte() {
         let out = folder
             .path()
             .join(format!("{way}-{}", path.file_name().unwrap().display()));
-        // A single datagram that is no frame is not taken for a stream as long as more could come.
-        let small = fs::metadata(path).unwrap().len() < 65_000;
-        let end: &[&str] = if small { &["--duration", "3s"] } else { &[] };
-        let recv = Recv::start("udp://127.0.0.1:0", &out, end);
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
         let sent = send(text(path), &recv.url(), ways[*way]);
         let result = recv.finish();
         let what = format!("{} with {:?}", path.display(), ways[*way]);
@@ -221,7 +219,7 @@ fn lost_frames_become_invalid_frames_at_their_place() {
 }
 
 fn pattern(to: &str, more: &[&str]) -> serde_json::Value {
-    let usual = ["--rate", "80M", "--duration", "500ms", "--mtu", "9000"];
+    let usual = ["--rate", "80M", "--duration", "2s", "--mtu", "9000"];
     send("pattern:8032", to, &[&usual, more].concat())
 }
 
@@ -287,7 +285,7 @@ fn a_recording_travels_over_tcp() {
         let sent = send(text(&path), &format!("tcp://{}", recv.address()), &[]);
         recv.finish();
         let before = fs::read(&path).unwrap();
-        let whole = before.len() - crate::support::number(&sent, "truncated_bytes") as usize;
+        let whole = before.len() - crate::common::result::number(&sent, "truncated_bytes") as usize;
         assert!(
             fs::read(&out).unwrap() == before[..whole],
             "{}",
@@ -299,15 +297,25 @@ fn a_recording_travels_over_tcp() {
 #[test]
 fn ctrl_c_ends_with_everything_written() {
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &["--duration", "60s"]);
-    let sent = pattern(&recv.url(), &[]);
-    recv.signal("INT");
-    let result = recv.finish();
-    // What was still in the socket's buffer when the signal came is not part of it.
-    let frames = number(&result, "frames");
-    assert!(frames > 0 && frames <= number(&sent, "sent"));
-    assert_eq!(result["ended"], "stopped");
-    assert_eq!(fs::metadata(&out).unwrap().len(), frames * 8032);
-    assert!(folder.path().join("out.vdif.gaps.json").is_file());
+    for stands_still in [false, true] {
+        let out = folder.path().join(format!("{stands_still}.vdif"));
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &["--duration", "60s"]);
+        let slow: &[&str] = &["--rate", "1M", "--duration", "1s"];
+        // All that a receiver stood still for is in the smallest of socket buffers.
+        let sent = if stands_still {
+            recv.signal("STOP");
+            send("pattern:8032", &recv.url(), slow)
+        } else {
+            pattern(&recv.url(), &[])
+        };
+        recv.signal("INT");
+        recv.signal("CONT");
+        let result = recv.finish();
+        // With what was still in the socket's buffer when the signal came.
+        let frames = number(&sent, "sent");
+        assert_numbers(&result, &[("frames", frames), ("lost", 0)]);
+        assert_eq!(result["ended"], "stopped");
+        assert_eq!(fs::metadata(&out).unwrap().len(), frames * 8032);
+        assert!(out.with_extension("vdif.gaps.json").is_file());
+    }
 }

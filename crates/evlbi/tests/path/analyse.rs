@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{EVLBI, HOSTS, Room, cell, number, stall};
+use crate::common::result::number;
+use crate::{EVLBI, HOSTS, Room, cell};
 
 /// A responder on the far host; `taken NAME COMMAND` captures what a command sends, at both hosts; then what is to be done.
 fn script(done: &str) -> String {
@@ -15,6 +16,7 @@ fn script(done: &str) -> String {
         $E path exec manchester -- $E respond 2> respond.txt &
         until grep -q listening respond.txt; do sleep 0.1; done
         dump() {{ exec tcpdump -i wire -U --immediate-mode -s 160 -B 65536 --time-stamp-precision=nano -w $1.pcap 2> $1.txt; }}
+        has_echo() {{ tcpdump -r $1.pcap 'icmp[0] = 3 and icmp[30:2] = 9' 2> /dev/null | grep -q .; }}
         taken() {{
             name=$1; shift
             (dump $name-near) & near=$!
@@ -22,6 +24,10 @@ fn script(done: &str) -> String {
             until grep -qs listening $name-near.txt && grep -qs listening $name-far.txt; do sleep 0.1; done
             \"$@\" > $name.json
             sleep 0.5
+            # What comes back from a closed port comes after all that was sent before, in both captures.
+            n=0; until has_echo $name-near && has_echo $name-far; do
+                n=$((n+1)); [ $n -lt 150 ] || exit 1; bash -c 'echo > /dev/udp/manchester/9'; sleep 0.2
+            done
             kill $near; $E path exec manchester -- sh -c 'kill $(cat far.pid)'
             wait $near || true
             sleep 0.3
@@ -42,33 +48,23 @@ fn captured(room: &Room, done: &str) -> Option<()> {
 }
 
 fn analyse(room: &Room, name: &str) -> Value {
-    let output = Command::new(EVLBI)
-        .args([
-            "analyse",
-            &room.path(&format!("{name}.pcap")),
-            "--json",
-            "--force",
-        ])
-        .args([
-            "--events",
-            &room.path(&format!("{name}.csv")),
-            "--bins",
-            "100us",
-        ])
-        .args([
-            "--interval",
-            "100ms",
-            "--plot",
-            &room.path(&format!("{name}.svg")),
-        ])
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
+    let [capture, events, plot] =
+        ["pcap", "csv", "svg"].map(|kind| room.path(&format!("{name}.{kind}")));
+    let text = printed(
+        Command::new(EVLBI)
+            .args(["analyse", &capture, "--json", "--force"])
+            .args(["--events", &events, "--bins", "100us"])
+            .args(["--interval", "100ms", "--plot", &plot]),
     );
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_str(&text).unwrap()
+}
+
+/// What a command prints, which must not fail.
+fn printed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// The direction that carried most.
@@ -93,29 +89,13 @@ fn events(room: &Room, name: &str) -> BTreeMap<String, BTreeSet<u64>> {
 }
 
 fn tshark(room: &Room, name: &str, filter: &str, field: &str) -> Vec<String> {
-    let output = Command::new("tshark")
-        .args([
-            "-r",
-            &room.path(&format!("{name}.pcap")),
-            "-Y",
-            filter,
-            "-T",
-            "fields",
-            "-e",
-            field,
-        ])
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
+    let capture = room.path(&format!("{name}.pcap"));
+    let text = printed(
+        Command::new("tshark")
+            .args(["-r", &capture, "-Y", filter])
+            .args(["-T", "fields", "-e", field]),
     );
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    text.lines().map(str::to_owned).collect()
 }
 
 /// Every packet that was sent again, overtaken, repeated or filled a window is that of tshark, at either end of a path that loses
@@ -162,7 +142,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
             );
         }
         let way = largest(&analysis);
-        let seconds = tshark(
+        let syns = tshark(
             &room,
             &name,
             "tcp.flags.syn == 1 && tcp.flags.ack == 0",
@@ -170,7 +150,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
         );
         assert_eq!(
             analysis["connections"].as_array().unwrap().len(),
-            seconds.len()
+            syns.len()
         );
         assert!(way["held_back"]["repair"].as_f64().unwrap() > 0.02, "{way}");
         assert!(
@@ -260,14 +240,8 @@ fn what_holds_a_connection_back_is_told() {
     if captured(&room, probes).is_none() {
         return;
     }
-    let state = room.json("path.json");
-    let stall = stall(&state);
-    let is_quiet = stall < 0.05;
-    if !is_quiet {
-        eprintln!(
-            "skipped in part: this host stood still for {stall} s, which holds connections back too"
-        );
-    }
+    // That holds connections back too.
+    let is_quiet = !room.was_disturbed(0.05);
     for (name, part, said) in [
         ("constant", "application", "the application"),
         ("bursts", "application", "idle"),
@@ -306,11 +280,7 @@ fn what_holds_a_connection_back_is_told() {
             "tcp.analysis.bytes_in_flight",
             &format!("tcp.srcport == {port}"),
         );
-        assert_eq!(
-            way["flight"]["most"].as_u64().unwrap(),
-            flight as u64,
-            "{name}"
-        );
+        assert_eq!(number(&way["flight"], "most"), flight as u64, "{name}");
         let longest = most(
             "tcp.analysis.ack_rtt",
             &format!("tcp.dstport == {port} && tcp.analysis.ack_rtt && tcp.flags.syn == 0"),
@@ -332,10 +302,12 @@ fn what_holds_a_connection_back_is_told() {
 fn losses_of_streams_are_the_paths() {
     let cells = "rtt = \"10ms\"\nforward = [{ every = 100 }, { reorder = \"0.5%\", distance = 4 }, { duplicate = \"0.5%\" }]\n";
     let room = Room::new(&format!("{HOSTS}{cells}"));
-    let send = "$E path exec manchester -- $E recv udp://0.0.0.0:2630 --to check --idle 1s --ring 64MiB --json > recv.json 2> recv.txt &
+    let send = "$E path exec manchester -- $E recv udp://0.0.0.0:2630 --to check --idle 4s --ring 64MiB --json > recv.json 2> recv.txt &
+        receiver=$!
         until grep -q listening recv.txt; do sleep 0.1; done
         taken stream $E send pattern:1440 --to udp://manchester:2630 --rate 20M --duration 2s --no-gso --json
-        taken train $E send pattern:1440 --to udp://manchester:2631 --rate 20M --duration 1s --burst 8 --json || true";
+        taken train sh -c '$E send pattern:1440 --to udp://manchester:2631 --rate 20M --duration 1s --burst 8 --json || true'
+        wait $receiver";
     if captured(&room, send).is_none() {
         return;
     }

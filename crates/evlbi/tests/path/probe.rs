@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::{HOSTS, Room, cell, number};
+use crate::common::result::number;
+use crate::{HOSTS, Room, cell};
 
 /// A responder on the far host, and what the near one does; the responder's clock is wrong.
 fn script(probes: &str) -> String {
@@ -66,6 +67,10 @@ fn delays_are_found_again() {
     // 10 and 20 ms, each known to half of the round trip only.
     assert!((there[0] - 10.0).abs() < there[1], "{there:?}");
     assert!((back[0] - 20.0).abs() < back[1], "{back:?}");
+    // A relay that is held up makes the shortest ways differ.
+    if room.was_disturbed(0.03) {
+        return;
+    }
     let sum = there[0] + back[0];
     assert!((30.0 - slack..32.0 + slack).contains(&sum), "{sum} {slack}");
     let offset = clock["offset"].as_f64().unwrap() * 1e-6;
@@ -103,7 +108,7 @@ fn duplicates_and_reordering_are_exact() {
 }
 
 /// What an emulated path lost beside what its cells did: its hosts' queues were full.
-fn elsewhere(state: &Value) -> u64 {
+pub fn elsewhere(state: &Value) -> u64 {
     let hosts = state["hosts"].as_array().unwrap().iter();
     let of = |host| ["refused", "overrun", "overflown"].map(|name| number(host, name));
     hosts.map(|host| of(host).iter().sum::<u64>()).sum()
@@ -177,8 +182,6 @@ fn a_broken_fibre_is_told_from_a_dirty_one() {
             return;
         }
         let point = &points(&room, "p.json")[0];
-        let pattern = point["pattern"]["pattern"].as_str().unwrap();
-        assert!(expected.contains(&pattern), "{}", point["finding"]);
         // A host that had other things to do may have lost some too; it knows how many.
         assert_eq!(number(point, "unattributed"), 0, "{point}");
         assert_eq!(
@@ -188,8 +191,28 @@ fn a_broken_fibre_is_told_from_a_dirty_one() {
         );
         let state = room.json("path.json");
         let dropped = number(cell(&state, "manchester>jodrell", "fibre"), "dropped");
-        // The fibre loses requests and TCP, too.
-        assert!(number(point, "network_lost") <= dropped);
+        // The fibre loses requests and TCP, too; a relay that was held up finds no room for some, or brings more at once than
+        // there is room for at the link's rate.
+        let lost = number(point, "network_lost");
+        let cells = state["cells"].as_array().unwrap().iter();
+        let in_cells: u64 = cells
+            .filter(|cell| cell["direction"] == "manchester>jodrell")
+            .map(|cell| number(cell, "dropped"))
+            .sum();
+        let elsewhere = elsewhere(&state) + in_cells - dropped;
+        assert!(
+            lost <= dropped + elsewhere,
+            "{lost} of {dropped} and {elsewhere}"
+        );
+        let wire_rate = point["wire_rate_sent"].as_f64().unwrap();
+        if wire_rate < 49e6 || elsewhere > 0 {
+            eprintln!(
+                "skipped in part: this host had other things to do, sent {wire_rate} of 50e6 bit/s and lost {elsewhere} packets itself"
+            );
+            continue;
+        }
+        let pattern = point["pattern"]["pattern"].as_str().unwrap();
+        assert!(expected.contains(&pattern), "{}", point["finding"]);
         if pattern != "constant" {
             let of = |name: &str| point["pattern"][name].as_f64().unwrap();
             assert!((of("loss") - 0.01).abs() < 0.004, "{}", point["pattern"]);
@@ -211,10 +234,10 @@ fn what_comes_back_is_seen_by_a_campaign() {
     let watch = "$E watch w.sqlite manchester:8620 --rate 20M --window 100ms --loss-timeout 100ms";
     let script = script(&format!(
         "{watch} --for 60s 2> first.txt & W=$!
-        until [ $(grep -c lost first.txt) -ge 85 ]; do sleep 0.1; done
+        until [ $(grep -c lost first.txt) -ge 85 ] || ! kill -0 $W; do sleep 0.1; done
         kill -9 $W
         $E report w.sqlite --json > killed.json
-        {watch} --for 8s > end.txt
+        {watch} --for 8s 2> end.txt
         $E report w.sqlite --json --plot w.svg > end.json"
     ));
     if room.run_well(&[], &script).is_none() {
@@ -224,7 +247,18 @@ fn what_comes_back_is_seen_by_a_campaign() {
     let count = |report: &Value| report["windows"].as_array().unwrap().len();
     // Whatever was said to be settled is there, and is still there later.
     assert!(count(&killed) >= 85, "{}", count(&killed));
-    assert!(count(&end) >= count(&killed) + 60, "{}", count(&end));
+    let said = |name: &str| {
+        let text = fs::read_to_string(room.path(name)).unwrap();
+        text.lines().filter(|line| line.contains("lost")).count()
+    };
+    let later = said("end.txt");
+    // Of eighty in 8 s.
+    let least = if room.was_disturbed(0.03) { 1 } else { 60 };
+    assert!(
+        later >= least && count(&end) >= count(&killed) + later,
+        "{} windows, {later} of them later",
+        count(&end)
+    );
     let windows = |report: &Value| report["windows"].as_array().unwrap().clone();
     assert_eq!(windows(&killed)[..], windows(&end)[..count(&killed)]);
     for window in windows(&end) {
@@ -238,14 +272,23 @@ fn what_comes_back_is_seen_by_a_campaign() {
     let runs = end["runs"].as_array().unwrap();
     assert!(runs.len() == 2 && runs[0]["ended"].is_null() && !runs[1]["ended"].is_null());
     let way = &killed["directions"][0];
-    assert_eq!(way["pattern"]["pattern"], "periodic", "{way}");
-    let period = way["pattern"]["period"].as_f64().unwrap();
-    assert!((period - 2.0).abs() < 0.15, "{way}");
     let finding = way["finding"].as_str().unwrap();
-    assert!(
-        finding.contains("in the network") && finding.contains("every"),
-        "{finding}"
-    );
+    assert!(finding.contains("in the network"), "{finding}");
+    let [sent, lost] = ["sent", "lost"].map(|name| number(way, name) as f64);
+    // What was held up comes at once, and a part of it while the path loses.
+    let most = if room.was_disturbed(0.03) { 0.2 } else { 0.06 };
+    assert!(lost / sent < most, "{finding}");
+    let rate = way["rate_received"].as_f64().unwrap() * sent / (sent - lost);
+    if rate < 19.6e6 {
+        eprintln!(
+            "skipped in part: this host had other things to do, and sent {rate} of 20e6 bit/s"
+        );
+    } else {
+        assert_eq!(way["pattern"]["pattern"], "periodic", "{way}");
+        let period = way["pattern"]["period"].as_f64().unwrap();
+        assert!((period - 2.0).abs() < 0.15, "{way}");
+        assert!(finding.contains("every"), "{finding}");
+    }
     assert!(
         fs::read_to_string(room.path("w.svg"))
             .unwrap()

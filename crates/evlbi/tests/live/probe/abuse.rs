@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::{TOKEN, assert_refused, end, points, probe, respond, run};
-use crate::support::number;
+use super::{TOKEN, assert_refused, end, points, probe, refused_at_last, respond, run};
+use crate::common::result::number;
 use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_net::probe::{FromClient, FromResponder, Limits, Test, VERSION};
 
@@ -16,7 +16,7 @@ fn what_is_not_allowed_is_refused_with_the_reason() {
         "--max-rate",
         "100M",
         "--max-duration",
-        "2s",
+        "6s",
         "--max-tests",
         "1",
     ];
@@ -25,7 +25,7 @@ fn what_is_not_allowed_is_refused_with_the_reason() {
     for (more, said) in [
         (&["--rate", "99M", "--duration", "1s"][..], "--max-rate"),
         (&["--spacing", "0", "--duration", "1s"], "--max-rate"),
-        (&["--rate", "10M", "--duration", "3s"], "--max-duration"),
+        (&["--rate", "10M", "--duration", "7s"], "--max-duration"),
         (&["--rate", "10M", "--token", "another"], "token"),
         (&["--rate", "10M", "--size", "16"], "32 to 65507"),
         (&["--rate", "10M", "--plot", "a.gif"], ".svg, .png or .html"),
@@ -40,15 +40,11 @@ fn what_is_not_allowed_is_refused_with_the_reason() {
         let first = scope.spawn(|| {
             run(&mut probe(
                 address,
-                &["--rate", "1M", "--duration", "2s", "--json"],
+                &["--rate", "1M", "--duration", "6s", "--json"],
             ))
         });
-        std::thread::sleep(Duration::from_millis(700));
-        let refused = run(&mut probe(
-            address,
-            &["--rate", "1M", "--count", "10", "--wait", "0s"],
-        ));
-        assert_refused(&refused, "1 tests");
+        let more = ["--rate", "1M", "--count", "10", "--wait", "0s"];
+        refused_at_last(address, &more, "1 tests");
         let waited = run(&mut probe(
             address,
             &["--rate", "1M", "--count", "10", "--json"],
@@ -76,7 +72,7 @@ impl Rogue {
     fn connect(address: SocketAddr) -> Rogue {
         let stream = TcpStream::connect(address).unwrap();
         stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
         Rogue {
             stream,
@@ -199,7 +195,7 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
     let begun = Instant::now();
     assert_works(address);
     assert!(
-        begun.elapsed() < Duration::from_secs(8),
+        begun.elapsed() < Duration::from_secs(40),
         "its test was not ended"
     );
     // Gone after it asked for a test, and more than is allowed, by a client that does not look.

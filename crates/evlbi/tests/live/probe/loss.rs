@@ -6,7 +6,9 @@ use super::{
     TOKEN, ask, assert_refused, assert_sums, between, end, exact_wire, points, probe, respond,
     respond_far, run,
 };
-use crate::support::{Recv, brief, evlbi, filter, number};
+use crate::common::result::{brief, number};
+use crate::common::stolen::Stolen;
+use crate::support::{Recv, evlbi, filter};
 use evlbi_net::netns::{End, Pair, pair_for_test};
 use serde_json::Value;
 
@@ -154,8 +156,7 @@ fn what_the_socket_drops_is_the_hosts() {
 
 /// A token bucket before a host's card, which bridges no more than a few milliseconds in which the kernel does not run.
 pub struct Bucket {
-    /// Time of all processors so far, and of it what went to other machines, in ticks.
-    begun: [u64; 2],
+    stolen: Stolen,
 }
 
 impl Bucket {
@@ -166,7 +167,9 @@ impl Bucket {
             "limit", "100kb",
         ];
         match end.namespace.command("tc", &bucket) {
-            Ok(_) => Some(Bucket { begun: ticks() }),
+            Ok(_) => Some(Bucket {
+                stolen: Stolen::watch(),
+            }),
             Err(error) => {
                 eprintln!("skipped: {error}");
                 None
@@ -176,25 +179,8 @@ impl Bucket {
 
     /// Whether this machine's processors were elsewhere for too long since, so that the bucket let less through; which is said.
     pub fn was_starved(&self) -> bool {
-        let [all, stolen] = [0, 1].map(|place| (ticks()[place] - self.begun[place]) as f64);
-        let part = stolen / all.max(1.0);
-        let is_starved = part > 0.01;
-        if is_starved {
-            eprintln!(
-                "skipped in part: {:.1} % of the processors' time went to other machines",
-                part * 100.0
-            );
-        }
-        is_starved
+        self.stolen.is_much()
     }
-}
-
-/// All of `/proc/stat`'s first line, and the eighth of its numbers.
-fn ticks() -> [u64; 2] {
-    let text = std::fs::read_to_string("/proc/stat").unwrap();
-    let line = text.lines().next().unwrap().split_whitespace().skip(1);
-    let numbers: Vec<u64> = line.map(|number| number.parse().unwrap()).collect();
-    [numbers.iter().take(8).sum(), numbers[7]]
 }
 
 /// A token bucket at the sending host's card lets too little through: its queue overflows in that host.
@@ -228,7 +214,13 @@ fn a_full_queue_before_the_card_is_the_senders() {
     }
     // And what came through came at the rate of the bucket, which reckons with the Ethernet header.
     let rate = point["rate_received"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
-    assert!((rate / 50e6 - 1.0).abs() < 0.02, "{rate}");
+    assert!(rate / 50e6 < 1.02, "{rate}");
+    let slipped = point["sender"]["slips"]["seconds"].as_f64().unwrap();
+    if slipped > 0.005 {
+        eprintln!("skipped in part: the sender was held up for {slipped} s");
+        return;
+    }
+    assert!(rate / 50e6 > 0.98, "{rate}");
 }
 
 /// The same bucket, found again by search; and no rate that is asked for is called a capacity if its sender did not reach
@@ -349,10 +341,10 @@ fn a_receiver_under_load() {
         assert!((sum - 1.0).abs() < 1e-9 && of("user") > 0.0, "{shares}");
     }
     // They end with the test.
-    let tasks = format!("/proc/{}/task", responder.child.id());
+    let tasks = format!("/proc/{}/task", responder.child.0.id());
     let threads = || std::fs::read_dir(&tasks).map_or(0, Iterator::count);
     let begun = std::time::Instant::now();
-    while threads() > 2 && begun.elapsed() < Duration::from_secs(5) {
+    while threads() > 2 && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(threads() <= 2, "{}", threads());

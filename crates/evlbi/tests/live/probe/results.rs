@@ -5,9 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::{
-    ask, assert_refused, assert_sums, between, end, exact_wire, points, probe, respond, run,
+    ask, assert_refused, assert_sums, between, end, exact_wire, points, probe, refused_at_last,
+    respond, run,
 };
-use crate::support::{evlbi, filter, number};
+use crate::common::result::number;
+use crate::support::{evlbi, filter};
 use evlbi_net::netns::pair_for_test;
 use serde_json::Value;
 
@@ -31,11 +33,13 @@ fn round_trips_are_counted() {
         .unwrap();
     let more = [
         "--size",
-        "100,1000",
+        "100,300",
         "--count",
         "200",
         "--interval",
         "1ms",
+        "--loss-timeout",
+        "5s",
         "--json",
     ];
     let ask = |more: &[&str]| ask(&pair, &responder, "latency", more);
@@ -67,7 +71,8 @@ fn round_trips_are_counted() {
         off.abs() <= clock["error"].as_f64().unwrap(),
         "{off} {clock}"
     );
-    let output = ask(&["--count", "20", "--format", "pscheduler"]);
+    let patience = ["--count", "20", "--loss-timeout", "5s"];
+    let output = ask(&[&patience[..], &["--format", "pscheduler"]].concat());
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (
@@ -329,6 +334,9 @@ fn the_histogram_is_tsharks() {
             "--nano",
             "-B",
             "16384",
+            // Headers: of whole packets the buffer would hold sixty-four.
+            "-s",
+            "128",
             "-U",
             "-Z",
             "root",
@@ -370,7 +378,7 @@ fn the_histogram_is_tsharks() {
     let point = between(&pair, &near).remove(0);
     // It ends with the last packet, unless it has missed one.
     let begun = std::time::Instant::now();
-    while capture.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(5) {
+    while capture.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(20));
     }
     if capture.try_wait().unwrap().is_none() {
@@ -412,14 +420,12 @@ fn the_histogram_is_tsharks() {
 fn three_flows_at_once() {
     let responder = respond("127.0.0.1:0", &["--max-rate", "70M"]);
     let address = responder.address();
-    let flow = ["--rate", "20M", "--duration", "2s", "--json"];
+    let flow = ["--rate", "20M", "--duration", "6s", "--json"];
     std::thread::scope(|scope| {
         let flows = [0; 3].map(|_| scope.spawn(|| run(&mut probe(address, &flow))));
-        std::thread::sleep(Duration::from_millis(900));
         // 20.9 Mbit/s each on the wire: a fourth does not fit, but in the other direction it does.
         let more = ["--rate", "20M", "--count", "100", "--wait", "0s", "--json"];
-        let refused = run(&mut probe(address, &more));
-        assert_refused(&refused, "3 tests");
+        refused_at_last(address, &more, "3 tests");
         let mut other_way = more.to_vec();
         other_way.push("--reverse");
         assert_eq!(

@@ -1,0 +1,326 @@
+//! How a network card is set up (`ethtool -i`, `-g`, `-c`, `-k`): driver, rings, interrupt coalescing, offloads. Only asked,
+//! never changed; none of it takes root.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+
+use super::nic::{WORD, ask, names, request, set_word, text, word};
+
+// From linux/ethtool.h; libc has them not.
+/// Asks who the driver is (`struct ethtool_drvinfo`).
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+/// Asks for interrupt coalescing (`struct ethtool_coalesce`).
+const ETHTOOL_GCOALESCE: u32 = 0x0e;
+/// Asks for the rings (`struct ethtool_ringparam`).
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+/// Asks for the offloads: this number, how many blocks there is room for, [`BLOCK`] words for each 32 of them.
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+/// The set of the names of offloads (`ETH_SS_FEATURES`).
+const FEATURES: u32 = 4;
+/// Words of a block of offloads: those that can be changed, are asked for, are on, and never change.
+const BLOCK: usize = 4;
+/// No kernel has more offloads than this; it writes no more blocks than there is room for.
+const MOST_FEATURES: usize = 1024;
+
+/// Where the texts of `struct ethtool_drvinfo` begin, and how long they are, in bytes.
+const DRIVER: usize = WORD;
+const VERSION: usize = DRIVER + TEXT;
+const FIRMWARE: usize = VERSION + TEXT;
+const BUS: usize = FIRMWARE + TEXT;
+const TEXT: usize = 32;
+/// Length of `struct ethtool_drvinfo` in bytes.
+const DRIVER_INFO: usize = 196;
+/// Lengths of `struct ethtool_ringparam` and `struct ethtool_coalesce` in words.
+const RING_WORDS: usize = 9;
+const COALESCE_WORDS: usize = 23;
+/// Room behind each request, should a kernel's structure be longer than known here.
+const SPARE: usize = 256;
+
+/// A network interface of the namespace in which it was opened, to be asked.
+#[derive(Debug)]
+pub struct Card {
+    socket: OwnedFd,
+    name: String,
+}
+
+/// Who drives a card. A text is empty where the driver says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Name of the driver.
+    pub name: String,
+    /// Its version; of drivers of the kernel's own, the kernel's.
+    pub version: String,
+    /// Version of the card's firmware.
+    pub firmware: String,
+    /// Where the card is on its bus.
+    pub bus: String,
+}
+
+/// Lengths of a card's rings, in packets (descriptors).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Of reception.
+    pub rx: u32,
+    /// The longest possible.
+    pub rx_most: u32,
+    /// Of sending.
+    pub tx: u32,
+    /// The longest possible.
+    pub tx_most: u32,
+}
+
+/// When a card interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coalescing {
+    /// Microseconds after a packet came, at most.
+    pub rx_usecs: u32,
+    /// When so many packets have come; 0: not by number.
+    pub rx_frames: u32,
+    /// Microseconds after a packet was sent, at most.
+    pub tx_usecs: u32,
+    /// When so many packets were sent; 0: not by number.
+    pub tx_frames: u32,
+    /// Whether the driver changes the figures of reception by itself.
+    pub adaptive_rx: bool,
+    /// Whether the driver changes the figures of sending by itself.
+    pub adaptive_tx: bool,
+}
+
+/// An offload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// The kernel's name for it, such as `tx-udp-segmentation`.
+    pub name: String,
+    /// Whether it is on.
+    pub on: bool,
+    /// Whether it can be changed.
+    pub changeable: bool,
+}
+
+impl Card {
+    /// Gets ready to ask the interface `name`, whether there is one or not.
+    ///
+    /// # Errors
+    /// When no socket can be had.
+    pub fn open(name: &str) -> io::Result<Card> {
+        // Any socket of the namespace will do.
+        Ok(Card {
+            socket: UdpSocket::bind("127.0.0.1:0")?.into(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Who drives it.
+    ///
+    /// # Errors
+    /// What the kernel says: [`io::ErrorKind::Unsupported`] where the driver does not tell.
+    pub fn driver(&self) -> io::Result<Driver> {
+        Ok(parse_driver(&self.asked(ETHTOOL_GDRVINFO, DRIVER_INFO)?))
+    }
+
+    /// Its rings.
+    ///
+    /// # Errors
+    /// As [`Card::driver`].
+    pub fn rings(&self) -> io::Result<Rings> {
+        let answer = self.asked(ETHTOOL_GRINGPARAM, RING_WORDS * WORD)?;
+        Ok(parse_rings(&answer))
+    }
+
+    /// When it interrupts.
+    ///
+    /// # Errors
+    /// As [`Card::driver`].
+    pub fn coalescing(&self) -> io::Result<Coalescing> {
+        let answer = self.asked(ETHTOOL_GCOALESCE, COALESCE_WORDS * WORD)?;
+        Ok(parse_coalescing(&answer))
+    }
+
+    /// Its offloads, by the kernel's names.
+    ///
+    /// # Errors
+    /// As [`Card::driver`].
+    pub fn features(&self) -> io::Result<Vec<Feature>> {
+        let names = names(&self.socket, &self.name, FEATURES)?;
+        let blocks = names.len().min(MOST_FEATURES).div_ceil(32);
+        let mut answer = request(ETHTOOL_GFEATURES, (2 + BLOCK * blocks) * WORD + SPARE);
+        set_word(&mut answer, 1, blocks as u32);
+        ask(&self.socket, &self.name, &mut answer)?;
+        Ok(parse_features(&names, &answer))
+    }
+
+    fn asked(&self, command: u32, length: usize) -> io::Result<Vec<u8>> {
+        let mut answer = request(command, length + SPARE);
+        ask(&self.socket, &self.name, &mut answer)?;
+        Ok(answer)
+    }
+}
+
+fn parse_driver(answer: &[u8]) -> Driver {
+    let at = |start: usize| text(answer.get(start..start + TEXT).unwrap_or_default());
+    Driver {
+        name: at(DRIVER),
+        version: at(VERSION),
+        firmware: at(FIRMWARE),
+        bus: at(BUS),
+    }
+}
+
+fn parse_rings(answer: &[u8]) -> Rings {
+    Rings {
+        rx_most: word(answer, 1),
+        tx_most: word(answer, 4),
+        rx: word(answer, 5),
+        tx: word(answer, 8),
+    }
+}
+
+fn parse_coalescing(answer: &[u8]) -> Coalescing {
+    Coalescing {
+        rx_usecs: word(answer, 1),
+        rx_frames: word(answer, 2),
+        tx_usecs: word(answer, 5),
+        tx_frames: word(answer, 6),
+        adaptive_rx: word(answer, 10) != 0,
+        adaptive_tx: word(answer, 11) != 0,
+    }
+}
+
+/// What of the named offloads is on. An empty name marks a number that means nothing.
+fn parse_features(names: &[String], answer: &[u8]) -> Vec<Feature> {
+    let bit = |number: usize, what: usize| {
+        let block = number / 32;
+        word(answer, 2 + block * BLOCK + what) >> (number % 32) & 1 == 1
+    };
+    let named = names.iter().take(MOST_FEATURES).enumerate();
+    named
+        .filter(|(_, name)| !name.is_empty())
+        .map(|(number, name)| Feature {
+            name: name.clone(),
+            on: bit(number, 2),
+            changeable: bit(number, 0) && !bit(number, 3),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(values: &[u32]) -> Vec<u8> {
+        values
+            .iter()
+            .flat_map(|value| value.to_ne_bytes())
+            .collect()
+    }
+
+    #[test]
+    fn answers_are_read_as_the_kernel_lays_them_out() {
+        let rings = parse_rings(&words(&[0x10, 4096, 1, 2, 2048, 512, 3, 4, 256]));
+        let expected = Rings {
+            rx: 512,
+            rx_most: 4096,
+            tx: 256,
+            tx_most: 2048,
+        };
+        assert_eq!(rings, expected);
+        let coalescing = parse_coalescing(&words(&[0x0e, 8, 128, 0, 0, 16, 32, 0, 0, 0, 1, 0, 9]));
+        let expected = Coalescing {
+            rx_usecs: 8,
+            rx_frames: 128,
+            tx_usecs: 16,
+            tx_frames: 32,
+            adaptive_rx: true,
+            adaptive_tx: false,
+        };
+        assert_eq!(coalescing, expected);
+        let mut info = words(&[3]);
+        for said in ["mlx5_core", "6.8.0", "16.35.2000", "0000:3b:00.0"] {
+            let mut field = said.as_bytes().to_vec();
+            field.resize(TEXT, 0);
+            info.extend(field);
+        }
+        let driver = parse_driver(&info);
+        assert_eq!(driver.name, "mlx5_core");
+        assert_eq!(
+            (driver.firmware.as_str(), driver.bus.as_str()),
+            ("16.35.2000", "0000:3b:00.0")
+        );
+    }
+
+    #[test]
+    fn offloads_are_bits_of_their_numbers() {
+        let mut names = vec![String::new(); 40];
+        names[1] = "tx-one".into();
+        names[33] = "rx-two".into();
+        names[34] = "rx-fixed".into();
+        // 40 names, 2 blocks: changeable, asked for, on, never changed.
+        let answer = words(&[0x3a, 2, 2, 2, 2, 0, 0b110, 0, 0b100, 0b100]);
+        let found = parse_features(&names, &answer);
+        let short: Vec<(&str, bool, bool)> = found
+            .iter()
+            .map(|feature| (feature.name.as_str(), feature.on, feature.changeable))
+            .collect();
+        assert_eq!(
+            short,
+            [
+                ("tx-one", true, true),
+                ("rx-two", false, true),
+                ("rx-fixed", true, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_ethtool_prints_is_found() {
+        for interface in std::fs::read_dir("/sys/class/net").unwrap().flatten() {
+            let name = interface.file_name().into_string().unwrap();
+            let Ok(output) = std::process::Command::new("ethtool")
+                .args(["-k", &name])
+                .output()
+            else {
+                eprintln!("skipped: no ethtool");
+                return;
+            };
+            let card = Card::open(&name).unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            for feature in card.features().unwrap() {
+                let state = if feature.on { "on" } else { "off" };
+                let short = match feature.name.as_str() {
+                    "tx-generic-segmentation" => "generic-segmentation-offload",
+                    "rx-gro" => "generic-receive-offload",
+                    "rx-lro" => "large-receive-offload",
+                    other => other,
+                };
+                let expected = format!("{short}: {state}");
+                // Some have other names there.
+                if printed.contains(&format!("{short}: ")) {
+                    assert!(printed.contains(&expected), "{name} {expected}: {printed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error() {
+        for name in ["nothere", "a name that is far too long for any interface"] {
+            let card = Card::open(name).unwrap();
+            assert!(card.driver().is_err());
+            assert!(card.rings().is_err());
+            assert!(card.coalescing().is_err());
+            assert!(card.features().is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_panics(answer: Vec<u8>, names in proptest::collection::vec("[a-z]{0,3}", 0..70)) {
+            parse_driver(&answer);
+            parse_rings(&answer);
+            parse_coalescing(&answer);
+            parse_features(&names, &answer);
+        }
+    }
+}

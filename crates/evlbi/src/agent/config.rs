@@ -1,0 +1,139 @@
+//! What the operator of a host allows: `agent.toml`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use evlbi_core::rate::BitRate;
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer};
+
+use crate::units;
+
+/// The file as it is shipped: what stands in it is what holds where nothing else is said.
+const SHIPPED: &str = include_str!("../../../../packaging/agent.toml");
+
+/// What is allowed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    pub name: String,
+    pub bind: SocketAddr,
+    /// Where flows write.
+    pub recordings: PathBuf,
+    /// What they may read besides.
+    pub read: Vec<PathBuf>,
+    /// What they may send to.
+    pub targets: Vec<IpNet>,
+    #[serde(deserialize_with = "ports")]
+    pub ports: RangeInclusive<u16>,
+    #[serde(deserialize_with = "rate")]
+    pub max_rate: Option<BitRate>,
+    pub max_flows: usize,
+    /// In bytes.
+    #[serde(deserialize_with = "size")]
+    pub min_free: u64,
+}
+
+impl Config {
+    /// Reads the file, which is written as shipped where there is none.
+    ///
+    /// # Errors
+    /// What in it cannot be understood, and where.
+    pub fn open(path: &Path) -> Result<Config> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                fs::write(path, SHIPPED)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                SHIPPED.to_owned()
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let mut config = Config::parse(&text).with_context(|| format!("{}", path.display()))?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        config.recordings = folder.join(&config.recordings);
+        if config.name.is_empty() {
+            config.name = evlbi_net::host::name();
+        }
+        Ok(config)
+    }
+
+    fn parse(text: &str) -> Result<Config> {
+        let mut settings: toml::Table = toml::from_str(SHIPPED).context("the shipped settings")?;
+        settings.extend(toml::from_str::<toml::Table>(text)?);
+        let config: Config = settings.try_into()?;
+        if config.max_flows == 0 {
+            bail!("max-flows is at least 1");
+        }
+        Ok(config)
+    }
+}
+
+fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
+    let text = String::deserialize(from)?;
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        _ => Err(serde::de::Error::custom(format!(
+            "`{text}` is no range of ports; write it as 1024-65535"
+        ))),
+    }
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
+    match String::deserialize(from)?.as_str() {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    units::size(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_sends_nowhere_unless_it_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        let config = Config::open(&path).unwrap();
+        assert!(config.bind.ip().is_loopback());
+        assert!(config.targets.iter().all(|net| net.addr().is_loopback()));
+        assert_eq!(config.recordings, folder.path().join("recordings"));
+        assert!(!config.name.is_empty());
+        assert_eq!(fs::read_to_string(path).unwrap(), SHIPPED);
+    }
+
+    #[test]
+    fn settings_replace_what_is_shipped() {
+        let config =
+            Config::parse("targets = [\"10.0.0.0/8\"]\nmax-rate = \"2G\"\nports = \"2630\"")
+                .unwrap();
+        assert_eq!(config.max_rate.map(BitRate::get), Some(2_000_000_000));
+        assert_eq!(config.ports, 2630..=2630);
+        assert_eq!(config.max_flows, 256);
+    }
+
+    #[test]
+    fn errors_name_the_setting() {
+        for (text, says) in [
+            ("tragets = []", "tragets"),
+            ("targets = [\"everywhere\"]", "targets"),
+            ("ports = \"9-1\"", "no range of ports"),
+            ("max-rate = \"fast\"", "fast"),
+            ("max-flows = 0", "at least 1"),
+        ] {
+            let error = format!("{:#}", Config::parse(text).unwrap_err());
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

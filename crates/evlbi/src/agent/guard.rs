@@ -1,0 +1,431 @@
+//! What a flow may do on this host: its options become a command line only when every file, target, port and rate in
+//! them is one that the operator allows.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Arg, Parser};
+use evlbi_core::rate::BitRate;
+use serde_json::Value;
+
+use super::config::Config;
+use crate::cli::{Cli, Command as Parsed, ProbeCommand};
+use crate::control::commands::{Care, Command, is_flag, is_list, name};
+use crate::control::flow::NewFlow;
+use crate::recording::Recording;
+use crate::source::Input;
+use crate::units::show_size;
+use crate::url::{self, Scheme, Url};
+
+/// In the environment of a flow, not on its command line, which everybody on the host can read.
+const TOKEN: &str = "EVLBI_TOKEN";
+
+/// Ends of the range of ports that Linux gives to those who ask for any, as it is shipped.
+const EPHEMERAL: [u16; 2] = [32_768, 60_999];
+
+/// A flow that may run.
+pub struct Allowed {
+    /// Its command line, without the program.
+    pub words: Vec<String>,
+    /// Its environment, beside the agent's own.
+    pub environment: Vec<(&'static str, String)>,
+    /// Bits a second that it is asked to send; none of one that sends nothing.
+    pub rate: Option<u64>,
+    /// Where it listens.
+    pub listens: Vec<(Scheme, SocketAddr)>,
+    /// Files that it makes.
+    pub writes: Vec<PathBuf>,
+}
+
+impl Allowed {
+    /// What no other flow can have: ports and files.
+    pub fn owns(&self) -> impl Iterator<Item = String> {
+        let single = self
+            .listens
+            .iter()
+            .filter(|(_, address)| address.port() != 0 && !address.ip().is_multicast());
+        let ports = single.map(|(scheme, address)| match scheme {
+            Scheme::Tcp => format!("TCP {address}"),
+            Scheme::Udp | Scheme::Pudp => format!("UDP {address}"),
+        });
+        let files = self.writes.iter().map(|path| path.display().to_string());
+        ports.chain(files).collect::<Vec<String>>().into_iter()
+    }
+}
+
+/// What a flow sends.
+enum Sends {
+    Nothing,
+    /// So many bits a second at most.
+    AtMost(u64),
+    /// As fast as goes: this option would hold it.
+    Unheld(&'static str),
+}
+
+/// Makes a command line of a flow, and, where it is to begin, the folders of its files.
+///
+/// # Errors
+/// What is not allowed or cannot be understood, and what to do.
+pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
+    let command = Command::of(flow).map_err(|error| anyhow!(error))?;
+    let known = command.options();
+    let is_known = |key: &&String| known.iter().any(|arg| name(arg) == **key);
+    if let Some(odd) = flow.options.keys().find(|key| !is_known(key)) {
+        let names: Vec<String> = known.iter().map(name).collect();
+        bail!(
+            "{} has no option `{}`: there are {}",
+            command.name,
+            odd.escape_debug(),
+            names.join(", ")
+        );
+    }
+    if let Some(host) = flow.host.as_ref().filter(|host| **host != config.name) {
+        bail!(
+            "this is the agent of {}, and the flow is meant for {}",
+            config.name,
+            host.escape_debug()
+        );
+    }
+    let is_live = flow.options.get("live") == Some(&Value::Bool(true));
+    let mut guard = Guard {
+        config,
+        is_live,
+        allowed: Allowed {
+            words: command.name.split(' ').map(str::to_owned).collect(),
+            environment: Vec::new(),
+            rate: None,
+            listens: Vec::new(),
+            writes: Vec::new(),
+        },
+        begins,
+        // A campaign goes on in the file that it has.
+        goes_on: command.name == "watch",
+    };
+    let mut places = Vec::new();
+    for option in &known {
+        let name = name(option);
+        if let Some(value) = flow.options.get(&name) {
+            let within = || format!("`{name}`");
+            let values = values(option, value).with_context(within)?;
+            let care = command.care(&name);
+            let values = values.into_iter().map(|value| guard.see_to(care, value));
+            let values = values
+                .collect::<Result<Vec<String>>>()
+                .with_context(within)?;
+            match option.get_long() {
+                _ if care == Care::Secret => {}
+                _ if is_flag(option) => guard.allowed.words.push(format!("--{name}")),
+                Some(_) => guard
+                    .allowed
+                    .words
+                    .extend(values.iter().map(|value| format!("--{name}={value}"))),
+                None => places.extend(values),
+            }
+        }
+    }
+    let words = &mut guard.allowed.words;
+    words.extend(command.json());
+    words.push("--".to_owned());
+    words.extend(places);
+    let parsed = parse(command, &guard.allowed)?;
+    if let Parsed::Respond(args) = &parsed {
+        if args.token.is_none() {
+            bail!("a responder that an agent runs needs a `token` that its users know");
+        }
+        guard.port(args.bind.port()).context("`bind`")?;
+        guard.allowed.listens.push((Scheme::Tcp, args.bind));
+        guard.allowed.listens.push((Scheme::Udp, args.bind));
+    }
+    guard.allowed.rate = match sends(&parsed) {
+        Sends::Nothing => None,
+        Sends::AtMost(rate) => Some(rate),
+        Sends::Unheld(option) if config.max_rate.is_some() => {
+            bail!("this agent has a max-rate, so a flow that sends must be held by its `{option}`")
+        }
+        Sends::Unheld(_) => None,
+    };
+    Ok(guard.allowed)
+}
+
+/// What a command sends at most.
+fn sends(command: &Parsed) -> Sends {
+    let held = |rate: Option<u64>, option| rate.map_or(Sends::Unheld(option), Sends::AtMost);
+    let one = |rate: Option<BitRate>| rate.map(BitRate::get);
+    let bits = |bytes: usize, interval: Duration| {
+        bytes as u128 * 8 * 1_000_000_000 / interval.as_nanos().max(1)
+    };
+    match command {
+        Parsed::Send(args) if args.max => Sends::Unheld("rate"),
+        Parsed::Send(args) => held(one(args.rate), "rate"),
+        Parsed::Respond(args) => held(one(args.max_rate), "max-rate"),
+        Parsed::Watch(args) => held(one(args.rate), "rate"),
+        Parsed::Probe(ProbeCommand::Udp(args)) => {
+            let rates = args.rate.iter().flat_map(|rates| &rates.0);
+            held(rates.map(|rate| rate.get()).max(), "rate")
+        }
+        Parsed::Probe(ProbeCommand::Tcp(args)) => {
+            let all = |rate: u64| rate.saturating_mul(args.streams.into());
+            let beside = one(args.background).unwrap_or(0);
+            held(
+                one(args.rate).map(|rate| all(rate).saturating_add(beside)),
+                "rate",
+            )
+        }
+        Parsed::Probe(ProbeCommand::Latency(args)) => {
+            let size = args.size.0.iter().copied().max().unwrap_or(0);
+            Sends::AtMost(u64::try_from(bits(size, args.interval)).unwrap_or(u64::MAX))
+        }
+        Parsed::Probe(ProbeCommand::Capacity(args)) => Sends::AtMost(args.highest.get()),
+        _ => Sends::Nothing,
+    }
+}
+
+/// Whether the ports that a flow listens on are free now.
+///
+/// # Errors
+/// Which is not.
+pub fn is_free(allowed: &Allowed) -> Result<()> {
+    for (scheme, address) in &allowed.listens {
+        let taken = match scheme {
+            Scheme::Tcp => TcpListener::bind(address).map(drop),
+            // Of a group others may listen on the port as well.
+            _ if address.ip().is_multicast() => Ok(()),
+            _ => UdpSocket::bind(address).map(drop),
+        };
+        taken.with_context(|| format!("cannot listen on {address}"))?;
+    }
+    Ok(())
+}
+
+/// Bits a second of the recording that a flow sends by the times in it.
+pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
+    let source = flow
+        .options
+        .get("source")
+        .filter(|_| flow.command == "send")?
+        .as_str()?;
+    let path = config.recordings.join(source);
+    let recording = path
+        .is_file()
+        .then(|| Recording::survey(&path, None))?
+        .ok()?;
+    let input = Input::Recording(Box::new(recording));
+    input.rate().map(BitRate::get)
+}
+
+/// The values of an option as the command line takes them.
+fn values(option: &Arg, value: &Value) -> Result<Vec<String>> {
+    if is_flag(option) {
+        return match value {
+            Value::Bool(true) => Ok(vec![String::new()]),
+            Value::Bool(false) => Ok(Vec::new()),
+            _ => bail!("is true or false"),
+        };
+    }
+    let one = |value: &Value| match value {
+        Value::String(text) if text.contains('\0') => bail!("cannot have a NUL in it"),
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        _ => bail!("is text or a number"),
+    };
+    match value {
+        Value::Array(list) if is_list(option) => list.iter().map(one).collect(),
+        other => Ok(vec![one(other)?]),
+    }
+}
+
+/// Has the command line's own rules applied, whose words and limits are known there alone.
+fn parse(command: &Command, allowed: &Allowed) -> Result<Parsed> {
+    let (words, rest) = allowed.words.split_at(command.name.split(' ').count());
+    let tokens = allowed
+        .environment
+        .iter()
+        .map(|(_, token)| format!("--token={token}"));
+    let line = ["evlbi".to_owned()]
+        .into_iter()
+        .chain(words.iter().cloned());
+    match Cli::try_parse_from(line.chain(tokens).chain(rest.iter().cloned())) {
+        Ok(cli) => Ok(cli.command),
+        Err(error) => {
+            let text = error.to_string();
+            let first = text.split("\n\n").next().unwrap_or_default();
+            let words = first.trim_start_matches("error: ").split_whitespace();
+            bail!("{}", words.collect::<Vec<&str>>().join(" "))
+        }
+    }
+}
+
+struct Guard<'a> {
+    config: &'a Config,
+    is_live: bool,
+    allowed: Allowed,
+    begins: bool,
+    goes_on: bool,
+}
+
+impl Guard<'_> {
+    /// The value as the flow gets it.
+    fn see_to(&mut self, care: Care, value: String) -> Result<String> {
+        match care {
+            Care::None | Care::Whole => Ok(value),
+            Care::Secret => {
+                self.allowed.environment.push((TOKEN, value.clone()));
+                Ok(value)
+            }
+            Care::Source => self.source(&value),
+            Care::Sink if matches!(value.as_str(), "null" | "check") => Ok(value),
+            Care::Sink => {
+                self.has_room()?;
+                self.write(&value)
+            }
+            Care::Write => self.write(&value),
+            Care::Read => self.read(&value),
+            Care::Stations if self.is_live => self.listen(&value),
+            Care::Stations => self.read(&value),
+            Care::Listen => self.listen(&value),
+            Care::Destination => {
+                let mut url = url::destination(&value).map_err(|error| anyhow!(error))?;
+                let addresses = url.addresses().map_err(|error| anyhow!(error))?;
+                // The name may mean something else a moment later.
+                url.host = self.target(&addresses)?.ip().to_string();
+                Ok(url.to_string())
+            }
+            Care::Target => {
+                let found = value.to_socket_addrs();
+                let found = found
+                    .with_context(|| format!("`{value}` is no HOST:PORT that can be found"))?;
+                Ok(self
+                    .target(&found.collect::<Vec<SocketAddr>>())?
+                    .to_string())
+            }
+        }
+    }
+
+    fn source(&self, value: &str) -> Result<String> {
+        if value.starts_with("pattern:") {
+            return Ok(value.to_owned());
+        }
+        match value.strip_prefix("sky:") {
+            Some(place) => {
+                let (plan, station) = place
+                    .rsplit_once('/')
+                    .context("names no station; write sky:PLAN.toml/STATION")?;
+                Ok(format!("sky:{}/{station}", self.read(plan)?))
+            }
+            None => self.read(value),
+        }
+    }
+
+    /// A file that is there, below a folder that may be read.
+    fn read(&self, value: &str) -> Result<String> {
+        let path = self.config.recordings.join(value);
+        let refused = || anyhow!("{value} is no file in a folder that flows may read");
+        let real = fs::canonicalize(&path).map_err(|_| refused())?;
+        let folders = self.config.read.iter().chain([&self.config.recordings]);
+        let mut folders = folders.filter_map(|folder| fs::canonicalize(folder).ok());
+        if !real.is_file() || !folders.any(|folder| real.starts_with(folder)) {
+            return Err(refused());
+        }
+        text(&real)
+    }
+
+    /// A file that is not there yet, below the folder for recordings; folders on the way are made.
+    fn write(&mut self, value: &str) -> Result<String> {
+        let path = Path::new(value);
+        let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+        if value.is_empty() || value.ends_with('/') || !path.components().all(is_plain) {
+            bail!(
+                "{value} is no name below the folder for recordings: write it without a / at its ends, and without .."
+            );
+        }
+        let base = fs::canonicalize(&self.config.recordings).with_context(|| {
+            format!(
+                "the folder for recordings, {}",
+                self.config.recordings.display()
+            )
+        })?;
+        let folder = base.join(path.parent().unwrap_or(Path::new("")));
+        let first = folder
+            .ancestors()
+            .find(|folder| folder.exists())
+            .unwrap_or(&base);
+        let outside = || anyhow!("{value} leads out of the folder for recordings");
+        if !fs::canonicalize(first)?.starts_with(&base) {
+            return Err(outside());
+        }
+        if self.begins {
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make the folder of {value}"))?;
+        }
+        // What is not there yet leads nowhere else.
+        let folder = fs::canonicalize(&folder).unwrap_or(folder);
+        let real = folder.join(path.file_name().ok_or_else(outside)?);
+        if real.is_symlink() {
+            return Err(outside());
+        }
+        if real.is_file() && !self.goes_on {
+            bail!("{value} exists already, and nothing is written over: give another name");
+        }
+        self.allowed.writes.push(real.clone());
+        text(&real)
+    }
+
+    fn has_room(&self) -> Result<()> {
+        let free = super::free_bytes(&self.config.recordings)?;
+        if free < self.config.min_free {
+            bail!(
+                "{} are free for recordings, and this agent begins none with less than {}",
+                show_size(free),
+                show_size(self.config.min_free)
+            );
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, value: &str) -> Result<String> {
+        let url: Url = value.parse().map_err(|error: String| anyhow!(error))?;
+        for port in 0..url.ports {
+            self.port(url.port.saturating_add(port))?;
+        }
+        let addresses = url.addresses().map_err(|error| anyhow!(error))?;
+        let listens = addresses.into_iter().map(|address| (url.scheme, address));
+        self.allowed.listens.extend(listens);
+        Ok(value.to_owned())
+    }
+
+    fn port(&self, port: u16) -> Result<()> {
+        let ports = &self.config.ports;
+        // The kernel takes one of its own range for 0.
+        let is_within = match port {
+            0 => EPHEMERAL.iter().all(|port| ports.contains(port)),
+            port => ports.contains(&port),
+        };
+        if !is_within {
+            bail!(
+                "flows of this host may listen on ports {} to {}, not on {port}",
+                ports.start(),
+                ports.end()
+            );
+        }
+        Ok(())
+    }
+
+    fn target(&self, addresses: &[SocketAddr]) -> Result<SocketAddr> {
+        let address = addresses.first().context("has no address")?;
+        let ip = address.ip().to_canonical();
+        if !self.config.targets.iter().any(|net| net.contains(&ip)) {
+            bail!(
+                "{ip} is not among the `targets` of this host's agent.toml, so nothing is sent there"
+            );
+        }
+        Ok(*address)
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    let text = PathBuf::from(path).into_os_string().into_string();
+    text.map_err(|path| anyhow!("{} is not UTF-8", path.display()))
+}

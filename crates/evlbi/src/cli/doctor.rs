@@ -1,0 +1,37 @@
+//! The command line of `evlbi doctor`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use evlbi_core::rate::BitRate;
+
+pub const HELP: &str = "\
+Nothing is changed, and no root is needed. What the kernel, a driver or a container does not tell is said to be not known.
+--to sends no data: it looks up the route, and begins and ends a TCP connection three times for the round trip.
+
+Examples:
+  evlbi doctor --rate 10G --interface eth1 --disk /data
+  evlbi doctor --rate 2G --to correlator --strict || echo 'not ready'";
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Network interface to look at; may be given several times [default: all that are up, without loopback]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Vec<String>,
+    /// Look at the route to this host too, and take buffers from its round trip; the port is for TCP [default: 8620]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub to: Option<String>,
+    /// Data rate that the host is to be good for [default: the speed of the fastest of these cards that is up, else
+    /// 1G]
+    #[arg(long)]
+    pub rate: Option<BitRate>,
+    /// Try how fast a recording can be written in this folder: a file of at most 4 GiB, for at most 5 s, removed again
+    #[arg(long, value_name = "DIR")]
+    pub disk: Option<PathBuf>,
+    /// End with exit code 1 if anything is to be changed
+    #[arg(long)]
+    pub strict: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,620 @@
+//! The HTTP interface, `/api/v1`: JSON over TLS, a bearer token with each request, and the page that uses it.
+//!
+//! Nothing that a browser sends by itself lets anyone in (no cookies), so no other site can act for its user. A command
+//! that comes twice does nothing twice: names of flows are used once, and a change names the revision it is meant for.
+
+#![allow(
+    unused_qualifications,
+    reason = "what utoipa makes of parameters is qualified"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::fleet::{About, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, SessionPlan};
+use super::flow::{Flow, FlowId, NewFlow};
+use super::history::{Course, Event, History, Span};
+use super::identity::{Identity, Role};
+use super::schema::NewFlowSchema;
+use super::serve::{self, Peer};
+use super::{metrics, page};
+use crate::steer::Change;
+
+/// Longest body of a request, in bytes.
+const LONGEST_BODY: usize = 64 << 10;
+/// A body comes within this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Seconds that a course has where nothing is said.
+const USUAL_COURSE: i64 = 600;
+
+/// What requests are answered from.
+#[derive(Clone)]
+pub struct Api {
+    pub fleet: Arc<dyn Fleet>,
+    pub identity: Arc<Identity>,
+    pub history: Arc<History>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "evlbi",
+        description = "Flows of VLBI data on a host (agent), or on all hosts of a session: listed, started, changed, stopped, and what became of them."
+    ),
+    modifiers(&Bearer),
+    security(("token" = []))
+)]
+struct Document;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "One of the two tokens that lie beside the certificate: `watch` sees everything, `operate` starts, changes and stops as well.",
+            ))
+            .build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+impl Api {
+    /// Answers what comes to a listener, and keeps the history, until it is dropped.
+    ///
+    /// # Errors
+    /// Where the certificate and its key are of no use.
+    pub fn serve(self, listener: TcpListener) -> anyhow::Result<impl Future<Output = ()>> {
+        let tls = self.identity.tls()?;
+        let kept = keep_history(Arc::clone(&self.fleet), Arc::clone(&self.history));
+        let served = serve::serve(listener, tls, self.router());
+        Ok(async {
+            tokio::join!(kept, served);
+        })
+    }
+
+    /// Everything that is answered.
+    fn router(self) -> Router {
+        let (interface, document) = document().split_for_parts();
+        let is_known = middleware::from_fn_with_state(self.clone(), let_in);
+        let interface = interface
+            .route("/metrics", axum::routing::get(scrape))
+            .route_layer(is_known)
+            .with_state(self)
+            .layer(DefaultBodyLimit::max(LONGEST_BODY));
+        // Made once: it is given to whoever asks.
+        let document = Bytes::from(document.to_json().unwrap_or_default());
+        let show = move || async move { ([(header::CONTENT_TYPE, "application/json")], document) };
+        interface
+            .route("/api/v1/openapi.json", axum::routing::get(show))
+            .merge(page::router())
+            .fallback(async || {
+                Problem::new(
+                    StatusCode::NOT_FOUND,
+                    "there is nothing here; see /api/v1/openapi.json",
+                )
+            })
+            .method_not_allowed_fallback(async || {
+                Problem::new(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "this cannot be done here; see /api/v1/openapi.json",
+                )
+            })
+            .layer(middleware::map_response(guard_headers))
+    }
+}
+
+/// Takes down every second what all flows do.
+async fn keep_history(fleet: Arc<dyn Fleet>, history: Arc<History>) {
+    let mut is_well = true;
+    loop {
+        let now = evlbi_net::cpu::utc();
+        let into = Duration::from_nanos(now % 1_000_000_000);
+        tokio::time::sleep(Duration::from_secs(1).saturating_sub(into)).await;
+        let second = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
+        let (flows, kept) = (fleet.flows(), Arc::clone(&history));
+        let done = off_thread(move || kept.sample(&flows, second)).await;
+        if let Err(error) = &done
+            && is_well
+        {
+            tracing::warn!("the history cannot be kept, and flows go on without: {error}");
+        }
+        is_well = done.is_ok();
+    }
+}
+
+fn document() -> OpenApiRouter<Api> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(about))
+        .routes(routes!(flows, start))
+        .routes(routes!(flow, change, forget))
+        .routes(routes!(session))
+        .routes(routes!(begin))
+        .routes(routes!(end))
+        .routes(routes!(check))
+        .routes(routes!(stop))
+        .routes(routes!(result))
+        .routes(routes!(log))
+        .routes(routes!(course))
+        .routes(routes!(course_csv))
+        .routes(routes!(events))
+}
+
+/// Who shows a token goes on with its role.
+async fn let_in(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let token = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    let Some(role) = token.and_then(|token| api.identity.role(token)) else {
+        let error = match token {
+            None => {
+                "a token is needed: Authorization: Bearer TOKEN; the agent says where its tokens lie when it starts"
+            }
+            Some(_) => "this token is none of those that are known here",
+        };
+        let mut response = Problem::new(StatusCode::UNAUTHORIZED, error).into_response();
+        let scheme = HeaderValue::from_static("Bearer");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
+        return response;
+    };
+    if headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site == "cross-site")
+    {
+        return Problem::new(StatusCode::FORBIDDEN, "no other site may act for you here")
+            .into_response();
+    }
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        peer.is_known();
+    }
+    request.extensions_mut().insert(role);
+    next.run(request).await
+}
+
+/// No page may frame, guess types of or add anything to what is answered.
+async fn guard_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, page::POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// The bearer may start, change and stop.
+struct Operator;
+
+impl<S: Sync> FromRequestParts<S> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Operator, Problem> {
+        match parts.extensions.get::<Role>() {
+            Some(Role::Operate) => Ok(Operator),
+            _ => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "this token may watch only; the one for the role operate is needed",
+            )),
+        }
+    }
+}
+
+/// A body of JSON, which comes in time.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Problem> {
+        let bytes = tokio::time::timeout(PATIENCE, Bytes::from_request(request, state))
+            .await
+            .map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come"))?
+            .map_err(|error| Problem::new(error.status(), error.body_text()))?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
+            Problem::unprocessable(format!("the body is not what is asked for here: {error}"))
+        })
+    }
+}
+
+/// A part of the path, whose errors are answered as all others.
+struct Named(FlowId);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Named, Problem> {
+        let found = axum::extract::Path::<FlowId>::from_request_parts(parts, state).await;
+        let bad = |error: PathRejection| Problem::new(StatusCode::NOT_FOUND, error.body_text());
+        found.map(|path| Named(path.0)).map_err(bad)
+    }
+}
+
+/// What follows the path's `?`.
+struct Query<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, Problem> {
+        let found = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        let bad = |error: QueryRejection| Problem::unprocessable(error.body_text());
+        found.map(|query| Query(query.0)).map_err(bad)
+    }
+}
+
+/// All flows.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct Flows {
+    /// In the order of their names.
+    pub flows: Vec<Flow>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Sight {
+    /// With the pictures of fringes, which are left out else
+    #[serde(default)]
+    pictures: bool,
+}
+
+/// Flows that are not to be started yet.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct CheckFlows {
+    #[schema(value_type = Vec<NewFlowSchema>)]
+    flows: Vec<NewFlow>,
+}
+
+/// What was found of each.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct Checks {
+    pub flows: Vec<Checked>,
+}
+
+/// What is to be otherwise; what is left out stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ChangeFlow {
+    /// The revision of the flow that this is meant for: of another it is refused.
+    revision: u64,
+    /// Bit rate of a sender that was given one.
+    #[schema(examples("512M"))]
+    rate: Option<String>,
+    /// What a sender leaves out on purpose.
+    #[schema(examples("bunch:5%"))]
+    shed: Option<String>,
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct StopFlow {
+    /// At once, by a signal that cannot be caught: what is not written yet is lost.
+    #[serde(default)]
+    kill: bool,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    /// Seconds since 1970 [default: ten minutes before `to`]
+    from: Option<i64>,
+    /// Seconds since 1970 [default: now]
+    to: Option<i64>,
+    /// Seconds of each value; of times of which half minutes are kept only, 30
+    #[param(minimum = 1, maximum = 86400)]
+    step: Option<i64>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct After {
+    /// The last event that is known already
+    #[serde(default)]
+    after: i64,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct Events {
+    /// The oldest first, a thousand at most.
+    pub events: Vec<Event>,
+}
+
+/// What answers here, and its clock
+#[utoipa::path(get, path = "/api/v1/about", responses(
+    (status = 200, body = AboutYou), (status = 401, body = ProblemBody)))]
+async fn about(
+    State(api): State<Api>,
+    axum::Extension(role): axum::Extension<Role>,
+) -> Json<AboutYou> {
+    Json(AboutYou {
+        about: api.fleet.about(),
+        your_role: role,
+    })
+}
+
+/// What answers, and what it lets the asker do.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct AboutYou {
+    #[serde(flatten)]
+    pub about: About,
+    pub your_role: Role,
+}
+
+/// All flows
+#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(
+    (status = 200, body = Flows), (status = 401, body = ProblemBody), (status = 422, body = ProblemBody)))]
+async fn flows(State(api): State<Api>, sight: Query<Sight>) -> Json<Flows> {
+    let mut flows = api.fleet.flows();
+    if !sight.0.pictures {
+        flows = flows.into_iter().map(Flow::brief).collect();
+    }
+    Json(Flows { flows })
+}
+
+/// A session: its scans, the flows that are to come, and the hosts that do not answer
+#[utoipa::path(get, path = "/api/v1/session", responses(
+    (status = 200, body = SessionPlan),
+    (status = 401, body = ProblemBody),
+    (status = 404, body = ProblemBody, description = "This is an agent")))]
+async fn session(State(api): State<Api>) -> Result<Json<SessionPlan>, Problem> {
+    let missing = || Problem::new(StatusCode::NOT_FOUND, NO_SESSION);
+    api.fleet.session().map(Json).ok_or_else(missing)
+}
+
+/// Begin a session that is held
+#[utoipa::path(post, path = "/api/v1/session/begin", responses(
+    (status = 200, body = SessionPlan),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 404, body = ProblemBody, description = "This is an agent"),
+    (status = 409, body = ProblemBody, description = "It has begun")))]
+async fn begin(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, Problem> {
+    api.fleet.drive(Drive::Begin).map(Json)
+}
+
+/// End a session: its senders first, and the others when all has come
+#[utoipa::path(post, path = "/api/v1/session/end", responses(
+    (status = 200, body = SessionPlan),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 404, body = ProblemBody, description = "This is an agent"),
+    (status = 409, body = ProblemBody, description = "It has not begun, or ends already")))]
+async fn end(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, Problem> {
+    api.fleet.drive(Drive::End).map(Json)
+}
+
+/// Whether flows could be started, without starting any
+#[utoipa::path(post, path = "/api/v1/check", request_body = CheckFlows, responses(
+    (status = 200, body = Checks),
+    (status = 400, body = ProblemBody),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 408, body = ProblemBody),
+    (status = 413, body = ProblemBody),
+    (status = 422, body = ProblemBody)))]
+async fn check(
+    State(api): State<Api>,
+    _: Operator,
+    Body(asked): Body<CheckFlows>,
+) -> Result<Json<Checks>, Problem> {
+    let flows = api.fleet.check(asked.flows).await?;
+    Ok(Json(Checks { flows }))
+}
+
+/// Start a flow: a command with its options
+#[utoipa::path(post, path = "/api/v1/flows", request_body = NewFlowSchema, responses(
+    (status = 201, body = Flow),
+    (status = 400, body = ProblemBody),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 408, body = ProblemBody),
+    (status = 409, body = ProblemBody, description = "The name was used before, or there is no room for the flow"),
+    (status = 413, body = ProblemBody),
+    (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
+async fn start(
+    State(api): State<Api>,
+    _: Operator,
+    Body(flow): Body<NewFlow>,
+) -> Result<(StatusCode, Json<Flow>), Problem> {
+    Ok((StatusCode::CREATED, Json(api.fleet.start(flow).await?)))
+}
+
+/// One flow, with the pictures of its fringes
+#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(
+    (status = 200, body = Flow), (status = 401, body = ProblemBody), (status = 404, body = ProblemBody)))]
+async fn flow(State(api): State<Api>, Named(id): Named) -> Result<Json<Flow>, Problem> {
+    let flows = api.fleet.flows().into_iter();
+    let mut found = flows.filter(|flow| flow.id == id);
+    found.next().map(Json).ok_or_else(|| Problem::unknown(&id))
+}
+
+/// Change a running flow: rate, shed policy
+#[utoipa::path(patch, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), request_body = ChangeFlow, responses(
+    (status = 200, body = Flow),
+    (status = 400, body = ProblemBody),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 404, body = ProblemBody),
+    (status = 408, body = ProblemBody),
+    (status = 409, body = ProblemBody, description = "The flow is not at that revision, or does not run"),
+    (status = 413, body = ProblemBody),
+    (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
+async fn change(
+    State(api): State<Api>,
+    Named(id): Named,
+    _: Operator,
+    Body(asked): Body<ChangeFlow>,
+) -> Result<Json<Flow>, Problem> {
+    let change = Change {
+        rate: asked.rate,
+        shed: asked.shed,
+    };
+    if change == Change::default() {
+        return Err(Problem::unprocessable(
+            "nothing is to be changed; give a rate, or shed, or both",
+        ));
+    }
+    api.fleet.change(id, asked.revision, change).await.map(Json)
+}
+
+/// Have a flow end, with everything written
+#[utoipa::path(post, path = "/api/v1/flows/{id}/stop", params(("id" = FlowId, Path)), request_body = StopFlow, responses(
+    (status = 200, body = Flow),
+    (status = 400, body = ProblemBody),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 404, body = ProblemBody),
+    (status = 408, body = ProblemBody),
+    (status = 409, body = ProblemBody, description = "The flow does not answer"),
+    (status = 413, body = ProblemBody),
+    (status = 422, body = ProblemBody)))]
+async fn stop(
+    State(api): State<Api>,
+    Named(id): Named,
+    _: Operator,
+    Body(asked): Body<StopFlow>,
+) -> Result<Json<Flow>, Problem> {
+    api.fleet.stop(id, asked.kill).await.map(Json)
+}
+
+/// Forget a flow that has ended; what it recorded stays, and its name stays used
+#[utoipa::path(delete, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(
+    (status = 204),
+    (status = 401, body = ProblemBody),
+    (status = 403, body = ProblemBody, description = "The token may watch only"),
+    (status = 404, body = ProblemBody),
+    (status = 409, body = ProblemBody, description = "It has not ended")))]
+async fn forget(
+    State(api): State<Api>,
+    Named(id): Named,
+    _: Operator,
+) -> Result<StatusCode, Problem> {
+    api.fleet.forget(id).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// What a flow printed as its result, as its command does with --json
+#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(
+    (status = 200, body = Object),
+    (status = 401, body = ProblemBody),
+    (status = 404, body = ProblemBody, description = "There is no such flow, or no result (yet)")))]
+async fn result(State(api): State<Api>, Named(id): Named) -> Result<Json<Value>, Problem> {
+    api.fleet.result(id).await.map(Json)
+}
+
+/// The end of what a flow had to say beside its result
+#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(
+    (status = 200, body = String, content_type = "text/plain"),
+    (status = 401, body = ProblemBody),
+    (status = 404, body = ProblemBody)))]
+async fn log(State(api): State<Api>, Named(id): Named) -> Result<String, Problem> {
+    api.fleet.log(id).await
+}
+
+/// The course of a flow: rate, loss and where, shed, ring fill, fringes
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(
+    (status = 200, body = Course),
+    (status = 401, body = ProblemBody),
+    (status = 404, body = ProblemBody),
+    (status = 422, body = ProblemBody)))]
+async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Result<Json<Course>, Problem> {
+    course_of(api, id, part).await.map(Json)
+}
+
+/// The same as a table
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(
+    (status = 200, body = String, content_type = "text/csv"),
+    (status = 401, body = ProblemBody),
+    (status = 404, body = ProblemBody),
+    (status = 422, body = ProblemBody)))]
+async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Result<Response, Problem> {
+    let table = course_of(api, id, part).await?.csv();
+    Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table).into_response())
+}
+
+async fn course_of(
+    State(api): State<Api>,
+    Named(id): Named,
+    Query(part): Query<Part>,
+) -> Result<Course, Problem> {
+    let now = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
+    let to = part.to.unwrap_or(now);
+    let span = Span {
+        from: part.from.unwrap_or_else(|| to.saturating_sub(USUAL_COURSE)),
+        to,
+        step: part.step.unwrap_or(1),
+    };
+    if !(1..=86_400).contains(&span.step) {
+        return Err(Problem::unprocessable("step is from 1 to 86400 seconds"));
+    }
+    if !api.fleet.flows().iter().any(|flow| flow.id == id) {
+        return Err(Problem::unknown(&id));
+    }
+    let history = Arc::clone(&api.history);
+    off_thread(move || history.course(&id, span, now)).await
+}
+
+/// What happened, the oldest first
+#[utoipa::path(get, path = "/api/v1/events", params(After), responses(
+    (status = 200, body = Events),
+    (status = 401, body = ProblemBody),
+    (status = 422, body = ProblemBody)))]
+async fn events(
+    State(api): State<Api>,
+    Query(asked): Query<After>,
+) -> Result<Json<Events>, Problem> {
+    let history = Arc::clone(&api.history);
+    let events = off_thread(move || history.events(asked.after)).await?;
+    Ok(Json(Events { events }))
+}
+
+/// Counters of all flows for Prometheus.
+async fn scrape(State(api): State<Api>) -> Result<Response, Problem> {
+    let text = metrics::text(&api.fleet.about(), &api.fleet.flows());
+    let text = text.map_err(|error| Problem::internal(&error.into()))?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// Runs what may wait for a disk.
+pub async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| Problem::internal(&error)),
+        Err(panic) => Err(Problem::internal(&anyhow::anyhow!(
+            "a part of the program failed: {panic}"
+        ))),
+    }
+}

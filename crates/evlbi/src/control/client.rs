@@ -1,0 +1,253 @@
+//! Who asks an agent: over TLS, certain of its certificate by the fingerprint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use reqwest::Method;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::api::{AboutYou, Checks, Events, Flows};
+use super::fleet::{Checked, Problem, ProblemBody};
+use super::flow::{Flow, FlowId, NewFlow};
+use super::history::Event;
+use super::identity::Fingerprint;
+use crate::steer::Change;
+
+/// An agent answers within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A way to an agent.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    /// `https://HOST:PORT`.
+    url: String,
+    token: String,
+}
+
+impl Client {
+    /// To the agent at `url` that has this certificate.
+    pub fn new(url: &str, fingerprint: Fingerprint, token: &str) -> Result<Client> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned {
+                fingerprint,
+                provider,
+            }))
+            .with_no_client_auth();
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .https_only(true)
+            .no_proxy()
+            .timeout(PATIENCE)
+            .build()
+            .context("no client for HTTPS can be made")?;
+        Ok(Client {
+            http,
+            url: url.trim_end_matches('/').to_owned(),
+            token: token.to_owned(),
+        })
+    }
+
+    pub async fn about(&self) -> Result<AboutYou, Problem> {
+        self.ask(Method::GET, "about", None).await
+    }
+
+    pub async fn flows(&self) -> Result<Vec<Flow>, Problem> {
+        let flows: Flows = self.ask(Method::GET, "flows?pictures=true", None).await?;
+        Ok(flows.flows)
+    }
+
+    pub async fn events(&self, after: i64) -> Result<Vec<Event>, Problem> {
+        let events: Events = self
+            .ask(Method::GET, &format!("events?after={after}"), None)
+            .await?;
+        Ok(events.events)
+    }
+
+    pub async fn check(&self, flows: &[NewFlow]) -> Result<Vec<Checked>, Problem> {
+        let checks: Checks = self
+            .ask(Method::POST, "check", Some(json!({"flows": flows})))
+            .await?;
+        Ok(checks.flows)
+    }
+
+    pub async fn start(&self, flow: &NewFlow) -> Result<Flow, Problem> {
+        let flow = serde_json::to_value(flow).map_err(|error| Problem::internal(&error.into()))?;
+        self.ask(Method::POST, "flows", Some(flow)).await
+    }
+
+    pub async fn change(
+        &self,
+        id: &FlowId,
+        revision: u64,
+        change: &Change,
+    ) -> Result<Flow, Problem> {
+        let mut body = json!({"revision": revision});
+        for (name, value) in [("rate", &change.rate), ("shed", &change.shed)] {
+            if let Some(value) = value {
+                body[name] = Value::from(value.clone());
+            }
+        }
+        self.ask(Method::PATCH, &format!("flows/{id}"), Some(body))
+            .await
+    }
+
+    pub async fn stop(&self, id: &FlowId, kill: bool) -> Result<Flow, Problem> {
+        self.ask(
+            Method::POST,
+            &format!("flows/{id}/stop"),
+            Some(json!({"kill": kill})),
+        )
+        .await
+    }
+
+    pub async fn forget(&self, id: &FlowId) -> Result<(), Problem> {
+        self.text(Method::DELETE, &format!("flows/{id}"), None)
+            .await
+            .map(drop)
+    }
+
+    pub async fn result(&self, id: &FlowId) -> Result<Value, Problem> {
+        self.ask(Method::GET, &format!("flows/{id}/result"), None)
+            .await
+    }
+
+    pub async fn log(&self, id: &FlowId) -> Result<String, Problem> {
+        self.text(Method::GET, &format!("flows/{id}/log"), None)
+            .await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<T, Problem> {
+        let text = self.text(method, path, body).await?;
+        serde_json::from_str(&text).map_err(|error| {
+            self.silent(&format!(
+                "answered what is not understood here ({error}); is it of another version?"
+            ))
+        })
+    }
+
+    async fn text(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<String, Problem> {
+        // What does nothing twice when it comes twice.
+        let may_repeat = method == Method::GET || path == "check" || path.ends_with("/stop");
+        let request = self
+            .http
+            .request(method, format!("{}/api/v1/{path}", self.url));
+        let request = request.bearer_auth(&self.token);
+        let request = match &body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        let failed = |error: reqwest::Error| {
+            self.silent(&format!(
+                "does not answer: {}",
+                crate::output::explain(&error.into())
+            ))
+        };
+        let again = may_repeat.then(|| request.try_clone()).flatten();
+        let response = match (request.send().await, again) {
+            // A connection that was kept may be closed by the agent while a request is under way to it.
+            (Err(error), Some(again)) if !error.is_timeout() && !error.is_connect() => {
+                again.send().await
+            }
+            (answer, _) => answer,
+        };
+        let response = response.map_err(failed)?;
+        let status = response.status();
+        let text = response.text().await.map_err(failed)?;
+        if status.is_success() {
+            return Ok(text);
+        }
+        let body: Result<ProblemBody, _> = serde_json::from_str(&text);
+        Err(Problem {
+            status,
+            error: body.map_or(text, |body| body.error),
+        })
+    }
+
+    fn silent(&self, what: &str) -> Problem {
+        Problem::new(
+            reqwest::StatusCode::BAD_GATEWAY,
+            format!("{} {what}", self.url),
+        )
+    }
+}
+
+/// Believes one certificate, whatever stands in it.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: Fingerprint,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let found = Fingerprint::of(certificate);
+        if found == self.fingerprint {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(rustls::Error::General(format!(
+            "its certificate has the fingerprint {found}, not {}: it is another agent, or somebody stands between",
+            self.fingerprint
+        )))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

@@ -1,0 +1,227 @@
+//! What is controlled: the flows of a host, or of all hosts of a session.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::flow::{Flow, FlowId, NewFlow};
+use crate::steer::Change;
+
+/// An answer that comes later.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send + 'a>>;
+
+/// Flows that are listed, started, changed and stopped.
+pub trait Fleet: Send + Sync + 'static {
+    /// What this is: the host, or the session.
+    fn about(&self) -> About;
+
+    /// All flows, in the order of their names.
+    fn flows(&self) -> Vec<Flow>;
+
+    /// What is to come of the session, where this is one with flows of its own.
+    fn session(&self) -> Option<SessionPlan> {
+        None
+    }
+
+    /// Begins a session that is held, or ends one: senders first.
+    ///
+    /// # Errors
+    /// When there is none, or it is not held, or over.
+    fn drive(&self, _drive: Drive) -> Result<SessionPlan, Problem> {
+        Err(Problem::new(StatusCode::NOT_FOUND, NO_SESSION))
+    }
+
+    /// Starts a flow.
+    ///
+    /// # Errors
+    /// When the name was used before, or the flow is not to be allowed or cannot begin.
+    fn start(&self, flow: NewFlow) -> Later<'_, Flow>;
+
+    /// Changes a running flow, if it is still at that revision.
+    fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow>;
+
+    /// Has a flow end with everything written; `kill`: at once, with what was written.
+    fn stop(&self, id: FlowId, kill: bool) -> Later<'_, Flow>;
+
+    /// Forgets a flow that has ended. Its name stays used, and recordings stay.
+    fn forget(&self, id: FlowId) -> Later<'_, ()>;
+
+    /// Whether flows could be started: what stands against each, and what it would take.
+    fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>>;
+
+    /// What a flow printed as its result.
+    fn result(&self, id: FlowId) -> Later<'_, Value>;
+
+    /// The end of what a flow had to say beside its result.
+    fn log(&self, id: FlowId) -> Later<'_, String>;
+}
+
+/// What answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct About {
+    /// `agent` or `session`.
+    pub role: String,
+    /// Name of the host or of the session.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Its clock, in seconds since 1970.
+    pub time: f64,
+    /// When it was started.
+    pub started: f64,
+    /// Where recordings are, of an agent, and the bytes that are free there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
+}
+
+/// What is said where there is no session.
+pub const NO_SESSION: &str =
+    "there is no session here: this is an agent, or a controller without a plan of flows";
+
+/// What is done to a session as a whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Drive {
+    Begin,
+    End,
+}
+
+/// A session: what is to come, and which hosts are out of reach.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionPlan {
+    /// Name of this run of it.
+    pub run: String,
+    pub state: SessionState,
+    pub scans: Vec<ScanPlan>,
+    /// Flows that were not started yet, or could not be.
+    pub flows: Vec<FlowToCome>,
+    /// Hosts whose agents do not answer now, and why.
+    pub silent: BTreeMap<String, String>,
+}
+
+/// How far a session is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionState {
+    /// It waits for somebody to begin it.
+    Held,
+    #[default]
+    Running,
+    /// Its flows are told to end.
+    Ending,
+    Over,
+}
+
+/// A scan of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ScanPlan {
+    pub name: String,
+    /// Seconds since 1970; none before a session that is held has begun.
+    pub starts: Option<f64>,
+    /// Where its start counts from the session's beginning: seconds after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_s: Option<f64>,
+    pub lasts_s: f64,
+}
+
+/// A flow that is not there yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FlowToCome {
+    pub id: FlowId,
+    pub host: String,
+    pub command: String,
+    /// Seconds since 1970, where that is known.
+    pub starts: Option<f64>,
+    /// Why it could not be started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_not: Option<String>,
+}
+
+/// What is found of a flow that is not started yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Checked {
+    pub id: FlowId,
+    /// What stands against it, and what to do.
+    pub problems: Vec<String>,
+    /// Bits of data a second that it would send, where that is known beforehand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bps: Option<u64>,
+}
+
+/// Where recordings are written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Storage {
+    /// The folder.
+    pub folder: String,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+}
+
+/// Why something that was asked for is not done.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub status: StatusCode,
+    /// What is wrong, and what to do.
+    pub error: String,
+}
+
+/// A [`Problem`] as it is answered.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProblemBody {
+    /// What is wrong, and what to do.
+    pub error: String,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, error: impl Into<String>) -> Problem {
+        Problem {
+            status,
+            error: error.into(),
+        }
+    }
+
+    /// There is no such flow.
+    pub fn unknown(id: &FlowId) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, format!("there is no flow {id}"))
+    }
+
+    /// It makes no sense, or is not allowed.
+    pub fn unprocessable(error: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error)
+    }
+
+    /// It does not fit to how things are.
+    pub fn conflict(error: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, error)
+    }
+
+    /// Something of this host's failed.
+    pub fn internal(error: &anyhow::Error) -> Problem {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            crate::output::explain(error),
+        )
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = Json(ProblemBody { error: self.error });
+        (self.status, body).into_response()
+    }
+}

@@ -1,0 +1,309 @@
+//! Who may do what, and who this is: tokens of two roles, and a certificate that is known by its fingerprint, as ssh
+//! knows hosts.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+
+/// What a token lets its bearer do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// See everything.
+    Watch,
+    /// Start, change and stop as well.
+    Operate,
+}
+
+impl Role {
+    const ALL: [Role; 2] = [Role::Watch, Role::Operate];
+
+    fn name(self) -> &'static str {
+        match self {
+            Role::Watch => "watch",
+            Role::Operate => "operate",
+        }
+    }
+}
+
+/// A certificate with its key, and the tokens.
+pub struct Identity {
+    pub certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+    /// The folder with a file for each role's token.
+    pub tokens: PathBuf,
+    known: Vec<(Role, [u8; 32])>,
+}
+
+impl Identity {
+    /// That of `folder`, made there if there is none yet. `names` are what it may be reached as.
+    ///
+    /// # Errors
+    /// When files cannot be read, made or understood.
+    pub fn open(folder: &Path, host: &str, address: IpAddr) -> Result<Identity> {
+        let certificate = folder.join("certificate.pem");
+        let key = folder.join("key.pem");
+        if !key.exists() {
+            make_certificate(&certificate, &key, host, address)?;
+        }
+        let tokens = folder.join("tokens");
+        private_folder(&tokens)?;
+        let known = Role::ALL
+            .into_iter()
+            .map(|role| Ok((role, hash(&token(&tokens.join(role.name()))?))))
+            .collect::<Result<_>>()?;
+        Ok(Identity {
+            certificate: CertificateDer::from_pem_file(&certificate)
+                .with_context(|| format!("{} holds no certificate", certificate.display()))?,
+            key: PrivateKeyDer::from_pem_file(&key)
+                .with_context(|| format!("{} holds no key", key.display()))?,
+            tokens,
+            known,
+        })
+    }
+
+    /// What tells an agent on this machine from others, and its token to operate.
+    pub fn read(folder: &Path) -> Result<(Fingerprint, String)> {
+        let certificate = folder.join("certificate.pem");
+        let found = CertificateDer::from_pem_file(&certificate).with_context(|| {
+            format!(
+                "there is no certificate of an agent in {}",
+                folder.display()
+            )
+        })?;
+        let token = folder.join("tokens").join(Role::Operate.name());
+        let token = fs::read_to_string(&token)
+            .with_context(|| format!("cannot read the token in {}", token.display()))?;
+        Ok((Fingerprint::of(&found), token.trim().to_owned()))
+    }
+
+    /// What the bearer of a token may do; nothing, where it is none of ours. Takes as long for every token.
+    pub fn role(&self, token: &str) -> Option<Role> {
+        let found = hash(token);
+        let is = |known: &[u8; 32]| {
+            known
+                .iter()
+                .zip(&found)
+                .fold(0, |any, (a, b)| any | (a ^ b))
+                == 0
+        };
+        let roles = self
+            .known
+            .iter()
+            .map(|(role, known)| is(known).then_some(*role));
+        roles.fold(None, Ord::max)
+    }
+
+    /// What connections are made secure with.
+    pub fn tls(&self) -> Result<Arc<rustls::ServerConfig>> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
+            .context("the certificate and the key do not belong together")?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// By what the certificate is known.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.certificate)
+    }
+}
+
+/// SHA-256 of a certificate, written as browsers show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    pub fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
+        Fingerprint(Sha256::digest(certificate).into())
+    }
+}
+
+impl std::fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (place, byte) in self.0.iter().enumerate() {
+            let colon = if place == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02X}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Fingerprint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fingerprint, String> {
+        let error =
+            || format!("`{text}` is no fingerprint: 64 hexadecimal digits, as an agent shows it");
+        let digits: String = text.chars().filter(|c| *c != ':').collect();
+        if digits.len() != 64 || !digits.is_ascii() {
+            return Err(error());
+        }
+        let mut bytes = [0; 32];
+        for (place, byte) in bytes.iter_mut().enumerate() {
+            *byte =
+                u8::from_str_radix(&digits[2 * place..2 * place + 2], 16).map_err(|_| error())?;
+        }
+        Ok(Fingerprint(bytes))
+    }
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// The token in a file, made up if there is none.
+fn token(path: &Path) -> Result<String> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            let token = text.trim();
+            if token.len() < 16 {
+                bail!(
+                    "{} holds a token of less than 16 characters, which can be guessed; remove the file to have one made up",
+                    path.display()
+                );
+            }
+            Ok(token.to_owned())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let token = format!(
+                "{:032x}{:032x}",
+                rand::random::<u128>(),
+                rand::random::<u128>()
+            );
+            write_private(path, &format!("{token}\n"))?;
+            Ok(token)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn make_certificate(certificate: &Path, key: &Path, host: &str, address: IpAddr) -> Result<()> {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, format!("evlbi {host}"));
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
+    params.distinguished_name = name;
+    if let Ok(host) = host.try_into() {
+        params.subject_alt_names.push(SanType::DnsName(host));
+    }
+    let loopback = [[127, 0, 0, 1].into(), std::net::Ipv6Addr::LOCALHOST.into()];
+    for address in loopback.into_iter().chain([address]) {
+        if !address.is_unspecified() {
+            params.subject_alt_names.push(SanType::IpAddress(address));
+        }
+    }
+    // What it is known by is its fingerprint: it does not run out.
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2099, 12, 31);
+    let pair = KeyPair::generate()?;
+    let signed = params.self_signed(&pair)?;
+    write_private(certificate, &signed.pem())?;
+    write_private(key, &pair.serialize_pem())
+}
+
+/// A folder that only this user may look into.
+///
+/// # Errors
+/// When it cannot be made, or somebody else can write there: tokens and settings in it could be his.
+pub fn private_folder(path: &Path) -> Result<()> {
+    let what = || format!("the folder {}", path.display());
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("cannot make {}", what()))?;
+    let found = fs::metadata(path).with_context(what)?;
+    let user = fs::metadata("/proc/self").context("this user")?.uid();
+    if found.uid() != user {
+        bail!("{} belongs to somebody else: give another one", what());
+    }
+    if found.mode() & 0o022 != 0 {
+        bail!(
+            "others may write to {}: chmod go-w {}",
+            what(),
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Writes a new file that only this user may read, at once or not at all.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let draft = PathBuf::from(name);
+    let write = || -> std::io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_stays_the_same_and_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Identity::open(folder.path(), "ef", [10, 0, 0, 1].into()).unwrap();
+        let (first, again) = (open(), open());
+        assert_eq!(first.fingerprint(), again.fingerprint());
+        assert!(first.tls().is_ok());
+        for name in ["key.pem", "tokens/watch", "tokens/operate"] {
+            let mode = fs::metadata(folder.path().join(name))
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        let read = |name| fs::read_to_string(folder.path().join("tokens").join(name)).unwrap();
+        assert_eq!(again.role(read("watch").trim()), Some(Role::Watch));
+        assert_eq!(again.role(read("operate").trim()), Some(Role::Operate));
+        assert_eq!(again.role(""), None);
+        assert_eq!(again.role(&read("operate")[1..]), None);
+    }
+
+    #[test]
+    fn short_tokens_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("tokens")).unwrap();
+        fs::write(folder.path().join("tokens/watch"), "secret\n").unwrap();
+        let error = Identity::open(folder.path(), "ef", [127, 0, 0, 1].into());
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains("can be guessed"), "{error}");
+    }
+
+    #[test]
+    fn fingerprints_go_there_and_back() {
+        let fingerprint = Fingerprint::of(&CertificateDer::from(vec![1, 2, 3]));
+        let text = fingerprint.to_string();
+        assert_eq!(text.len(), 95);
+        assert_eq!(text.parse(), Ok(fingerprint));
+        assert_eq!(
+            text.replace(':', "").to_lowercase().parse(),
+            Ok(fingerprint)
+        );
+        assert!("12:34".parse::<Fingerprint>().is_err());
+        assert!("é".repeat(32).parse::<Fingerprint>().is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! Connections: TLS always, each held to its time, so that neither a thousand that say nothing nor one that says it
+//! slowly keeps others out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+/// Connections that have not shown a token yet; of more, the oldest are closed.
+const MOST_STRANGERS: usize = 128;
+/// Connections of those who have; of more, the oldest are closed, so that a new one can always act.
+const MOST_KNOWN: usize = 512;
+/// A handshake takes so long at most.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The head of the next request comes within this time. A browser that is about to use a connection must seldom find it
+/// closed.
+const IDLE: Duration = Duration::from_secs(20);
+/// The longest head of a request, in bytes.
+const LONGEST_HEAD: usize = 32 << 10;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// It has shown a token.
+    is_known: Arc<AtomicBool>,
+}
+
+impl Peer {
+    /// It has shown a token: its connection is not closed for others.
+    pub fn is_known(&self) {
+        self.is_known.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Answers what comes until it is aborted.
+pub async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router: Router) {
+    let acceptor = TlsAcceptor::from(tls);
+    let mut connections = JoinSet::new();
+    let mut open: VecDeque<(Peer, AbortHandle)> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // Out of descriptors, or a connection that broke off: others go on.
+            Err(error) => {
+                tracing::warn!("a connection could not be taken: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        open.retain(|(_, handle)| !handle.is_finished());
+        let is_stranger = |peer: &Peer| !peer.is_known.load(Ordering::Relaxed);
+        let strangers = open.iter().filter(|(peer, _)| is_stranger(peer)).count();
+        for (of_strangers, is_full) in [
+            (true, strangers >= MOST_STRANGERS),
+            (false, open.len() - strangers >= MOST_KNOWN),
+        ] {
+            let mut oldest = open.iter();
+            let oldest = oldest.position(|(peer, _)| is_stranger(peer) == of_strangers);
+            if is_full && let Some((_, handle)) = oldest.and_then(|oldest| open.remove(oldest)) {
+                handle.abort();
+            }
+        }
+        let peer = Peer::default();
+        let router = router.clone().layer(Extension(peer.clone()));
+        let handle = connections.spawn(answer(acceptor.clone(), stream, router));
+        open.push_back((peer, handle));
+    }
+}
+
+async fn answer(acceptor: TlsAcceptor, stream: TcpStream, router: Router) {
+    // Whatever a stranger does wrong is no matter of ours.
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else {
+        return;
+    };
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(LONGEST_HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
+}

@@ -1,0 +1,225 @@
+//! The page of the demonstration: stations that stream to a live correlator, under an agent of their own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::{STATIONS, Temporary};
+use crate::cli::DemoArgs;
+use crate::control::client::Client;
+use crate::control::flow::{Flow, NewFlow};
+use crate::control::identity::Identity;
+use crate::progress::interrupt;
+
+/// Bits a second of each station: what any machine correlates beside a browser and the rest of the demonstration.
+const RATE: u32 = 16_000_000;
+/// Seconds of noise that are sent again and again.
+const SECONDS: u32 = 1;
+/// Stations that are correlated at most: beyond, a small machine would fall behind.
+const MOST_STATIONS: u32 = 4;
+/// Flows end by themselves after this time, should nobody be left who ends them.
+const LONGEST: Duration = Duration::from_hours(24);
+/// And this where the page does not stay.
+const A_LITTLE: Duration = Duration::from_mins(2);
+/// Flows end within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Stations, a correlator, and the agent that shows them. All of it ends with this.
+pub struct Page {
+    client: Client,
+    runtime: Runtime,
+    _agent: Agent,
+    room: Temporary,
+}
+
+/// The process of the agent, which ends with this.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let ended = self.0.kill().and_then(|()| self.0.wait());
+        if let Err(error) = ended {
+            eprintln!("evlbi: the agent of the page does not end: {error}");
+        }
+    }
+}
+
+impl Page {
+    /// Starts everything, says where the page is, and opens it where somebody sits before a screen.
+    pub fn start(args: &DemoArgs) -> Result<Page> {
+        let room = Temporary::new("page")?;
+        let stations = &STATIONS[..args.stations.clamp(2, MOST_STATIONS) as usize];
+        fs::write(room.0.join("sky.toml"), sky(args, stations))?;
+        let (agent, url) = start_agent(&room.0)?;
+        let (fingerprint, token) = Identity::read(&room.0.join("agent"))?;
+        let page = Page {
+            _agent: agent,
+            client: Client::new(&url, fingerprint, &token)?,
+            runtime: Runtime::new().context("threads cannot be started")?,
+            room,
+        };
+        page.runtime
+            .block_on(page.stream(args, stations, &page.room.0))?;
+        let watching = fs::read_to_string(page.room.0.join("agent/tokens/watch"))?;
+        show(&url, &token, watching.trim());
+        Ok(page)
+    }
+
+    /// Waits for Ctrl-C.
+    pub fn stay(&self) {
+        eprintln!("evlbi: the page stays until Ctrl-C");
+        let interrupted = interrupt();
+        while !interrupted.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    async fn begin(&self, flow: Value) -> Result<Flow> {
+        let flow: NewFlow = serde_json::from_value(flow)?;
+        let begun = self.client.start(&flow).await?;
+        match begun.end.as_ref().and_then(|end| end.message.as_ref()) {
+            Some(message) => bail!("{}: {message}", begun.id),
+            None => Ok(begun),
+        }
+    }
+
+    /// Starts the flows.
+    async fn stream(&self, args: &DemoArgs, stations: &[&str], room: &Path) -> Result<()> {
+        let longest = args.duration + if args.keep { LONGEST } else { A_LITTLE };
+        let longest = format!("{}s", longest.as_secs());
+        let correlator = self
+            .begin(json!({
+                "id": "correlator", "command": "correlate", "live": true, "files": vec!["udp://127.0.0.1:0"; stations.len()],
+                "wait": "10s", "channels": 256, "freq": ["4.98G"], "duration": longest,
+            }))
+            .await?;
+        let begun = Instant::now();
+        let addresses = loop {
+            let flows = self.client.flows().await?.into_iter();
+            let status = flows
+                .filter(|flow| flow.id == correlator.id)
+                .find_map(|flow| flow.status);
+            match status.map(|status| status.listening) {
+                Some(addresses) if addresses.len() == stations.len() => break addresses,
+                _ if begun.elapsed() > PATIENCE => bail!("the correlator does not listen"),
+                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        let shed = match args.loss {
+            0.0 => "none".to_owned(),
+            loss => format!("random:{loss}"),
+        };
+        for ((number, name), to) in (0..).zip(stations).zip(addresses) {
+            self.begin(json!({
+                "id": name, "command": "send", "source": format!("sky:{}/{name}", room.join("sky.toml").display()),
+                "to": format!("udp://{to}"), "repeat": 1_000_000, "shed": shed, "duration": longest,
+                // Each loses others.
+                "seed": args.seed.wrapping_add(number),
+            }))
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the flows, and has the agent see them end.
+    async fn end_flows(&self) -> Result<()> {
+        let begun = Instant::now();
+        for flow in self.client.flows().await? {
+            self.client.stop(&flow.id, true).await?;
+        }
+        while self
+            .client
+            .flows()
+            .await?
+            .iter()
+            .any(|flow| flow.end.is_none())
+            && begun.elapsed() < PATIENCE
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if let Err(error) = self.runtime.block_on(self.end_flows()) {
+            eprintln!("evlbi: the stations of the page may still run: {error:#}");
+        }
+    }
+}
+
+/// The plan of what the stations see.
+fn sky(args: &DemoArgs, stations: &[&str]) -> String {
+    let stations = stations
+        .iter()
+        .map(|name| format!("[[station]]\nname = \"{name}\"\n"));
+    format!(
+        "start = \"2026-01-01T00:00:00Z\"\nduration = {SECONDS}.0\nseed = {}\nsample_rate = {}\nbits = 2\nchannels = 1\nthreads = 1\ncomplex = false\npayload = 8000\nedv = 1\ncorrelation = 0.1\nsky_frequency = 4_980_000_000\n{}",
+        args.seed,
+        RATE / 2,
+        stations.collect::<String>()
+    )
+}
+
+/// An agent of this host alone, and its address.
+fn start_agent(room: &Path) -> Result<(Agent, String)> {
+    let folder = room.join("agent");
+    fs::create_dir(&folder)?;
+    fs::write(
+        folder.join("agent.toml"),
+        format!("name = \"demo\"\nread = [{room:?}]\n"),
+    )?;
+    let child = Command::new("/proc/self/exe")
+        .args(["agent", "--bind", "127.0.0.1:0", "--json", "--dir"])
+        .arg(&folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        // Ctrl-C is this process' to act upon.
+        .process_group(0)
+        .spawn()
+        .context("the agent cannot be started")?;
+    let mut agent = Agent(child);
+    let said = agent.0.stdout.take().context("the agent says nothing")?;
+    let mut text = String::new();
+    for line in BufReader::new(said).lines() {
+        let line = line?;
+        text += &line;
+        if line == "}" {
+            break;
+        }
+    }
+    let ready: Value = serde_json::from_str(&text).context("the agent did not begin")?;
+    let url = ready["url"].as_str().context("the agent has no address")?;
+    Ok((agent, url.to_owned()))
+}
+
+/// Says where the page is, and opens it where somebody sits before a screen.
+fn show(url: &str, operating: &str, watching: &str) {
+    eprintln!(
+        "a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}"
+    );
+    eprintln!("(the browser will ask whether to trust the agent's own certificate)");
+    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some());
+    if has_screen && std::io::stdout().is_terminal() {
+        let open = Command::new("xdg-open")
+            // Others see the command line: this one lets them look on.
+            .arg(format!("{url}/#token={watching}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        if let Err(error) = open {
+            tracing::info!("xdg-open cannot be started: {error}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `evlbi doctor`: looks whether this host is fit for a data rate, and says what to change and why. Nothing is changed, and
+//! nothing is said of what was not seen.
+
+mod card;
+mod clock;
+mod disk;
+mod interfaces;
+mod interrupts;
+mod item;
+mod kernel;
+mod path;
+mod processor;
+mod rights;
+mod root;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use evlbi_core::rate::BitRate;
+use serde::Serialize;
+
+use self::item::{Item, Verdict};
+use self::path::Route;
+use self::root::Root;
+use crate::cli::DoctorArgs;
+use crate::output;
+use crate::units::{show_count, show_rate, show_seconds};
+
+/// How long data may wait in a socket where no round trip is known.
+const USUAL_SECONDS: f64 = 0.1;
+
+/// The result.
+#[derive(Debug, Serialize)]
+struct Examination {
+    schema: &'static str,
+    host: String,
+    /// What the host is to be good for, in bits per second, and why that.
+    rate: u64,
+    rate_from: String,
+    /// How long data may wait in a socket, in seconds, and why so long; what that makes in bytes.
+    buffer_seconds: f64,
+    buffer_seconds_from: String,
+    buffer_bytes: u64,
+    /// Items that are to be changed.
+    changes: usize,
+    items: Vec<Item>,
+}
+
+/// What the host is to be good for.
+#[derive(Clone, Debug)]
+pub struct Aim {
+    rate: BitRate,
+    rate_from: String,
+    /// How long data may wait in a socket.
+    seconds: f64,
+    seconds_from: String,
+}
+
+impl Aim {
+    fn new(root: &Root, args: &DoctorArgs, cards: &[String], route: Option<&Route>) -> Aim {
+        let (rate, rate_from) = match (args.rate, interfaces::fastest(root, cards)) {
+            (Some(rate), _) => (rate, "as --rate says".to_owned()),
+            (None, Some((name, speed))) => (speed, format!("the speed of {name}; else --rate")),
+            (None, None) => (
+                interfaces::GIGABIT,
+                "no card tells its speed; else --rate".to_owned(),
+            ),
+        };
+        let (seconds, seconds_from) = match route.and_then(Route::round_trip) {
+            Some(seconds) => (seconds, "the round trip".to_owned()),
+            None => (
+                USUAL_SECONDS,
+                "usual; --to measures a round trip".to_owned(),
+            ),
+        };
+        Aim {
+            rate,
+            rate_from,
+            seconds,
+            seconds_from,
+        }
+    }
+
+    /// Bytes that come in the time that data may wait.
+    fn bytes(&self) -> u64 {
+        (self.rate.get() as f64 * self.seconds / 8.0).ceil() as u64
+    }
+
+    /// How [`Aim::bytes`] comes about.
+    fn arithmetic(&self) -> String {
+        format!(
+            "{}bit/s x {} = {} bytes",
+            self.rate,
+            brief_seconds(self.seconds),
+            show_count(self.bytes())
+        )
+    }
+}
+
+/// `0.1 s`, `27.31 ms`.
+fn brief_seconds(seconds: f64) -> String {
+    match seconds {
+        usual if usual == USUAL_SECONDS => format!("{usual} s"),
+        other => show_seconds(other),
+    }
+}
+
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let root = Root(PathBuf::from("/"));
+    let cards = interfaces::chosen(&root, &args.interface)?;
+    if let Some(folder) = &args.disk {
+        disk::check(folder)?;
+    }
+    let route = match &args.to {
+        Some(to) => Some(path::look(&root, to)?),
+        None => None,
+    };
+    let aim = Aim::new(&root, args, &cards, route.as_ref());
+    let items = examine(&root, args, &aim, &cards, route.as_ref());
+    let result = summary(&aim, items);
+    output::print(args.json, &result, text)?;
+    if args.strict && result.changes > 0 {
+        bail!("{} of this host to change", counted(result.changes));
+    }
+    Ok(())
+}
+
+fn examine(
+    root: &Root,
+    args: &DoctorArgs,
+    aim: &Aim,
+    cards: &[String],
+    route: Option<&Route>,
+) -> Vec<Item> {
+    let mut items = kernel::items(root, aim);
+    items.extend(rights::items(root));
+    items.extend(processor::items(root));
+    for name in cards {
+        items.extend(card::items(root, name, &card::told(name), aim));
+    }
+    items.extend(clock::items(root));
+    items.extend(path::items(route));
+    items.push(disk::item(args.disk.as_deref(), aim));
+    items
+}
+
+fn summary(aim: &Aim, items: Vec<Item>) -> Examination {
+    let changes = items
+        .iter()
+        .filter(|item| item.verdict == Verdict::Change)
+        .count();
+    Examination {
+        schema: "evlbi.doctor/1",
+        host: evlbi_net::host::name(),
+        rate: aim.rate.get(),
+        rate_from: aim.rate_from.clone(),
+        buffer_seconds: aim.seconds,
+        buffer_seconds_from: aim.seconds_from.clone(),
+        buffer_bytes: aim.bytes(),
+        changes,
+        items,
+    }
+}
+
+fn text(result: &Examination) -> String {
+    let mut lines = vec![format!(
+        "{}, for {} ({}); {} bytes come in {} ({})",
+        result.host,
+        show_rate(result.rate as f64),
+        result.rate_from,
+        show_count(result.buffer_bytes),
+        brief_seconds(result.buffer_seconds),
+        result.buffer_seconds_from
+    )];
+    let width = result.items.iter().map(|item| item.name.chars().count());
+    let width = width.max().unwrap_or(0);
+    let mut group = "";
+    for item in &result.items {
+        if item.group != group {
+            group = &item.group;
+            lines.extend([String::new(), group.to_owned()]);
+        }
+        lines.extend(item_lines(item, width));
+    }
+    lines.push(String::new());
+    lines.push(match result.changes {
+        0 => "nothing to change of what was seen".to_owned(),
+        changes => format!("{} to change (most of it as root)", counted(changes)),
+    });
+    lines.join("\n")
+}
+
+/// One line, and under what is to be changed or known the reason and the command.
+fn item_lines(item: &Item, width: usize) -> Vec<String> {
+    let mark = match item.verdict {
+        Verdict::Good => "ok",
+        Verdict::Change => "CHANGE",
+        Verdict::Note => "note",
+        Verdict::Unknown => "?",
+    };
+    let wanted = match (&item.wanted, item.verdict) {
+        (Some(wanted), Verdict::Change | Verdict::Note) => format!("; wanted: {wanted}"),
+        _ => String::new(),
+    };
+    let (name, found) = (&item.name, &item.found);
+    let mut lines = vec![format!("  {mark:<6}  {name:<width$}  {found}{wanted}")];
+    let indent = " ".repeat(12);
+    if matches!(item.verdict, Verdict::Change | Verdict::Note) {
+        lines.push(format!("{indent}{}", item.why));
+        let commands = [&item.command, &item.permanent];
+        let commands = commands.into_iter().flatten();
+        lines.extend(commands.map(|command| format!("{indent}$ {command}")));
+    }
+    lines
+}
+
+fn counted(changes: usize) -> String {
+    match changes {
+        1 => "1 thing".to_owned(),
+        more => format!("{more} things"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::item::Check;
+    use super::*;
+
+    /// For 10 Gbit/s and 0.1 s.
+    pub fn aim() -> Aim {
+        Aim {
+            rate: BitRate::new(10_000_000_000).unwrap(),
+            rate_from: "the test".to_owned(),
+            seconds: USUAL_SECONDS,
+            seconds_from: "the test".to_owned(),
+        }
+    }
+
+    /// The item of that name.
+    #[track_caller]
+    pub fn named<'a>(items: &'a [Item], name: &str) -> &'a Item {
+        let found = items.iter().find(|item| item.name == name);
+        found.unwrap_or_else(|| panic!("no {name} in {items:#?}"))
+    }
+
+    #[test]
+    fn buffers_follow_from_rate_and_time() {
+        assert_eq!(aim().bytes(), 125_000_000);
+        assert_eq!(aim().arithmetic(), "10Gbit/s x 0.1 s = 125,000,000 bytes");
+    }
+
+    #[test]
+    fn what_is_to_be_changed_is_shown_with_reason_and_command() {
+        let check = |name: &str| Check::new("kernel", name, "data would be lost");
+        let items = vec![
+            check("a").good("5"),
+            check("longer").change("1", "2", "do it"),
+            check("c").unknown("nobody says"),
+            Check::new("clock", "d", "because").note("so so"),
+        ];
+        let shown = text(&summary(&aim(), items));
+        let expected = "
+kernel
+  ok      a       5
+  CHANGE  longer  1; wanted: 2
+            data would be lost
+            $ do it
+  ?       c       not known here: nobody says
+
+clock
+  note    d       so so
+            because
+
+1 thing to change (most of it as root)";
+        assert_eq!(shown.split_once('\n').unwrap().1, expected);
+    }
+}

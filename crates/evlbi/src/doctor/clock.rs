@@ -1,0 +1,187 @@
+//! Whether the host's clock is kept to UTC, how well, and by whom.
+
+use std::time::Duration;
+
+use evlbi_net::host::clock::Clock;
+
+use super::item::{Check, Item};
+use super::root::Root;
+use crate::units::show_seconds;
+
+const GROUP: &str = "clock";
+/// A clock is kept well if it may be off by no more than this.
+const LARGEST: Duration = Duration::from_millis(100);
+/// Programs that keep clocks, as the kernel cuts their names.
+const KEEPERS: [&str; 7] = [
+    "chronyd",
+    "ntpd",
+    "ntpsec",
+    "systemd-timesyn",
+    "ptp4l",
+    "phc2sys",
+    "openntpd",
+];
+const CHRONY: &str =
+    "systemctl enable --now chrony || systemctl enable --now chronyd  # package chrony";
+const TIMESYNCD: &str = "systemd-timesyn";
+
+pub fn items(root: &Root) -> Vec<Item> {
+    let clock = Clock::read().map_err(|error| format!("the kernel does not say: {error}"));
+    let keepers = keepers(root);
+    vec![
+        synchronised(clock.as_ref(), keepers.as_ref()),
+        kept(clock.as_ref(), keepers.as_ref()),
+    ]
+}
+
+/// Programs that keep the clock.
+fn keepers(root: &Root) -> Result<Vec<String>, String> {
+    let mut programs = root.programs()?;
+    programs.retain(|name| KEEPERS.contains(&name.as_str()));
+    programs.sort();
+    programs.dedup();
+    Ok(programs)
+}
+
+fn synchronised(clock: Result<&Clock, &String>, keepers: Result<&Vec<String>, &String>) -> Item {
+    let why = "recordings begin and end by this clock, live streams are placed by it, and one-way delays are measured with it; \
+               a second off is a scan that does not correlate";
+    let check = Check::new(GROUP, "synchronised", why);
+    let clock = match clock {
+        Ok(clock) => clock,
+        Err(reason) => return check.unknown(reason),
+    };
+    let found = match clock.synchronised {
+        true => format!(
+            "yes; off by {} as estimated, {} at most; frequency corrected by {:.3} ppm",
+            show_seconds(clock.estimated_error.as_secs_f64()),
+            show_seconds(clock.largest_error.as_secs_f64()),
+            clock.frequency_ppm
+        ),
+        // What the kernel says of the error then only grows with time.
+        false => "no program has told the kernel so; how far it is off is not known".to_owned(),
+    };
+    match (clock.synchronised, keepers) {
+        (true, _) if clock.largest_error <= LARGEST => check.good(found),
+        (true, _) => check
+            .note(found)
+            .wanting(format!("{} at most", show_seconds(LARGEST.as_secs_f64()))),
+        (false, Ok(keepers)) if keepers.is_empty() => check.change(found, "yes", CHRONY),
+        // chronyd tells the kernel only if it was told to (rtcsync).
+        (false, Ok(keepers)) => {
+            let names = keepers.join(", ");
+            check.note(format!("{found}; {names} runs, ask it")).by(
+                match keepers.iter().any(|name| name == "chronyd") {
+                    true => "chronyc tracking",
+                    false => "timedatectl",
+                },
+            )
+        }
+        (false, Err(_)) => check.note(found).by("timedatectl"),
+    }
+}
+
+fn kept(clock: Result<&Clock, &String>, keepers: Result<&Vec<String>, &String>) -> Item {
+    let why = "without a program that keeps it a clock drifts by seconds a week; two of them pull against each other";
+    let check = Check::new(GROUP, "kept by", why);
+    let keepers = match keepers {
+        Ok(keepers) => keepers,
+        Err(reason) => return check.unknown(reason),
+    };
+    // ptp4l keeps the card's clock, phc2sys the system's by it.
+    let of_system = keepers.iter().filter(|name| *name != "ptp4l").count();
+    let names = keepers.join(", ");
+    match of_system {
+        0 if keepers.is_empty() && clock.is_ok_and(|clock| clock.synchronised) => {
+            check.note("none of the programs known here, but one has told the kernel that it does")
+        }
+        0 if keepers.is_empty() => {
+            check.change("none of the programs known here", "chronyd", CHRONY)
+        }
+        0 => check.note(format!(
+            "{names} keeps the card's clock; none the system's (phc2sys)"
+        )),
+        1 if names == TIMESYNCD => check
+            .note("systemd-timesyncd: some milliseconds, from one server")
+            .wanting("chronyd, where one-way delays count")
+            .by(CHRONY),
+        1 => check.good(names),
+        _ => check.note(names).wanting("one of them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict;
+    use super::super::root::tree::Tree;
+    use super::*;
+
+    fn clock(synchronised: bool, micros: u64) -> Clock {
+        Clock {
+            synchronised,
+            estimated_error: Duration::ZERO,
+            largest_error: Duration::from_micros(micros),
+            frequency_ppm: 12.5,
+        }
+    }
+
+    fn run(clock: &Clock, keepers: &[&str]) -> (Item, Item) {
+        let keepers: Vec<String> = keepers.iter().map(|name| (*name).to_owned()).collect();
+        (
+            synchronised(Ok(clock), Ok(&keepers)),
+            kept(Ok(clock), Ok(&keepers)),
+        )
+    }
+
+    #[test]
+    fn a_clock_that_nobody_keeps_is_to_be_kept() {
+        let (synchronised, kept) = run(&clock(false, 16_000_000), &[]);
+        assert_eq!(synchronised.verdict, Verdict::Change);
+        assert_eq!(kept.verdict, Verdict::Change);
+        assert!(synchronised.command.unwrap().contains("chrony"));
+        assert!(synchronised.found.contains("is not known"));
+        let (synchronised, _) = run(&clock(true, 900), &["chronyd"]);
+        assert!(synchronised.found.contains("900.0000 us at most"));
+    }
+
+    #[test]
+    fn a_clock_that_is_kept_is_good_if_it_is_near() {
+        let (synchronised, kept) = run(&clock(true, 900), &["chronyd"]);
+        assert_eq!(
+            (synchronised.verdict, kept.verdict),
+            (Verdict::Good, Verdict::Good)
+        );
+        assert_eq!(
+            run(&clock(true, 900_000), &["ntpd"]).0.verdict,
+            Verdict::Note
+        );
+        // chronyd without rtcsync.
+        let (synchronised, _) = run(&clock(false, 16_000_000), &["chronyd"]);
+        assert_eq!(synchronised.verdict, Verdict::Note);
+        assert_eq!(synchronised.command.as_deref(), Some("chronyc tracking"));
+    }
+
+    #[test]
+    fn who_keeps_it_is_told_apart() {
+        let kept = |names: &[&str]| run(&clock(true, 1), names).1.verdict;
+        assert_eq!(kept(&["ptp4l", "phc2sys"]), Verdict::Good);
+        assert_eq!(kept(&["ptp4l"]), Verdict::Note);
+        assert_eq!(kept(&[]), Verdict::Note);
+        assert_eq!(kept(&["chronyd", "ntpd"]), Verdict::Note);
+        assert_eq!(kept(&[TIMESYNCD]), Verdict::Note);
+    }
+
+    #[test]
+    fn in_a_container_nobody_is_seen() {
+        let tree = Tree::new(&[("proc/5/comm", "chronyd")]);
+        let hidden = keepers(&tree.root());
+        assert_eq!(
+            kept(Ok(&clock(true, 1)), hidden.as_ref()).verdict,
+            Verdict::Unknown
+        );
+        let item = synchronised(Ok(&clock(false, 1)), hidden.as_ref());
+        assert_eq!(item.verdict, Verdict::Note);
+        tree.write("proc/2/comm", "kthreadd");
+        assert_eq!(keepers(&tree.root()).unwrap(), ["chronyd"]);
+    }
+}

@@ -1,0 +1,239 @@
+//! How fast a recording can be written in a folder, tried with the writer that `recv` uses.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use evlbi_net::file::{Durability, Writer, WriterOptions};
+use nix::sys::statfs::{self, TMPFS_MAGIC};
+
+use super::Aim;
+use super::item::{Check, Item, quoted};
+use crate::agent::free_bytes;
+use crate::progress::{Progress, interrupt};
+use crate::units::{show_bytes, show_rate};
+
+const GROUP: &str = "disk";
+/// Bounds of the test.
+const LONGEST: Duration = Duration::from_secs(5);
+const LARGEST: u64 = 4 << 30;
+/// Part of the free space that is used at most, and what must remain of that for a test to mean something, in bytes.
+const PART_OF_FREE: u64 = 4;
+const SMALLEST: u64 = 64 << 20;
+/// Bytes written at once.
+const PIECE: usize = 8 << 20;
+/// What direct writes are aligned to.
+const BLOCK: usize = 4096;
+/// Through the cache, bytes after which data is forced out, so that the end does not take for ever.
+const FORCED: u64 = 256 << 20;
+
+const WHY: &str =
+    "what the disk does not take waits in the ring, and is dropped when that is full (ring_full)";
+
+/// What was written, and in what time with all of it on the disk.
+struct Trial {
+    bytes: u64,
+    seconds: f64,
+    is_direct: bool,
+}
+
+/// Makes sure that there is such a folder.
+pub fn check(folder: &Path) -> Result<()> {
+    if !folder.is_dir() {
+        bail!(
+            "--disk {}: there is no such folder; name the one that recordings are written to",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+pub fn item(folder: Option<&Path>, aim: &Aim) -> Item {
+    let Some(folder) = folder else {
+        return Check::new(GROUP, "writing", WHY)
+            .note("not tried: --disk DIR tries how fast a recording can be written there");
+    };
+    let name = format!("writing in {}", folder.display());
+    let check = Check::new(GROUP, &name, WHY);
+    match tried(folder) {
+        Ok(trial) => judge(check, &trial, aim, in_memory(folder)),
+        Err(error) => check.unknown(format!("{error:#}")),
+    }
+}
+
+fn judge(check: Check, trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
+    let rate = trial.bytes as f64 * 8.0 / trial.seconds.max(1e-9);
+    let found = format!(
+        "{}: {} in {:.2} s {}, all on the disk{}",
+        show_rate(rate),
+        show_bytes(trial.bytes as f64),
+        trial.seconds,
+        match trial.is_direct {
+            true => "by direct writes",
+            false => "through the cache (the file system knows no direct writes)",
+        },
+        match in_memory {
+            true => "; but this folder lies in memory, not on a disk",
+            false => "",
+        }
+    );
+    let wanted = format!("{}bit/s", aim.rate);
+    let command = format!(
+        "evlbi doctor --rate {} --disk {}  # until a folder is fast enough",
+        aim.rate,
+        quoted("/another/disk")
+    );
+    match rate >= aim.rate.get() as f64 {
+        true if in_memory => check.note(found),
+        true => check.good(found).wanting(wanted),
+        false => check.change(found, wanted, command),
+    }
+}
+
+/// Whether a folder lies in memory.
+fn in_memory(folder: &Path) -> bool {
+    statfs::statfs(folder).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
+}
+
+fn tried(folder: &Path) -> Result<Trial> {
+    let most = LARGEST.min(free_bytes(folder)? / PART_OF_FREE);
+    if most < SMALLEST {
+        bail!(
+            "there is too little room for a test in {}",
+            folder.display()
+        );
+    }
+    let claimed = Claimed::new(folder)?;
+    let mut writer = claimed.writer(Durability::End)?;
+    if !writer.is_direct() {
+        writer = claimed.writer(Durability::Every(FORCED))?;
+    }
+    // It goes on without its name, so that nothing stays of it however this ends.
+    drop(claimed);
+    let is_direct = writer.is_direct();
+    let noise = noise(PIECE + BLOCK);
+    let start = noise.as_ptr().align_offset(BLOCK).min(BLOCK);
+    let piece = &noise[start..start + PIECE];
+    let (stop, mut progress) = (interrupt(), Progress::new(Some(most)));
+    let begun = Instant::now();
+    let mut bytes = 0;
+    while bytes < most && begun.elapsed() < LONGEST && !stop.load(Ordering::Relaxed) {
+        writer.write(piece)?;
+        bytes += piece.len() as u64;
+        if progress.is_due() {
+            let rate = bytes as f64 * 8.0 / begun.elapsed().as_secs_f64().max(1e-9);
+            let time = begun.elapsed().as_secs_f64() / LONGEST.as_secs_f64();
+            let done = bytes.max((most as f64 * time) as u64).min(most);
+            progress.show(
+                done,
+                &format!("writing in {}: {}", folder.display(), show_rate(rate)),
+            );
+        }
+    }
+    let bytes = writer.finish()?;
+    let seconds = begun.elapsed().as_secs_f64();
+    progress.finish();
+    Ok(Trial {
+        bytes,
+        seconds,
+        is_direct,
+    })
+}
+
+/// A new file in a folder, whose name is removed at the end.
+struct Claimed(PathBuf);
+
+impl Claimed {
+    /// Takes a name that is free, so that nothing can be written over.
+    fn new(folder: &Path) -> Result<Claimed> {
+        let path = folder.join(format!(".evlbi-doctor-{}", std::process::id()));
+        let made = OpenOptions::new().write(true).create_new(true).open(&path);
+        made.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Claimed(path))
+    }
+
+    fn writer(&self, durability: Durability) -> Result<Writer> {
+        let options = WriterOptions {
+            durability,
+            ..WriterOptions::default()
+        };
+        Ok(Writer::create(&self.0, options)?)
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            eprintln!("evlbi: cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Bytes that no file system can compress.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_ne_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict;
+    use super::super::tests::aim;
+    use super::*;
+
+    fn judged(gigabytes: u64, in_memory: bool) -> Item {
+        let trial = Trial {
+            bytes: gigabytes * 1_000_000_000,
+            seconds: 1.0,
+            is_direct: true,
+        };
+        judge(Check::new(GROUP, "writing", WHY), &trial, &aim(), in_memory)
+    }
+
+    #[test]
+    fn a_disk_must_be_as_fast_as_the_data() {
+        assert_eq!(judged(2, false).verdict, Verdict::Good);
+        let item = judged(1, false);
+        assert_eq!(item.verdict, Verdict::Change);
+        assert_eq!(
+            item.found,
+            "8.000 Gbit/s: 1.000 GB in 1.00 s by direct writes, all on the disk"
+        );
+        assert!(item.command.is_some());
+        assert_eq!(judged(2, true).verdict, Verdict::Note);
+    }
+
+    #[test]
+    fn nothing_is_written_over_and_nothing_stays() {
+        let room = tempfile::tempdir().unwrap();
+        let claimed = Claimed::new(room.path()).unwrap();
+        assert!(Claimed::new(room.path()).is_err());
+        drop(claimed);
+        assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn without_a_folder_nothing_is_tried() {
+        let item = item(None, &aim());
+        assert_eq!(item.verdict, Verdict::Note);
+        assert!(item.found.contains("--disk DIR"));
+        assert!(check(Path::new("/nothere")).is_err());
+    }
+
+    #[test]
+    fn noise_has_no_repeats() {
+        let bytes = noise(1 << 16);
+        let words: std::collections::HashSet<&[u8]> = bytes.chunks(8).collect();
+        assert_eq!(words.len(), bytes.len() / 8);
+    }
+}

@@ -1,0 +1,348 @@
+//! On which processors a card's packets are taken up: its place among the memories, its interrupts, and packets handed on.
+
+use std::collections::BTreeSet;
+
+use super::interfaces::CARDS;
+use super::item::{Check, Item, quoted};
+use super::root::{Root, processors};
+
+/// Interrupts that are spelt out in a command.
+const MOST_IN_COMMAND: usize = 32;
+
+pub fn items(root: &Root, name: &str, group: &str) -> Vec<Item> {
+    let device = device(root, name);
+    let local = local_processors(root, &device);
+    vec![
+        node(root, &device, local.as_deref(), group),
+        affinity(root, name, &device, local.as_deref(), group),
+        handed_on(root, name, group),
+    ]
+}
+
+/// The folder of the card on its bus; that of a virtio card is one up.
+fn device(root: &Root, name: &str) -> String {
+    let device = format!("{CARDS}/{name}/device");
+    match root.link_end(&format!("{device}/subsystem")).as_deref() {
+        Some("virtio") => format!("{device}/.."),
+        _ => device,
+    }
+}
+
+/// The processors beside the card, where that is not all of them.
+fn local_processors(root: &Root, device: &str) -> Option<String> {
+    let is_known = root
+        .number(&format!("{device}/numa_node"))
+        .is_ok_and(|node| node >= 0);
+    is_known
+        .then(|| root.read(&format!("{device}/local_cpulist")).ok())
+        .flatten()
+        .filter(|list| !list.is_empty())
+}
+
+fn node(root: &Root, device: &str, local: Option<&str>, group: &str) -> Item {
+    let check = Check::new(
+        group,
+        "NUMA node",
+        "a receiver on another node takes its packets from far memory: pin it beside the card (--cpu N)",
+    );
+    let nodes = root
+        .read("sys/devices/system/node/online")
+        .map(|list| processors(&list).len());
+    let node = root.number(&format!("{device}/numa_node"));
+    match (nodes, node, local) {
+        (Ok(1), ..) => check.good("this host has one"),
+        (_, Ok(node), Some(local)) if node >= 0 => {
+            check.note(format!("{node}; processors {local} are beside the card"))
+        }
+        (_, Ok(_), _) => check.unknown("the kernel does not tell on which node the card is"),
+        (_, Err(reason), _) => check.unknown(reason),
+    }
+}
+
+/// An interrupt of the card that has come, and where it goes.
+struct Interrupt {
+    number: u32,
+    /// It tells of what was sent; where ways are told apart.
+    is_of_sending: bool,
+    processors: Vec<usize>,
+}
+
+fn affinity(root: &Root, name: &str, device: &str, local: Option<&str>, group: &str) -> Item {
+    let check = Check::new(
+        group,
+        "interrupts",
+        "where all of a card's interrupts go to one processor it alone takes up all packets, and loses them when it is full; one on \
+         another node takes them from far memory",
+    );
+    let interrupts = match interrupts(root, name, device) {
+        Ok(interrupts) => interrupts,
+        Err(reason) => return check.unknown(reason),
+    };
+    let used: BTreeSet<usize> = interrupts
+        .iter()
+        .flat_map(|interrupt| interrupt.processors.iter().copied())
+        .collect();
+    let online = || root.read("sys/devices/system/cpu/online");
+    let beside = match local.map_or_else(online, |list| Ok(list.to_owned())) {
+        Ok(list) => processors(&list),
+        Err(reason) => return check.unknown(reason),
+    };
+    let far: Vec<usize> = used
+        .iter()
+        .filter(|cpu| !beside.contains(cpu))
+        .copied()
+        .collect();
+    let count = match interrupts.len() {
+        1 => "1 interrupt".to_owned(),
+        more => format!("{more} interrupts"),
+    };
+    let found = format!("{count} on {}", shown(&used));
+    if !far.is_empty() && local.is_some() {
+        let found = format!("{found}, not all beside the card");
+        return check.change(
+            found,
+            format!("on {}", local.unwrap_or_default()),
+            spread(&interrupts, &beside),
+        );
+    }
+    match (interrupts.len(), used.len(), beside.len()) {
+        (2.., 1, 2..) => check.change(found, "on several processors", spread(&interrupts, &beside)),
+        _ => check.good(found),
+    }
+}
+
+/// Those of the card's interrupts that have come since the start, each with its processors.
+fn interrupts(root: &Root, name: &str, device: &str) -> Result<Vec<Interrupt>, String> {
+    let table = root.read("proc/interrupts")?;
+    let own = root.names(&format!("{device}/msi_irqs"));
+    let own: Option<BTreeSet<u32>> = own
+        .ok()
+        .map(|names| names.iter().filter_map(|name| name.parse().ok()).collect());
+    let is_own = |number: u32, line: &str| match &own {
+        Some(own) => own.contains(&number),
+        None => line.split_whitespace().any(|word| is_named(word, name)),
+    };
+    let rows = table.lines().filter_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        let number: u32 = number.trim().parse().ok()?;
+        let counts = rest
+            .split_whitespace()
+            .map_while(|word| word.parse::<u64>().ok());
+        let came = counts.fold(0, u64::saturating_add) > 0;
+        (came && is_own(number, rest)).then(|| (number, rest.contains("-output")))
+    });
+    let numbers: Vec<(u32, bool)> = rows.collect();
+    if numbers.is_empty() {
+        return Err("no interrupt is known to be this card's, or none has come".to_owned());
+    }
+    numbers
+        .into_iter()
+        .map(|(number, is_of_sending)| interrupt(root, number, is_of_sending))
+        .collect()
+}
+
+/// Whether an interrupt's name is of this interface: `eth0`, `eth0-TxRx-3`, and not `eth01`.
+fn is_named(word: &str, interface: &str) -> bool {
+    let rest = word.strip_prefix(interface);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.', ':', '@']))
+}
+
+fn interrupt(root: &Root, number: u32, is_of_sending: bool) -> Result<Interrupt, String> {
+    let read = |file: &str| root.read(&format!("proc/irq/{number}/{file}"));
+    // Where it really goes, as newer kernels tell.
+    let effective = read("effective_affinity_list")
+        .ok()
+        .filter(|list| !list.is_empty());
+    let list = effective.map_or_else(|| read("smp_affinity_list"), Ok)?;
+    Ok(Interrupt {
+        number,
+        is_of_sending,
+        processors: processors(&list),
+    })
+}
+
+fn shown(used: &BTreeSet<usize>) -> String {
+    let names: Vec<String> = used.iter().map(|cpu| format!("cpu{cpu}")).collect();
+    match names.len() {
+        0..=8 => names.join(", "),
+        more => format!("{more} processors"),
+    }
+}
+
+/// Puts one interrupt after the other on the next processor: those of receiving first, so that these are on different ones.
+fn spread(interrupts: &[Interrupt], on: &[usize]) -> String {
+    let mut in_order: Vec<&Interrupt> = interrupts.iter().collect();
+    in_order.sort_by_key(|interrupt| interrupt.is_of_sending);
+    let places = in_order.into_iter().zip(on.iter().cycle());
+    let lines = places.take(MOST_IN_COMMAND).map(|(interrupt, cpu)| {
+        format!(
+            "echo {cpu} > /proc/irq/{}/smp_affinity_list",
+            interrupt.number
+        )
+    });
+    let mut command = lines.collect::<Vec<String>>().join("; ");
+    if interrupts.len() > MOST_IN_COMMAND {
+        command += "  # and so on";
+    }
+    command
+}
+
+/// Receive packet steering: other processors take packets up than those that the card interrupts.
+fn handed_on(root: &Root, name: &str, group: &str) -> Item {
+    let check = Check::new(
+        group,
+        "RPS",
+        "packets handed to another processor wait in its backlog (net.core.netdev_max_backlog) and are lost when that is full; \
+         fragments may overtake each other",
+    );
+    let folder = format!("{CARDS}/{name}/queues");
+    let queues = match root.names(&folder) {
+        Ok(queues) => queues,
+        Err(reason) => return check.unknown(reason),
+    };
+    let masks: Vec<String> = queues
+        .iter()
+        .filter(|queue| queue.starts_with("rx-"))
+        .filter_map(|queue| root.read(&format!("{folder}/{queue}/rps_cpus")).ok())
+        .collect();
+    let steered = masks
+        .iter()
+        .filter(|mask| mask.bytes().any(|byte| !matches!(byte, b'0' | b',')))
+        .count();
+    let command = format!(
+        "for f in /sys/class/net/{}/queues/rx-*/rps_cpus; do echo 0 > $f; done",
+        quoted(name)
+    );
+    let found = format!("on for {steered} of {} queues", masks.len());
+    match (steered, masks.len()) {
+        (_, 0) => check.unknown("the kernel tells nothing of it"),
+        (0, _) => check.good("off"),
+        // With one queue it may be the only way to use more processors.
+        (_, 1) => check.note(found).by(command),
+        _ => check.change(found, "off", command),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict;
+    use super::super::root::tree::Tree;
+    use super::super::tests::named;
+    use super::*;
+
+    const TABLE: &str = "           CPU0       CPU1       CPU2       CPU3
+ 24:          1          0          0          0  IO-APIC   5-edge      ACPI:Ged
+ 40:      90000          0          0          0  PCI-MSIX-0000:3b:00.0   0-edge      eth1-TxRx-0
+ 41:      80000          0          0          0  PCI-MSIX-0000:3b:00.0   1-edge      eth1-TxRx-1
+ 42:          0          0          0          0  PCI-MSIX-0000:3b:00.0   2-edge      eth1-TxRx-2
+ 43:         10          0          0          0  PCI-MSIX-0000:3c:00.0   2-edge      eth10-TxRx-0
+NMI:          0          0          0          0   Non-maskable interrupts";
+
+    fn host() -> Tree {
+        Tree::new(&[
+            ("proc/interrupts", TABLE),
+            ("proc/irq/40/smp_affinity_list", "0-3"),
+            ("proc/irq/40/effective_affinity_list", "0"),
+            ("proc/irq/41/smp_affinity_list", "0"),
+            ("sys/devices/system/cpu/online", "0-3"),
+            ("sys/devices/system/node/online", "0-1"),
+            ("sys/class/net/eth1/device/numa_node", "1"),
+            ("sys/class/net/eth1/device/local_cpulist", "2-3"),
+            (
+                "sys/class/net/eth1/queues/rx-0/rps_cpus",
+                "00000000,00000000",
+            ),
+            ("sys/class/net/eth1/queues/rx-1/rps_cpus", "0"),
+        ])
+    }
+
+    fn look(tree: &Tree) -> Vec<Item> {
+        items(&tree.root(), "eth1", "card eth1")
+    }
+
+    #[test]
+    fn interrupts_belong_beside_the_card() {
+        let tree = host();
+        let items = look(&tree);
+        let item = named(&items, "interrupts");
+        assert_eq!(item.found, "2 interrupts on cpu0, not all beside the card");
+        assert_eq!(
+            item.command.as_deref(),
+            Some(
+                "echo 2 > /proc/irq/40/smp_affinity_list; echo 3 > /proc/irq/41/smp_affinity_list"
+            )
+        );
+        assert_eq!(
+            named(&items, "NUMA node").found,
+            "1; processors 2-3 are beside the card"
+        );
+        tree.write("proc/irq/40/effective_affinity_list", "2");
+        tree.write("proc/irq/41/smp_affinity_list", "3");
+        assert_eq!(named(&look(&tree), "interrupts").verdict, Verdict::Good);
+    }
+
+    /// A virtio card's come in turns, for what is received and for what was sent.
+    #[test]
+    fn interrupts_of_receiving_are_spread_by_themselves() {
+        let interrupt = |number: u32| Interrupt {
+            number,
+            is_of_sending: number % 2 == 1,
+            processors: vec![0],
+        };
+        let command = spread(&[30, 31, 32, 33].map(interrupt), &[0, 1]);
+        let of =
+            |cpu: u32, number: u32| format!("echo {cpu} > /proc/irq/{number}/smp_affinity_list");
+        let expected = [of(0, 30), of(1, 32), of(0, 31), of(1, 33)];
+        assert_eq!(command, expected.join("; "));
+    }
+
+    #[test]
+    fn several_interrupts_go_to_several_processors() {
+        let tree = host();
+        tree.write("sys/class/net/eth1/device/numa_node", "-1");
+        let items = look(&tree);
+        assert_eq!(named(&items, "NUMA node").verdict, Verdict::Unknown);
+        let item = named(&items, "interrupts");
+        assert_eq!(item.verdict, Verdict::Change);
+        assert_eq!(item.found, "2 interrupts on cpu0");
+        tree.write("sys/devices/system/node/online", "0");
+        assert_eq!(named(&look(&tree), "NUMA node").verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn the_numbers_of_a_card_come_from_its_bus_if_it_tells() {
+        let tree = host();
+        tree.write("sys/class/net/eth1/device/msi_irqs/41", "msix");
+        tree.write("sys/class/net/eth1/device/msi_irqs/42", "msix");
+        assert!(
+            named(&look(&tree), "interrupts")
+                .found
+                .starts_with("1 interrupt on cpu0")
+        );
+    }
+
+    #[test]
+    fn a_host_that_hides_its_interrupts_is_not_known() {
+        let tree = host();
+        std::fs::remove_dir_all(tree.root().0.join("proc/irq")).unwrap();
+        assert_eq!(named(&look(&tree), "interrupts").verdict, Verdict::Unknown);
+        std::fs::remove_file(tree.root().0.join("proc/interrupts")).unwrap();
+        assert_eq!(named(&look(&tree), "interrupts").verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn packets_handed_on_are_seen() {
+        let tree = host();
+        assert_eq!(named(&look(&tree), "RPS").verdict, Verdict::Good);
+        tree.write(
+            "sys/class/net/eth1/queues/rx-1/rps_cpus",
+            "00000000,0000000f",
+        );
+        let items = look(&tree);
+        let item = named(&items, "RPS");
+        assert_eq!(
+            (item.found.as_str(), item.verdict),
+            ("on for 1 of 2 queues", Verdict::Change)
+        );
+    }
+}

@@ -1,0 +1,517 @@
+//! The kernel's settings (sysctl) that decide how much may wait, and how TCP behaves.
+
+use super::Aim;
+use super::item::{Check, Item};
+use super::root::Root;
+use crate::units::{show_count, show_size};
+
+const GROUP: &str = "kernel";
+/// What `recv` and `send` ask for where --buffer says nothing, in bytes.
+const RECV_ASKS: u64 = 64 << 20;
+const SEND_ASKS: u64 = 4 << 20;
+/// Linux gives a socket no more, in bytes (half of an int's range).
+const MOST_OF_SOCKET: u64 = (i32::MAX / 2) as u64;
+/// Largest value of a setting that is an int.
+const MOST_OF_INT: u64 = i32::MAX as u64;
+/// Bytes of a packet of 1500 on the wire.
+const ON_WIRE: f64 = 1538.0;
+/// How long a processor may be elsewhere while packets queue up for it, in seconds.
+const ELSEWHERE: f64 = 0.1;
+/// Packets beyond which a backlog only takes memory.
+const MOST_BACKLOG: u64 = 250_000;
+/// From here on the settings of a gigabit do not do, in bits per second.
+const FAST: u64 = 10_000_000_000;
+/// What the EXPReS report found to end failures to allocate memory at 1 Gbit/s, in kB.
+const LEAST_FREE: u64 = 65_536;
+/// Part of the memory that may be kept free.
+const MOST_FREE: u64 = 20;
+
+pub fn items(root: &Root, aim: &Aim) -> Vec<Item> {
+    let mut items = vec![
+        socket_buffer(root, aim, "net.core.rmem_max", "recv", RECV_ASKS),
+        socket_buffer(root, aim, "net.core.wmem_max", "send", SEND_ASKS),
+        tcp_buffer(root, aim, "net.ipv4.tcp_rmem"),
+        tcp_buffer(root, aim, "net.ipv4.tcp_wmem"),
+        udp_memory(root, aim),
+        backlog(root, aim),
+        budget(root, aim),
+        soft_interrupts(root),
+        free_memory(root, aim),
+        queueing(root),
+        congestion_control(root),
+    ];
+    items.extend(TCP_OPTIONS.map(|(name, why)| tcp_option(root, name, why)));
+    items.push(real_time(root));
+    items
+}
+
+fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -> Item {
+    let wanted = aim.bytes().clamp(asks, MOST_OF_SOCKET);
+    let otherwise = match command {
+        "recv" => {
+            "what does not fit into its buffer while a program is held up is lost (UDP) or holds the sender up (TCP)"
+        }
+        _ => {
+            "with less, TCP with a buffer of its own (--buffer) has less under way than the rate needs"
+        }
+    };
+    let why = format!(
+        "{}, and `{command}` asks for {}: {otherwise}{}",
+        aim.arithmetic(),
+        show_size(asks),
+        capped(aim.bytes(), MOST_OF_SOCKET)
+    );
+    at_least(root, name, wanted, show_size, &why)
+}
+
+fn capped(bytes: u64, most: u64) -> String {
+    match bytes > most {
+        true => "; Linux gives no more than 1 GiB: share the rate among several sockets".to_owned(),
+        false => String::new(),
+    }
+}
+
+/// The last of three numbers is the most that a connection's buffer grows to.
+fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
+    let wanted = (2 * aim.bytes()).clamp(SEND_ASKS, MOST_OF_INT);
+    let why = format!(
+        "twice {}, for Linux counts its bookkeeping into it, and 4 MiB at least: with less, TCP sends less than the rate over such a round trip, \
+         and cannot catch up after a loss",
+        aim.arithmetic()
+    );
+    last_of_three(root, name, wanted, show_size, &why)
+}
+
+const UDP_MEMORY: &str = "above the limit datagrams of all sockets are dropped (MemErrors)";
+
+/// Memory of all UDP sockets, in pages.
+fn udp_memory(root: &Root, aim: &Aim) -> Item {
+    let name = "net.ipv4.udp_mem";
+    let buffer = aim.bytes().clamp(RECV_ASKS, MOST_OF_SOCKET);
+    let page = match page_bytes(root) {
+        Ok(page) => page,
+        Err(reason) => return Check::new(GROUP, name, UDP_MEMORY).unknown(reason),
+    };
+    let why = format!(
+        "in pages of {}: one full receive buffer of {} takes twice that with its bookkeeping; {UDP_MEMORY}",
+        show_size(page),
+        show_size(buffer)
+    );
+    let pages = (2 * buffer).div_ceil(page);
+    let shown = |pages: u64| format!("{} pages", show_count(pages));
+    last_of_three(root, name, pages, shown, &why)
+}
+
+/// Bytes of a page of memory, as the kernel says of this program's.
+fn page_bytes(root: &Root) -> Result<u64, String> {
+    let text = root.read("proc/self/smaps")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("KernelPageSize:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes
+        .and_then(|kilobytes| kilobytes.checked_mul(1024))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "/proc/self/smaps tells no size of a page".to_owned())
+}
+
+fn backlog(root: &Root, aim: &Aim) -> Item {
+    let packets = aim.rate.get() as f64 / (ON_WIRE * 8.0) * ELSEWHERE;
+    let wanted = (packets.ceil() as u64).clamp(1000, MOST_BACKLOG);
+    let why = format!(
+        "{}bit/s in packets of 1500 bytes make {} in {ELSEWHERE} s{}; where a processor hands packets to another (RPS, virtual \
+         cards, loopback) what this queue does not hold is lost",
+        aim.rate,
+        show_count(packets.ceil() as u64),
+        match wanted == MOST_BACKLOG {
+            true => format!(", of which {} do", show_count(MOST_BACKLOG)),
+            false => String::new(),
+        }
+    );
+    let shown = |packets: u64| format!("{} packets", show_count(packets));
+    at_least(root, "net.core.netdev_max_backlog", wanted, shown, &why)
+}
+
+fn budget(root: &Root, aim: &Aim) -> Item {
+    let wanted = if aim.rate.get() >= FAST { 600 } else { 300 };
+    let why = "packets that a soft interrupt takes from cards before it gives way: too few, and at this rate the cards' rings \
+               fill up meanwhile";
+    let shown = |packets: u64| format!("{packets} packets");
+    at_least(root, "net.core.netdev_budget", wanted, shown, why)
+}
+
+/// What the processors' soft interrupts counted since the start, of all namespaces.
+fn soft_interrupts(root: &Root) -> Item {
+    let check = Check::new(
+        GROUP,
+        "soft interrupts",
+        "dropped: netdev_max_backlog was full; squeezed: netdev_budget or its time was used up with packets left",
+    );
+    let text = match root.read("proc/net/softnet_stat") {
+        Ok(text) => text,
+        Err(reason) => return check.unknown(reason),
+    };
+    let column = |number: usize| -> u64 {
+        let values = text.lines().filter_map(|line| {
+            let word = line.split_whitespace().nth(number)?;
+            u64::from_str_radix(word, 16).ok()
+        });
+        values.fold(0, u64::saturating_add)
+    };
+    let (dropped, squeezed) = (column(1), column(2));
+    let found = format!(
+        "{} packets dropped, {} times squeezed since the start",
+        show_count(dropped),
+        show_count(squeezed)
+    );
+    match dropped + squeezed {
+        0 => check.good(found),
+        _ => check.note(found),
+    }
+}
+
+fn free_memory(root: &Root, aim: &Aim) -> Item {
+    let kilobytes = (aim.rate.get() as f64 * ELSEWHERE / 8.0 / 1024.0).ceil() as u64;
+    let most = memory_kb(root).map_or(u64::MAX, |memory| memory / MOST_FREE);
+    // A small host cannot keep so much, but what it has by itself.
+    let wanted = kilobytes.max(LEAST_FREE).min(most.max(1));
+    let why = format!(
+        "what arrives in {ELSEWHERE} s, {} kB at least (EXPReS report, section 4.5), at most a twentieth of the memory: a card's \
+         interrupt cannot wait for memory, and loses packets when none is free",
+        show_count(LEAST_FREE)
+    );
+    let shown = |kilobytes: u64| format!("{} kB", show_count(kilobytes));
+    at_least(root, "vm.min_free_kbytes", wanted, shown, &why)
+}
+
+fn memory_kb(root: &Root) -> Option<u64> {
+    let text = root.read("proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Disciplines that drop what waits longer than some milliseconds.
+const IMPATIENT: [&str; 6] = ["fq_codel", "codel", "cake", "pie", "fq_pie", "red"];
+
+fn queueing(root: &Root) -> Item {
+    let name = "net.core.default_qdisc";
+    let found = match setting(root, name) {
+        Ok(found) => found,
+        Err(reason) => {
+            let why = "some disciplines drop what waits before it has left this host";
+            return Check::new(GROUP, name, why).unknown(reason);
+        }
+    };
+    let (to, keep) = commands(name, "fq");
+    match found.as_str() {
+        "fq" => Check::new(GROUP, name, "TCP is spaced evenly").good(found),
+        impatient if IMPATIENT.contains(&impatient) => {
+            let why = "it drops packets that wait for more than some milliseconds, before they have left this host; cards that \
+                       are up keep what they have until `tc qdisc replace dev NAME root fq`";
+            let check = Check::new(GROUP, name, why);
+            check.change(found, "fq", to).kept_by(keep)
+        }
+        _ => {
+            let why = "fq spaces TCP evenly at little cost (with others the kernel does it by timers), bursts overflow queues \
+                       on the path; UDP of `send` is spaced by itself; holds for cards that come up later";
+            let check = Check::new(GROUP, name, why);
+            check.note(found).wanting("fq").by(to).kept_by(keep)
+        }
+    }
+}
+
+fn congestion_control(root: &Root) -> Item {
+    let name = "net.ipv4.tcp_congestion_control";
+    let why = "after one loss reno takes minutes on long paths until it has the rate again (`evlbi plan tcp` reckons it); \
+               others take seconds";
+    let check = Check::new(GROUP, name, why);
+    let found = match setting(root, name) {
+        Ok(found) => found,
+        Err(reason) => return check.unknown(reason),
+    };
+    let shown = match setting(root, "net.ipv4.tcp_available_congestion_control") {
+        Ok(available) => format!("{found}; there are: {available}"),
+        Err(_) => found.clone(),
+    };
+    match found.as_str() {
+        "reno" => {
+            let (to, keep) = commands(name, "cubic");
+            check.change(shown, "cubic, htcp or bbr", to).kept_by(keep)
+        }
+        _ => check.good(shown),
+    }
+}
+
+const TCP_OPTIONS: [(&str, &str); 3] = [
+    (
+        "net.ipv4.tcp_window_scaling",
+        "without it TCP has at most 64 KiB under way: 5 Mbit/s over a round trip of 0.1 s",
+    ),
+    (
+        "net.ipv4.tcp_timestamps",
+        "without it TCP measures few round trips, and old packets may be taken for new ones at high rates (RFC 7323)",
+    ),
+    (
+        "net.ipv4.tcp_sack",
+        "without it several losses in one round trip cost a round trip each",
+    ),
+];
+
+fn tcp_option(root: &Root, name: &str, why: &str) -> Item {
+    let check = Check::new(GROUP, name, why);
+    match setting(root, name).as_deref() {
+        Ok("0") => {
+            let (to, keep) = commands(name, "1");
+            check.change("off", "on", to).kept_by(keep)
+        }
+        Ok("1") => check.good("on"),
+        Ok(other) => check.good(format!("on ({other})")),
+        Err(reason) => check.unknown(reason),
+    }
+}
+
+fn real_time(root: &Root) -> Item {
+    let name = "kernel.sched_rt_runtime_us";
+    let why = "threads of real-time priority (--priority) that spin are stopped for the rest of each period, in one piece";
+    let check = Check::new(GROUP, name, why);
+    let period = root.number("proc/sys/kernel/sched_rt_period_us");
+    match (setting(root, name).as_deref().map(str::parse), period) {
+        (Ok(Ok(-1i64)), _) => check.good("no limit"),
+        (Ok(Ok(runtime)), Ok(period)) if runtime >= period => check.good("no limit"),
+        (Ok(Ok(runtime)), Ok(period)) => {
+            let (to, keep) = commands(name, "-1");
+            let found = format!("{runtime} us of {period} us");
+            check
+                .note(found)
+                .wanting("-1 with --priority")
+                .by(to)
+                .kept_by(keep)
+        }
+        (Ok(Err(_)), _) => check.unknown("it is no number"),
+        (Err(reason), _) => check.unknown(reason),
+        (_, Err(reason)) => check.unknown(reason),
+    }
+}
+
+/// A setting that is one number and should not be less than `wanted`.
+fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String, why: &str) -> Item {
+    let check = Check::new(GROUP, name, why);
+    match root.number(&file(name)).map(u64::try_from) {
+        Ok(Ok(found)) if found >= wanted => check.good(show(found)).wanting(show(wanted)),
+        Ok(Ok(found)) => {
+            let (to, keep) = commands(name, &wanted.to_string());
+            check.change(show(found), show(wanted), to).kept_by(keep)
+        }
+        Ok(Err(_)) => check.unknown("it is negative"),
+        Err(reason) => check.unknown(reason),
+    }
+}
+
+/// A setting of three numbers of which the last should not be less than `wanted`; the others stay.
+fn last_of_three(
+    root: &Root,
+    name: &str,
+    wanted: u64,
+    show: impl Fn(u64) -> String,
+    why: &str,
+) -> Item {
+    let shown_name = format!("{name} (largest)");
+    let check = Check::new(GROUP, &shown_name, why);
+    let numbers = match root.numbers(&file(name)) {
+        Ok(numbers) => numbers,
+        Err(reason) => return check.unknown(reason),
+    };
+    match numbers[..] {
+        [_, _, found] if found >= wanted => check.good(show(found)).wanting(show(wanted)),
+        [least, middle, found] => {
+            let (to, keep) = commands(name, &format!("{least} {middle} {wanted}"));
+            check.change(show(found), show(wanted), to).kept_by(keep)
+        }
+        _ => check.unknown(format!(
+            "/{} holds {} numbers, not 3",
+            file(name),
+            numbers.len()
+        )),
+    }
+}
+
+fn setting(root: &Root, name: &str) -> Result<String, String> {
+    root.read(&file(name))
+}
+
+fn file(name: &str) -> String {
+    format!("proc/sys/{}", name.replace('.', "/"))
+}
+
+/// How a setting is changed, and how it stays so.
+fn commands(name: &str, value: &str) -> (String, String) {
+    (
+        format!("sysctl -w {name}='{value}'"),
+        format!("echo '{name} = {value}' >> /etc/sysctl.d/90-evlbi.conf"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict;
+    use super::super::root::tree::Tree;
+    use super::super::tests::{aim, named};
+    use super::*;
+
+    /// A host as distributions ship it.
+    fn untuned() -> Tree {
+        Tree::new(&[
+            ("proc/sys/net/core/rmem_max", "212992"),
+            ("proc/sys/net/core/wmem_max", "212992"),
+            ("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456"),
+            ("proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304"),
+            ("proc/sys/net/ipv4/udp_mem", "100\t200\t300"),
+            ("proc/self/smaps", "Size: 4 kB\nKernelPageSize:        4 kB"),
+            ("proc/sys/net/core/netdev_max_backlog", "1000"),
+            ("proc/sys/net/core/netdev_budget", "300"),
+            (
+                "proc/net/softnet_stat",
+                "0000ee9f 00000001 0000000a 0\n00013905 00000002 00000000 0",
+            ),
+            ("proc/sys/vm/min_free_kbytes", "5741"),
+            ("proc/meminfo", "MemTotal:       65536000 kB\nMemFree: 1 kB"),
+            ("proc/sys/net/core/default_qdisc", "fq_codel"),
+            ("proc/sys/net/ipv4/tcp_congestion_control", "reno"),
+            (
+                "proc/sys/net/ipv4/tcp_available_congestion_control",
+                "reno cubic",
+            ),
+            ("proc/sys/net/ipv4/tcp_window_scaling", "1"),
+            ("proc/sys/net/ipv4/tcp_timestamps", "0"),
+            ("proc/sys/net/ipv4/tcp_sack", "1"),
+            ("proc/sys/kernel/sched_rt_runtime_us", "950000"),
+            ("proc/sys/kernel/sched_rt_period_us", "1000000"),
+        ])
+    }
+
+    #[test]
+    fn an_untuned_host_is_told_what_to_do() {
+        let items = items(&untuned().root(), &aim());
+        let commands = [
+            (
+                "net.core.rmem_max",
+                "sysctl -w net.core.rmem_max='125000000'",
+            ),
+            (
+                "net.core.wmem_max",
+                "sysctl -w net.core.wmem_max='125000000'",
+            ),
+            (
+                "net.ipv4.tcp_rmem (largest)",
+                "sysctl -w net.ipv4.tcp_rmem='4096 131072 250000000'",
+            ),
+            (
+                "net.ipv4.tcp_wmem (largest)",
+                "sysctl -w net.ipv4.tcp_wmem='4096 16384 250000000'",
+            ),
+            (
+                "net.ipv4.udp_mem (largest)",
+                "sysctl -w net.ipv4.udp_mem='100 200 61036'",
+            ),
+            // 10 Gbit/s over 1538 x 8 bits, for 0.1 s.
+            (
+                "net.core.netdev_max_backlog",
+                "sysctl -w net.core.netdev_max_backlog='81275'",
+            ),
+            (
+                "net.core.netdev_budget",
+                "sysctl -w net.core.netdev_budget='600'",
+            ),
+            (
+                "vm.min_free_kbytes",
+                "sysctl -w vm.min_free_kbytes='122071'",
+            ),
+            (
+                "net.core.default_qdisc",
+                "sysctl -w net.core.default_qdisc='fq'",
+            ),
+            (
+                "net.ipv4.tcp_congestion_control",
+                "sysctl -w net.ipv4.tcp_congestion_control='cubic'",
+            ),
+            (
+                "net.ipv4.tcp_timestamps",
+                "sysctl -w net.ipv4.tcp_timestamps='1'",
+            ),
+        ];
+        for (name, command) in commands {
+            let item = named(&items, name);
+            assert_eq!(item.verdict, Verdict::Change, "{name}");
+            assert_eq!(item.command.as_deref(), Some(command));
+        }
+        let permanent = named(&items, "net.core.rmem_max").permanent.as_deref();
+        assert_eq!(
+            permanent,
+            Some("echo 'net.core.rmem_max = 125000000' >> /etc/sysctl.d/90-evlbi.conf")
+        );
+        let soft = named(&items, "soft interrupts");
+        assert_eq!(
+            soft.found,
+            "3 packets dropped, 10 times squeezed since the start"
+        );
+        assert_eq!(
+            named(&items, "kernel.sched_rt_runtime_us").verdict,
+            Verdict::Note
+        );
+        assert_eq!(named(&items, "net.ipv4.tcp_sack").verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn what_was_told_is_good_afterwards() {
+        let tree = untuned();
+        for item in items(&tree.root(), &aim()) {
+            let Some(setting) = item
+                .command
+                .as_deref()
+                .and_then(|to| to.strip_prefix("sysctl -w "))
+            else {
+                continue;
+            };
+            let (name, value) = setting.split_once('=').unwrap();
+            tree.write(&file(name), value.trim_matches('\''));
+        }
+        let items = items(&tree.root(), &aim());
+        let left: Vec<&Item> = items
+            .iter()
+            .filter(|item| item.verdict != Verdict::Good)
+            .collect();
+        assert_eq!(left, [named(&items, "soft interrupts")]);
+    }
+
+    #[test]
+    fn what_a_container_hides_is_not_known() {
+        let tree = Tree::new(&[
+            ("proc/sys/net/ipv4/tcp_rmem", "4096 131072"),
+            ("proc/sys/net/core/rmem_max", "-3"),
+        ]);
+        for item in items(&tree.root(), &aim()) {
+            assert_eq!(item.verdict, Verdict::Unknown, "{item:?}");
+            assert!(item.found.starts_with("not known here: "), "{item:?}");
+            assert_eq!(item.command, None);
+        }
+    }
+
+    #[test]
+    fn no_more_is_asked_than_linux_gives() {
+        let mut aim = aim();
+        aim.rate = evlbi_core::rate::BitRate::new(400_000_000_000).unwrap();
+        let items = items(&untuned().root(), &aim);
+        let item = named(&items, "net.core.rmem_max");
+        assert_eq!(
+            item.command.as_deref(),
+            Some("sysctl -w net.core.rmem_max='1073741823'")
+        );
+        assert!(item.why.contains("several sockets"), "{}", item.why);
+        let item = named(&items, "net.ipv4.tcp_rmem (largest)");
+        assert_eq!(item.wanted.as_deref(), Some("2,147,483,647 bytes"));
+        let item = named(&items, "vm.min_free_kbytes");
+        assert_eq!(item.wanted.as_deref(), Some("3,276,800 kB"));
+    }
+}

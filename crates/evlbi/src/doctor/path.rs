@@ -1,0 +1,287 @@
+//! The route to another host: by which card, with which MTU, how long there and back.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use evlbi_net::udp::{Fragmentation, Sender, SenderOptions, interface_of};
+
+use super::interfaces::CARDS;
+use super::item::{Check, Item, quoted};
+use super::root::Root;
+use crate::units::show_seconds;
+
+const GROUP: &str = "path";
+/// Where `evlbi respond` listens.
+const USUAL_PORT: u16 = 8620;
+/// Round trips that are tried; the shortest counts.
+const TRIES: u32 = 3;
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Of IP, in bytes.
+const LONGEST_PACKET: i64 = 65_535;
+/// Jumbo frames, in bytes.
+const JUMBO: usize = 9000;
+
+/// What is known of the way to a host.
+#[derive(Debug)]
+pub struct Route {
+    to: SocketAddr,
+    way: Result<Way, String>,
+    /// In seconds.
+    round_trip: Result<f64, String>,
+}
+
+/// How packets leave this host.
+#[derive(Debug)]
+struct Way {
+    from: IpAddr,
+    interface: Result<String, String>,
+    /// In bytes.
+    interface_mtu: Result<i64, String>,
+    path_mtu: Result<usize, String>,
+}
+
+impl Route {
+    /// In seconds, where it is known.
+    pub fn round_trip(&self) -> Option<f64> {
+        self.round_trip.as_ref().ok().copied()
+    }
+}
+
+/// Looks up the route, and begins and ends TCP connections to see how long an answer takes.
+pub fn look(root: &Root, target: &str) -> Result<Route> {
+    let (host, port) = split(target)?;
+    let to = (host.as_str(), port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot look up `{host}` of --to"))?
+        .next()
+        .with_context(|| format!("host `{host}` of --to has no address"))?;
+    Ok(Route {
+        to,
+        way: way(root, to),
+        round_trip: round_trip(to),
+    })
+}
+
+/// `HOST`, `HOST:PORT`, `ADDRESS`, `[ADDRESS]:PORT`.
+fn split(target: &str) -> Result<(String, u16)> {
+    let bare = target
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let bare = bare.unwrap_or(target);
+    if bare.is_empty() || bare.parse::<IpAddr>().is_ok() || !bare.contains(':') {
+        if bare.is_empty() {
+            bail!("--to names no host; write HOST or HOST:PORT");
+        }
+        return Ok((bare.to_owned(), USUAL_PORT));
+    }
+    let found = target.rsplit_once(':').and_then(|(host, port)| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        (!host.is_empty()).then(|| (host.to_owned(), port))
+    });
+    found.with_context(|| format!("`{target}` is no HOST or HOST:PORT"))
+}
+
+fn way(root: &Root, to: SocketAddr) -> Result<Way, String> {
+    let options = SenderOptions {
+        fragmentation: Fragmentation::Forbid,
+        ..SenderOptions::default()
+    };
+    let sender = Sender::connect(to, &options).map_err(|error| error.to_string())?;
+    let from = sender
+        .local_address()
+        .map_err(|error| error.to_string())?
+        .ip();
+    let interface = interface_of(from).ok_or_else(|| format!("no interface has {from}"));
+    let interface_mtu = interface
+        .clone()
+        .and_then(|name| root.number(&format!("{CARDS}/{name}/mtu")));
+    let path_mtu = sender.path_mtu().map_err(|error| error.to_string());
+    Ok(Way {
+        from,
+        interface,
+        interface_mtu,
+        path_mtu,
+    })
+}
+
+/// The shortest time until a connection was taken or refused, in seconds.
+fn round_trip(to: SocketAddr) -> Result<f64, String> {
+    let mut shortest = f64::INFINITY;
+    for _ in 0..TRIES {
+        let begun = Instant::now();
+        let answer = TcpStream::connect_timeout(&to, PATIENCE);
+        let seconds = begun.elapsed().as_secs_f64();
+        match answer {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) => return Err(format!("no answer by TCP from {to}: {error}")),
+        }
+        shortest = shortest.min(seconds);
+    }
+    Ok(shortest)
+}
+
+pub fn items(route: Option<&Route>) -> Vec<Item> {
+    let Some(route) = route else {
+        return vec![
+            Check::new(
+                GROUP,
+                "route",
+                "buffers follow from the round trip, and the longest packets from the path: --to HOST looks at both",
+            )
+            .note("not looked at: no --to"),
+        ];
+    };
+    let mut items = vec![leaves(route), round_trip_item(route)];
+    if let Ok(way) = &route.way {
+        items.push(mtu(route, way));
+    }
+    items
+}
+
+fn leaves(route: &Route) -> Item {
+    let check = Check::new(
+        GROUP,
+        "route",
+        "data that leaves by another card than was thought shares it with others",
+    );
+    match &route.way {
+        Ok(way) => {
+            let interface = match &way.interface {
+                Ok(name) => format!("an address of {name}"),
+                Err(reason) => format!("the interface is not known here ({reason})"),
+            };
+            check.good(format!(
+                "to {}: from {}, {interface}",
+                route.to.ip(),
+                way.from
+            ))
+        }
+        Err(reason) => check.note(format!("none: {reason}")).by(look_up(route)),
+    }
+}
+
+fn round_trip_item(route: &Route) -> Item {
+    let check = Check::new(
+        GROUP,
+        "round trip",
+        "the shortest of three handshakes of TCP, a firewall or proxy on the way may have answered; buffers follow from it",
+    );
+    match &route.round_trip {
+        Ok(seconds) => check.good(show_seconds(*seconds)),
+        Err(reason) => check.unknown(reason),
+    }
+}
+
+fn mtu(route: &Route, way: &Way) -> Item {
+    let check = Check::new(
+        GROUP,
+        "path MTU",
+        "what this host knows: its card's MTU, less if the route or a router said so; what lies behind is found only by traffic: \
+         `evlbi probe udp HOST --size 8972`",
+    );
+    let path = match &way.path_mtu {
+        Ok(path) => *path,
+        Err(reason) => return check.unknown(reason),
+    };
+    let of_card = match &way.interface_mtu {
+        Ok(mtu) => format!("the card's is {mtu}"),
+        Err(reason) => format!("the card's is not known here: {reason}"),
+    };
+    let found = format!("{path} bytes; {of_card}");
+    let is_less = way.interface_mtu.as_ref().is_ok_and(|mtu| {
+        // No packet is longer, whatever the card takes.
+        (path as i64) < (*mtu).min(LONGEST_PACKET)
+    });
+    match path {
+        _ if is_less => check.note(found).by(look_up(route)),
+        JUMBO.. => check.note(found),
+        _ => check
+            .note(found)
+            .wanting(format!("{JUMBO} bytes, if the path carries them")),
+    }
+}
+
+fn look_up(route: &Route) -> String {
+    format!("ip route get {}", quoted(&route.to.ip().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict;
+    use super::super::tests::named;
+    use super::*;
+
+    fn route(path: usize, card: i64) -> Route {
+        Route {
+            to: "192.0.2.1:8620".parse().unwrap(),
+            way: Ok(Way {
+                from: "192.0.2.2".parse().unwrap(),
+                interface: Ok("eth1".into()),
+                interface_mtu: Ok(card),
+                path_mtu: Ok(path),
+            }),
+            round_trip: Ok(0.0271),
+        }
+    }
+
+    #[test]
+    fn a_target_is_a_host_with_or_without_a_port() {
+        let same = |target: &str, host: &str, port: u16| {
+            assert_eq!(split(target).unwrap(), (host.to_owned(), port), "{target}");
+        };
+        same("jive", "jive", 8620);
+        same("jive:2630", "jive", 2630);
+        same("192.0.2.1", "192.0.2.1", 8620);
+        same("2001:db8::5", "2001:db8::5", 8620);
+        same("[2001:db8::5]", "2001:db8::5", 8620);
+        same("[2001:db8::5]:2630", "2001:db8::5", 2630);
+        for bad in ["", "jive:", "jive:x", ":1", "jive:0", "jive:99999"] {
+            assert!(split(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_is_never_claimed() {
+        let items_of = |path, card| items(Some(&route(path, card)));
+        let items = items_of(9000, 9000);
+        let item = named(&items, "path MTU");
+        assert_eq!((item.verdict, &item.wanted), (Verdict::Note, &None));
+        assert!(item.why.contains("evlbi probe udp HOST --size 8972"));
+        assert_eq!(
+            named(&items, "route").found,
+            "to 192.0.2.1: from 192.0.2.2, an address of eth1"
+        );
+        let items = items_of(1500, 9000);
+        let item = named(&items, "path MTU");
+        assert_eq!(item.found, "1500 bytes; the card's is 9000");
+        assert_eq!(item.command.as_deref(), Some("ip route get 192.0.2.1"));
+        assert!(named(&items_of(1500, 1500), "path MTU").wanted.is_some());
+    }
+
+    #[test]
+    fn without_an_answer_there_is_no_round_trip() {
+        let mut silent = route(1500, 1500);
+        silent.round_trip = Err("no answer".into());
+        silent.way = Err("no route".into());
+        assert_eq!(silent.round_trip(), None);
+        let items = items(Some(&silent));
+        assert_eq!(items.len(), 2);
+        assert_eq!(named(&items, "round trip").verdict, Verdict::Unknown);
+        assert_eq!(named(&items, "route").found, "none: no route");
+        assert_eq!(super::items(None)[0].verdict, Verdict::Note);
+    }
+
+    #[test]
+    fn this_host_answers_itself() {
+        // Whether it takes the connection or refuses it.
+        let root = Root("/".into());
+        let route = look(&root, "127.0.0.1").unwrap();
+        assert!(route.round_trip().unwrap() < 1.0);
+        assert_eq!(route.way.unwrap().interface.as_deref(), Ok("lo"));
+    }
+}

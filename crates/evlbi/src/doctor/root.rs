@@ -1,0 +1,163 @@
+//! Reads what the kernel tells in /proc and /sys, or in a folder that looks like it. Where it does not tell, the error is the
+//! reason in words.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// No file of the kernel's that is read here is longer, in bytes.
+const LONGEST: u64 = 4 << 20;
+/// More processors than any host has.
+const MOST_PROCESSORS: usize = 1 << 14;
+
+/// The folder in which proc and sys lie: `/` in earnest.
+#[derive(Clone, Debug)]
+pub struct Root(pub PathBuf);
+
+impl Root {
+    /// The text of a file, named from the root on (`proc/stat`), without white space around it.
+    pub fn read(&self, path: &str) -> Result<String, String> {
+        let mut bytes = Vec::new();
+        let read = File::open(self.0.join(path))
+            .and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Ok(String::from_utf8_lossy(&bytes).trim().to_owned()),
+            Err(error) => Err(reason(path, &error)),
+        }
+    }
+
+    /// The number that is all of a file.
+    pub fn number(&self, path: &str) -> Result<i64, String> {
+        let text = self.read(path)?;
+        text.parse()
+            .map_err(|_| format!("/{path} says `{}`", text.escape_debug()))
+    }
+
+    /// The numbers of a file, with white space between them.
+    pub fn numbers(&self, path: &str) -> Result<Vec<u64>, String> {
+        let text = self.read(path)?;
+        let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
+        numbers.map_err(|_| format!("/{path} says `{}`", text.escape_debug()))
+    }
+
+    /// Names of what is in a folder, sorted.
+    pub fn names(&self, path: &str) -> Result<Vec<String>, String> {
+        let entries = fs::read_dir(self.0.join(path)).map_err(|error| reason(path, &error))?;
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    pub fn has(&self, path: &str) -> bool {
+        self.0.join(path).exists()
+    }
+
+    /// Where a link leads: the last part of it.
+    pub fn link_end(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.0.join(path)).ok()?;
+        Some(Path::file_name(&target)?.to_string_lossy().into_owned())
+    }
+
+    /// Names of all programs that run on the host, cut to 15 characters by the kernel.
+    pub fn programs(&self) -> Result<Vec<String>, String> {
+        // The kernel's own first thread is seen only from outside of containers.
+        if self.read("proc/2/comm").as_deref() != Ok("kthreadd") {
+            return Err("the host's processes are not seen from here (a container?)".to_owned());
+        }
+        let numbers = self.names("proc")?;
+        let numbers = numbers
+            .iter()
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        Ok(numbers
+            .filter_map(|number| self.read(&format!("proc/{number}/comm")).ok())
+            .collect())
+    }
+}
+
+fn reason(path: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("there is no /{path}"),
+        io::ErrorKind::PermissionDenied => format!("/{path} may not be read without root"),
+        _ => format!("/{path} cannot be read: {error}"),
+    }
+}
+
+/// Processors of a list as the kernel writes it: `0-3,8`.
+pub fn processors(list: &str) -> Vec<usize> {
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let first: usize = first.trim().parse().ok()?;
+        let last: usize = last.trim().parse().ok()?;
+        Some(first..=last.min(MOST_PROCESSORS))
+    });
+    ranges.flatten().take(MOST_PROCESSORS).collect()
+}
+
+#[cfg(test)]
+pub mod tree {
+    //! A folder that looks like /proc and /sys.
+
+    use super::Root;
+
+    /// Removed when it is dropped.
+    pub struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        pub fn new(files: &[(&str, &str)]) -> Tree {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            for (path, text) in files {
+                tree.write(path, text);
+            }
+            tree
+        }
+
+        pub fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, format!("{text}\n")).unwrap();
+        }
+
+        pub fn root(&self) -> Root {
+            Root(self.0.path().to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tree::Tree;
+    use super::*;
+
+    #[test]
+    fn what_is_not_told_has_a_reason() {
+        let tree = Tree::new(&[("proc/sys/a", "7"), ("proc/sys/b", "1 2 x")]);
+        let root = tree.root();
+        assert_eq!(root.number("proc/sys/a"), Ok(7));
+        assert_eq!(
+            root.number("proc/sys/none").unwrap_err(),
+            "there is no /proc/sys/none"
+        );
+        assert_eq!(
+            root.numbers("proc/sys/b").unwrap_err(),
+            "/proc/sys/b says `1 2 x`"
+        );
+    }
+
+    #[test]
+    fn programs_are_seen_outside_of_containers_only() {
+        let tree = Tree::new(&[("proc/1/comm", "init"), ("proc/77/comm", "chronyd")]);
+        assert!(tree.root().programs().is_err());
+        tree.write("proc/2/comm", "kthreadd");
+        assert_eq!(tree.root().programs().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(processors("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!(processors(""), [0usize; 0]);
+        assert!(processors("0-99999999999,x,7-").len() <= MOST_PROCESSORS);
+    }
+}

@@ -1,0 +1,266 @@
+//! A session is looked at as a whole before anything of it starts: agents, clocks, flows, links and disks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::hosts::{Connected, Hosts};
+use super::plan::{FlowPlan, Scan, Session, is_listener};
+use crate::control::Problem;
+use crate::control::fleet::Checked;
+use crate::control::flow::{FlowId, NewFlow};
+use crate::control::identity::Role;
+use crate::units::{now, show_bytes, show_rate, show_seconds};
+use crate::url::Url;
+
+/// Something that stands against a session.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    pub host: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowId>,
+    pub problem: String,
+}
+
+/// What was found of a host.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostChecked {
+    pub host: String,
+    /// How far its clock is ahead of this one's, in seconds, and how certain that is.
+    pub clock_ahead_s: f64,
+    pub clock_error_s: f64,
+    pub free_bytes: Option<u64>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Findings {
+    pub hosts: Vec<HostChecked>,
+    pub problems: Vec<Finding>,
+}
+
+/// Looks at everything.
+pub async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findings {
+    let mut findings = Findings::default();
+    let mut rates: BTreeMap<FlowId, u64> = BTreeMap::new();
+    let scans: Vec<Option<&Scan>> = match session.scans.is_empty() {
+        true => vec![None],
+        false => session.scans.iter().map(Some).collect(),
+    };
+    for host in &hosts.hosts {
+        let name = &host.plan.name;
+        if let Err(problem) = look_at(session, host, &mut findings).await {
+            findings.add(name, None, problem.error);
+            continue;
+        }
+        // Scans do not run at once: each is looked at by itself.
+        for scan in &scans {
+            match checked(session, run, *scan, host).await {
+                Ok(flows) => {
+                    for (plan, checked) in flows {
+                        for problem in checked.problems {
+                            findings.add(name, Some(&plan.name), problem);
+                        }
+                        rates.extend(checked.rate_bps.map(|rate| (plan.name.clone(), rate)));
+                    }
+                }
+                Err(problem) => findings.add(name, None, problem.error),
+            }
+        }
+    }
+    let mut recorded = BTreeMap::new();
+    for scan in &scans {
+        weigh(session, *scan, hosts, &rates, &mut recorded, &mut findings);
+    }
+    same_files(session, run, &scans, &mut findings);
+    // Of several scans with the same flows the same is found.
+    let mut seen = std::collections::BTreeSet::new();
+    findings.problems.retain(|found| {
+        seen.insert((
+            found.host.clone(),
+            found.flow.clone(),
+            found.problem.clone(),
+        ))
+    });
+    findings
+}
+
+impl Findings {
+    fn add(&mut self, host: &str, flow: Option<&FlowId>, problem: String) {
+        self.problems.push(Finding {
+            host: host.to_owned(),
+            flow: flow.cloned(),
+            problem,
+        });
+    }
+}
+
+/// The agent, its clock and what its token allows.
+async fn look_at(
+    session: &Session,
+    host: &Connected,
+    findings: &mut Findings,
+) -> Result<(), Problem> {
+    let name = &host.plan.name;
+    // The first one makes the connection.
+    host.client.about().await?;
+    let sent = now();
+    let about = host.client.about().await?;
+    let error = (now() - sent) / 2.0;
+    let ahead = about.about.time - (sent + error);
+    if ahead.abs() - error > session.clocks.as_secs_f64() {
+        let (side, by) = (
+            if ahead > 0.0 { "ahead" } else { "behind" },
+            show_seconds(ahead.abs()),
+        );
+        findings.add(
+            name,
+            None,
+            format!("its clock is {by} {side} of this host's; set both by NTP, or allow more with `clocks` in the session"),
+        );
+    }
+    if about.your_role != Role::Operate {
+        findings.add(
+            name,
+            None,
+            "the token may watch only; the one for the role operate is needed".into(),
+        );
+    }
+    findings.hosts.push(HostChecked {
+        host: name.clone(),
+        clock_ahead_s: ahead,
+        clock_error_s: error,
+        free_bytes: about.about.storage.map(|storage| storage.free_bytes),
+    });
+    Ok(())
+}
+
+/// Recordings of several scans under one name.
+fn same_files(session: &Session, run: &str, scans: &[Option<&Scan>], findings: &mut Findings) {
+    let mut seen = std::collections::BTreeSet::new();
+    for scan in scans {
+        // What is wrong with the flows themselves was found before.
+        for (plan, flow) in session.flows_of(run, *scan).unwrap_or_default() {
+            let to = flow.options.get("to").and_then(|to| to.as_str());
+            let to = to.filter(|to| plan.command == "recv" && !matches!(*to, "null" | "check"));
+            if let Some(to) = to
+                && !seen.insert((plan.host.clone(), to.to_owned()))
+            {
+                findings.add(
+                    &plan.host,
+                    Some(&plan.name),
+                    format!("{to} is recorded more than once; put {{scan}} into the name"),
+                );
+            }
+        }
+    }
+}
+
+/// What the agent finds of the flows of a scan that are its.
+async fn checked<'a>(
+    session: &'a Session,
+    run: &str,
+    scan: Option<&Scan>,
+    host: &Connected,
+) -> Result<Vec<(&'a FlowPlan, Checked)>, Problem> {
+    let flows = session.flows_of(run, scan);
+    let flows = flows.map_err(|error| Problem::unprocessable(crate::output::explain(&error)))?;
+    let here: Vec<(&FlowPlan, NewFlow)> = flows
+        .into_iter()
+        .filter(|(plan, _)| plan.host == host.plan.name)
+        .collect();
+    let (plans, flows): (Vec<&FlowPlan>, Vec<NewFlow>) = here.into_iter().unzip();
+    let found = host.client.check(&flows).await?;
+    Ok(plans.into_iter().zip(found).collect())
+}
+
+/// Rates against links, and what is recorded against what is free.
+fn weigh(
+    session: &Session,
+    scan: Option<&Scan>,
+    hosts: &Hosts,
+    rates: &BTreeMap<FlowId, u64>,
+    recorded_before: &mut BTreeMap<String, f64>,
+    findings: &mut Findings,
+) {
+    let flows = session.flows.iter().filter(|flow| {
+        flow.scans.is_empty() || scan.is_none_or(|scan| flow.scans.contains(&scan.name))
+    });
+    let flows: Vec<&FlowPlan> = flows.collect();
+    for host in &hosts.hosts {
+        let name = &host.plan.name;
+        let rate = |flow: &&&FlowPlan| rates.get(&flow.name).copied().unwrap_or(0);
+        let out: u64 = flows
+            .iter()
+            .filter(|flow| flow.host == *name)
+            .map(|flow| rate(&flow))
+            .sum();
+        let arriving = flows
+            .iter()
+            .filter(|flow| goes_to(flow).is_some_and(|to| host.plan.has_address(&to.host)));
+        let arriving: Vec<(u64, Option<Url>)> =
+            arriving.map(|flow| (rate(&flow), goes_to(flow))).collect();
+        let into: u64 = arriving.iter().map(|(rate, _)| rate).sum();
+        if let Some(link) = host.plan.link {
+            for (way, rate) in [("leave it", out), ("come to it", into)] {
+                if rate > link.get() {
+                    let rate = show_rate(rate as f64);
+                    findings.add(
+                        name,
+                        None,
+                        format!("{rate} of data are to {way}, and its link carries {link}bit/s"),
+                    );
+                }
+            }
+        }
+        let is_recorded = |port: u16| {
+            flows.iter().any(|flow| {
+                let from = flow
+                    .options
+                    .get("from")
+                    .and_then(|from| from.as_str()?.parse::<Url>().ok());
+                let to = flow.options.get("to").and_then(|to| to.as_str());
+                flow.host == *name
+                    && is_listener(&flow.command, &flow.options)
+                    && to.is_some_and(|to| !matches!(to, "null" | "check"))
+                    && from.is_some_and(|from| (from.port..from.port + from.ports).contains(&port))
+            })
+        };
+        let recorded = arriving
+            .iter()
+            .filter(|(_, to)| to.as_ref().is_some_and(|to| is_recorded(to.port)));
+        let per_second: u64 = recorded.map(|(rate, _)| rate / 8).sum();
+        let free = findings
+            .hosts
+            .iter()
+            .find(|found| found.host == *name)
+            .and_then(|found| found.free_bytes);
+        if let (Some(scan), Some(free)) = (scan, free) {
+            let all = recorded_before.entry(name.clone()).or_default();
+            let before = *all;
+            *all += per_second as f64 * scan.duration.as_secs_f64();
+            let needed = *all;
+            // Told once: of the scan in which it is full.
+            if needed > free as f64 && before <= free as f64 {
+                findings.add(
+                    name,
+                    None,
+                    format!(
+                        "{} are to be recorded up to the end of scan {}, and {} are free",
+                        show_bytes(needed),
+                        scan.name,
+                        show_bytes(free as f64)
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// Where a flow sends to.
+fn goes_to(flow: &FlowPlan) -> Option<Url> {
+    if flow.command != "send" {
+        return None;
+    }
+    flow.options.get("to")?.as_str()?.parse().ok()
+}

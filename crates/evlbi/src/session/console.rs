@@ -1,0 +1,668 @@
+//! `evlbi console`, and scripts of the same commands (`evlbi run --script`): flows listed, started, changed and stopped by
+//! hand.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::hosts::{Hosts, has_ended};
+use super::plan::{Scan, Session, is_listener};
+use super::{check, folder, name_of_run};
+use crate::cli::ConsoleArgs;
+use crate::control::Fleet;
+use crate::control::commands::{COMMANDS, Command, is_flag, is_list, name};
+use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
+use crate::control::history::History;
+use crate::output;
+use crate::progress::interrupt;
+use crate::steer::Change;
+use crate::units::{self, show_count, show_rate, show_seconds, utc};
+
+const HELP: &str = "\
+list                            all flows
+show FLOW                       how a flow is
+hosts                           the hosts, their clocks and disks
+check                           what stands against the session
+begin [SCAN]                    start the session's flows, those of a scan: receivers first
+start HOST NAME COMMAND [OPTION=VALUE ...]
+                                start a flow: start jive rec1 recv from=udp://:2630 to=rec1.vdif
+set FLOW rate=RATE shed=POLICY  change a running sender
+stop FLOW|all                   end with everything written; all that were started here, senders first
+kill FLOW                       end at once
+forget FLOW                     strike a flow that has ended off the list
+wait TIME                       do nothing for so long: wait 10s
+wait FLOW running|ended [TIME]  until a flow is so, a minute at most or so long
+result FLOW, log FLOW           what a flow printed, and what it had to say
+events                          what happened
+help, quit
+
+A flow may be called by the end of its name after a dot.";
+/// What a flow is waited for where nothing is said.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+const WORDS: [&str; 16] = [
+    "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
+    "result", "log", "events", "help", "quit",
+];
+
+/// Opens a console on the hosts of a session.
+pub fn run(args: &ConsoleArgs) -> Result<()> {
+    let session = super::open(&args.session)?;
+    let run_name = name_of_run(&session.name);
+    let room = folder(args.dir.as_ref())?;
+    let history = Arc::new(History::open(&room.join("history.sqlite"))?);
+    super::with_hosts(&session, &[], history, None, async |hosts| {
+        hosts.look_around().await;
+        for (_, why) in hosts.silent() {
+            eprintln!("evlbi: {why}");
+        }
+        let mut console = Console::new(&session, &run_name, hosts);
+        let mut lines = Lines::open(&room.join("console.history"), Arc::clone(&console.hosts))?;
+        loop {
+            let line = match lines.next()? {
+                Some(line) => line,
+                None => return Ok(()),
+            };
+            match console.take(&line).await {
+                Ok(Said::Text(text)) if text.is_empty() => {}
+                Ok(Said::Text(text)) => println!("{text}"),
+                Ok(Said::Quit) => return Ok(()),
+                Err(error) => eprintln!("{}", output::explain(&error)),
+            }
+        }
+    })
+}
+
+/// Does what the lines of a script say, up to the first that cannot be done.
+pub fn run_script(
+    session: &Session,
+    run_name: &str,
+    script: &Path,
+    history: Arc<History>,
+) -> Result<()> {
+    let text = std::fs::read_to_string(script)
+        .with_context(|| format!("cannot read {}", script.display()))?;
+    let interrupted = interrupt();
+    super::with_hosts(session, &[], history, None, async |hosts| {
+        hosts.look_around().await;
+        let mut console = Console::new(session, run_name, hosts);
+        for (number, line) in text.lines().enumerate() {
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted before line {}; flows go on", number + 1);
+            }
+            let said = console.take(line).await;
+            match said
+                .with_context(|| format!("{}, line {}: {line}", script.display(), number + 1))?
+            {
+                Said::Text(text) if text.is_empty() => {}
+                Said::Text(text) => println!("{text}"),
+                Said::Quit => break,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Lines as they are typed, or as they come through a pipe.
+enum Lines {
+    Typed(Box<Editor<Words, DefaultHistory>>, std::path::PathBuf),
+    Piped(std::io::Lines<std::io::StdinLock<'static>>),
+}
+
+impl Lines {
+    fn open(kept: &Path, hosts: Arc<Hosts>) -> Result<Lines> {
+        if !std::io::stdin().is_terminal() {
+            return Ok(Lines::Piped(std::io::stdin().lines()));
+        }
+        let mut editor = Editor::new().context("this terminal cannot be used")?;
+        editor.set_helper(Some(Words { hosts }));
+        // There is none before the first time.
+        let _ = editor.load_history(kept);
+        Ok(Lines::Typed(Box::new(editor), kept.to_owned()))
+    }
+
+    /// The next line; none at the end.
+    fn next(&mut self) -> Result<Option<String>> {
+        match self {
+            Lines::Piped(lines) => Ok(lines.next().transpose()?),
+            Lines::Typed(editor, kept) => {
+                match tokio::task::block_in_place(|| editor.readline("evlbi> ")) {
+                    Ok(line) => {
+                        if editor.add_history_entry(&line).unwrap_or(false) {
+                            let _ = editor.append_history(kept);
+                        }
+                        Ok(Some(line))
+                    }
+                    Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                    Err(ReadlineError::Eof) => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+/// Completes what is typed.
+#[derive(Helper, Highlighter, Hinter, Validator)]
+struct Words {
+    hosts: Arc<Hosts>,
+}
+
+impl Completer for Words {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        _: &rustyline::Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let before = &line[..at];
+        let from = before.rfind(' ').map_or(0, |space| space + 1);
+        let words: Vec<&str> = before[..from].split_whitespace().collect();
+        let begun = &before[from..];
+        let candidates = self.candidates(&words).into_iter();
+        let fitting = candidates.filter(|candidate| candidate.starts_with(begun));
+        let pairs = fitting.map(|candidate| Pair {
+            display: candidate.clone(),
+            replacement: candidate,
+        });
+        Ok((from, pairs.collect()))
+    }
+}
+
+impl Words {
+    /// What can stand after these words.
+    fn candidates(&self, words: &[&str]) -> Vec<String> {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let flows = || {
+            self.hosts
+                .flows()
+                .into_iter()
+                .map(|flow| flow.id.to_string())
+        };
+        match words {
+            [] => owned(&WORDS),
+            ["show" | "set" | "kill" | "forget" | "wait" | "result" | "log"] => flows().collect(),
+            ["stop"] => flows().chain(["all".to_owned()]).collect(),
+            ["set", _, ..] => owned(&["rate=", "shed="]),
+            ["wait", _] => owned(&["running", "ended"]),
+            ["start"] => self
+                .hosts
+                .hosts
+                .iter()
+                .map(|host| host.plan.name.clone())
+                .collect(),
+            ["start", _, _] => COMMANDS
+                .iter()
+                .map(|command| command.name.replace(' ', "-"))
+                .collect(),
+            ["start", _, _, command, ..] => match Command::named(&command.replace('-', " ")) {
+                Ok(command) => command
+                    .options()
+                    .iter()
+                    .map(|option| format!("{}=", name(option)))
+                    .collect(),
+                Err(_) => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What came of a line.
+enum Said {
+    Text(String),
+    Quit,
+}
+
+struct Console<'a> {
+    session: &'a Session,
+    run: String,
+    hosts: Arc<Hosts>,
+    /// Flows that were started here.
+    started: Vec<FlowId>,
+    /// Events up to here were shown.
+    shown: i64,
+}
+
+impl Console<'_> {
+    fn new<'a>(session: &'a Session, run: &str, hosts: Arc<Hosts>) -> Console<'a> {
+        Console {
+            session,
+            run: run.to_owned(),
+            started: Vec::new(),
+            // What was before is not this console's.
+            shown: last_event(&hosts),
+            hosts,
+        }
+    }
+
+    /// Does what a line says.
+    async fn take(&mut self, line: &str) -> Result<Said> {
+        let line = line.split_once('#').map_or(line, |(line, _)| line);
+        let words = shlex::split(line).context("a quotation mark is open")?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let text = match words.as_slice() {
+            [] => String::new(),
+            ["quit" | "exit"] => return Ok(Said::Quit),
+            ["help"] => HELP.to_owned(),
+            ["list"] => list(&self.hosts.flows()),
+            ["show", flow] => show(&self.hosts.find(flow)?),
+            ["hosts"] => self.hosts_text().await,
+            ["check"] => self.check().await?,
+            ["begin"] => self.begin(None).await?,
+            ["begin", scan] => self.begin(Some(scan)).await?,
+            ["start", host, name, command, options @ ..] => {
+                self.start(host, name, command, options).await?
+            }
+            ["set", flow, changes @ ..] => self.set(flow, changes).await?,
+            ["stop", "all"] => self.stop_all().await?,
+            ["stop", flow] => self.stop(flow, false).await?,
+            ["kill", flow] => self.stop(flow, true).await?,
+            ["forget", flow] => {
+                let flow = self.hosts.find(flow)?;
+                self.hosts.forget(flow.id).await?;
+                String::new()
+            }
+            ["wait", flow, state] => self.wait(flow, state, PATIENCE).await?,
+            ["wait", flow, state, time] => self.wait(flow, state, duration(time)?).await?,
+            ["wait", time] => {
+                sleep(duration(time)?).await;
+                String::new()
+            }
+            ["result", flow] => {
+                serde_json::to_string_pretty(&self.hosts.result(self.hosts.find(flow)?.id).await?)?
+            }
+            ["log", flow] => self.hosts.log(self.hosts.find(flow)?.id).await?,
+            ["events"] => self.events()?,
+            [word, ..] if WORDS.contains(word) => bail!("`{word}` is written otherwise; see help"),
+            [word, ..] => bail!("there is no command `{word}`; see help"),
+        };
+        Ok(Said::Text(text.trim_end().to_owned()))
+    }
+
+    async fn hosts_text(&self) -> String {
+        let mut rows = Vec::new();
+        for host in &self.hosts.hosts {
+            let name = host.plan.name.clone();
+            let sent = units::now();
+            rows.push(match host.client.about().await {
+                Ok(about) => {
+                    let middle = (sent + units::now()) / 2.0;
+                    let free = about
+                        .about
+                        .storage
+                        .map_or(0.0, |storage| storage.free_bytes as f64);
+                    vec![
+                        name,
+                        format!("evlbi {}", about.about.version),
+                        format!("{:?}", about.your_role).to_lowercase(),
+                        format!("clock ahead {}", show_seconds(about.about.time - middle)),
+                        format!("{} free", units::show_bytes(free)),
+                    ]
+                }
+                Err(problem) => vec![
+                    name,
+                    problem.error,
+                    String::new(),
+                    String::new(),
+                    String::new(),
+                ],
+            });
+        }
+        output::columns(&rows, |_| true)
+    }
+
+    async fn check(&self) -> Result<String> {
+        let found = check::check(self.session, &self.run, &self.hosts).await;
+        if found.problems.is_empty() {
+            return Ok("nothing stands against the session".to_owned());
+        }
+        let lines = found.problems.iter().map(|found| {
+            let flow = found
+                .flow
+                .as_ref()
+                .map_or_else(String::new, |flow| format!(" {flow}"));
+            format!("{}{flow}: {}", found.host, found.problem)
+        });
+        bail!("{}", lines.collect::<Vec<String>>().join("\n"))
+    }
+
+    async fn begin(&mut self, scan: Option<&str>) -> Result<String> {
+        let scan: Option<&Scan> = match scan {
+            Some(name) => {
+                let found = self
+                    .session
+                    .scans
+                    .iter()
+                    .find(|scan| scan.name.as_str() == name);
+                Some(found.with_context(|| format!("the session has no scan {name}"))?)
+            }
+            None => match self.session.scans.as_slice() {
+                [] => None,
+                [only] => Some(only),
+                _ => bail!("the session has several scans; name one"),
+            },
+        };
+        // Each beginning is a run of its own.
+        let known = self.hosts.flows();
+        let is_used = |run: &str| {
+            let begins = format!("{run}.");
+            known
+                .iter()
+                .any(|flow| flow.id.as_str().starts_with(&begins))
+        };
+        if is_used(&self.run) {
+            let name = name_of_run(&self.session.name);
+            let names = (2..).map(|number| format!("{name}-{number}"));
+            self.run = std::iter::once(name.clone())
+                .chain(names)
+                .find(|name| !is_used(name))
+                .unwrap_or(name);
+        }
+        let mut begun: Vec<Flow> = Vec::new();
+        for listens in [true, false] {
+            let flows = self.session.flows_of(&self.run, scan)?.into_iter();
+            let those =
+                flows.filter(|(plan, _)| is_listener(&plan.command, &plan.options) == listens);
+            for (plan, flow) in those {
+                let flow = NewFlow {
+                    host: Some(plan.host.clone()),
+                    ..flow
+                };
+                let flow = self.hosts.begin(flow).await?;
+                self.started.push(flow.id.clone());
+                begun.push(flow);
+            }
+        }
+        let failed = begun.iter().find_map(|flow| {
+            let message = flow.end.as_ref()?.message.as_ref()?;
+            Some(format!("{}: {message}", flow.id))
+        });
+        match failed {
+            Some(failed) => bail!("{failed}; the others of this run go on"),
+            None => Ok(list(&begun)),
+        }
+    }
+
+    async fn start(
+        &mut self,
+        host: &str,
+        id: &str,
+        command: &str,
+        options: &[&str],
+    ) -> Result<String> {
+        let known = Command::named(&command.replace('-', " ")).map_err(|error| anyhow!(error))?;
+        let mut asked = Options::new();
+        for option in options {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            let arg = known.options().into_iter().find(|arg| name(arg) == key);
+            let arg = arg.with_context(|| format!("{} has no option `{key}`", known.name))?;
+            let value = match value {
+                "" | "true" if is_flag(&arg) => Value::Bool(true),
+                value if is_list(&arg) => value.split_whitespace().map(Value::from).collect(),
+                value => Value::from(value),
+            };
+            asked.insert(key.to_owned(), value);
+        }
+        let flow = NewFlow {
+            id: id.parse().map_err(|error: String| anyhow!(error))?,
+            host: Some(host.to_owned()),
+            command: known.name.to_owned(),
+            options: asked,
+        };
+        let begun = self.hosts.begin(flow).await?;
+        self.started.push(begun.id.clone());
+        match begun.end.as_ref().and_then(|end| end.message.clone()) {
+            Some(message) => bail!("{}: {message}", begun.id),
+            None => Ok(list(&[begun])),
+        }
+    }
+
+    async fn set(&self, flow: &str, changes: &[&str]) -> Result<String> {
+        let flow = self.hosts.find(flow)?;
+        let mut change = Change::default();
+        for part in changes {
+            match part.split_once('=') {
+                Some(("rate", rate)) => change.rate = Some(rate.to_owned()),
+                Some(("shed", shed)) => change.shed = Some(shed.to_owned()),
+                _ => bail!("`{part}` cannot be set: rate=RATE and shed=POLICY can"),
+            }
+        }
+        if change == Change::default() {
+            bail!("set what? rate=RATE, shed=POLICY");
+        }
+        let changed = self.hosts.change(flow.id, flow.revision, change).await?;
+        Ok(list(&[changed]))
+    }
+
+    async fn stop(&self, flow: &str, kill: bool) -> Result<String> {
+        let flow = self.hosts.find(flow)?;
+        Ok(list(&[self.hosts.stop(flow.id, kill).await?]))
+    }
+
+    /// Senders first, so that receivers get all of it.
+    async fn stop_all(&self) -> Result<String> {
+        let mut problems = Vec::new();
+        for listens in [false, true] {
+            let running = || {
+                let flows = self.begun().into_iter();
+                let those = move |flow: &Flow| {
+                    !has_ended(flow) && is_listener(&flow.command, &flow.options) == listens
+                };
+                flows
+                    .filter(those)
+                    .map(|flow| flow.id)
+                    .collect::<Vec<FlowId>>()
+            };
+            let mut asked = JoinSet::new();
+            for id in running() {
+                let hosts = Arc::clone(&self.hosts);
+                asked.spawn(async move {
+                    let done = hosts.stop(id.clone(), false).await;
+                    done.err().map(|problem| (id, problem.error))
+                });
+            }
+            let refused: Vec<(FlowId, String)> =
+                asked.join_all().await.into_iter().flatten().collect();
+            let is_told = |id: &FlowId| !refused.iter().any(|(refused, _)| refused == id);
+            let begun = Instant::now();
+            while running().iter().any(is_told) && begun.elapsed() <= PATIENCE {
+                sleep(LOOK).await;
+            }
+            let silent = running().into_iter().filter(is_told);
+            problems.extend(silent.map(|id| format!("{id} does not end; it can be killed")));
+            problems.extend(
+                refused
+                    .iter()
+                    .map(|(id, problem)| format!("{id}: {problem}")),
+            );
+            if !listens {
+                sleep(self.session.around).await;
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(list(&self.begun())),
+            false => bail!("{}", problems.join("\n")),
+        }
+    }
+
+    /// The flows that were started here.
+    fn begun(&self) -> Vec<Flow> {
+        let flows = self.hosts.flows().into_iter();
+        flows
+            .filter(|flow| self.started.contains(&flow.id))
+            .collect()
+    }
+
+    async fn wait(&self, name: &str, state: &str, time: Duration) -> Result<String> {
+        let is_so = |flow: &Flow| match state {
+            "running" => flow.state == State::Running,
+            _ => has_ended(flow),
+        };
+        if !matches!(state, "running" | "ended") {
+            bail!("`{state}` is nothing to wait for: running and ended are");
+        }
+        let begun = Instant::now();
+        loop {
+            let flow = self.hosts.find(name)?;
+            if is_so(&flow) {
+                return Ok(list(&[flow]));
+            }
+            if begun.elapsed() >= time {
+                bail!(
+                    "{} is not {state} after {}",
+                    flow.id,
+                    show_seconds(time.as_secs_f64())
+                );
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn events(&mut self) -> Result<String> {
+        let events = self.hosts.history.events(self.shown)?;
+        self.shown = events.last().map_or(self.shown, |event| event.id);
+        let lines = events.iter().map(|event| {
+            let flow = event
+                .flow
+                .as_ref()
+                .map_or_else(String::new, |flow| format!(" {flow}"));
+            format!("{}  {}{flow}: {}", utc(event.time), event.host, event.text)
+        });
+        Ok(lines.collect::<Vec<String>>().join("\n"))
+    }
+}
+
+/// The newest event there is.
+fn last_event(hosts: &Hosts) -> i64 {
+    let events = hosts.history.events(0).unwrap_or_default();
+    events.last().map_or(0, |event| event.id)
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    units::duration(text).map_err(|error| anyhow!(error))
+}
+
+fn list(flows: &[Flow]) -> String {
+    let row = |flow: &Flow| {
+        let state = flow
+            .end
+            .as_ref()
+            .map_or(format!("{:?}", flow.state), |end| {
+                format!("{:?}", end.outcome)
+            });
+        let line = flow
+            .status
+            .as_ref()
+            .map(|status| status.line.clone())
+            .unwrap_or_default();
+        let message = flow.end.as_ref().and_then(|end| end.message.clone());
+        vec![
+            flow.id.to_string(),
+            flow.host.clone(),
+            flow.command.clone(),
+            state.to_lowercase(),
+            message.unwrap_or(line),
+        ]
+    };
+    let rows: Vec<Vec<String>> = flows.iter().map(row).collect();
+    match rows.is_empty() {
+        true => "no flows".to_owned(),
+        false => output::columns(&rows, |_| true),
+    }
+}
+
+fn show(flow: &Flow) -> String {
+    let mut pairs = vec![
+        ("flow", format!("{} on {}", flow.id, flow.host)),
+        ("does", flow.command.clone()),
+    ];
+    let options = flow.options.iter().map(|(name, value)| match value {
+        Value::String(text) => format!("{name}={text}"),
+        other => format!("{name}={other}"),
+    });
+    pairs.push(("options", options.collect::<Vec<String>>().join(" ")));
+    pairs.push((
+        "state",
+        format!("{:?}, revision {}", flow.state, flow.revision).to_lowercase(),
+    ));
+    if let Some(end) = &flow.end {
+        let why = end
+            .message
+            .as_ref()
+            .map_or_else(String::new, |message| format!(": {message}"));
+        pairs.push(("end", format!("{:?}{why}", end.outcome).to_lowercase()));
+    }
+    let Some(status) = &flow.status else {
+        return output::lines(&pairs);
+    };
+    if !status.listening.is_empty() {
+        pairs.push(("listens", status.listening.join(", ")));
+    }
+    if let Some(sending) = &status.sending {
+        pairs.push(("sends", show_rate(sending.rate_bps)));
+        pairs.push(("sent", show_count(sending.sent)));
+        pairs.push((
+            "shed",
+            format!(
+                "{} of {}, {}",
+                show_count(sending.shed),
+                show_count(sending.offered),
+                sending.shed_policy
+            ),
+        ));
+        pairs.push(("not sent", show_count(sending.not_sent)));
+    }
+    for stream in &status.receiving {
+        pairs.push((
+            "receives",
+            format!(
+                "{}{}",
+                stream
+                    .station
+                    .as_ref()
+                    .map_or_else(String::new, |station| format!("{station}: ")),
+                show_rate(stream.rate_bps)
+            ),
+        ));
+        pairs.push(("unique", show_count(stream.unique)));
+        pairs.push((
+            "lost",
+            format!(
+                "{} of {}: in this host {}, in the network {}",
+                show_count(stream.lost),
+                show_count(stream.expected),
+                show_count(stream.host_lost),
+                show_count(stream.network_lost)
+            ),
+        ));
+        pairs.push(("ring", format!("{:.1} %", stream.ring_fill * 100.0)));
+    }
+    for baseline in &status.baselines {
+        pairs.push((
+            "baseline",
+            format!(
+                "{}  amplitude {:.5}  SNR {:.1}  delay {}  weight {:.4}",
+                baseline.stations.join("-"),
+                baseline.amplitude,
+                baseline.snr,
+                show_seconds(baseline.delay_s),
+                baseline.weight
+            ),
+        ));
+    }
+    output::lines(&pairs)
+}

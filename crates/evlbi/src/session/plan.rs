@@ -1,0 +1,446 @@
+//! A session as it is written: hosts with their agents, flows, and when they run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::rate::BitRate;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::control::client::Client;
+use crate::control::commands::{Command, name};
+use crate::control::flow::{FlowId, NewFlow, Options};
+use crate::control::identity::{Fingerprint, Identity};
+use crate::units;
+
+/// A session file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Session {
+    pub name: FlowId,
+    /// Receivers begin so long before a scan and end so long after it.
+    #[serde(default = "around", deserialize_with = "time")]
+    pub around: Duration,
+    /// How far the hosts' clocks may be from this one.
+    #[serde(default = "clocks", deserialize_with = "time")]
+    pub clocks: Duration,
+    #[serde(rename = "host")]
+    pub hosts: Vec<Host>,
+    #[serde(default, rename = "scan")]
+    pub scans: Vec<Scan>,
+    #[serde(default, rename = "flow")]
+    pub flows: Vec<FlowPlan>,
+}
+
+/// A host with an agent.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Host {
+    pub name: String,
+    /// `https://HOST:PORT`; that which the agent of `folder` wrote down, where none is given.
+    #[serde(default)]
+    pub agent: String,
+    /// Folder of an agent on this machine: its certificate and its tokens lie there.
+    #[serde(default)]
+    pub folder: Option<PathBuf>,
+    #[serde(default, deserialize_with = "fingerprint")]
+    pub fingerprint: Option<Fingerprint>,
+    /// File with the agent's token for the role operate.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
+    /// What the host's data addresses are; that of its agent where none is given.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// What its link carries.
+    #[serde(default, deserialize_with = "rate")]
+    pub link: Option<BitRate>,
+}
+
+/// A time in which flows run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Scan {
+    pub name: FlowId,
+    /// UTC, as `2026-11-22T12:00:00Z`; or `+30s`, after the beginning of the session.
+    #[serde(default)]
+    pub start: Start,
+    #[serde(deserialize_with = "time")]
+    pub duration: Duration,
+}
+
+/// When a scan begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Start {
+    /// Seconds since 1970.
+    At(f64),
+    After(Duration),
+}
+
+/// A flow of each scan.
+#[derive(Clone, Debug, Deserialize)]
+pub struct FlowPlan {
+    pub name: FlowId,
+    pub host: String,
+    pub command: String,
+    /// Scans in which it runs; all where none is given.
+    #[serde(default)]
+    pub scans: Vec<FlowId>,
+    #[serde(flatten)]
+    pub options: Options,
+}
+
+impl Session {
+    /// Reads a session file.
+    ///
+    /// # Errors
+    /// What in it cannot be understood, and where.
+    pub fn read(path: &Path) -> Result<Session> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let session = Session::parse(&text).with_context(|| format!("{}", path.display()))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let hosts = session.hosts.into_iter().map(|host| Host {
+            folder: host.folder.map(|path| folder.join(path)),
+            token_file: host.token_file.map(|path| folder.join(path)),
+            ..host
+        });
+        Ok(Session {
+            hosts: hosts.collect(),
+            ..session
+        })
+    }
+
+    fn parse(text: &str) -> Result<Session> {
+        let session: Session = toml::from_str(text)?;
+        session.check()?;
+        Ok(session)
+    }
+
+    /// That of the agent on this machine whose folder it is.
+    pub fn of_agent(folder: &Path) -> Result<Session> {
+        let text = "name = \"console\"\n[[host]]\nname = \"here\"\nfolder = \"\"";
+        let mut session = Session::parse(text)?;
+        session.hosts[0].folder = Some(folder.to_owned());
+        Ok(session)
+    }
+
+    /// What can be seen without asking anybody.
+    fn check(&self) -> Result<()> {
+        if self.hosts.is_empty() {
+            bail!("a session has a [[host]] at least");
+        }
+        unique("host", self.hosts.iter().map(|host| host.name.as_str()))?;
+        unique("scan", self.scans.iter().map(|scan| scan.name.as_str()))?;
+        unique("flow", self.flows.iter().map(|flow| flow.name.as_str()))?;
+        for flow in &self.flows {
+            let what = || format!("flow {}", flow.name);
+            if !self.hosts.iter().any(|host| host.name == flow.host) {
+                return Err(anyhow!("there is no host {}", flow.host)).with_context(what);
+            }
+            for scan in &flow.scans {
+                if !self.scans.iter().any(|known| known.name == *scan) {
+                    return Err(anyhow!("there is no scan {scan}")).with_context(what);
+                }
+            }
+            let command = Command::named(&flow.command)
+                .map_err(|error| anyhow!(error))
+                .with_context(what)?;
+            let known = command.options();
+            if let Some(odd) = flow
+                .options
+                .keys()
+                .find(|key| !known.iter().any(|arg| name(arg) == **key))
+            {
+                let names: Vec<String> = known.iter().map(name).collect();
+                return Err(anyhow!(
+                    "{} has no option `{odd}`: there are {}",
+                    command.name,
+                    names.join(", ")
+                ))
+                .with_context(what);
+            }
+        }
+        Ok(())
+    }
+
+    /// The flows of a scan as they are started; of none, those of the only, endless one.
+    pub fn flows_of(&self, run: &str, scan: Option<&Scan>) -> Result<Vec<(&FlowPlan, NewFlow)>> {
+        let in_scan = |flow: &&FlowPlan| match scan {
+            Some(scan) => flow.scans.is_empty() || flow.scans.contains(&scan.name),
+            None => true,
+        };
+        let flows = self.flows.iter().filter(in_scan);
+        flows
+            .map(|flow| Ok((flow, self.flow(run, scan, flow)?)))
+            .collect()
+    }
+
+    fn flow(&self, run: &str, scan: Option<&Scan>, flow: &FlowPlan) -> Result<NewFlow> {
+        let id = match scan {
+            Some(scan) if self.scans.len() > 1 => format!("{run}.{}.{}", scan.name, flow.name),
+            _ => format!("{run}.{}", flow.name),
+        };
+        let fill = |text: &str| {
+            let scan = scan.map_or("", |scan| scan.name.as_str());
+            text.replace("{session}", run).replace("{scan}", scan)
+        };
+        let mut options: Options = flow
+            .options
+            .iter()
+            .map(|(name, value)| (name.clone(), filled(value, &fill)))
+            .collect();
+        // However the controller ends, what it started does.
+        if let Some(scan) = scan
+            && !options.contains_key("duration")
+            && matches!(flow.command.as_str(), "send" | "recv" | "correlate")
+            && (flow.command != "correlate" || is_live(&options))
+        {
+            let more = if is_listener(&flow.command, &options) {
+                2 * self.around
+            } else {
+                Duration::ZERO
+            };
+            let seconds = (scan.duration + more).as_secs_f64();
+            options.insert("duration".to_owned(), Value::from(format!("{seconds}s")));
+        }
+        Ok(NewFlow {
+            id: id.parse().map_err(|error: String| anyhow!(error))?,
+            host: None,
+            command: flow.command.clone(),
+            options,
+        })
+    }
+}
+
+/// Whether a flow waits for data of others, and so begins before them and ends after them.
+pub fn is_listener(command: &str, options: &Options) -> bool {
+    match command {
+        "recv" | "respond" => true,
+        "correlate" => is_live(options),
+        _ => false,
+    }
+}
+
+fn is_live(options: &Options) -> bool {
+    options.get("live") == Some(&Value::Bool(true))
+}
+
+fn filled(value: &Value, fill: &impl Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::from(fill(text)),
+        Value::Array(list) => list.iter().map(|value| filled(value, fill)).collect(),
+        other => other.clone(),
+    }
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            bail!("there are two of [[{what}]] {name}; give each a name of its own");
+        }
+    }
+    Ok(())
+}
+
+impl Host {
+    /// A way to the host's agent.
+    pub fn client(&self) -> Result<Client> {
+        let within = || format!("host {}", self.name);
+        let known = self
+            .folder
+            .as_deref()
+            .map(Identity::read)
+            .transpose()
+            .with_context(within)?;
+        let fingerprint = self
+            .fingerprint
+            .or(known.as_ref().map(|(fingerprint, _)| *fingerprint));
+        let fingerprint = fingerprint
+            .with_context(|| "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine")
+            .with_context(within)?;
+        let token = match (&self.token_file, known) {
+            (Some(path), _) => fs::read_to_string(path)
+                .with_context(|| format!("cannot read the token in {}", path.display()))
+                .with_context(within)?,
+            (None, Some((_, token))) => token,
+            (None, None) => std::env::var("EVLBI_TOKEN")
+                .context("give a `token-file` with the agent's token, or set EVLBI_TOKEN")
+                .with_context(within)?,
+        };
+        let url = self.url().with_context(within)?;
+        Client::new(&url, fingerprint, token.trim()).with_context(within)
+    }
+
+    fn url(&self) -> Result<String> {
+        match (&self.folder, self.agent.as_str()) {
+            (Some(folder), "") => {
+                let address = folder.join("address");
+                let text = fs::read_to_string(&address)
+                    .with_context(|| format!("no agent has begun in {} yet", folder.display()))?;
+                Ok(text.trim().to_owned())
+            }
+            (None, "") => bail!("give the `agent`, as https://HOST:3650"),
+            (_, agent) if agent.starts_with("https://") => Ok(agent.to_owned()),
+            (_, agent) => bail!("`{agent}` is no agent: write https://HOST:3650"),
+        }
+    }
+
+    /// Whether data sent to `host` comes to this one.
+    pub fn has_address(&self, host: &str) -> bool {
+        let agent = self.url().unwrap_or_default();
+        let agent = agent.trim_start_matches("https://");
+        let agent = agent.rsplit_once(':').map_or(agent, |(agent, _)| agent);
+        match self.addresses.is_empty() {
+            true => agent.trim_matches(['[', ']']) == host,
+            false => self.addresses.iter().any(|address| address == host),
+        }
+    }
+}
+
+impl Default for Start {
+    fn default() -> Start {
+        Start::After(Duration::ZERO)
+    }
+}
+
+impl<'de> Deserialize<'de> for Start {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
+        let text = String::deserialize(from)?;
+        if let Some(after) = text.strip_prefix('+') {
+            return units::duration(after)
+                .map(Start::After)
+                .map_err(serde::de::Error::custom);
+        }
+        let at: jiff::Timestamp = text.parse().map_err(|_| {
+            serde::de::Error::custom(format!(
+                "`{text}` is no start; write 2026-11-22T12:00:00Z, or +30s after the beginning of the session"
+            ))
+        })?;
+        Ok(Start::At(at.as_nanosecond() as f64 * 1e-9))
+    }
+}
+
+fn around() -> Duration {
+    Duration::from_secs(2)
+}
+
+fn clocks() -> Duration {
+    Duration::from_millis(500)
+}
+
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    units::duration(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
+    String::deserialize(from)?
+        .parse()
+        .map(Some)
+        .map_err(serde::de::Error::custom)
+}
+
+fn fingerprint<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Fingerprint>, D::Error> {
+    String::deserialize(from)?
+        .parse()
+        .map(Some)
+        .map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str =
+        "name = \"n\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"\n";
+
+    #[test]
+    fn flows_of_a_scan_end_by_themselves() {
+        let text = format!(
+            "{HOST}[[scan]]\nname = \"s1\"\nduration = \"30s\"\n[[scan]]\nname = \"s2\"\nstart = \"+40s\"\nduration = \"10s\"
+             [[flow]]\nname = \"rec\"\nhost = \"ef\"\ncommand = \"recv\"\nfrom = \"udp://:2630\"\nto = \"{{session}}/{{scan}}.vdif\"
+             [[flow]]\nname = \"send\"\nhost = \"ef\"\ncommand = \"send\"\nscans = [\"s1\"]\nsource = \"a\"\nto = \"udp://x:1\"\nrate = 1000000"
+        );
+        let session = Session::parse(&text).unwrap();
+        let first = session.flows_of("n-1", Some(&session.scans[0])).unwrap();
+        let first: Vec<NewFlow> = first.into_iter().map(|(_, flow)| flow).collect();
+        let names: Vec<&str> = first.iter().map(|flow| flow.id.as_str()).collect();
+        assert_eq!(names, ["n-1.s1.rec", "n-1.s1.send"]);
+        assert_eq!(first[0].options["to"], "n-1/s1.vdif");
+        assert_eq!(
+            (&first[0].options["duration"], &first[1].options["duration"]),
+            (&"34s".into(), &"30s".into())
+        );
+        assert_eq!(first[1].options["rate"], 1_000_000);
+        let second = session.flows_of("n-1", Some(&session.scans[1])).unwrap();
+        assert_eq!(second.len(), 1);
+    }
+
+    #[test]
+    fn the_examples_are_sessions() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let files = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let sessions = files.filter(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("session-") && name.ends_with(".toml")
+        });
+        let read = sessions.map(|path| Session::read(&path).unwrap());
+        assert!(read.count() >= 1);
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong_and_where() {
+        for (more, says) in [
+            ("colour = 1", "colour"),
+            (
+                "[[flow]]\nname = \"a\"\nhost = \"jb\"\ncommand = \"recv\"",
+                "there is no host jb",
+            ),
+            (
+                "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"listen\"",
+                "no command of a flow",
+            ),
+            (
+                "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nport = 1",
+                "no option `port`",
+            ),
+            (
+                "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nscans = [\"s\"]",
+                "there is no scan s",
+            ),
+            ("[[scan]]\nname = \"s\"\nduration = \"soon\"", "soon"),
+            (
+                "[[scan]]\nname = \"s\"\nstart = \"noon\"\nduration = \"1s\"",
+                "noon",
+            ),
+            (
+                "[[host]]\nname = \"ef\"\nagent = \"x\"",
+                "two of [[host]] ef",
+            ),
+            ("fingerprint = \"12\"", "no fingerprint"),
+        ] {
+            let error = format!(
+                "{:#}",
+                Session::parse(&format!("{HOST}{more}")).unwrap_err()
+            );
+            assert!(error.contains(says), "{more}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_start_is_a_time_or_a_delay() {
+        let at = |text: &str| {
+            toml::from_str::<Scan>(&format!(
+                "name = \"s\"\nstart = \"{text}\"\nduration = \"1s\""
+            ))
+            .unwrap()
+        };
+        assert_eq!(at("+90s").start, Start::After(Duration::from_secs(90)));
+        assert_eq!(at("1970-01-02T00:00:00Z").start, Start::At(86_400.0));
+    }
+}

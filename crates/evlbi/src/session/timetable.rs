@@ -1,0 +1,519 @@
+//! The timetable of a session: what is due when, what was started, and what is said of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::hosts::{Hosts, has_ended};
+use super::plan::{FlowPlan, Scan, Session, Start, is_listener};
+use super::result::FlowResult;
+use crate::cli::RunArgs;
+use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
+use crate::control::flow::{FlowId, NewFlow, Outcome};
+use crate::control::{Fleet, Problem};
+use crate::progress::Progress;
+use crate::steer::{Receiving, Sending};
+use crate::units::{now, show_count, show_rate, show_seconds};
+
+/// How often is looked whether something is due.
+pub const LOOK: Duration = Duration::from_millis(50);
+/// A flow whose time is over ends by itself within so many seconds; else it is told to.
+const GRACE: f64 = 10.0;
+/// Flows that were told to end are waited for so long.
+const ENDING: Duration = Duration::from_secs(30);
+/// Ports are free again so long after the flow that listened there, in seconds.
+const FREE_AGAIN: f64 = 0.5;
+
+/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, which then wait for the
+/// moment by themselves.
+fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
+    if listens {
+        return (start - around, flow);
+    }
+    if flow.command != "send" {
+        return (start, flow);
+    }
+    let moment = jiff::Timestamp::from_nanosecond((start * 1e9) as i128);
+    if let Ok(moment) = moment
+        && !flow.options.contains_key("start")
+    {
+        flow.options
+            .insert("start".to_owned(), Value::from(moment.to_string()));
+    }
+    (start - around, flow)
+}
+
+/// Whether scans with the same flows leave these the time to end and to begin anew.
+fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {
+    let mut in_time: Vec<&ScanPlan> = scans.iter().collect();
+    in_time.sort_by(|a, b| a.starts.unwrap_or(0.0).total_cmp(&b.starts.unwrap_or(0.0)));
+    for (place, first) in in_time.iter().enumerate() {
+        for second in &in_time[place + 1..] {
+            let runs_in = |plan: &FlowPlan, scan: &ScanPlan| {
+                plan.scans.is_empty() || plan.scans.iter().any(|name| name.as_str() == scan.name)
+            };
+            let gap = second.starts.unwrap_or(0.0) - first.starts.unwrap_or(0.0) - first.lasts_s;
+            let shared = session.flows.iter();
+            let mut shared = shared.filter(|plan| runs_in(plan, first) && runs_in(plan, second));
+            let needed = |plan: &FlowPlan| match is_listener(&plan.command, &plan.options) {
+                true => 2.0 * around + FREE_AGAIN,
+                false => 0.0,
+            };
+            if let Some(plan) = shared.find(|plan| gap < needed(plan)) {
+                bail!(
+                    "scans {} and {} leave {} between them, and flow {}, which is in both, needs {} to end and to begin anew; set them apart, or make `around` shorter",
+                    first.name,
+                    second.name,
+                    show_seconds(gap),
+                    plan.name,
+                    show_seconds(needed(plan))
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Something that is due.
+enum Step {
+    Start { host: String, flow: NewFlow },
+    Stop(FlowId),
+}
+
+/// What is due when, and what was started.
+pub struct Timetable {
+    hosts: Arc<Hosts>,
+    /// By when it is due, in seconds since 1970.
+    steps: Vec<(f64, Step)>,
+    /// All flows of the run, with why one could not be started.
+    flows: BTreeMap<FlowId, Planned>,
+    is_endless: bool,
+    around: Duration,
+    /// Flows that run already, of a run that is gone on with.
+    is_resumed: bool,
+    end: f64,
+    /// When the run began.
+    pub begin: f64,
+    run: String,
+    scans: Vec<ScanPlan>,
+    /// What agents were told and did not answer yet: none waits for another's answer.
+    asked: JoinSet<Answered>,
+}
+
+/// What an agent answered.
+struct Answered {
+    id: FlowId,
+    host: String,
+    done: Done,
+}
+
+enum Done {
+    Started(Result<(), Problem>),
+    Stopped(Result<(), Problem>),
+}
+
+struct Planned {
+    host: String,
+    command: String,
+    listens: bool,
+    why_not: Option<String>,
+    /// Its end was told.
+    is_told: bool,
+}
+
+impl Timetable {
+    pub fn new(
+        session: &Session,
+        run: &str,
+        args: &RunArgs,
+        begin: f64,
+        hosts: Arc<Hosts>,
+    ) -> Result<Timetable> {
+        let around = session.around.as_secs_f64();
+        let mut table = Timetable {
+            hosts,
+            steps: Vec::new(),
+            flows: BTreeMap::new(),
+            is_endless: session.scans.is_empty(),
+            around: session.around,
+            is_resumed: args.resume.is_some(),
+            end: begin,
+            begin,
+            run: run.to_owned(),
+            scans: Vec::new(),
+            asked: JoinSet::new(),
+        };
+        let now = now();
+        let scans: Vec<Option<&Scan>> = match session.scans.is_empty() {
+            true => vec![None],
+            false => session.scans.iter().map(Some).collect(),
+        };
+        for scan in scans {
+            let start = match scan.map(|scan| scan.start) {
+                Some(Start::At(time)) if time - around < begin && !table.is_resumed => bail!(
+                    "scan {} begins at a time that is over, or too close to make ready for (`around` is {:?})",
+                    scan.map_or("", |scan| scan.name.as_str()),
+                    session.around
+                ),
+                Some(Start::At(time)) => time,
+                Some(Start::After(delay)) => begin + around + delay.as_secs_f64(),
+                None => begin + around,
+            };
+            let end = scan.map_or(f64::INFINITY, |scan| start + scan.duration.as_secs_f64());
+            table.scans.extend(scan.map(|scan| ScanPlan {
+                name: scan.name.to_string(),
+                starts: Some(start),
+                after_s: match scan.start {
+                    Start::At(_) => None,
+                    Start::After(delay) => Some(delay.as_secs_f64()),
+                },
+                lasts_s: scan.duration.as_secs_f64(),
+            }));
+            for (plan, flow) in session.flows_of(run, scan)? {
+                if args.without.contains(&plan.host) {
+                    continue;
+                }
+                let listens = is_listener(&plan.command, &plan.options);
+                let is_missed = end < now && table.hosts.find(flow.id.as_str()).is_err();
+                let planned = Planned {
+                    host: plan.host.clone(),
+                    command: plan.command.clone(),
+                    listens,
+                    why_not: is_missed
+                        .then(|| "its scan was over when the run was gone on with".to_owned()),
+                    is_told: false,
+                };
+                table.flows.insert(flow.id.clone(), planned);
+                if is_missed {
+                    continue;
+                }
+                if end.is_finite() {
+                    // What has a time of its own has ended by then.
+                    let end = end + GRACE + if listens { around } else { 0.0 };
+                    table.steps.push((end, Step::Stop(flow.id.clone())));
+                    table.end = table.end.max(end);
+                }
+                let host = plan.host.clone();
+                let (due, flow) = made_ready(flow, start, around, listens);
+                table.steps.push((due, Step::Start { host, flow }));
+            }
+        }
+        table.steps.sort_by(|a, b| b.0.total_cmp(&a.0));
+        apart(session, &table.scans, around)?;
+        Ok(table)
+    }
+
+    pub fn hosts(&self) -> &Arc<Hosts> {
+        &self.hosts
+    }
+
+    /// Shows whoever looks what is to come. Of a session that is held nobody knows when what counts from its beginning is.
+    pub fn publish(&self, state: SessionState) {
+        let is_held = state == SessionState::Held;
+        let scans = self.scans.iter().map(|scan| ScanPlan {
+            starts: scan.starts.filter(|_| !is_held || scan.after_s.is_none()),
+            ..scan.clone()
+        });
+        let to_come = self
+            .steps
+            .iter()
+            .rev()
+            .filter_map(|(due, step)| match step {
+                Step::Start { host, flow } => Some(FlowToCome {
+                    id: flow.id.clone(),
+                    host: host.clone(),
+                    command: flow.command.clone(),
+                    starts: Some(*due).filter(|_| !is_held),
+                    why_not: None,
+                }),
+                Step::Stop(_) => None,
+            });
+        let refused = self.flows.iter().filter_map(|(id, planned)| {
+            Some(FlowToCome {
+                id: id.clone(),
+                host: planned.host.clone(),
+                command: planned.command.clone(),
+                starts: None,
+                why_not: Some(planned.why_not.clone()?),
+            })
+        });
+        self.hosts.show(SessionPlan {
+            run: self.run.clone(),
+            state,
+            scans: scans.collect(),
+            flows: to_come.chain(refused).collect(),
+            ..SessionPlan::default()
+        });
+    }
+
+    /// Does what is due until everything has ended, Ctrl-C, or somebody ends it on the page.
+    pub async fn follow(&mut self, interrupted: &AtomicBool) {
+        let begun = now();
+        let length = self.end - begun;
+        let mut progress = Progress::new((!self.is_endless).then_some((length * 1e3) as u64));
+        self.publish(SessionState::Running);
+        loop {
+            if self.do_what_is_due(&progress)
+                && self.hosts.session_state() == Some(SessionState::Running)
+            {
+                self.publish(SessionState::Running);
+            }
+            self.tell_ends(&progress);
+            let is_told_to_end = self.hosts.session_state() == Some(SessionState::Ending);
+            if interrupted.load(Ordering::Relaxed) || is_told_to_end || self.is_over() {
+                break;
+            }
+            if progress.is_due() {
+                let line = self.line();
+                progress.show(((now() - begun) * 1e3) as u64, &line);
+            }
+            sleep(LOOK).await;
+        }
+        self.publish(SessionState::Ending);
+        self.end_all(&progress).await;
+        self.steps.clear();
+        self.publish(SessionState::Over);
+        progress.finish();
+    }
+
+    /// Has done what is due, and hears what was done. Says whether anything is otherwise now.
+    fn do_what_is_due(&mut self, progress: &Progress) -> bool {
+        let mut has_news = false;
+        while self.steps.last().is_some_and(|(due, _)| *due <= now()) {
+            has_news = true;
+            match self.steps.pop() {
+                Some((_, Step::Stop(id))) => self.stop(id),
+                Some((_, Step::Start { host, flow })) => {
+                    if self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok() {
+                        continue;
+                    }
+                    let hosts = Arc::clone(&self.hosts);
+                    self.asked.spawn(async move {
+                        let id = flow.id.clone();
+                        let flow = NewFlow {
+                            host: Some(host.clone()),
+                            ..flow
+                        };
+                        let done = Done::Started(hosts.begin(flow).await.map(drop));
+                        Answered { id, host, done }
+                    });
+                }
+                None => break,
+            }
+        }
+        while let Some(answered) = self.asked.try_join_next() {
+            has_news = true;
+            if let Ok(answered) = answered {
+                self.hear(answered, progress);
+            }
+        }
+        has_news
+    }
+
+    fn hear(&mut self, Answered { id, host, done }: Answered, progress: &Progress) {
+        match done {
+            Done::Started(Ok(())) => progress.say(&format!("{host}: {id} starts")),
+            Done::Started(Err(problem)) => {
+                progress.say(&format!("{host}: {id} is not started: {problem}"));
+                if let Some(planned) = self.flows.get_mut(&id) {
+                    planned.why_not = Some(problem.error);
+                }
+            }
+            Done::Stopped(Ok(())) => {}
+            Done::Stopped(Err(problem)) => {
+                progress.say(&format!("{host}: {id} cannot be stopped: {problem}"));
+            }
+        }
+    }
+
+    fn stop(&mut self, id: FlowId) {
+        let Ok(flow) = self.hosts.find(id.as_str()) else {
+            return;
+        };
+        if has_ended(&flow) {
+            return;
+        }
+        let hosts = Arc::clone(&self.hosts);
+        self.asked.spawn(async move {
+            let done = Done::Stopped(hosts.stop(id.clone(), false).await.map(drop));
+            Answered {
+                id,
+                host: flow.host,
+                done,
+            }
+        });
+    }
+
+    /// Says of each flow once how it ended.
+    fn tell_ends(&mut self, progress: &Progress) {
+        for (id, planned) in self
+            .flows
+            .iter_mut()
+            .filter(|(_, planned)| !planned.is_told)
+        {
+            let Some(end) = self.hosts.find(id.as_str()).ok().and_then(|flow| flow.end) else {
+                continue;
+            };
+            planned.is_told = true;
+            let how = match end.outcome {
+                Outcome::Finished => "has finished",
+                Outcome::Stopped => "has stopped",
+                Outcome::Failed => "FAILED; the others go on",
+                Outcome::Killed => "WAS KILLED; the others go on",
+            };
+            let why = end
+                .message
+                .map_or_else(String::new, |message| format!(": {message}"));
+            progress.say(&format!("{}: {id} {how}{why}", planned.host));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let flow = |id: &FlowId| self.hosts.find(id.as_str()).ok();
+        let is_over = |(id, planned): (&FlowId, &Planned)| {
+            planned.why_not.is_some() || flow(id).is_some_and(|flow| has_ended(&flow))
+        };
+        let mut waited_for = self
+            .flows
+            .iter()
+            .filter(|(_, planned)| !(self.is_endless && planned.listens))
+            .peekable();
+        let has_any = waited_for.peek().is_some();
+        let starts = self
+            .steps
+            .iter()
+            .any(|(_, step)| matches!(step, Step::Start { .. }));
+        let late = !self.is_endless && now() > self.end + ENDING.as_secs_f64();
+        !starts && self.asked.is_empty() && (late || has_any && waited_for.all(is_over))
+    }
+
+    /// Ends what still runs: senders first, and receivers when all has come.
+    async fn end_all(&mut self, progress: &Progress) {
+        self.hear_all(progress).await;
+        let hosts = Arc::clone(&self.hosts);
+        for listens in [false, true] {
+            let running = || -> Vec<FlowId> {
+                let flows = hosts.flows().into_iter();
+                let running = flows.filter(|flow| {
+                    !has_ended(flow) && is_listener(&flow.command, &flow.options) == listens
+                });
+                running.map(|flow| flow.id).collect()
+            };
+            if listens && !running().is_empty() {
+                sleep(self.around).await;
+            }
+            for id in running() {
+                self.stop(id);
+            }
+            self.hear_all(progress).await;
+            let begun = tokio::time::Instant::now();
+            while !running().is_empty() && begun.elapsed() < ENDING {
+                sleep(LOOK).await;
+            }
+        }
+        self.tell_ends(progress);
+    }
+
+    /// Waits for all answers.
+    async fn hear_all(&mut self, progress: &Progress) {
+        while let Some(answered) = self.asked.join_next().await {
+            if let Ok(answered) = answered {
+                self.hear(answered, progress);
+            }
+        }
+    }
+
+    fn line(&self) -> String {
+        let flows = self.hosts.flows();
+        let running = flows.iter().filter(|flow| !has_ended(flow)).count();
+        let statuses = || {
+            flows
+                .iter()
+                .filter(|flow| !has_ended(flow))
+                .filter_map(|flow| flow.status.as_ref())
+        };
+        let sending = || statuses().filter_map(|status| status.sending.as_ref());
+        let receiving = || statuses().flat_map(|status| &status.receiving);
+        let sent: f64 = sending().map(|sending: &Sending| sending.rate_bps).sum();
+        let received: f64 = receiving().map(|stream: &Receiving| stream.rate_bps).sum();
+        let lost: u64 = receiving().map(|stream| stream.lost).sum();
+        let mut line = format!(
+            "{running} of {} flows run  {} sent  {} received  lost {}",
+            self.flows.len().max(flows.len()),
+            show_rate(sent),
+            show_rate(received),
+            show_count(lost)
+        );
+        for host in self.hosts.silent().keys() {
+            line = format!("{line}  {host} does not answer");
+        }
+        line
+    }
+
+    /// What came of each flow.
+    pub async fn results(&self) -> Vec<FlowResult> {
+        let mut results = Vec::new();
+        for (id, planned) in &self.flows {
+            let result = match (self.hosts.find(id.as_str()), &planned.why_not) {
+                (Ok(flow), _) => {
+                    let result = self.hosts.result(id.clone()).await.ok();
+                    FlowResult::of(flow, result)
+                }
+                (Err(problem), why) => {
+                    let why = why.clone().unwrap_or(problem.error);
+                    FlowResult::missing(id.clone(), &planned.host, &planned.command, why, now())
+                }
+            };
+            results.push(result);
+        }
+        // Whoever had the page may have started others.
+        for flow in self.hosts.flows() {
+            if !self.flows.contains_key(&flow.id) {
+                let result = self.hosts.result(flow.id.clone()).await.ok();
+                results.push(FlowResult::of(flow, result));
+            }
+        }
+        results
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scans_leave_their_flows_time() {
+        let flow = |name: &str, rest: &str| {
+            format!("[[flow]]\nname = \"{name}\"\nhost = \"ef\"\n{rest}\n")
+        };
+        let text = format!(
+            "name = \"n\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"
+             [[scan]]\nname = \"s1\"\nduration = \"10s\"\n[[scan]]\nname = \"s2\"\nduration = \"10s\"\n{}{}",
+            flow("rec", "command = \"recv\"\nfrom = \"udp://:2630\"\nto = \"{scan}.vdif\""),
+            flow("send", "command = \"send\"\nsource = \"a\"\nto = \"udp://x:1\"\nscans = [\"s2\"]"),
+        );
+        let session: Session = toml::from_str(&text).unwrap();
+        let at = |name: &str, starts| ScanPlan {
+            name: name.to_owned(),
+            starts: Some(starts),
+            after_s: None,
+            lasts_s: 10.0,
+        };
+        for (second, is_apart) in [(0.0, false), (10.0, false), (14.4, false), (14.6, true)] {
+            // In whatever order they are written.
+            for scans in [
+                [at("s1", 100.0), at("s2", 100.0 + second)],
+                [at("s1", 100.0 + second), at("s2", 100.0)],
+            ] {
+                let found = apart(&session, &scans, 2.0);
+                assert_eq!(found.is_ok(), is_apart, "{second}: {found:?}");
+            }
+        }
+    }
+}

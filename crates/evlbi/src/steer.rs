@@ -1,0 +1,366 @@
+//! A run that is watched and changed from outside while it lasts (`--control SOCKET`): VLBI_UDP's applications without
+//! user input, which one control application drives.
+//!
+//! Whoever connects to the socket sends a line of JSON, a [`Request`], and gets a line back, an [`Answer`], as often as
+//! wanted. The data plane takes no part in it: a run writes down once a second how it is ([`tell`]), and threads of
+//! their own answer from that.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use evlbi_net::receive;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::progress::interrupt;
+
+/// Longest request, in bytes.
+const LONGEST: u64 = 1 << 16;
+/// Connections at once; more are closed.
+const MOST_CONNECTIONS: usize = 16;
+
+/// What is asked of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// How it is.
+    Status,
+    /// To go on otherwise.
+    Change(Change),
+    /// To end, with everything written.
+    Stop,
+}
+
+/// What of a run is to be otherwise: a field that is left out stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Bit rate of the data, as `512M`; of a sender that was given a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(examples("512M"))]
+    pub rate: Option<String>,
+    /// What a sender leaves out on purpose, as `every:100` or `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(examples("bunch:5%"))]
+    pub shed: Option<String>,
+}
+
+/// What a run answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// How it is.
+    Status(Box<Status>),
+    /// It is done.
+    Done,
+    /// It cannot be done: why.
+    Refused(String),
+}
+
+/// How a run is. Counts are those of `docs/counters`, from its start on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// When this was so, in seconds since 1970.
+    pub time: f64,
+    /// How far it is, from 0 to 1, where it has an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<f64>,
+    /// The same in a line for people.
+    pub line: String,
+    /// Where it listens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listening: Vec<String>,
+    /// What it sends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sending: Option<Sending>,
+    /// What it receives; several streams where it correlates them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receiving: Vec<Receiving>,
+    /// The last integration of each baseline that it correlates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<Baseline>,
+}
+
+/// What a sender does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Sending {
+    /// Bits of data a second that are asked for; none for as much as goes.
+    pub rate_asked_bps: Option<u64>,
+    /// Bits of data that left in the last second.
+    pub rate_bps: f64,
+    /// Policy of selective dropping.
+    pub shed_policy: String,
+    /// Datagrams that were due: sent, shed and not sent.
+    pub offered: u64,
+    /// Datagrams that left.
+    pub sent: u64,
+    /// Datagrams left out on purpose.
+    pub shed: u64,
+    /// Datagrams dropped in this host.
+    pub not_sent: u64,
+    /// Bytes of data that left.
+    pub bytes: u64,
+}
+
+/// What is received of a stream. Counts are datagrams unless said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Receiving {
+    /// The station whose stream it is, where a correlator has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub station: Option<String>,
+    /// Whether something came in the last second.
+    pub is_streaming: bool,
+    /// Bits of data that came in the last second, each once.
+    pub rate_bps: f64,
+    /// Between the first and the last number seen.
+    pub expected: u64,
+    /// Arrived, copies included.
+    pub received: u64,
+    /// Arrived, each once.
+    pub unique: u64,
+    /// Did not arrive, or found no room.
+    pub lost: u64,
+    /// Of the lost: dropped in this host.
+    pub host_lost: u64,
+    /// Of the lost: dropped before they reached this host.
+    pub network_lost: u64,
+    /// Of the lost: one or the other.
+    pub unattributed: u64,
+    /// Of those dropped in this host: found the ring full.
+    pub ring_full: u64,
+    /// Arrived again.
+    pub duplicates: u64,
+    /// Arrived after a later one.
+    pub reordered: u64,
+    /// Arrived too late for the recording.
+    pub late: u64,
+    /// Were none of the stream.
+    pub foreign: u64,
+    /// Bytes of data, each once.
+    pub bytes: u64,
+    /// Share of the ring that waits to be written or correlated.
+    pub ring_fill: f64,
+    /// How far its newest data lie behind the newest of all streams, in seconds; of streams that are correlated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skew_s: Option<f64>,
+}
+
+impl Receiving {
+    /// What a receiver shows, and the bits of data that came in the last second.
+    pub fn of(live: &receive::Live, rate_bps: f64) -> Receiving {
+        let counters = &live.counters;
+        Receiving {
+            is_streaming: live.streaming,
+            rate_bps,
+            expected: counters.expected,
+            received: counters.received,
+            unique: counters.unique,
+            lost: counters.lost,
+            host_lost: live.attribution.host_lost,
+            network_lost: live.attribution.network_lost,
+            unattributed: live.attribution.unattributed,
+            ring_full: counters.ring_full,
+            duplicates: counters.duplicates,
+            reordered: counters.reordered,
+            late: counters.late,
+            foreign: live.foreign + counters.foreign_sequence,
+            bytes: live.bytes,
+            ring_fill: live.ring_fill,
+            ..Receiving::default()
+        }
+    }
+}
+
+/// An integration of a baseline.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Baseline {
+    /// Its stations.
+    pub stations: [String; 2],
+    /// UTC of the integration's beginning.
+    pub start: String,
+    /// Correlation coefficient at the fringe, by the samples that both stations have.
+    pub amplitude: f64,
+    /// Amplitude over the noise.
+    pub snr: f64,
+    /// Share of the time at which both stations have data.
+    pub weight: f64,
+    /// Share of the signal-to-noise ratio that the missing samples cost: 1 - sqrt(weight).
+    pub snr_loss: f64,
+    /// Delay of the second station behind the first, in seconds.
+    pub delay_s: f64,
+    /// Its standard error.
+    pub delay_error_s: f64,
+    /// Fringe rate in Hz.
+    pub rate_hz: f64,
+    /// Phase in radians.
+    pub phase_rad: f64,
+    /// Probability that noise alone has such a peak.
+    pub false_alarm: f64,
+    /// Share of the packets of each station that did not come since the integration before.
+    pub lost: [f64; 2],
+    /// Amplitude against delay.
+    pub profile: Profile,
+}
+
+/// Amplitude against delay at the fringe's rate, in even steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Profile {
+    /// First delay in seconds.
+    pub from_s: f64,
+    /// From one to the next.
+    pub step_s: f64,
+    /// Correlation coefficients.
+    pub amplitudes: Vec<f32>,
+}
+
+/// What a run can do about a change: takes it up, or says why not.
+type Changer = Box<dyn FnMut(&Change) -> Result<(), String> + Send>;
+
+static STATUS: Mutex<Option<Status>> = Mutex::new(None);
+static CHANGER: OnceLock<Mutex<Changer>> = OnceLock::new();
+
+/// Listens on a socket at `path`, which only this user may use.
+///
+/// # Errors
+/// When there is a run that listens there, or the socket cannot be made.
+pub fn listen(path: &Path) -> Result<()> {
+    match UnixStream::connect(path) {
+        Ok(_) => bail!("--control {}: another run listens there", path.display()),
+        // Left behind by a run that was killed.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) => {
+            std::fs::remove_file(path)?;
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)
+        .with_context(|| format!("--control {}: cannot listen there", path.display()))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    // From here on a request to stop ends with everything written.
+    interrupt();
+    tell(|_| {});
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || accept(&listener))?;
+    Ok(())
+}
+
+fn is_socket(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// Leaves behind how the run was at its end, beside its socket: whoever asks once a second would miss it.
+pub fn leave(path: &Path) {
+    let status = lock(&STATUS).clone().unwrap_or_default();
+    let write = || -> Result<()> {
+        let text = serde_json::to_vec(&status)?;
+        let place = last_words(path);
+        // What an earlier run left there.
+        let _ = std::fs::remove_file(&place);
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(place)?;
+        file.write_all(&text)?;
+        Ok(std::fs::remove_file(path)?)
+    };
+    if let Err(error) = write() {
+        tracing::warn!("the last status cannot be left behind: {error:#}");
+    }
+}
+
+/// Where a run with a socket leaves how it was at its end.
+pub fn last_words(socket: &Path) -> PathBuf {
+    socket.with_added_extension("last")
+}
+
+/// Writes down how the run is.
+pub fn tell(note: impl FnOnce(&mut Status)) {
+    let mut status = lock(&STATUS);
+    let status = status.get_or_insert_default();
+    note(status);
+    status.time = crate::units::now();
+}
+
+/// Says where the run listens, in one piece, so that a program that waits for the line reads all of it.
+pub fn say_listening(address: SocketAddr) {
+    // Whoever waits for it may end the run from then on.
+    interrupt();
+    let line = format!("listening on {address}\n");
+    eprint!("{line}");
+    tell(|status| status.listening.push(address.to_string()));
+}
+
+/// From now on changes are taken up by `changer`.
+pub fn on_change(changer: impl FnMut(&Change) -> Result<(), String> + Send + 'static) {
+    let is_first = CHANGER.set(Mutex::new(Box::new(changer))).is_ok();
+    debug_assert!(is_first, "a run has one sender");
+}
+
+fn accept(listener: &UnixListener) {
+    static OPEN: AtomicUsize = AtomicUsize::new(0);
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // Out of descriptors: some connection will end.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            continue;
+        };
+        if OPEN.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let serving = std::thread::Builder::new().spawn(move || {
+            // Whoever went away is no matter of the run's.
+            let _ = serve(&stream);
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        });
+        if serving.is_err() {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn serve(stream: &UnixStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.by_ref().take(LONGEST).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => answer(request),
+            Err(error) => Answer::Refused(format!("no request that is known: {error}")),
+        };
+        let mut text = serde_json::to_string(&answer)?;
+        text.push('\n');
+        let mut stream = stream;
+        stream.write_all(text.as_bytes())?;
+    }
+}
+
+fn answer(request: Request) -> Answer {
+    match request {
+        Request::Status => Answer::Status(Box::new(lock(&STATUS).clone().unwrap_or_default())),
+        Request::Stop => {
+            interrupt().store(true, Ordering::Relaxed);
+            Answer::Done
+        }
+        Request::Change(change) => match CHANGER.get().map(|changer| (*lock(changer))(&change)) {
+            Some(Ok(())) => Answer::Done,
+            Some(Err(why)) => Answer::Refused(why),
+            None => Answer::Refused("nothing of this run can be changed while it lasts".into()),
+        },
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

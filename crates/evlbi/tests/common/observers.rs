@@ -1,0 +1,16 @@
+//! Whether those who look at connections could.
+
+use serde_json::Value;
+
+use super::result::number;
+
+/// Whether a probe by TCP, or its responder, was too busy to look at its connections more than ten times, which is said: what was
+/// found is not the connections' alone.
+pub fn was_held_up(result: &Value) -> bool {
+    let observers = result["observers"].as_array().unwrap().iter();
+    let missed: u64 = observers.map(|observer| number(observer, "missed")).sum();
+    if missed > 10 {
+        eprintln!("skipped in part: {missed} looks at connections were missed");
+    }
+    missed > 10
+}

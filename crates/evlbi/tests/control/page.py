@@ -1,0 +1,104 @@
+"""Drives the page of a session in Chromium as an operator would, and prints what was seen as one line of JSON."""
+
+import json
+import pathlib
+import re
+import sys
+
+from playwright.sync_api import sync_playwright
+
+from browser import accessible, everywhere, opened, row, seen, select, until
+
+URL, FOLDER, SKY = sys.argv[1:4]
+TOKEN = pathlib.Path(FOLDER, "tokens", "operate").read_text().strip()
+seen |= {"weights": {}, "theory": {}, "slow": None}
+
+
+def start(page, name, command, host, fields, flags=()):
+    """Starts a flow by the form."""
+    page.select_option("#command", command)
+    page.fill("#name", name)
+    page.evaluate("document.querySelector('#fields details').open = true")
+    page.fill("#f-host", host)
+    for field, value in fields.items():
+        page.fill(f"#f-{field}", value)
+    for flag in flags:
+        page.check(f"#f-{flag}")
+    page.click("#start-form button[type=submit]")
+    until(page, f"{name} is not started", lambda: name in page.text_content("#started"))
+    said = page.text_content("#started")
+    assert re.search("is (starting|running)", said), said
+    until(page, f"{name} does not run", lambda: "running" in row(page, name).inner_text())
+
+
+def stop(page, name):
+    select(page, name)
+    page.click("#stop")
+    page.click("#sure button[value=yes]")
+    until(page, f"{name} does not stop", lambda: "stopped" in row(page, name).inner_text())
+
+
+def weights(page):
+    """Weight and what theory says of it, of each baseline."""
+    found = {}
+    titles = page.locator("#fringes h3").all_inner_texts()
+    lists = page.locator("#fringes dl").all_inner_texts()
+    for title, text in zip(titles, lists):
+        numbers = re.search(r"Weight\s+([\d.]+), ([\d.]+) by what was lost", text)
+        if numbers:
+            found[title.removeprefix("Baseline ")] = (float(numbers[1]), float(numbers[2]))
+    return found
+
+
+with sync_playwright() as play:
+    page = opened(play, URL)
+    accessible(page, "login")
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    until(page, "a wrong token is not refused", lambda: "none of those" in page.text_content("#login-error"))
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#start-form #f-source")
+
+    # What the session has, but for jb, which is started by hand.
+    until(page, "the session does not wait", lambda: "waits" in page.inner_text("#session-line"))
+    until(page, "nothing is to come", lambda: page.locator("#to-come tbody tr").count() == 3)
+    accessible(page, "held")
+    page.click("#begin")
+    until(page, "the session does not begin", lambda: "running" in row(page, "correlator").inner_text())
+    until(page, "ef does not send", lambda: re.search("[kM]bit/s", row(page, "ef").inner_text()))
+    start(page, "jb", "send", "jb", {"source": f"sky:{SKY}/Jb", "to": "udp://10.77.0.1:2631", "repeat": "600"})
+
+    select(page, "correlator")
+    try:
+        until(page, "the rate does not rise", lambda: re.search(r"1[12]\.\d Mbit/s received", page.text_content("#summary")))
+    except AssertionError as error:
+        seen["slow"] = str(error)
+    until(page, "no fringes", lambda: len(weights(page)) == 3)
+    until(page, "full weights", lambda: all(weight > 0.99 for weight, _ in weights(page).values()))
+
+    select(page, "jb")
+    page.fill("#shed", "random:20%")
+    page.click("#change button")
+    until(page, "the change is not taken", lambda: "is changed" in page.text_content("#done"))
+    until(page, "no loss is seen", lambda: re.search(r"1\d\.\d %|2\d\.\d %", row(page, "jb").inner_text()))
+    select(page, "correlator")
+    until(page, "the weight does not follow", lambda: weights(page)["Ef-Jb"][0] < 0.9)
+    # Means of some integrations.
+    rounds = []
+    while len(rounds) < 8:
+        last = rounds[-1:]
+        until(page, "the weights stand still", lambda: len(now := weights(page)) == 3 and [now] != last and not rounds.append(now))
+    for name in rounds[0]:
+        seen["weights"][name] = sum(r[name][0] for r in rounds) / len(rounds)
+        seen["theory"][name] = sum(r[name][1] for r in rounds) / len(rounds)
+    everywhere(page)
+
+    stop(page, "jb")
+    page.click("#end")
+    page.click("#sure button[value=yes]")
+    until(page, "the session does not end", lambda: "over" in page.inner_text("#session-line"))
+    until(page, "the correlator does not end", lambda: "stopped" in row(page, "correlator").inner_text())
+    page.context.browser.close()
+
+print(json.dumps(seen))

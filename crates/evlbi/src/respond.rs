@@ -37,7 +37,7 @@ const MOST_QUEUE: Nanos = Nanos(600_000_000_000);
 /// A test may take so much longer than its streams: finding each other, round trips, results.
 const AROUND: Duration = Duration::from_secs(30);
 /// A client's first datagram is waited for so long.
-const CALLING: Duration = Duration::from_secs(1);
+const CALLING: Duration = Duration::from_secs(3);
 
 pub fn run(args: &RespondArgs) -> Result<()> {
     let token = match &args.token {
@@ -56,6 +56,7 @@ pub fn run(args: &RespondArgs) -> Result<()> {
     let listener =
         TcpListener::bind(args.bind).with_context(|| format!("cannot listen on {}", args.bind))?;
     listener.set_nonblocking(true)?;
+    let interrupted = interrupt();
     steer::say_listening(listener.local_addr()?);
     let limits = Limits {
         rate: args.max_rate,
@@ -76,7 +77,7 @@ pub fn run(args: &RespondArgs) -> Result<()> {
         room: Condvar::new(),
         strangers: Mutex::default(),
         refusals: Mutex::new((Instant::now(), 0)),
-        interrupted: interrupt(),
+        interrupted,
     });
     responder.accept(&listener);
     Ok(())

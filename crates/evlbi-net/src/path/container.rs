@@ -226,12 +226,23 @@ pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::R
             );
         }
     }
-    // SAFETY: the message points to memory that lives through the call.
-    let sent = unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-    match usize::try_from(sent) {
-        Ok(sent) if sent == bytes.len() => Ok(()),
-        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-        Err(_) => Err(io::Error::last_os_error()),
+    let sent = uninterrupted(|| {
+        // SAFETY: the message points to memory that lives through the call.
+        unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) }
+    })?;
+    match sent == bytes.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// Calls once more when a signal came first: also a process that is stopped and goes on is interrupted where a socket has a timeout.
+fn uninterrupted(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()).map_err(|_| io::Error::last_os_error()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 
@@ -251,10 +262,10 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;
-    // SAFETY: the message points to memory that is exclusively borrowed through the call.
-    let read =
-        unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
+    let read = uninterrupted(|| {
+        // SAFETY: the message points to memory that is exclusively borrowed through the call.
+        unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) }
+    })?;
     let mut descriptors = Vec::new();
     // SAFETY: the kernel has filled the control buffer with headers and whole descriptors, which are ours now.
     unsafe {

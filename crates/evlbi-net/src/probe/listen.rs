@@ -465,8 +465,10 @@ pub(super) fn caller(
 ) -> io::Result<Option<SocketAddr>> {
     let end = cpu::now().plus(timeout.into());
     let mut batch = Batch::new();
-    while cpu::now() < end {
-        if receiver.receive(&mut batch)? == 0 {
+    loop {
+        // Who stood still until the end looks once more.
+        let is_over = cpu::now() >= end;
+        if receiver.receive(&mut batch)? == 0 && !is_over {
             receiver.wait(LONGEST_WAIT)?;
             continue;
         }
@@ -478,6 +480,8 @@ pub(super) fn caller(
                 return Ok(Some(source));
             }
         }
+        if is_over {
+            return Ok(None);
+        }
     }
-    Ok(None)
 }

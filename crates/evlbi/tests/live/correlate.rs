@@ -37,7 +37,7 @@ fn two_streams_show_a_fringe_as_they_come() {
     ]);
     command.args([
         "--idle",
-        "4s",
+        "10s",
         "--channels",
         "128",
         "--freq",
@@ -118,13 +118,13 @@ fn long_integrations_of_slow_streams_do_not_stall() {
         "--live",
         "--json",
     ]);
-    command.args(["--idle", "4s", "--channels", "64", "--integration", "160s"]);
+    command.args(["--idle", "10s", "--channels", "64", "--integration", "160s"]);
     let correlator = Recv::listening(&mut command, 2);
     std::thread::scope(|scope| {
         for (station, address) in ["Ef", "Jb"].into_iter().zip(&correlator.addresses) {
             let source = format!("sky:{}/{station}", plan.display());
             let to = format!("udp://{address}");
-            scope.spawn(move || send(&source, &to, &["--rate", "20M"]));
+            scope.spawn(move || send(&source, &to, &["--rate", "8M"]));
         }
     });
     let received = correlator.end();

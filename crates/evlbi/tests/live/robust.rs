@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::common::result::{brief, number};
 use crate::support::{Recv, assert_numbers, evlbi, try_send};
@@ -116,11 +117,7 @@ fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
     stranger(&recv).send(b"probe").unwrap();
     let (done, waited) = std::sync::mpsc::channel::<()>();
     // Much longer than the idle time, in which a receiver that is wrong has ended.
-    assert!(
-        waited
-            .recv_timeout(std::time::Duration::from_millis(600))
-            .is_err()
-    );
+    assert!(waited.recv_timeout(Duration::from_millis(600)).is_err());
     drop(done);
     let stream = Stream::to(&recv);
     // It finds all of it at once, however long the sending takes here.
@@ -140,7 +137,7 @@ fn a_sender_that_restarts_is_followed() {
         let stream = Stream::to(&recv);
         stream.send(7000, 0..100);
         // Longer than the silence after which another sender may take its place.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         let again = if new_port { Stream::to(&recv) } else { stream };
         again.send(90_000_000_000, 100..200);
         let result = recv.finish();
@@ -205,15 +202,21 @@ fn a_recording_that_grows_too_long_is_counted() {
     let mut shell = std::process::Command::new("bash");
     let mut recv = Recv::listening(shell.args(["-c", &command]), 1);
     recv.is_told = true;
-    let options = ["--rate", "400M", "--duration", "5s", "--mtu", "9000"];
-    crate::support::send("pattern:8032", &recv.url(), &options);
+    // Twice as much as that, however long it takes.
+    let source = folder.path().join("source.vdif");
+    fs::write(&source, frames((2 * 66_000 * 1024 / FRAME) as u32)).unwrap();
+    let options = ["--rate", "200M", "--mtu", "9000"];
+    crate::support::send(source.to_str().unwrap(), &recv.url(), &options);
     let received = recv.end();
     let result = received.result();
     assert!(!received.status.success());
     let written = number(&result["files"][0], "bytes");
     let unwritten = number(&result, "unwritten_bytes");
     assert!(unwritten > 0, "{}", brief(&result));
-    assert_eq!(written + unwritten, number(&result, "frames") * 8032);
+    assert_eq!(
+        written + unwritten,
+        number(&result, "frames") * FRAME as u64
+    );
     assert_eq!(fs::metadata(&out).unwrap().len(), written);
 }
 
@@ -360,7 +363,7 @@ fn a_thread_that_begins_later_is_counted() {
 fn a_stalled_reader_does_not_stall_the_sender() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("tcp://{}", listener.local_addr().unwrap());
-    let output = try_send("pattern:8032", &to, &["--max", "--duration", "2s"]);
+    let output = try_send("pattern:8032", &to, &["--max", "--duration", "5s"]);
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success());
     assert!(number(&result, "not_sent") > 0, "{}", brief(&result));
@@ -374,6 +377,21 @@ fn a_stalled_reader_does_not_stall_the_sender() {
     assert_eq!(taken, number(&result, "bytes"));
 }
 
+/// Whether a connection over IPv4 was accepted and all that came by it was read: it has an inode, and its queue is empty.
+fn is_read(here: SocketAddr, there: SocketAddr) -> bool {
+    let [here, there] = [here, there].map(|end| match end {
+        SocketAddr::V4(end) => format!("{:08X}:{:04X}", end.ip().to_bits().to_be(), end.port()),
+        SocketAddr::V6(_) => unreachable!("an address of IPv4"),
+    });
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1..3] == [here.as_str(), &there]
+            && fields[4].ends_with(":00000000")
+            && fields[9] != "0"
+    })
+}
+
 #[test]
 fn the_end_of_a_connection_is_told_from_its_failure() {
     let folder = tempfile::tempdir().unwrap();
@@ -383,10 +401,14 @@ fn the_end_of_a_connection_is_told_from_its_failure() {
         let mut connection = TcpStream::connect(recv.address()).unwrap();
         connection.write_all(&frames(20)).unwrap();
         if resets {
-            // Time for all of it to be read: a reset throws away what was not.
-            std::thread::sleep(std::time::Duration::from_secs(2));
+            // A reset throws away what was not read.
+            let begun = Instant::now();
+            while !is_read(recv.address(), connection.local_addr().unwrap()) {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(20));
+            }
             socket2::SockRef::from(&connection)
-                .set_linger(Some(std::time::Duration::ZERO))
+                .set_linger(Some(Duration::ZERO))
                 .unwrap();
         }
         drop(connection);

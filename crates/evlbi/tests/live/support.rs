@@ -327,9 +327,10 @@ impl Relay {
             };
             let mut batch = Batch::new();
             loop {
+                // Told to end, and then what was sent before that has been read.
+                let is_told = told.load(Ordering::Relaxed);
                 if !receiver.wait(Duration::from_millis(50)).unwrap() {
-                    // Told to end, and what was sent before that has been read.
-                    if told.load(Ordering::Relaxed) {
+                    if is_told {
                         break;
                     }
                     continue;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::loss::Bucket;
+use super::loss::{Bucket, fell_short};
 use super::{TOKEN, ask, assert_refused, assert_sums, end, exact_wire, points, respond_far, run};
 use crate::common::result::{brief, number};
 use crate::common::stalls::Stalls;
@@ -117,11 +117,10 @@ fn the_rate_of_the_way_back_is_found() {
     let rate = result["rate"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
     assert!(rate < 30e6 * 1.1, "{rate} {}", result["finding"]);
     let trials = result["trials"].as_array().unwrap();
-    for trial in trials {
+    for trial in trials.iter().filter(|trial| trial["point"].is_object()) {
         assert_eq!(trial["point"]["direction"], "back");
     }
-    let fell_short = |trial: &&Value| trial["passed"] == false && trial["point"]["lost"] == 0;
-    match trials.iter().find(fell_short) {
+    match trials.iter().find(|trial| fell_short(trial)) {
         Some(trial) => eprintln!("skipped in part: {}", trial["finding"]),
         None => assert!(rate > 30e6 * 0.9, "{rate} {}", result["finding"]),
     }
@@ -216,11 +215,17 @@ fn a_sweep_tells_its_regions() {
     if bucket.was_starved() || has_stalled {
         return;
     }
+    // Points of a size are held against each other.
+    let slipped = |size: u64| {
+        let mut same = points.iter().filter(|point| number(point, "size") == size);
+        same.any(|point| point["sender"]["slips"]["seconds"].as_f64().unwrap() > 0.01)
+    };
     for (point, expected) in points.iter().zip(["A", "A", "B", "B"].iter().cycle()) {
         let of = |name: &str| point[name].as_f64().unwrap();
-        // A host with other things to do is the limit itself.
+        // A host with other things to do is the limit itself, and the bucket's queue runs dry meanwhile.
         let is_asked = *expected == "A" || number(point, "lost") == 0;
-        if of("rate_sent") < 0.98 * of("rate_asked") && is_asked {
+        let is_slow = of("rate_sent") < 0.98 * of("rate_asked") && is_asked;
+        if is_slow || slipped(number(point, "size")) {
             eprintln!("skipped in part: {}", point["finding"]);
         } else {
             assert_eq!(point["region"], *expected, "{}", brief(point));
@@ -229,7 +234,8 @@ fn a_sweep_tells_its_regions() {
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     let said = result["findings"].as_array().unwrap();
     let is_full = |finding: &Value| finding.as_str().unwrap().contains("the path is full at");
-    assert!(said.iter().any(is_full), "{said:?}");
+    let is_known = [500, 1400].into_iter().any(|size| !slipped(size));
+    assert!(!is_known || said.iter().any(is_full), "{said:?}");
     let drawn = std::fs::read_to_string(&svg).unwrap();
     assert!(drawn.contains("B: the path is full"));
 }
@@ -254,12 +260,14 @@ fn tests_every_now_and_then() {
         .arg(&file)
         .arg(responder.address().to_string())
         .args([
-            "--rate", "5M", "--both", "--every", "1500ms", "--test", "300ms",
+            "--rate", "5M", "--both", "--every", "2500ms", "--test", "300ms",
         ])
-        .args(["--for", "9s", "--loss-timeout", "200ms", "--json"])
+        .args(["--for", "15s", "--loss-timeout", "1s", "--json"])
         .env("EVLBI_TOKEN", TOKEN);
     let begun = std::time::Instant::now();
+    let stalls = Stalls::watch();
     let output = pair.near.namespace.run(|| run(&mut command)).unwrap();
+    let has_stalled = stood_still(stalls, Duration::from_millis(500));
     assert!(begun.elapsed() < Duration::from_secs(60));
     end(responder);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -271,8 +279,9 @@ fn tests_every_now_and_then() {
         of.collect()
     };
     let [there, back] = ["there", "back"].map(of);
+    let least = if has_stalled { 1 } else { 3 };
     assert!(
-        there.len() >= 3 && there.len() == back.len(),
+        there.len() >= least && there.len() == back.len(),
         "{}",
         windows.len()
     );
@@ -282,8 +291,11 @@ fn tests_every_now_and_then() {
         .map(|run| run["begun"].as_f64().unwrap())
         .collect();
     // A host that stands still may put off one or the other.
-    let is_as_asked = |pair: &[f64]| (pair[1] - pair[0] - 1.5).abs() < 0.5;
-    assert!(begins.windows(2).any(is_as_asked), "{begins:?}");
+    let is_as_asked = |pair: &[f64]| (pair[1] - pair[0] - 2.5).abs() < 0.5;
+    assert!(
+        has_stalled || begins.windows(2).any(is_as_asked),
+        "{begins:?}"
+    );
     for window in there {
         let of = |name: &str| number(window, name);
         assert_eq!(of("sent"), of("unique") + of("lost"));

@@ -1,6 +1,6 @@
 //! What is lost, and where: packet filters, sockets and token buckets are the truth.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
     TOKEN, ask, assert_refused, assert_sums, between, end, exact_wire, points, probe, respond,
@@ -109,7 +109,7 @@ fn what_the_socket_drops_is_the_hosts() {
         "--size",
         "1024",
         "--duration",
-        "3s",
+        "6s",
         "--buffer",
         "200k",
         "--json",
@@ -125,7 +125,9 @@ fn what_the_socket_drops_is_the_hosts() {
             std::thread::sleep(Duration::from_millis(5));
         }
         responder.signal("STOP");
-        while no_room() < 200 && !probing.is_finished() {
+        // A client gives up a responder that says nothing for 8 s.
+        let stopped = Instant::now();
+        while no_room() < 200 && stopped.elapsed() < Duration::from_secs(3) {
             std::thread::sleep(Duration::from_millis(5));
         }
         responder.signal("CONT");
@@ -134,19 +136,19 @@ fn what_the_socket_drops_is_the_hosts() {
     end(responder);
     let point = &points(&output)[0];
     assert_sums(point);
-    let lost = no_room();
+    let lost = number(point, "lost");
+    // Of the ten requests that tell the clock, afterwards, some may find no room either.
+    assert!((lost..=lost + 10).contains(&no_room()), "{}", brief(point));
     assert!(lost >= 200, "{}", brief(point));
     for (name, count) in [("lost", lost), ("host_lost", lost), ("network_lost", 0)] {
         assert_eq!(number(point, name), count, "{}", brief(point));
     }
     assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
-    assert_eq!(
-        number(
-            &point["receiver"]["host"]["change"]["udp"],
-            "receive_buffer_errors"
-        ),
-        lost
+    let counted = number(
+        &point["receiver"]["host"]["change"]["udp"],
+        "receive_buffer_errors",
     );
+    assert!((lost..=no_room()).contains(&counted), "{counted}");
     let finding = point["finding"].as_str().unwrap();
     assert!(
         finding.contains("all in the receiving socket's buffer"),
@@ -204,23 +206,31 @@ fn a_full_queue_before_the_card_is_the_senders() {
     ];
     let point = &between(&pair, &near)[0];
     assert_sums(point);
-    assert!(number(point, "lost") > 1000, "{}", brief(point));
     assert_eq!(
         number(&point["attribution"], "sender_host"),
         number(point, "lost")
     );
+    // Half of what leaves in time; the queue takes 0.016 s of it.
+    let slipped = point["sender"]["slips"]["seconds"].as_f64().unwrap();
+    let least = if slipped > 0.3 { 0 } else { 1000 };
+    assert!(number(point, "lost") > least, "{}", brief(point));
     if bucket.was_starved() {
         return;
     }
     // And what came through came at the rate of the bucket, which reckons with the Ethernet header.
     let rate = point["rate_received"].as_f64().unwrap() * (1200.0 + 42.0) / 1200.0;
     assert!(rate / 50e6 < 1.02, "{rate}");
-    let slipped = point["sender"]["slips"]["seconds"].as_f64().unwrap();
     if slipped > 0.005 {
         eprintln!("skipped in part: the sender was held up for {slipped} s");
         return;
     }
     assert!(rate / 50e6 > 0.98, "{rate}");
+}
+
+/// Whether a trial failed by what its sender did not reach, or by its connection.
+pub fn fell_short(trial: &Value) -> bool {
+    let lost = &trial["point"]["lost"];
+    trial["passed"] == false && (lost.is_null() || *lost == 0)
 }
 
 /// The same bucket, found again by search; and no rate that is asked for is called a capacity if its sender did not reach
@@ -265,15 +275,14 @@ fn the_rate_of_a_bucket_is_found_again() {
     assert!(rate / 50e6 < 1.03, "{rate} {}", result["finding"]);
     // A rate that the sender itself did not reach, three times, is no rate of the path's: this host has other things to do.
     let trials = result["trials"].as_array().unwrap();
-    let fell_short = |trial: &&Value| trial["passed"] == false && trial["point"]["lost"] == 0;
-    match trials.iter().find(fell_short) {
+    match trials.iter().find(|trial| fell_short(trial)) {
         Some(trial) => eprintln!("skipped in part: {}", trial["finding"]),
         None => assert!(rate / 50e6 > 0.94, "{rate} {}", result["finding"]),
     }
     let failed = result["trials"].as_array().unwrap().iter();
     let failed: Vec<&str> = failed
         .filter(|trial| trial["passed"] == false)
-        .map(|trial| trial["point"]["finding"].as_str().unwrap())
+        .filter_map(|trial| trial["point"]["finding"].as_str())
         .collect();
     assert!(failed[0].contains("all in the sending host"), "{failed:?}");
     let sent: u64 = number(&result, "datagrams");
@@ -343,7 +352,7 @@ fn a_receiver_under_load() {
     // They end with the test.
     let tasks = format!("/proc/{}/task", responder.child.0.id());
     let threads = || std::fs::read_dir(&tasks).map_or(0, Iterator::count);
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while threads() > 2 && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(20));
     }

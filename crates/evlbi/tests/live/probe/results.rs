@@ -420,7 +420,7 @@ fn the_histogram_is_tsharks() {
 fn three_flows_at_once() {
     let responder = respond("127.0.0.1:0", &["--max-rate", "70M"]);
     let address = responder.address();
-    let flow = ["--rate", "20M", "--duration", "6s", "--json"];
+    let flow = ["--rate", "20M", "--duration", "12s", "--json"];
     std::thread::scope(|scope| {
         let flows = [0; 3].map(|_| scope.spawn(|| run(&mut probe(address, &flow))));
         // 20.9 Mbit/s each on the wire: a fourth does not fit, but in the other direction it does.

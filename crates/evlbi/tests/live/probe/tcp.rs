@@ -8,6 +8,7 @@ use super::{ask, assert_refused, end, exact_wire, probe_of, respond_far};
 use crate::common::observers::was_held_up;
 use crate::common::result::number;
 use crate::common::stalls::Stalls;
+use crate::common::stolen::Stolen;
 use crate::support::{filter, stood_still};
 use evlbi_net::netns::{End, Pair, pair_for_test};
 use serde_json::Value;
@@ -78,10 +79,13 @@ fn connections_share_what_there_is_both_ways() {
         .map(|flow| flow["algorithm"].as_str().unwrap())
         .collect();
     assert_eq!(laws, ["reno", "cubic", "reno", "cubic"]);
+    let is_held_up = was_held_up(&result);
     for flow in flows {
-        assert!(number(flow, "bytes") > 1_000_000, "{}", flow["errors"]);
+        let least = if is_held_up { 0 } else { 1_000_000 };
+        assert!(number(flow, "bytes") > least, "{}", flow["errors"]);
         assert_eq!(flow["errors"].as_array().unwrap().len(), 0);
-        assert!(flow["intervals"].as_array().unwrap().len() >= 4);
+        let intervals = flow["intervals"].as_array().unwrap().len();
+        assert!(intervals >= 4 || is_held_up && intervals > 0, "{intervals}");
         assert_eq!(number(flow, "path_mtu"), 9000);
     }
     for total in result["totals"].as_array().unwrap() {
@@ -97,7 +101,6 @@ fn connections_share_what_there_is_both_ways() {
     let text = std::fs::read_to_string(samples).unwrap();
     let heads = text.lines().next().unwrap();
     assert!(heads.starts_with("connection,end,seconds,backlog,") && heads.contains(",window"));
-    let is_held_up = was_held_up(&result);
     for who in ["0,sender,", "3,receiver,"] {
         let of = text.lines().filter(|line| line.starts_with(who)).count();
         assert!(of > 100 || is_held_up && of > 0, "{of} of {who}");
@@ -117,6 +120,7 @@ fn messages_at_a_constant_rate_are_timely() {
         return;
     };
     let responder = respond_far(&pair, &["--shift-clock=-33.5,30e-6"]);
+    let stolen = Stolen::watch();
     let folder = tempfile::tempdir().unwrap();
     let records = folder.path().join("r.csv");
     let more = [
@@ -146,7 +150,10 @@ fn messages_at_a_constant_rate_are_timely() {
         assert_eq!(number(flow, "bytes"), 24_000_000);
         // The clock is found again to less than it errs by itself in this time: 90 us.
         let delay = messages["delay"]["median"].as_f64().unwrap();
-        assert!(delay.abs() < 0.5e6 || was_held_up(&result), "{delay}");
+        assert!(
+            delay.abs() < 0.5e6 || was_held_up(&result) || stolen.is_much(),
+            "{delay}"
+        );
     }
     let text = std::fs::read_to_string(records).unwrap();
     let kept: Vec<Vec<i64>> = text
@@ -248,21 +255,28 @@ fn samples_are_what_ss_says() {
         if same.is_empty() {
             continue;
         }
-        // What changes with acknowledgements alone is the same at the same one.
+        // What changes with acknowledgements alone is the same at the same one; a timeout does without.
+        if line.contains(" backoff:") || line.contains(" lost:") {
+            continue;
+        }
         let round_trip = |line: &str| {
             let found = line
                 .split_whitespace()
                 .find_map(|word| word.strip_prefix("rtt:"))?;
             let milliseconds: f64 = found.split_once('/')?.0.parse().ok()?;
-            Some((milliseconds * 1e3).round() as u64)
+            Some(milliseconds * 1e3)
         };
         let theirs = [
             of_ss(line, "cwnd:"),
             of_ss(line, "mss:"),
             of_ss(line, "pmtu:"),
-            round_trip(line),
         ];
-        let is_same = |sample: &&&Vec<u64>| theirs == [1, 2, 3, 4].map(|place| Some(sample[place]));
+        // It prints six digits.
+        let is_time = |ours: u64, theirs: f64| (ours as f64 - theirs).abs() <= 0.5 + 5e-6 * theirs;
+        let is_same = |sample: &&&Vec<u64>| {
+            theirs == [1, 2, 3].map(|place| Some(sample[place]))
+                && round_trip(line).is_some_and(|time| is_time(sample[4], time))
+        };
         assert!(
             same.iter().any(|sample| is_same(&sample)),
             "{same:?} {line}"
@@ -291,9 +305,17 @@ fn what_holds_a_flow_back_is_named() {
     let stalls = Stalls::watch();
     let app = once(&pair, &["--rate", "5M", "--duration", "2s"]);
     let held = part(&app, "application");
-    let has_stalled = stood_still(stalls, Duration::from_millis(100));
+    let has_stalled = stood_still(stalls, Duration::from_millis(100)) || was_held_up(&app);
     assert!(has_stalled || held > 0.9, "{}", findings(&app));
-    assert!(has_stalled || findings(&app).contains("as asked"));
+    let messages = &app["flows"][0]["messages"];
+    let of = |name: &str| number(messages, name);
+    assert_eq!(
+        [of("sent"), of("received"), of("shed")],
+        [of("due"), of("due"), 0]
+    );
+    // All came; a host that was held up took longer for it.
+    let rate = app["flows"][0]["rate"].as_f64().unwrap();
+    assert_eq!(findings(&app).contains("as asked"), rate >= 0.99 * 5e6);
     // A network drops what is faster than it likes: losses, and windows after them.
     if !filter(
         &pair.far,
@@ -319,7 +341,7 @@ fn what_holds_a_flow_back_is_named() {
     let stalls = Stalls::watch();
     let queue = once(&pair, &["--algorithm", "reno", "--duration", "2s"]);
     let held = part(&queue, "host");
-    let has_stalled = stood_still(stalls, Duration::from_millis(100));
+    let has_stalled = stood_still(stalls, Duration::from_millis(100)) || was_held_up(&queue);
     assert!(has_stalled || held > 0.8, "{}", findings(&queue));
 }
 
@@ -494,7 +516,7 @@ fn a_full_disk_is_told() {
         return;
     }
     let responder = respond_far(&pair, &["--files", folder]);
-    let more = ["--into", "scan.vdif", "--duration", "3s", "--json"];
+    let more = ["--into", "scan.vdif", "--duration", "10s", "--json"];
     let output = ask(&pair, &responder, "tcp", &more);
     end(responder);
     let unmounted = Command::new("umount").arg(folder).status().unwrap();

@@ -25,8 +25,7 @@ pub fn run() -> Result<()> {
             "warnings",
         ],
     )?;
-    // All that fails is worth knowing at once.
-    step("tests", &["cargo", "test", "--workspace", "--no-fail-fast"])?;
+    tests()?;
     live()?;
     loom()?;
     rustdoc()?;
@@ -34,6 +33,15 @@ pub fn run() -> Result<()> {
     fuzz()?;
     println!("ci: all steps passed");
     Ok(())
+}
+
+/// One at a time: two that measure on the same processors measure each other. All that fails is worth knowing at once.
+fn tests() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .env("RUST_TEST_THREADS", "1");
+    timed("tests", &mut command)
 }
 
 /// Tests that take minutes and want the machine for themselves.

@@ -145,8 +145,9 @@ impl Campaign<'_> {
                 Event::Settled(settled) => {
                     let way = &mut ways[settled.direction as usize];
                     if let Some(row) = way.row(&stream, is_v6, settled) {
-                        self.progress.show(0, &line(&row));
+                        // What is shown is there, however this ends.
                         self.store.add(&row)?;
+                        self.progress.show(0, &line(&row));
                     }
                 }
             }

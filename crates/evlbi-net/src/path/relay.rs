@@ -7,7 +7,7 @@ mod worker;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use evlbi_core::path::{CellTruth, Law, Logged};
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use self::turns::NAP;
 use self::worker::Worker;
 use super::plan::{Direction, Plan};
 use super::tap::Tap;
 use crate::cpu;
 
+/// A thread that does not say within this time what it knows is not waited for: what it said last holds.
+const PATIENCE: Nanos = Nanos(5_000_000_000);
 /// Entries of each cell's log that wait to be taken.
 const LOGGED: usize = 1 << 16;
 
@@ -108,7 +109,9 @@ struct Shared {
     changes: Mutex<Vec<(Direction, usize, Law)>>,
     snapshot: Mutex<Part>,
     log: Mutex<Vec<LogLine>>,
-    is_asked: AtomicBool,
+    /// How often it was asked what it knows, and up to which of these it has said so.
+    asked: AtomicU64,
+    answered: AtomicU64,
 }
 
 /// What one thread knows.
@@ -154,6 +157,7 @@ impl Relay {
                     if let Err(error) = worker.run(&stop) {
                         lock(&told.snapshot).error = Some(error.to_string());
                     }
+                    told.answered.store(u64::MAX, Ordering::Release);
                 })?;
             workers.push(shared);
             handles.push(handle);
@@ -174,15 +178,18 @@ impl Relay {
         }
     }
 
-    /// What was done so far.
+    /// What was done so far, by cells as they were changed before.
     pub fn snapshot(&self) -> Snapshot {
-        for shared in &self.workers {
-            shared.is_asked.store(true, Ordering::Release);
-        }
+        let asked = self.workers.iter().map(|shared| {
+            let turn = shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
+            (shared, turn)
+        });
+        let asked: Vec<(&Arc<Shared>, u64)> = asked.collect();
         // A thread looks at it whenever it wakes.
-        let patience = cpu::now().plus(Nanos(4 * NAP.0));
-        let waits = |shared: &Arc<Shared>| shared.is_asked.load(Ordering::Acquire);
-        while self.workers.iter().any(waits) && cpu::now() < patience {
+        let patience = cpu::now().plus(PATIENCE);
+        let waits =
+            |(shared, turn): &(&Arc<Shared>, u64)| shared.answered.load(Ordering::Acquire) < *turn;
+        while asked.iter().any(waits) && cpu::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.collect()

@@ -17,7 +17,7 @@ const ENDING: &str = "path";
 /// A relay answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// And a request comes within this time.
-const ASKING: Duration = Duration::from_millis(500);
+const ASKING: Duration = Duration::from_secs(5);
 /// Longest request or answer.
 const LONGEST: usize = 1 << 20;
 
@@ -131,7 +131,6 @@ fn ask_over(stream: &UnixStream, request: &Value) -> Result<(Value, Vec<OwnedFd>
 
 /// The request that came over a connection.
 pub fn request(stream: &UnixStream) -> Result<Value> {
-    // Others wait meanwhile.
     stream.set_read_timeout(Some(ASKING))?;
     let mut line = String::new();
     let bounded = std::io::Read::take(stream, LONGEST as u64);

@@ -62,7 +62,10 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
         socket: args.socket.clone(),
         is_over: AtomicBool::new(false),
     });
-    let listener = UnixListener::bind(&args.socket)
+    // A socket that nobody listens at is taken for one that was left behind: this one gets its name later.
+    let unnamed = args.socket.with_extension("new");
+    let listener = UnixListener::bind(&unnamed)
+        .and_then(|listener| std::fs::rename(&unnamed, &args.socket).map(|()| listener))
         .with_context(|| format!("cannot listen at {}", args.socket.display()))?;
     let log = args
         .log
@@ -181,18 +184,21 @@ impl Served {
 
 /// Answers commands until the path is over.
 fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
-    // Of those who wait for the end.
-    let mut waiting = Vec::new();
     for stream in listener.incoming().flatten() {
-        let answered =
-            control::request(&stream).and_then(|request| answer(served, &stream, &request, is_run));
-        if let Err(error) = answered {
-            let error = json!({ "error": output::explain(&error) });
-            let _ = control::answer(&stream, &error, &[]);
-        }
-        if served.is_over.load(Ordering::Acquire) {
-            waiting.push(stream);
-        }
+        let served = Arc::clone(served);
+        // Nobody waits for who is slow to ask.
+        std::thread::spawn(move || {
+            let answered = control::request(&stream)
+                .and_then(|request| answer(&served, &stream, &request, is_run));
+            if let Err(error) = answered {
+                let error = json!({ "error": output::explain(&error) });
+                let _ = control::answer(&stream, &error, &[]);
+            }
+            // Who waits for the end hears it.
+            while served.is_over.load(Ordering::Acquire) {
+                std::thread::park();
+            }
+        });
     }
 }
 

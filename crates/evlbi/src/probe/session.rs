@@ -46,6 +46,8 @@ const REQUEST: usize = 64;
 const TAKING_UP: Duration = Duration::from_secs(30);
 /// Longest wait for their replies.
 const REPLIES: Duration = Duration::from_millis(500);
+/// They are asked for so often at most, where none replies.
+const CLOCK_TRIES: usize = 3;
 
 /// Where a responder is, and how to reach it.
 #[derive(Clone, Debug)]
@@ -351,15 +353,20 @@ impl Session {
         }
     }
 
-    /// Some round trips, while nothing else is under way.
+    /// Some round trips, while nothing else is under way; again where nothing comes back.
     fn look_at_clock(&mut self, work: &mut Work, number: &mut u64) -> Result<()> {
         let before = work.heard().clock.load(Ordering::Relaxed);
-        work.ask(*number, clock_requests(ROUND_TRIPS))?;
-        *number += ROUND_TRIPS;
-        let asked = Instant::now();
-        let replies = || work.heard().clock.load(Ordering::Relaxed) - before;
-        while replies() < ROUND_TRIPS && asked.elapsed() < REPLIES {
-            std::thread::sleep(Duration::from_millis(1));
+        for _ in 0..CLOCK_TRIES {
+            work.ask(*number, clock_requests(ROUND_TRIPS))?;
+            *number += ROUND_TRIPS;
+            let asked = Instant::now();
+            let replies = || work.heard().clock.load(Ordering::Relaxed) - before;
+            while replies() < ROUND_TRIPS && asked.elapsed() < REPLIES {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if replies() > 0 {
+                break;
+            }
         }
         Ok(())
     }

@@ -20,17 +20,19 @@ fn script(done: &str) -> String {
         taken() {{
             name=$1; shift
             (dump $name-near) & near=$!
-            $E path exec manchester -- sh -c 'echo $$ > far.pid; exec tcpdump -i wire -U --immediate-mode -s 160 -B 65536 -w '$name'-far.pcap 2> '$name'-far.txt' &
+            $E path exec manchester -- sh -c 'echo $$ > far.pid; exec tcpdump -i wire -U --immediate-mode -s 160 -B 65536 -w '$name'-far.pcap 2> '$name'-far.txt' & far=$!
             until grep -qs listening $name-near.txt && grep -qs listening $name-far.txt; do sleep 0.1; done
             \"$@\" > $name.json
-            sleep 0.5
+            # Whose connections have ended sends nothing more.
+            n=0; until [ -z \"$(ss -tnH state fin-wait-1 state last-ack state closing)\" ]; do
+                n=$((n+1)); [ $n -lt 600 ] || exit 1; sleep 0.1
+            done
             # What comes back from a closed port comes after all that was sent before, in both captures.
             n=0; until has_echo $name-near && has_echo $name-far; do
                 n=$((n+1)); [ $n -lt 150 ] || exit 1; bash -c 'echo > /dev/udp/manchester/9'; sleep 0.2
             done
             kill $near; $E path exec manchester -- sh -c 'kill $(cat far.pid)'
-            wait $near || true
-            sleep 0.3
+            wait $near || true; wait $far || true
         }}
         {done}"
     )
@@ -199,9 +201,10 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
     assert_eq!(of("lost_before"), 0);
     // A probe of the only segment under way looks like a timeout.
     let silences = kernel("TcpExtTCPTimeouts") + kernel("TcpExtTCPLossProbes");
-    assert!(of("timeouts") <= silences);
-    if silences == 0 {
-        assert_eq!(of("fast"), of("segments"));
+    // A kernel that is held up answers so late that it looks like one too.
+    if !room.was_disturbed(0.05) {
+        assert!(of("timeouts") <= silences);
+        assert!(silences > 0 || of("fast") == of("segments"));
     }
     let twice: u64 = sent.iter().map(|way| number(way, "received_twice")).sum();
     assert_eq!(twice, kernel("TcpExtTCPDSACKRecv"));
@@ -302,7 +305,7 @@ fn what_holds_a_connection_back_is_told() {
 fn losses_of_streams_are_the_paths() {
     let cells = "rtt = \"10ms\"\nforward = [{ every = 100 }, { reorder = \"0.5%\", distance = 4 }, { duplicate = \"0.5%\" }]\n";
     let room = Room::new(&format!("{HOSTS}{cells}"));
-    let send = "$E path exec manchester -- $E recv udp://0.0.0.0:2630 --to check --idle 4s --ring 64MiB --json > recv.json 2> recv.txt &
+    let send = "$E path exec manchester -- $E recv udp://0.0.0.0:2630 --to check --idle 10s --hold 10s --ring 64MiB --json > recv.json 2> recv.txt &
         receiver=$!
         until grep -q listening recv.txt; do sleep 0.1; done
         taken stream $E send pattern:1440 --to udp://manchester:2630 --rate 20M --duration 2s --no-gso --json

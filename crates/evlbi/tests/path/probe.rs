@@ -82,8 +82,7 @@ fn delays_are_found_again() {
 fn duplicates_and_reordering_are_exact() {
     let cells = "rtt = \"2ms\"\nforward = [{ reorder = \"0.5%\", distance = 4 }, { duplicate = \"0.5%\" }]\n";
     let room = Room::new(&format!("{HOSTS}{cells}"));
-    let probe =
-        "$E probe udp manchester:8620 --spacing 200us --size 500 --count 10000 --json > p.json";
+    let probe = "$E probe udp manchester:8620 --spacing 200us --size 500 --count 10000 --loss-timeout 10s --json > p.json";
     let log = room.path("log.csv");
     if room.run_well(&["--log", &log], &script(probe)).is_none() {
         return;
@@ -97,7 +96,8 @@ fn duplicates_and_reordering_are_exact() {
     let off = |name: &str, truth: u64| number(point, name).abs_diff(truth) <= 1;
     assert!(off("duplicates", doubled), "{doubled} {point}");
     assert!(off("reordered", held), "{held} {point}");
-    assert_eq!((number(point, "sent"), number(point, "lost")), (10_000, 0));
+    assert_eq!(number(point, "sent"), 10_000);
+    assert!(number(point, "lost") <= elsewhere(&room.json("path.json")));
     let extents: u64 = point["reordering_extents"]
         .as_object()
         .unwrap()
@@ -120,7 +120,7 @@ pub fn elsewhere(state: &Value) -> u64 {
 fn a_switch_that_loses_at_line_rate() {
     let plan = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cisco7600.toml");
     let plan = fs::read_to_string(plan).unwrap();
-    let (mut switched, mut wire_rate) = (Vec::new(), 0.0);
+    let (mut switched, mut wire_rate, mut is_disturbed) = (Vec::new(), 0.0, false);
     for (rate, count) in [("800M", 200_000), ("940M", 1_000_000)] {
         let room = Room::new(&plan);
         let probe = format!("$E probe udp jive:8620 --rate {rate} --count {count} --json > p.json");
@@ -133,6 +133,7 @@ fn a_switch_that_loses_at_line_rate() {
         let finding = point["finding"].as_str().unwrap();
         let state = room.json("path.json");
         wire_rate = point["wire_rate_sent"].as_f64().unwrap();
+        is_disturbed |= room.was_disturbed(0.03);
         switched.push(number(cell(&state, "manchester>jive", "switch"), "dropped"));
         let log = fs::read_to_string(log).unwrap();
         let dropped = of_stream(&log, "manchester>jive", "dropped", count);
@@ -151,10 +152,10 @@ fn a_switch_that_loses_at_line_rate() {
             "{finding}"
         );
     }
-    // The switch loses above 900 Mbit/s only: between the pauses of a host that is somewhat slower on the average.
+    // The switch loses above 900 Mbit/s only, and what a relay that was held up brings at once.
     if wire_rate < 780e6 {
         eprintln!("skipped in part: this host had other things to do, and sent {wire_rate} bit/s");
-    } else {
+    } else if !is_disturbed {
         assert!(switched[1] > 2 * switched[0] + 5, "{switched:?}");
     }
 }
@@ -209,6 +210,10 @@ fn a_broken_fibre_is_told_from_a_dirty_one() {
             eprintln!(
                 "skipped in part: this host had other things to do, sent {wire_rate} of 50e6 bit/s and lost {elsewhere} packets itself"
             );
+            continue;
+        }
+        // On and off is by the relay's clock.
+        if room.was_disturbed(0.1) {
             continue;
         }
         let pattern = point["pattern"]["pattern"].as_str().unwrap();
@@ -276,14 +281,14 @@ fn what_comes_back_is_seen_by_a_campaign() {
     assert!(finding.contains("in the network"), "{finding}");
     let [sent, lost] = ["sent", "lost"].map(|name| number(way, name) as f64);
     // What was held up comes at once, and a part of it while the path loses.
-    let most = if room.was_disturbed(0.03) { 0.2 } else { 0.06 };
-    assert!(lost / sent < most, "{finding}");
+    let is_disturbed = room.was_disturbed(0.03);
+    assert!(is_disturbed || lost / sent < 0.06, "{finding}");
     let rate = way["rate_received"].as_f64().unwrap() * sent / (sent - lost);
     if rate < 19.6e6 {
         eprintln!(
             "skipped in part: this host had other things to do, and sent {rate} of 20e6 bit/s"
         );
-    } else {
+    } else if !is_disturbed {
         assert_eq!(way["pattern"]["pattern"], "periodic", "{way}");
         let period = way["pattern"]["period"].as_f64().unwrap();
         assert!((period - 2.0).abs() < 0.15, "{way}");

@@ -9,7 +9,7 @@ use crate::cpu;
 use crate::path::tap;
 
 /// A thread wakes up at least so often.
-pub const NAP: Nanos = Nanos(50_000_000);
+const NAP: Nanos = Nanos(50_000_000);
 /// A thread that is woken later than this was held up by something else.
 const MOST_LATE: Nanos = Nanos(150_000);
 /// Spins so long between looks at the hosts,

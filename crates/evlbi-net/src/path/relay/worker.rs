@@ -324,15 +324,18 @@ impl<'a> Worker<'a> {
 
     /// Changes that were asked for, and what is to be shown.
     fn look_after(&mut self) {
+        // Who asked then knows of changes that were made before.
+        let asked = self.shared.asked.load(Ordering::Acquire);
         for (direction, cell, law) in std::mem::take(&mut *lock(&self.shared.changes)) {
             if let Some(id) = self.cell(direction, cell) {
                 let now = self.turns.now();
                 self.network.cell_mut(id).change(now, law);
             }
         }
-        if self.shared.is_asked.load(Ordering::Acquire) || self.has_much_to_log() {
+        let is_asked = self.shared.answered.load(Ordering::Relaxed) < asked;
+        if is_asked || self.has_much_to_log() {
             self.publish();
-            self.shared.is_asked.store(false, Ordering::Release);
+            self.shared.answered.store(asked, Ordering::Release);
         }
     }
 

@@ -137,8 +137,8 @@ fn what_the_socket_drops_is_the_hosts() {
     let point = &points(&output)[0];
     assert_sums(point);
     let lost = number(point, "lost");
-    // Of the ten requests that tell the clock, afterwards, some may find no room either.
-    assert!((lost..=lost + 10).contains(&no_room()), "{}", brief(point));
+    // Of the requests that tell the clock, afterwards, some may find no room either.
+    assert!((lost..=lost + 30).contains(&no_room()), "{}", brief(point));
     assert!(lost >= 200, "{}", brief(point));
     for (name, count) in [("lost", lost), ("host_lost", lost), ("network_lost", 0)] {
         assert_eq!(number(point, name), count, "{}", brief(point));

@@ -62,11 +62,15 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
         socket: args.socket.clone(),
         is_over: AtomicBool::new(false),
     });
-    // A socket that nobody listens at is taken for one that was left behind: this one gets its name later.
-    let unnamed = args.socket.with_extension("new");
+    // A socket that nobody listens at is taken for one that was left behind: this one gets its name once it is listened at.
+    let unnamed = args
+        .socket
+        .with_extension(format!("{:08x}", rand::random::<u32>()));
     let listener = UnixListener::bind(&unnamed)
-        .and_then(|listener| std::fs::rename(&unnamed, &args.socket).map(|()| listener))
-        .with_context(|| format!("cannot listen at {}", args.socket.display()))?;
+        .and_then(|listener| std::fs::hard_link(&unnamed, &args.socket).map(|()| listener));
+    let _ = std::fs::remove_file(&unnamed);
+    let listener =
+        listener.with_context(|| format!("cannot listen at {}", args.socket.display()))?;
     let log = args
         .log
         .as_deref()

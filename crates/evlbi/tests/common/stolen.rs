@@ -11,20 +11,19 @@ impl Stolen {
         Stolen { begun: ticks() }
     }
 
-    /// Whether more than a hundredth of the time went to other machines, which is said: what was measured meanwhile is not the
+    /// Whether more than this part of the time went to other machines, which is said: what was measured meanwhile is not the
     /// program's alone.
-    pub fn is_much(&self) -> bool {
+    pub fn is_over(&self, limit: f64) -> bool {
         let now = ticks();
         let [all, stolen] = [0, 1].map(|place| (now[place] - self.begun[place]) as f64);
         let part = stolen / all.max(1.0);
-        let is_much = part > 0.01;
-        if is_much {
+        if part > limit {
             eprintln!(
                 "skipped in part: {:.1} % of the processors' time went to other machines",
                 part * 100.0
             );
         }
-        is_much
+        part > limit
     }
 }
 

@@ -33,6 +33,9 @@ fn fuzz(program: &Path, agent: &Agent, token: &str) {
             "examples,coverage,fuzzing",
             "--max-time",
             "20",
+            // A host that stands still answers later, and nothing is wrong with it.
+            "--request-timeout",
+            "60",
             "--seed",
             "7",
             "--workers",

@@ -6,6 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::common::result::number;
+use crate::common::stolen::Stolen;
 use crate::support::{Agent, has_ended, received, recv, send};
 
 const PAIRS: usize = 100;
@@ -35,6 +36,7 @@ fn latency(agent: &Agent, requests: usize) -> (f64, f64) {
 #[ignore = "it wants the machine for itself: cargo xtask live"]
 fn two_hundred_flows_on_one_agent() {
     let agent = Agent::start("");
+    let stolen = Stolen::watch();
     for pair in 0..PAIRS {
         let name = format!("to-{pair}");
         let to = agent.receive(&recv(&name, "null"));
@@ -42,6 +44,11 @@ fn two_hundred_flows_on_one_agent() {
         // Asleep between frames, not exact to the microsecond.
         sender["burst"] = json!(2);
         agent.begin(&sender);
+    }
+    for pair in 0..PAIRS {
+        for name in [format!("to-{pair}"), format!("from-{pair}")] {
+            agent.wait(&name, |flow| flow["status"]["time"].is_number());
+        }
     }
     std::thread::sleep(Duration::from_secs(3));
     let begun = Instant::now();
@@ -68,7 +75,12 @@ fn two_hundred_flows_on_one_agent() {
         oldest[oldest.len() - 1],
         slowest * 1e3
     );
-    assert!(usual < 2.0, "statuses of {oldest:?} s ago are shown");
+    // A gigabit per second takes most of what two processors can do.
+    let has_processors = !stolen.is_over(0.1);
+    assert!(
+        usual < 2.0 || !has_processors,
+        "statuses of {oldest:?} s ago are shown"
+    );
     let mut rates = Vec::new();
     for pair in 0..PAIRS {
         agent.stop(&format!("from-{pair}"));
@@ -92,7 +104,10 @@ fn two_hundred_flows_on_one_agent() {
     // One that stood still at its end is behind.
     rates.sort_by(f64::total_cmp);
     let usual = rates[PAIRS / 2];
-    assert!((usual / 10e6 - 1.0).abs() < 0.05, "{rates:?}");
+    assert!(
+        (usual / 10e6 - 1.0).abs() < 0.05 || !has_processors,
+        "{rates:?}"
+    );
 }
 
 /// The data plane at 10 Gbit/s: control does not disturb it, and says how long it takes itself.

@@ -6,6 +6,7 @@ mod common {
     pub mod python;
     pub mod result;
     pub mod stalls;
+    pub mod stolen;
 }
 mod browser;
 mod demo;

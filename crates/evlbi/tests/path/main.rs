@@ -100,7 +100,7 @@ impl Room {
     /// Whether this host stood still for longer, in seconds, or lent its processors to others, which is said.
     fn was_disturbed(&self, longest: f64) -> bool {
         let stood_still = stood_still(&self.json("path.json"), longest);
-        self.stolen.is_much() || stood_still
+        self.stolen.is_over(0.01) || stood_still
     }
 }
 

@@ -181,7 +181,7 @@ impl Bucket {
 
     /// Whether this machine's processors were elsewhere for too long since, so that the bucket let less through; which is said.
     pub fn was_starved(&self) -> bool {
-        self.stolen.is_much()
+        self.stolen.is_over(0.01)
     }
 }
 

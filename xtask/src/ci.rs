@@ -35,11 +35,13 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// One at a time: two that measure on the same processors measure each other. All that fails is worth knowing at once.
+/// One at a time: two that measure on the same processors measure each other. All that fails is worth knowing at once, and
+/// what was skipped.
 fn tests() -> Result<()> {
     let mut command = Command::new("cargo");
     command
         .args(["test", "--workspace", "--no-fail-fast"])
+        .args(["--", "--show-output"])
         .env("RUST_TEST_THREADS", "1");
     timed("tests", &mut command)
 }
@@ -61,6 +63,7 @@ pub fn live() -> Result<()> {
             "--",
             "--ignored",
             "--test-threads=1",
+            "--show-output",
         ],
     )
 }

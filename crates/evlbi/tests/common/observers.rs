@@ -7,10 +7,15 @@ use super::result::number;
 /// Whether a probe by TCP, or its responder, was too busy to look at its connections more than ten times, which is said: what was
 /// found is not the connections' alone.
 pub fn was_held_up(result: &Value) -> bool {
+    has_missed(result, 10)
+}
+
+/// Whether they missed more looks than this, which is said.
+pub fn has_missed(result: &Value, most: u64) -> bool {
     let observers = result["observers"].as_array().unwrap().iter();
     let missed: u64 = observers.map(|observer| number(observer, "missed")).sum();
-    if missed > 10 {
+    if missed > most {
         eprintln!("skipped in part: {missed} looks at connections were missed");
     }
-    missed > 10
+    missed > most
 }

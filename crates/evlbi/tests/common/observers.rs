@@ -10,7 +10,7 @@ pub fn was_held_up(result: &Value) -> bool {
     has_missed(result, 10)
 }
 
-/// Whether they missed more looks than this, which is said.
+/// Whether a probe by TCP and its responder together missed more looks at their connections than this, which is said.
 pub fn has_missed(result: &Value, most: u64) -> bool {
     let observers = result["observers"].as_array().unwrap().iter();
     let missed: u64 = observers.map(|observer| number(observer, "missed")).sum();

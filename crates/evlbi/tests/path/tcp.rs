@@ -105,7 +105,8 @@ fn recovery(room: &Room, count: usize) -> Option<(Vec<Row>, Vec<f64>)> {
     Some((rows.collect(), losses))
 }
 
-/// The same in the simulator, with the round trip that it was until then: windows at the kernel's times, and what it comes to.
+/// The same in the simulator, with the mean round trip of the rows before `until`: windows at the kernel's times, and what it
+/// comes to.
 fn simulate(algorithm: Algorithm, rows: &[Row], losses: &[f64], until: f64) -> (Vec<f64>, Outcome) {
     let (first, last) = (rows.first().unwrap(), rows.last().unwrap());
     let during = rows.iter().take_while(|row| row.at < until);
@@ -183,6 +184,27 @@ struct Recovered {
     recovery: f64,
 }
 
+impl Recovered {
+    /// What the flow says of timeliness, and when it is timely again in the simulator, if data were late for want of a window
+    /// alone: with more than one look of a hundred missed they were not. Delayed data agree.
+    fn timely(&self, tolerance: f64) -> Option<(&Value, Nanos)> {
+        let Some(drained) = self.outcome.timely_from else {
+            let last = self.rows.last().unwrap().at;
+            eprintln!(
+                "skipped in part: this host lost packets itself, at {last} s, before messages were timely"
+            );
+            return None;
+        };
+        if has_missed(&self.result, 160) {
+            return None;
+        }
+        let timely = &self.result["flows"][0]["messages"]["timely"];
+        let delayed = number(timely, "delayed_bytes") as f64;
+        near("delayed", delayed, self.outcome.delayed as f64, tolerance);
+        Some((timely, drained))
+    }
+}
+
 /// After the losses of the example, if the machine let it be measured. Recoveries agree.
 fn recovered(algorithm: Algorithm) -> Option<Recovered> {
     let room = example();
@@ -243,7 +265,7 @@ fn reno_recovers_as_simulated_and_by_its_equations() {
         return;
     };
     let (rows, losses, theirs) = (&found.rows, &found.losses, found.recovery);
-    let (lost, outcome) = (losses[3], &found.outcome);
+    let lost = losses[3];
     let during: Vec<(&Row, f64)> = rows
         .iter()
         .zip(found.windows.iter().copied())
@@ -261,20 +283,10 @@ fn reno_recovers_as_simulated_and_by_its_equations() {
     let need = RATE / 8.0 * 0.015 / SEGMENT;
     let since = lost + theirs - during[0].0.at;
     near("t_r", since, (need - begun) * round_trip, 0.1);
-    let Some(drained) = outcome.timely_from else {
-        let last = rows.last().unwrap().at;
-        eprintln!(
-            "skipped in part: this host lost packets itself, at {last} s, before messages were timely"
-        );
+    let Some((timely, drained)) = found.timely(0.15) else {
         return;
     };
-    // With more than one look of a hundred missed, data were late not for want of a window alone.
-    if has_missed(&found.result, 160) {
-        return;
-    }
-    let timely = &found.result["flows"][0]["messages"]["timely"];
     let delayed = number(timely, "delayed_bytes") as f64;
-    near("delayed", delayed, outcome.delayed as f64, 0.15);
     let late = timely["late"].as_array().unwrap();
     let worst = late
         .iter()
@@ -299,19 +311,9 @@ fn reno_recovers_as_simulated_and_by_its_equations() {
 #[test]
 #[ignore = "it wants the machine for itself: cargo xtask live"]
 fn cubic_recovers_as_simulated() {
-    let Some(found) = recovered(Algorithm::Cubic) else {
-        return;
-    };
-    if has_missed(&found.result, 160) {
-        return;
+    if let Some(found) = recovered(Algorithm::Cubic) {
+        found.timely(0.2);
     }
-    if found.outcome.timely_from.is_none() {
-        eprintln!("skipped in part: this host lost packets itself before messages were timely");
-        return;
-    }
-    let timely = &found.result["flows"][0]["messages"]["timely"];
-    let delayed = number(timely, "delayed_bytes") as f64;
-    near("delayed", delayed, found.outcome.delayed as f64, 0.2);
 }
 
 /// Figure 2.4 (a): with a send buffer of the bandwidth-delay product, which Linux makes of half of that, messages are never

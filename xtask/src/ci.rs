@@ -1,49 +1,44 @@
 //! What has to pass before a change lands, in the order in which it fails fastest.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::deps;
-
-/// Seconds that each fuzz target runs.
-const FUZZ_SECONDS: u32 = 15;
+use crate::{deps, setup};
 
 pub fn run() -> Result<()> {
+    let begun = Instant::now();
+    // What the tests need is fetched while the processors compile.
+    let setup = std::thread::spawn(|| setup::run(false));
     step("format", &["cargo", "fmt", "--all", "--check"])?;
     deps::check()?;
-    step(
-        "lints",
-        &[
-            "cargo",
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )?;
-    tests()?;
-    live()?;
+    let lints = [
+        "cargo",
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    step("lints", &lints)?;
+    let build = ["cargo", "test", "--workspace", "--no-run"];
+    step("build of the tests", &build)?;
+    match setup.join() {
+        Ok(installed) => installed?,
+        Err(_) => bail!("setup failed"),
+    }
+    // All that fails is worth knowing at once.
+    let tests = ["cargo", "test", "--workspace", "--no-fail-fast"];
+    step("tests", &tests)?;
     loom()?;
     rustdoc()?;
-    book()?;
-    fuzz()?;
-    println!("ci: all steps passed");
+    println!(
+        "ci: all steps passed in {:.0} s",
+        begun.elapsed().as_secs_f64()
+    );
     Ok(())
-}
-
-/// One at a time: two that measure on the same processors measure each other. All that fails is worth knowing at once, and
-/// what was skipped.
-fn tests() -> Result<()> {
-    let mut command = Command::new("cargo");
-    command
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(["--", "--show-output"])
-        .env("RUST_TEST_THREADS", "1");
-    timed("tests", &mut command)
 }
 
 /// Tests that take minutes and want the machine for themselves.
@@ -56,9 +51,7 @@ pub fn live() -> Result<()> {
             "--package",
             "evlbi",
             "--test",
-            "path",
-            "--test",
-            "control",
+            "integration",
             "--no-fail-fast",
             "--",
             "--ignored",
@@ -89,47 +82,6 @@ fn rustdoc() -> Result<()> {
         ])
         .env("RUSTDOCFLAGS", "-D warnings");
     timed("rustdoc", &mut command)
-}
-
-fn book() -> Result<()> {
-    if !has(&["mdbook", "--version"]) {
-        println!("skipped: book: mdbook is not installed (cargo install mdbook --locked)");
-        return Ok(());
-    }
-    step("book", &["mdbook", "build", "docs"])
-}
-
-/// A short run of each target where a nightly toolchain is present; the corpora are replayed by
-/// `cargo test` in any case.
-fn fuzz() -> Result<()> {
-    if !has(&["cargo", "+nightly", "fuzz", "--version"]) {
-        println!(
-            "skipped: fuzz runs: they need a nightly toolchain and cargo-fuzz; the corpora were replayed by the tests"
-        );
-        return Ok(());
-    }
-    let listed = Command::new("cargo")
-        .args(["+nightly", "fuzz", "list"])
-        .output()
-        .context("cargo fuzz list")?;
-    let targets = String::from_utf8(listed.stdout).context("names of fuzz targets")?;
-    for target in targets.split_whitespace() {
-        let seconds = format!("-max_total_time={FUZZ_SECONDS}");
-        step(
-            &format!("fuzz {target}"),
-            &["cargo", "+nightly", "fuzz", "run", target, "--", &seconds],
-        )?;
-    }
-    Ok(())
-}
-
-fn has(command: &[&str]) -> bool {
-    Command::new(command[0])
-        .args(&command[1..])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }
 
 fn step(name: &str, command: &[&str]) -> Result<()> {

@@ -1,0 +1,375 @@
+//! Kinds of streams: Mark 5B, raw bytes, files, extended headers, frames marked invalid or damaged, senders
+//! that begin again.
+
+use evlbi_core::deframe::{Deframer, Format, FrameState, Holes, Partial, Settings};
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::validity::Cause;
+use evlbi_wire::vdif::{Extended, Header};
+use evlbi_wire::{fill, mark5b};
+
+use crate::deframe::stream::{
+    Output, Path, Plan, SECOND, Stream, assert_same, carry, carry_into, expected,
+};
+
+fn walk(bytes: &[u8], settings: Settings) -> (Output, Deframer) {
+    let mut deframer = Deframer::new(settings);
+    let mut output = Output::default();
+    let taken = deframer.walk(bytes, true, &mut |chunk| output.take(chunk));
+    assert_eq!(taken, bytes.len());
+    (output.finish(&deframer), deframer)
+}
+
+fn mark5b_stream(frames: u32, first: u32, rate: u32) -> Stream {
+    let rate_known = FrameRate::new(rate).unwrap();
+    let mut stream = Stream {
+        bytes: Vec::new(),
+        frame_length: mark5b::FRAME_LEN,
+        header_length: mark5b::HEADER_LEN,
+        rate,
+    };
+    for number in 0..frames {
+        let index = SECOND * i64::from(rate) + i64::from(first + number);
+        let mut header = mark5b::Header::new();
+        header.set_user(0xbead);
+        let time = FrameTime::from_index(index, rate_known);
+        header.set_time(time, rate_known).unwrap();
+        let start = stream.bytes.len();
+        stream.bytes.resize(start + mark5b::FRAME_LEN, number as u8);
+        header.emit(&mut stream.bytes[start..]);
+    }
+    stream
+}
+
+#[test]
+fn lost_mark5b_frames_have_their_number_and_time_code() {
+    let stream = mark5b_stream(60, 75, 100);
+    for slot in [10_016, 5008, 1464] {
+        let slots = 10_016 / slot;
+        let lost = [0, 20 * slots, 24 * slots + 1, 25 * slots, 26 * slots];
+        let path = Path::new(slot, lost);
+        let settings = Settings {
+            frame_rate: stream.rate(),
+            reference: SECOND + 86_400 * 300,
+            ..Settings::default()
+        };
+        let output = carry(&stream, &path, settings);
+        assert_eq!(output.counts.ambiguous, 0);
+        assert_eq!(
+            output.counts.frames,
+            output.counts.whole + output.counts.lost_frames
+        );
+        assert!((3..10).contains(&output.counts.lost_frames));
+        let seen = path.seen(&stream).start.div_ceil(10_016);
+        for (number, frame) in output.bytes.chunks(10_016).enumerate() {
+            let original = stream.frame(seen + number);
+            let lost = output.frames[number].state == FrameState::Lost;
+            assert_eq!(frame[..16], original[..16], "frame {number}");
+            let payload = if lost {
+                pattern(10_000)
+            } else {
+                original[16..].to_vec()
+            };
+            assert!(frame[16..] == payload, "frame {number}");
+        }
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fill::make(&mut bytes);
+    bytes
+}
+
+#[test]
+fn raw_bytes_are_passed_on_with_the_pattern_in_what_is_missing() {
+    let plan = Plan::new(1);
+    let mut stream = plan.make();
+    for (place, byte) in stream.bytes.iter_mut().enumerate() {
+        *byte = ((place * place) >> 7) as u8;
+    }
+    let path = Path {
+        gap_from: 4,
+        most_new: 9,
+        ..Path::new(37, [3, 4, 10, 20, 21, 22, 23, 24, 40])
+    };
+    for format in [Some(Format::Raw), None] {
+        let settings = Settings {
+            format,
+            hold: 2000,
+            ..Settings::default()
+        };
+        let output = carry(&stream, &path, settings);
+        let mut bytes = stream.bytes.clone();
+        let filled = pattern(bytes.len());
+        for slot in &path.lost {
+            let place = slot * 37..(slot + 1) * 37;
+            bytes[place.clone()].copy_from_slice(&filled[place]);
+        }
+        assert!(output.bytes == bytes, "{format:?}");
+        assert!(output.frames.is_empty());
+        assert_eq!(output.counts.unframed_bytes as usize, bytes.len());
+        assert_eq!(output.counts.filled_bytes, 9 * 37);
+    }
+}
+
+#[test]
+fn a_packet_serial_number_counts_on_in_lost_frames() {
+    let plan = Plan::new(3);
+    let mut stream = plan.make();
+    let length = stream.frame_length;
+    for (number, frame) in stream.bytes.chunks_mut(length).enumerate() {
+        let mut header = Header::parse(frame).unwrap();
+        let alma = Extended::Alma {
+            polarisation: 1,
+            quadrant: 0,
+            correlator: 0,
+            sync: 0,
+            status: 0,
+            serial: 0xffff_fff0 + number as u64 / 3,
+        };
+        header.set_extended(&alma).unwrap();
+        header.emit(frame);
+    }
+    let path = Path::new(length, [1, 4, 50, 51, 52, 53, 54, 100]);
+    let settings = Settings {
+        frame_rate: stream.rate(),
+        ..Settings::default()
+    };
+    let output = carry(&stream, &path, settings);
+    let (bytes, _) = expected(&stream, &path, Partial::Whole);
+    assert_same(&output.bytes, &bytes, &stream);
+}
+
+#[test]
+fn a_rate_in_the_headers_is_believed() {
+    let plan = Plan {
+        rate: 1600,
+        first_frame: 1595,
+        frame_length: 5032,
+        cycles: 12,
+        ..Plan::new(2)
+    };
+    let mut stream = plan.make();
+    for frame in stream.bytes.chunks_mut(5032) {
+        let mut header = Header::parse(frame).unwrap();
+        header.set_extended_word(4, 0x0380_0010);
+        header.emit(frame);
+    }
+    let path = Path::new(5032, [9, 10, 11]);
+    let output = carry(&stream, &path, Settings::default());
+    let (bytes, _) = expected(&stream, &path, Partial::Whole);
+    assert_same(&output.bytes, &bytes, &stream);
+    assert_eq!(output.rate, FrameRate::new(1600));
+}
+
+#[test]
+fn what_does_not_belong_to_whole_frames_is_trimmed() {
+    let stream = Plan::new(3).make();
+    let (output, deframer) = walk(&stream.bytes[50..2000], Settings::default());
+    assert!(output.bytes == stream.bytes[96..1920]);
+    assert_eq!(output.counts.trimmed_bytes, 46 + 80);
+    assert_eq!(deframer.layout().unwrap().frame_length, 96);
+    assert_eq!(deframer.format(), Some(Format::Vdif));
+}
+
+#[test]
+fn a_file_may_be_one_frame() {
+    let stream = Plan::new(3).make();
+    let (output, deframer) = walk(&stream.bytes[..96], Settings::default());
+    assert_eq!(deframer.format(), Some(Format::Vdif));
+    assert_eq!(output.counts.whole, 1);
+    let (output, deframer) = walk(&stream.bytes[..95], Settings::default());
+    assert_eq!(deframer.format(), Some(Format::Raw));
+    assert_eq!(output.bytes.len(), 95);
+    let told = Settings {
+        frame_length: Some(96),
+        ..Settings::default()
+    };
+    let (output, _) = walk(&stream.bytes[..150], told);
+    assert_eq!(output.bytes, stream.bytes[..96]);
+}
+
+#[test]
+fn damaged_headers_are_passed_on_as_they_are() {
+    let mut stream = Plan::new(3).make();
+    let original = stream.clone();
+    for number in [0, 1, 40, 41, 90, 91, 92, 93, 94, 95, 96] {
+        stream.bytes[number * 96 + 8] ^= 4;
+    }
+    let output = carry(&stream, &Path::new(96, []), Settings::default());
+    assert!(output.bytes == stream.bytes);
+    assert_eq!(output.counts.odd_headers, 11);
+    assert_eq!(output.counts.whole, 180 - 11);
+    assert_eq!(output.counts.ambiguous, 0);
+    // And lost frames beside them are known all the same.
+    let path = Path::new(96, [39, 42, 97, 98, 99]);
+    let settings = Settings {
+        frame_rate: stream.rate(),
+        ..Settings::default()
+    };
+    let output = carry(&stream, &path, settings);
+    for slot in path.lost {
+        let header = Header::parse(&output.bytes[slot * 96..]).unwrap();
+        assert_eq!(header.time(), original.header(slot).time());
+        assert_eq!(header.key(), original.header(slot).key());
+    }
+}
+
+#[test]
+fn frames_that_come_invalid_stay_as_they_are_and_are_listed() {
+    let mut stream = Plan::new(2).make();
+    let truth = stream.clone();
+    for number in [30, 32, 34, 50, 60] {
+        let mut header = stream.header(number);
+        header.set_invalid(true);
+        if number >= 50 {
+            // Some recorders leave wrong times in them.
+            let time = FrameTime {
+                second: SECOND + 1000,
+                frame: 0,
+            };
+            header.set_time(time).unwrap();
+        }
+        header.emit(&mut stream.bytes[number * 96..]);
+    }
+    let path = Path::new(96, [52]);
+    let settings = Settings {
+        frame_rate: stream.rate(),
+        ..Settings::default()
+    };
+    let output = carry(&stream, &path, settings);
+    assert_eq!(output.counts.source_invalid, 5);
+    assert_eq!(output.counts.odd_headers, 0);
+    let ours = Header::parse(&output.bytes[52 * 96..]).unwrap();
+    assert_eq!(ours.time(), truth.header(52).time());
+    let mut others = output.bytes.clone();
+    others[52 * 96..53 * 96].copy_from_slice(stream.frame(52));
+    assert!(others == stream.bytes);
+    let listed: Vec<_> = output
+        .gaps
+        .iter()
+        .map(|gap| (gap.cause, gap.frames))
+        .collect();
+    use Cause::{Lost, Source};
+    assert_eq!(listed, [(Source, 3), (Source, 1), (Lost, 1), (Source, 1)]);
+}
+
+#[test]
+fn the_missing_part_of_a_kept_frame_is_listed() {
+    let stream = Plan::new(1).make();
+    let path = Path::new(32, [3 * 20 + 1, 3 * 21 + 1, 3 * 30, 3 * 40, 3 * 40 + 1]);
+    let settings = Settings {
+        partial: Partial::Keep,
+        ..Settings::default()
+    };
+    let output = carry(&stream, &path, settings);
+    let listed: Vec<_> = output
+        .gaps
+        .iter()
+        .map(|gap| (gap.first_byte.unwrap() / 96, gap.frames, gap.bytes.clone()))
+        .collect();
+    // Of frame 30 the header alone was missing: it was made, and nothing of the payload is missing.
+    assert_eq!(listed, [(20, 2, Some(0..32)), (40, 1, Some(0..32))]);
+    assert_eq!(output.counts.partial, 4);
+    let (bytes, _) = expected(&stream, &path, Partial::Keep);
+    assert_same(&output.bytes, &bytes, &stream);
+}
+
+#[test]
+fn a_sender_may_begin_again_with_other_frames() {
+    let first = Plan::new(3).make();
+    let second = Plan {
+        frame_length: 40,
+        first_frame: 500,
+        ..Plan::new(2)
+    };
+    let second = second.make();
+    let mut deframer = Deframer::new(Settings::default());
+    let mut output = Output::default();
+    let path = Path::new(96, [40, 41]);
+    carry_into(&mut deframer, &first, &path, &mut output);
+    let (mut truth, _) = expected(&first, &path, Partial::Whole);
+    deframer.restart();
+    // The second sender is heard from the middle of a frame on.
+    let path = Path::new(8, [0, 300, 301]);
+    carry_into(&mut deframer, &second, &path, &mut output);
+    truth.extend(expected(&second, &path, Partial::Whole).0);
+    assert!(output.bytes == truth);
+    assert_eq!(deframer.counts().trimmed_bytes, 32);
+    assert_eq!(deframer.layout().unwrap().frame_length, 40);
+}
+
+#[test]
+fn frames_that_lie_anew_are_found_again() {
+    let stream = Plan {
+        cycles: 400,
+        ..Plan::new(3)
+    };
+    let mut stream = stream.make();
+    stream.bytes.splice(30_000..30_000, [7; 13]);
+    let path = Path {
+        most_new: 3,
+        ..Path::new(96, [])
+    };
+    let settings = Settings {
+        hold: 8000,
+        ..Settings::default()
+    };
+    let output = carry(&stream, &path, settings.clone());
+    // All but the frame that was begun at the end.
+    assert!(output.bytes == stream.bytes[..stream.bytes.len()]);
+    assert_eq!(output.counts.odd_headers, 16);
+    assert_eq!(output.counts.unframed_bytes, 13);
+    // A lost frame finds its place on both sides.
+    let path = Path::new(96, [100, 1000]);
+    let output = carry(&stream, &path, settings);
+    assert_eq!(output.counts.lost_frames, 3);
+    assert_eq!(output.bytes.len(), stream.bytes.len());
+    assert!(output.bytes[1001 * 96..][13..] == stream.bytes[1001 * 96..][13..]);
+}
+
+#[test]
+fn a_file_that_is_walked_in_blocks_gives_the_same_frames() {
+    let stream = Plan::new(4).make();
+    let (whole, _) = walk(&stream.bytes, Settings::default());
+    let mut deframer = Deframer::new(Settings::default());
+    let mut output = Output::default();
+    let (mut from, mut to) = (0, 0);
+    while from < stream.bytes.len() {
+        to = (to + 1000).min(stream.bytes.len());
+        let ended = to == stream.bytes.len();
+        from += deframer.walk(&stream.bytes[from..to], ended, &mut |chunk| {
+            output.take(chunk);
+        });
+    }
+    assert_eq!(output.frames, whole.frames);
+    assert_eq!(output.bytes, whole.bytes);
+    assert_eq!(deframer.frame_rate(), stream.rate());
+}
+
+#[test]
+fn a_long_span_is_handed_over_in_pieces() {
+    let stream = Plan {
+        cycles: 100_000,
+        rate: 1000,
+        ..Plan::new(1)
+    };
+    let stream = stream.make();
+    let (output, _) = walk(&stream.bytes, Settings::default());
+    assert!(output.bytes == stream.bytes);
+    assert_eq!(output.longest_chunk, 96 << 16);
+    assert_eq!(output.counts.whole, 100_000);
+}
+
+#[test]
+fn nothing_is_nothing() {
+    let mut deframer = Deframer::new(Settings::default());
+    let mut nothing = |_: evlbi_core::deframe::Chunk<'_>| unreachable!();
+    for ended in [false, true, false] {
+        assert_eq!(
+            deframer.push(&mut [], &Holes::new(), ended, &mut nothing),
+            0
+        );
+    }
+    assert_eq!(deframer.format(), None);
+}

@@ -1,0 +1,6 @@
+//! `evlbi-net` from outside: real sockets, real files, and wires between network namespaces.
+
+mod files;
+mod fuzz_corpora;
+mod namespaces;
+mod udp;

@@ -1,0 +1,363 @@
+//! Datagrams across a wire between two network namespaces.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use evlbi_net::host::Counters;
+use evlbi_net::udp::{
+    Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
+};
+use evlbi_testkit::name;
+use evlbi_testkit::netns::{End, Pair, Wire, pair};
+
+const NEVER: Duration = Duration::from_secs(10);
+
+fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
+    let listen = [listen.into()];
+    end.namespace
+        .run(|| Receiver::bind(&listen, options).unwrap())
+        .unwrap()
+}
+
+fn sender(end: &End, to: SocketAddr, options: &SenderOptions) -> Sender {
+    end.namespace
+        .run(|| Sender::connect(to, options).unwrap())
+        .unwrap()
+}
+
+fn addresses(pair: &Pair) -> [SocketAddr; 2] {
+    [IpAddr::V4(pair.far.v4), IpAddr::V6(pair.far.v6)].map(|ip| SocketAddr::new(ip, 2630))
+}
+
+fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|n| {
+            (0..size)
+                .map(|i| (i * 7 + n * 13 + i / 251) as u8)
+                .collect()
+        })
+        .collect()
+}
+
+fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
+    let mut train = sender.batch();
+    for datagram in datagrams {
+        train.push(Head::new(), datagram);
+    }
+    train.send().unwrap()
+}
+
+fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
+    let mut batch = Batch::new();
+    let mut datagrams = Vec::new();
+    while datagrams.len() < count {
+        assert!(
+            receiver.wait(NEVER).unwrap(),
+            "{} of {count}",
+            datagrams.len()
+        );
+        receiver.receive(&mut batch).unwrap();
+        datagrams.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+    }
+    datagrams
+}
+
+fn round_trips(pair: &Pair, join: bool) {
+    for to in addresses(pair) {
+        let options = ReceiverOptions {
+            join,
+            ..ReceiverOptions::default()
+        };
+        let mut receiver = receiver(&pair.far, to, &options);
+        let mut sender = sender(&pair.near, to, &SenderOptions::default());
+        for size in [1, 100, 1000, 1452, 1453, 1472, 1473, 4000] {
+            for count in [1, 2, 44, 45, 100] {
+                let sent = payloads(size, count);
+                assert_eq!(send(&mut sender, &sent), count);
+                assert_eq!(collect(&mut receiver, count), sent, "{count} of {size}");
+            }
+        }
+        assert_eq!(sender.counts().not_sent(), 0);
+        assert_eq!(receiver.drops().unwrap(), 0);
+    }
+}
+
+#[test]
+fn datagrams_cross_whole_and_longer_ones_than_the_mtu_go_singly() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    round_trips(&pair, true);
+    round_trips(&pair, false);
+}
+
+#[test]
+fn datagrams_cross_a_wire_without_segmentation() {
+    let wire = Wire {
+        segmentation: false,
+        ..Wire::default()
+    };
+    let Some(pair) = pair(&wire, name!()) else {
+        return;
+    };
+    round_trips(&pair, true);
+}
+
+#[test]
+fn what_is_longer_than_the_mtu_is_sent_singly_or_refused() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    for (to, longest) in addresses(&pair).into_iter().zip([1472, 1452]) {
+        let mut receiver = receiver(&pair.far, to, &ReceiverOptions::default());
+        let mut sender = sender(&pair.near, to, &SenderOptions::default());
+        assert_eq!(sender.path_mtu().unwrap(), 1500);
+        send(&mut sender, &payloads(longest, 10));
+        assert_eq!(sender.counts().messages, 1);
+        send(&mut sender, &payloads(longest + 1, 10));
+        assert_eq!(sender.counts().messages, 11);
+        assert!(sender.joins(longest) && !sender.joins(longest + 1));
+        collect(&mut receiver, 20);
+
+        let options = SenderOptions {
+            fragmentation: Fragmentation::Forbid,
+            ..SenderOptions::default()
+        };
+        let mut strict = self::sender(&pair.near, to, &options);
+        assert_eq!(send(&mut strict, &payloads(longest + 1, 10)), 0);
+        assert_eq!(strict.counts().too_long, 10);
+        assert_eq!(send(&mut strict, &payloads(longest, 10)), 10);
+        collect(&mut receiver, 10);
+    }
+}
+
+#[test]
+fn a_filter_on_a_wire_without_segmentation_counts_datagrams() {
+    let wire = Wire {
+        segmentation: false,
+        ..Wire::default()
+    };
+    let Some(pair) = pair(&wire, name!()) else {
+        return;
+    };
+    let rules = "add table inet t; \
+        add chain inet t in { type filter hook input priority 0; }; \
+        add rule inet t in udp dport 2630 numgen inc mod 10 0 counter drop";
+    if let Err(error) = pair.far.namespace.command("nft", &[rules]) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let to = addresses(&pair)[0];
+    let options = ReceiverOptions {
+        join: false,
+        ..ReceiverOptions::default()
+    };
+    let mut receiver = receiver(&pair.far, to, &options);
+    let mut sender = sender(&pair.near, to, &SenderOptions::default());
+    let sent = payloads(1200, 1000);
+    assert_eq!(send(&mut sender, &sent), 1000);
+    assert!(sender.counts().messages < 100);
+    let kept: Vec<Vec<u8>> = sent
+        .into_iter()
+        .enumerate()
+        .filter(|(n, _)| n % 10 != 0)
+        .map(|(_, datagram)| datagram)
+        .collect();
+    assert_eq!(collect(&mut receiver, 900), kept);
+    let rules = pair
+        .far
+        .namespace
+        .command("nft", &["list ruleset"])
+        .unwrap();
+    assert!(rules.contains("counter packets 100 "), "{rules}");
+}
+
+#[test]
+fn a_filter_or_a_missing_link_at_the_sender_is_counted() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let to = addresses(&pair)[0];
+    let mut receiver = receiver(&pair.far, to, &ReceiverOptions::default());
+    let mut sender = sender(&pair.near, to, &SenderOptions::default());
+    let rules = "add table inet t; \
+        add chain inet t out { type filter hook output priority 0; }; \
+        add rule inet t out udp dport 2630 drop";
+    match pair.near.namespace.command("nft", &[rules]) {
+        Ok(_) => {
+            assert_eq!(send(&mut sender, &payloads(1000, 70)), 0);
+            assert_eq!(sender.counts().forbidden, 70);
+            pair.near
+                .namespace
+                .command("nft", &["flush ruleset"])
+                .unwrap();
+        }
+        Err(error) => eprintln!("skipped in part: {error}"),
+    }
+    assert_eq!(send(&mut sender, &payloads(1000, 70)), 70);
+    collect(&mut receiver, 70);
+
+    let down = ["link", "set", pair.near.device, "down"];
+    pair.near.namespace.command("ip", &down).unwrap();
+    assert_eq!(send(&mut sender, &payloads(1000, 70)), 0);
+    assert_eq!(sender.counts().unreachable, 70);
+    let up = ["link", "set", pair.near.device, "up"];
+    pair.near.namespace.command("ip", &up).unwrap();
+    assert_eq!(send(&mut sender, &payloads(1000, 70)), 70);
+    collect(&mut receiver, 70);
+}
+
+#[test]
+fn multicast_crosses_to_those_who_joined() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let groups: [(SocketAddr, Option<IpAddr>, Option<IpAddr>); 4] = [
+        ("239.255.77.1:2630".parse().unwrap(), None, None),
+        ("[ff15::77:1]:2630".parse().unwrap(), None, None),
+        (
+            "232.1.77.1:2630".parse().unwrap(),
+            Some(pair.near.v4.into()),
+            Some("10.77.0.99".parse().unwrap()),
+        ),
+        (
+            "[ff35::77:1]:2630".parse().unwrap(),
+            Some(pair.near.v6.into()),
+            Some("fd77::99".parse().unwrap()),
+        ),
+    ];
+    for (group, source, other) in groups {
+        let listen = |source| Listen {
+            address: group,
+            source,
+            interface: Some(pair.far.device.parse().unwrap()),
+        };
+        let options = ReceiverOptions::default();
+        let mut first = receiver(&pair.far, listen(source), &options);
+        let mut second = receiver(&pair.far, listen(source), &options);
+        let mut deaf = other.map(|other| receiver(&pair.far, listen(Some(other)), &options));
+        let mut local = receiver(
+            &pair.near,
+            Listen {
+                interface: Some(pair.near.device.parse().unwrap()),
+                ..listen(source)
+            },
+            &options,
+        );
+        let options = SenderOptions {
+            source: Some(SocketAddr::new(pair.near.address_like(group.ip()), 0)),
+            interface: Some(pair.near.device.parse().unwrap()),
+            hops: Some(4),
+            loopback: false,
+            ..SenderOptions::default()
+        };
+        let mut quiet = sender(&pair.near, group, &options);
+        let sent = payloads(1300, 90);
+        assert_eq!(send(&mut quiet, &sent), 90);
+        assert_eq!(collect(&mut first, 90), sent, "{group}");
+        assert_eq!(collect(&mut second, 90), sent, "{group}");
+        let mut batch = Batch::new();
+        assert_eq!(local.receive(&mut batch).unwrap(), 0);
+        if let Some(deaf) = &mut deaf {
+            assert_eq!(deaf.receive(&mut batch).unwrap(), 0);
+        }
+
+        let options = SenderOptions {
+            loopback: true,
+            ..options
+        };
+        let mut heard = sender(&pair.near, group, &options);
+        assert_eq!(send(&mut heard, &sent), 90);
+        assert_eq!(collect(&mut local, 90), sent, "{group}");
+    }
+}
+
+#[test]
+fn link_local_addresses_work_with_an_interface() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let add = [
+        "addr",
+        "add",
+        "fe80::77/64",
+        "dev",
+        pair.far.device,
+        "nodad",
+    ];
+    pair.far.namespace.command("ip", &add).unwrap();
+    let add = [
+        "addr",
+        "add",
+        "fe80::76/64",
+        "dev",
+        pair.near.device,
+        "nodad",
+    ];
+    pair.near.namespace.command("ip", &add).unwrap();
+    let to: SocketAddr = "[fe80::77]:2630".parse().unwrap();
+    let listen = Listen {
+        interface: Some(pair.far.device.parse().unwrap()),
+        ..to.into()
+    };
+    let mut receiver = receiver(&pair.far, listen, &ReceiverOptions::default());
+    let options = SenderOptions {
+        interface: Some(pair.near.device.parse().unwrap()),
+        ..SenderOptions::default()
+    };
+    let mut sender = sender(&pair.near, to, &options);
+    let sent = payloads(900, 10);
+    assert_eq!(send(&mut sender, &sent), 10);
+    assert_eq!(collect(&mut receiver, 10), sent);
+}
+
+#[test]
+fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
+    let wire = Wire {
+        segmentation: false,
+        ..Wire::default()
+    };
+    let Some(pair) = pair(&wire, name!()) else {
+        return;
+    };
+    let read = || {
+        pair.far
+            .namespace
+            .run(|| Counters::read().unwrap())
+            .unwrap()
+    };
+    for to in addresses(&pair) {
+        let options = ReceiverOptions {
+            buffer: 100 << 10,
+            join: false,
+            ..ReceiverOptions::default()
+        };
+        let mut receiver = receiver(&pair.far, to, &options);
+        let mut sender = sender(&pair.near, to, &SenderOptions::default());
+        let before = read();
+        assert_eq!(send(&mut sender, &payloads(1200, 2000)), 2000);
+        // The wire delivers in a soft interrupt, perhaps after the call that sent.
+        while receiver.drops().unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        let mut batch = Batch::new();
+        let mut received = 0;
+        while received + receiver.drops().unwrap() < 2000 {
+            receiver.receive(&mut batch).unwrap();
+            received += batch.datagrams().count() as u64;
+        }
+        let drops = receiver.drops().unwrap();
+        assert_eq!(received + drops, 2000);
+        let counted = read().since(&before);
+        let counted = if to.is_ipv4() {
+            counted.udp
+        } else {
+            counted.udp6
+        };
+        assert_eq!(counted.receive_buffer_errors, drops);
+        assert_eq!(counted.in_datagrams, received);
+        send(&mut sender, &payloads(1200, 1));
+        collect(&mut receiver, 1);
+        assert_eq!(receiver.overflow(), drops);
+    }
+}

@@ -1,0 +1,83 @@
+//! What a killed run leaves: processes, with the namespaces and mounts that they hold, and folders. Each run marks its own, and
+//! the next run removes those of runs that are no more.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// In the environment of all processes that a run starts: the run's mark.
+pub const MARK: &str = "EVLBI_TEST_RUN";
+
+const FOLDERS: &str = "evlbi-test-";
+
+/// This run's mark: its process and when that began, since numbers of processes come again.
+#[must_use]
+pub fn mark() -> String {
+    // A run of a single test belongs to the run that has started it.
+    std::env::var(MARK).unwrap_or_else(|_| {
+        let process = std::process::id();
+        format!("{process}.{}", began(process).unwrap_or_default())
+    })
+}
+
+/// The folder of all folders of this run.
+pub(crate) fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("{FOLDERS}{}", mark()))
+}
+
+/// When a process began, in ticks since the machine did; none if there is no such process.
+fn began(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name in brackets: state is field 3, the time of the beginning field 22.
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// Whether the run of a mark is no more.
+fn is_over(mark: &str) -> bool {
+    let Some((process, began_then)) = mark.split_once('.') else {
+        return false;
+    };
+    let (Ok(process), Ok(began_then)) = (process.parse(), began_then.parse::<u64>()) else {
+        return false;
+    };
+    began(process) != Some(began_then)
+}
+
+/// Removes what runs have left that are no more. What belongs to others stays, without a word.
+pub fn remove() {
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let mark = environment
+            .split(|byte| *byte == 0)
+            .find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+        if let Some(mark) = mark
+            && is_over(&String::from_utf8_lossy(mark))
+        {
+            let process = nix::unistd::Pid::from_raw(process);
+            let _ = nix::sys::signal::kill(process, nix::sys::signal::SIGKILL);
+        }
+    }
+    for entry in fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name();
+        let mark = name.to_str().and_then(|name| name.strip_prefix(FOLDERS));
+        if mark.is_some_and(is_over) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Removes the folder of this run, whose own folders have gone with their tests.
+pub(crate) fn remove_own() {
+    let _ = fs::remove_dir(folder());
+}

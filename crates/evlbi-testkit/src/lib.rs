@@ -1,0 +1,17 @@
+//! What the tests share: finding out what a machine lacks, waiting with a watchdog, folders, processes and network namespaces
+//! that no run leaves behind.
+
+pub mod buffer;
+pub mod disk;
+pub mod leftovers;
+pub mod need;
+pub mod netns;
+pub mod python;
+pub mod room;
+pub mod running;
+pub mod until;
+
+pub use need::{need, skip};
+pub use room::Room;
+pub use running::{Running, command};
+pub use until::{until, until_some};

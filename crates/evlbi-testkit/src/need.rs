@@ -1,0 +1,262 @@
+//! What a test needs and a machine may lack: programs, permissions, recordings.
+//!
+//! A test that lacks something returns early, and the test binary reports it after its last test, on standard error and in
+//! `target/skipped.txt`. With `EVLBI_REQUIRE=tools` a missing program or permission fails the test instead, with
+//! `EVLBI_REQUIRE=all` also a missing recording. What *fails* is never a skip.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+/// Programs that tests and benches call, with the Debian package of each.
+pub const PACKAGES: [(&str, &str); 18] = [
+    ("cc", "build-essential"),
+    ("chromium", "chromium"),
+    ("ethtool", "ethtool"),
+    ("getent", "libc-bin"),
+    ("hostname", "hostname"),
+    ("ip", "iproute2"),
+    ("iperf", "iperf"),
+    ("iperf3", "iperf3"),
+    ("nft", "nftables"),
+    ("nuttcp", "nuttcp"),
+    ("ping", "iputils-ping"),
+    ("python3", "python3-venv"),
+    ("ss", "iproute2"),
+    ("tc", "iproute2"),
+    ("tcpdump", "tcpdump"),
+    ("tshark", "tshark"),
+    ("unshare", "util-linux"),
+    ("valgrind", "valgrind"),
+];
+
+/// Lacks of a kind, which `EVLBI_REQUIRE` may forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A program or a permission.
+    Tool,
+    /// A recording with another correlator's results.
+    Recording,
+}
+
+/// Whether all these programs are installed. Where one is not, the calling test is skipped: it has to return.
+///
+/// # Panics
+/// When one is missing and `EVLBI_REQUIRE` is set; when one is not in [`PACKAGES`].
+#[must_use]
+#[track_caller]
+pub fn need(programs: &[&str]) -> bool {
+    watch();
+    for program in programs {
+        let (_, package) = PACKAGES
+            .iter()
+            .find(|(name, _)| name == program)
+            .unwrap_or_else(|| panic!("{program} has no package in PACKAGES"));
+        if which(program).is_none() {
+            skip(Kind::Tool, &format!("{program} (apt install {package})"));
+            return false;
+        }
+    }
+    true
+}
+
+/// Where a program is.
+#[must_use]
+pub fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// The folder of the recordings that other correlators have results of: what `EVLBI_REFERENCE_DATA` names. Where it names none,
+/// the calling test is skipped.
+///
+/// # Panics
+/// When it is missing and `EVLBI_REQUIRE=all`; when it is named and is no folder.
+#[must_use]
+#[track_caller]
+pub fn recordings() -> Option<PathBuf> {
+    watch();
+    let Some(folder) = std::env::var_os("EVLBI_REFERENCE_DATA").map(PathBuf::from) else {
+        skip(
+            Kind::Recording,
+            "reference recordings (EVLBI_REFERENCE_DATA names their folder)",
+        );
+        return None;
+    };
+    assert!(
+        folder.is_dir(),
+        "EVLBI_REFERENCE_DATA: no folder {}",
+        folder.display()
+    );
+    Some(folder)
+}
+
+/// The calling test is skipped because of `reason`.
+///
+/// # Panics
+/// When `EVLBI_REQUIRE` forbids that.
+#[track_caller]
+pub fn skip(kind: Kind, reason: &str) {
+    watch();
+    let required = std::env::var("EVLBI_REQUIRE").unwrap_or_default();
+    let forbidden = match required.as_str() {
+        "" => false,
+        "tools" => kind == Kind::Tool,
+        "all" => true,
+        other => panic!("EVLBI_REQUIRE={other}: give tools or all"),
+    };
+    assert!(
+        !forbidden,
+        "missing: {reason}; EVLBI_REQUIRE={required} lets no test be skipped for it (cargo xtask setup installs what is missing)"
+    );
+    record(reason, &test_name());
+}
+
+/// Skips of this process: reason, tests.
+static SKIPS: Mutex<BTreeMap<String, BTreeSet<String>>> = Mutex::new(BTreeMap::new());
+
+fn record(reason: &str, test: &str) {
+    let mut skips = SKIPS.lock().unwrap_or_else(PoisonError::into_inner);
+    skips
+        .entry(reason.to_owned())
+        .or_default()
+        .insert(test.to_owned());
+}
+
+/// The test that runs in this thread: its name, or where it is, if the test binary runs its tests in the main thread.
+#[track_caller]
+fn test_name() -> String {
+    match std::thread::current().name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => {
+            let place = std::panic::Location::caller();
+            RELAUNCHED_AS
+                .get()
+                .cloned()
+                .unwrap_or_else(|| format!("{}:{}", place.file(), place.line()))
+        }
+    }
+}
+
+/// In a run of a single test that another run has started: the test, and where its skips go.
+static RELAUNCHED_AS: OnceLock<String> = OnceLock::new();
+
+/// Names the file that takes the skips of a run of a single test, and the test.
+pub(crate) const REPORT_TO: &str = "EVLBI_TEST_REPORT";
+
+/// What is given to a run of a single test, so that its skips become this run's.
+pub(crate) struct Inner {
+    file: tempfile::NamedTempFile,
+    test: String,
+}
+
+impl Inner {
+    pub(crate) fn new(test: &str) -> Inner {
+        watch();
+        Inner {
+            file: tempfile::NamedTempFile::new().expect("a temporary file"),
+            test: test.to_owned(),
+        }
+    }
+
+    pub(crate) fn value(&self) -> String {
+        format!("{}={}", self.file.path().display(), self.test)
+    }
+
+    /// Takes over what the run has skipped.
+    pub(crate) fn take(mut self) {
+        let mut text = String::new();
+        self.file.read_to_string(&mut text).expect("a report");
+        for reason in text.lines() {
+            record(reason, &self.test);
+        }
+    }
+}
+
+/// Sees to it, once in a process, that skips are reported when it ends, and that what killed runs left is removed.
+pub(crate) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Ok(value) = std::env::var(REPORT_TO) {
+            let test = value.split_once('=').map(|(_, test)| test.to_owned());
+            let _ = RELAUNCHED_AS.set(test.unwrap_or_default());
+        } else {
+            // What the last run of this binary skipped is of no interest any more.
+            change_report(&[]);
+            crate::leftovers::remove();
+        }
+        // SAFETY: the function may be called at any time after main, and takes and returns nothing.
+        assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
+    });
+}
+
+extern "C" fn at_exit() {
+    let skips = SKIPS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Ok(value) = std::env::var(REPORT_TO) {
+        if let Some((file, _)) = value.split_once('=') {
+            let reasons: String = skips.keys().map(|reason| format!("{reason}\n")).collect();
+            let _ = std::fs::write(file, reasons);
+        }
+        return;
+    }
+    crate::leftovers::remove_own();
+    let lines: Vec<String> = skips
+        .iter()
+        .map(|(reason, tests)| {
+            let names: Vec<&str> = tests.iter().map(String::as_str).collect();
+            format!("skipped {}: {reason}: {}", tests.len(), names.join(", "))
+        })
+        .collect();
+    if lines.is_empty() {
+        return;
+    }
+    // Not with a macro: what macros print may be held back.
+    let _ = std::io::stderr().write_all((lines.join("\n") + "\n").as_bytes());
+    change_report(&lines);
+}
+
+/// The file that collects the skips of all test binaries.
+pub const REPORT: &str = "skipped.txt";
+
+/// Puts `lines` in the place of what this binary had reported.
+fn change_report(lines: &[String]) {
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let Some(target) = target(&program) else {
+        return;
+    };
+    let file = program.file_name().unwrap_or_default().to_string_lossy();
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    // The name without the hash that cargo adds.
+    let binary = file.rsplit_once('-').map_or(&*file, |(name, _)| name);
+    let own = format!("{package} {binary}: ");
+    let change = || -> std::io::Result<()> {
+        let mut report = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(target.join(REPORT))?;
+        File::lock(&report)?;
+        let mut text = String::new();
+        report.read_to_string(&mut text)?;
+        let others = text.lines().filter(|line| !line.starts_with(&own));
+        let mut new: String = others.map(|line| format!("{line}\n")).collect();
+        new.extend(lines.iter().map(|line| format!("{own}{line}\n")));
+        report.set_len(0)?;
+        report.rewind()?;
+        report.write_all(new.as_bytes())
+    };
+    // Somebody else's folder takes no report; the lines on standard error remain.
+    let _ = change();
+}
+
+/// The target folder that a test binary lies in.
+fn target(program: &Path) -> Option<&Path> {
+    program.ancestors().nth(3)
+}

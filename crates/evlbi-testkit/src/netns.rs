@@ -1,0 +1,329 @@
+//! Two hosts within one machine: network namespaces joined by a wire.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use evlbi_net::netns::{Namespace, Unavailable};
+
+use crate::need::{Inner, Kind, REPORT_TO, skip};
+use crate::running::command;
+use crate::until::until;
+
+/// What the wire between two namespaces is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    /// Longest packet in bytes, IP header included.
+    pub mtu: u32,
+    /// Whether the devices take super-packets and leave them whole, as veth does. Without, every
+    /// datagram crosses the wire as a packet of its own, as with a plain network card: what counts
+    /// packets, such as a packet filter, then counts datagrams.
+    pub segmentation: bool,
+    /// Whether the receiving device joins packets again (GRO).
+    pub join: bool,
+}
+
+impl Default for Wire {
+    fn default() -> Wire {
+        Wire {
+            mtu: 1500,
+            segmentation: true,
+            join: false,
+        }
+    }
+}
+
+/// One end of a [`Pair`].
+#[derive(Debug)]
+pub struct End {
+    /// Where it is.
+    pub namespace: Namespace,
+    /// Its network device.
+    pub device: &'static str,
+    /// Its IPv4 address.
+    pub v4: Ipv4Addr,
+    /// Its IPv6 address.
+    pub v6: Ipv6Addr,
+}
+
+/// Two namespaces joined by a wire.
+#[derive(Debug)]
+pub struct Pair {
+    /// The near end.
+    pub near: End,
+    /// The far end.
+    pub far: End,
+}
+
+impl Pair {
+    /// Makes both namespaces and the wire.
+    ///
+    /// # Errors
+    /// [`Unavailable`], which names the reason.
+    pub fn new(wire: &Wire) -> Result<Pair, Unavailable> {
+        let end = |device, number| {
+            Ok::<_, Unavailable>(End {
+                namespace: Namespace::new()?,
+                device,
+                v4: Ipv4Addr::new(10, 77, 0, number),
+                v6: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(number)),
+            })
+        };
+        let pair = Pair {
+            near: end("near", 1)?,
+            far: end("far", 2)?,
+        };
+        pair.connect()?;
+        pair.near.set_up(wire)?;
+        pair.far.set_up(wire)?;
+        pair.near.wait_for_link()?;
+        pair.far.wait_for_link()?;
+        Ok(pair)
+    }
+
+    fn connect(&self) -> Result<(), Unavailable> {
+        let (near, far) = (&self.near, &self.far);
+        // The tool finds the far namespace by a thread that is in it and waits meanwhile.
+        let created = far.namespace.run(|| {
+            let thread = nix::unistd::gettid().to_string();
+            let device = ["link", "add", near.device, "type", "veth"];
+            let peer = ["peer", "name", far.device, "netns", &thread];
+            let command = [device.as_slice(), peer.as_slice()].concat();
+            near.namespace.command("ip", &command)
+        })?;
+        created.map(|_| ())
+    }
+}
+
+impl End {
+    fn set_up(&self, wire: &Wire) -> Result<(), Unavailable> {
+        let Wire {
+            mtu,
+            segmentation,
+            join,
+        } = *wire;
+        self.ip(&format!("link set dev {} mtu {mtu}", self.device))?;
+        self.ip(&format!("addr add {}/24 dev {}", self.v4, self.device))?;
+        // Usable at once: there is nobody else on the wire who could have the address.
+        self.ip(&format!(
+            "addr add {}/64 dev {} nodad",
+            self.v6, self.device
+        ))?;
+        if !segmentation {
+            self.ip(&format!("link set dev {} gso_max_segs 1", self.device))?;
+        }
+        if join {
+            let ethtool = ["-K", self.device, "gro", "on"];
+            self.namespace.command("ethtool", &ethtool)?;
+        }
+        self.ip(&format!("link set dev {} up", self.device))?;
+        Ok(())
+    }
+
+    /// The kernel takes note of a new link up to a second later, and routes no IPv6 before that.
+    fn wait_for_link(&self) -> Result<(), Unavailable> {
+        let mut shown = Ok(());
+        until("a link is up", || {
+            match self.ip(&format!("-o link show dev {}", self.device)) {
+                Ok(state) => state.contains("state UP"),
+                Err(error) => {
+                    shown = Err(error);
+                    true
+                }
+            }
+        });
+        shown
+    }
+
+    fn ip(&self, command: &str) -> Result<String, Unavailable> {
+        let args: Vec<&str> = command.split(' ').collect();
+        self.namespace.command("ip", &args)
+    }
+
+    /// Its address of the family of `other`.
+    pub fn address_like(&self, other: IpAddr) -> IpAddr {
+        match other {
+            IpAddr::V4(_) => self.v4.into(),
+            IpAddr::V6(_) => self.v6.into(),
+        }
+    }
+}
+
+/// The name of the test whose function this stands in, as the test binary knows it.
+#[macro_export]
+macro_rules! name {
+    () => {{
+        fn here() {}
+        let name = std::any::type_name_of_val(&here);
+        let name = name.strip_suffix("::here").expect("a function's name");
+        name.split_once("::").expect("a crate's name").1
+    }};
+}
+
+/// A pair of namespaces for the test called `test`, which [`name!`](crate::name) gives; `None` when there is nothing left to do:
+/// because this process may not make one and the test ran as the root of a user namespace of its own, or because that may not be
+/// either, and the test is skipped.
+///
+/// # Panics
+/// When the test failed there, and when something else than a permission or a program is missing.
+#[must_use]
+#[track_caller]
+pub fn pair(wire: &Wire, test: &str) -> Option<Pair> {
+    let programs: &[&str] = if wire.join {
+        &["ip", "ethtool"]
+    } else {
+        &["ip"]
+    };
+    if !crate::need(programs) || !as_root_of_its_own(test) {
+        return None;
+    }
+    match Pair::new(wire) {
+        Ok(pair) => Some(pair),
+        Err(Unavailable::NotPermitted(_)) => {
+            skip(Kind::Tool, NO_NAMESPACES);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+const NO_NAMESPACES: &str = "network namespaces (root with CAP_SYS_ADMIN, or sysctl user.max_user_namespaces, \
+                             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)";
+
+/// Whether to go on with the test called `test`, which needs a root's rights over namespaces: as root, yes. Else it has been run,
+/// as the root of a user namespace of its own, or it is skipped.
+///
+/// # Panics
+/// When the test failed there.
+#[must_use]
+#[track_caller]
+pub fn as_root_of_its_own(test: &str) -> bool {
+    if nix::unistd::Uid::effective().is_root() {
+        return true;
+    }
+    if !has_users_of_its_own() {
+        return false;
+    }
+    let inner = Inner::new(test);
+    let program = std::env::current_exe().expect("this program");
+    let output = unshare()
+        .arg(program)
+        .args(["--exact", test, "--nocapture"])
+        .env(REPORT_TO, inner.value())
+        .output()
+        .expect("unshare starts");
+    let [said, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(
+        output.status.success(),
+        "{test} in a user namespace: {said}{errors}"
+    );
+    // A wrong name would run nothing.
+    assert!(
+        said.contains("1 passed"),
+        "{test} in a user namespace: {said}"
+    );
+    inner.take();
+    false
+}
+
+/// Whether this user may make user namespaces; else the calling test is skipped.
+///
+/// # Panics
+/// When `EVLBI_REQUIRE` is set and they may not be made.
+#[must_use]
+#[track_caller]
+pub fn has_users_of_its_own() -> bool {
+    if !crate::need(&["unshare"]) {
+        return false;
+    }
+    let output = unshare().arg("true").output().expect("unshare starts");
+    if !output.status.success() {
+        skip(Kind::Tool, NO_NAMESPACES);
+    }
+    output.status.success()
+}
+
+fn unshare() -> std::process::Command {
+    let mut unshare = command("unshare");
+    unshare.args(["--user", "--map-root-user", "--mount", "--"]);
+    unshare
+}
+
+/// Whether this user may make emulated paths (`evlbi path`); else the calling test is skipped. It is found out without the
+/// program, so that a path that fails is a failure.
+///
+/// # Panics
+/// When `EVLBI_REQUIRE` is set and they may not be made.
+#[must_use]
+#[track_caller]
+pub fn paths() -> bool {
+    if !crate::need(&["ip", "tc", "unshare"]) {
+        return false;
+    }
+    let tun = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun");
+    if let Err(error) = tun {
+        skip(Kind::Tool, &format!("/dev/net/tun ({error})"));
+        return false;
+    }
+    if !nix::unistd::Uid::effective().is_root() {
+        return has_users_of_its_own();
+    }
+    match Namespace::new() {
+        Ok(_) => true,
+        Err(Unavailable::NotPermitted(_)) => {
+            skip(Kind::Tool, NO_NAMESPACES);
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Has a host's packet filter treat what arrives by these rules of a chain `c` of a table `t`. False where there is no `nft`, and
+/// the calling test is skipped.
+///
+/// # Panics
+/// When `nft` refuses them.
+#[must_use]
+#[track_caller]
+pub fn filter(end: &End, rules: &[&str]) -> bool {
+    if !crate::need(&["nft"]) {
+        return false;
+    }
+    let chain = [
+        "add table ip t".to_owned(),
+        "add chain ip t c { type filter hook input priority 0; }".to_owned(),
+    ];
+    let rules = rules.iter().map(|rule| format!("add rule ip t c {rule}"));
+    for command in chain.into_iter().chain(rules) {
+        if let Err(error) = end.namespace.command("nft", &[&command]) {
+            panic!("{error}");
+        }
+    }
+    true
+}
+
+/// Has a host's traffic control do this. False where this kernel lacks the queueing discipline, or there is no `tc`, and the calling
+/// test is skipped.
+///
+/// # Panics
+/// When `tc` refuses it for another reason.
+#[must_use]
+#[track_caller]
+pub fn tc(end: &End, arguments: &[&str]) -> bool {
+    if !crate::need(&["tc"]) {
+        return false;
+    }
+    match end.namespace.command("tc", arguments) {
+        Ok(_) => true,
+        Err(error) if error.to_string().contains("qdisc kind is unknown") => {
+            let kind = format!(
+                "a kernel with this queueing discipline: tc {}",
+                arguments.join(" ")
+            );
+            skip(Kind::Tool, &kind);
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}

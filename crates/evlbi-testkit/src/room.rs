@@ -1,0 +1,85 @@
+//! A folder of a test, which goes with the test or, if its run is killed, with the next run.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::leftovers;
+
+/// A folder of a test.
+#[derive(Debug)]
+pub struct Room(TempDir);
+
+impl Room {
+    /// An empty one.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "each one is another folder")]
+    pub fn new() -> Room {
+        crate::need::watch();
+        let folder = leftovers::folder();
+        fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        Room(TempDir::new_in(folder).expect("a temporary folder"))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Where a file of it is, or would be.
+    ///
+    /// # Panics
+    /// When that is no UTF-8.
+    #[must_use]
+    pub fn path(&self, name: &str) -> String {
+        let path = self.0.path().join(name);
+        path.to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    /// Writes a file and returns its path.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
+        path
+    }
+
+    /// A file's bytes.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    #[must_use]
+    #[track_caller]
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A file's text.
+    ///
+    /// # Panics
+    /// When it cannot be read, or is no UTF-8.
+    #[must_use]
+    #[track_caller]
+    pub fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A file's JSON.
+    ///
+    /// # Panics
+    /// When it cannot be read, or is no JSON.
+    #[must_use]
+    #[track_caller]
+    pub fn json(&self, name: &str) -> Value {
+        let text = self.text(name);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
+    }
+}

@@ -1,0 +1,49 @@
+//! Processes that tests start: marked as the run's, and none outlives its test.
+
+use std::ffi::OsStr;
+use std::process::{Child, Command, ExitStatus};
+
+use crate::leftovers;
+use crate::until::until_some;
+
+/// What starts a program, marked as this run's.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    crate::need::watch();
+    let mut command = Command::new(program);
+    command.env(leftovers::MARK, leftovers::mark());
+    command
+}
+
+/// A process that does not outlive a test that fails.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Running {
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When there is no such process any more.
+    #[track_caller]
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let process = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        nix::sys::signal::kill(process, signal).expect("the process is there");
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// When it does not come.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        until_some("a process ends", || {
+            self.0.try_wait().expect("a child can be waited for")
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

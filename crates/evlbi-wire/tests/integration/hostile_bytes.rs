@@ -1,0 +1,81 @@
+//! No bytes make a parser panic or contradict itself: the corpora of the fuzz targets, the same with
+//! damage, and noise go through the bodies of the targets.
+
+use proptest::prelude::*;
+
+#[path = "../../../../fuzz/corpus.rs"]
+mod corpus;
+#[path = "../../../../fuzz/bodies/fill.rs"]
+mod fill;
+#[path = "../../../../fuzz/bodies/gaps.rs"]
+mod gaps;
+#[path = "../../../../fuzz/bodies/mark5b.rs"]
+mod mark5b;
+#[path = "../../../../fuzz/bodies/probe.rs"]
+mod probe;
+#[path = "../../../../fuzz/bodies/vdif.rs"]
+mod vdif;
+#[path = "../../../../fuzz/bodies/vtp.rs"]
+mod vtp;
+
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 6] = [
+    ("fill", fill::run),
+    ("gaps", gaps::run),
+    ("mark5b", mark5b::run),
+    ("probe", probe::run),
+    ("vdif", vdif::run),
+    ("vtp", vtp::run),
+];
+
+#[test]
+fn the_corpora_pass() {
+    for (target, run) in TARGETS {
+        for (name, bytes) in corpus::inputs(target) {
+            println!("{name}");
+            run(&bytes);
+        }
+    }
+}
+
+/// An input of some target, cut short and with some of its bytes changed.
+fn damaged() -> impl Strategy<Value = Vec<u8>> {
+    let inputs: Vec<_> = TARGETS
+        .iter()
+        .flat_map(|(target, _)| corpus::inputs(target))
+        .map(|(_, bytes)| bytes)
+        .collect();
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    (prop::sample::select(inputs), 0usize..8, changes).prop_map(|(mut bytes, cut, changes)| {
+        bytes.truncate(bytes.len().saturating_sub(cut));
+        for (index, value) in changes {
+            if !bytes.is_empty() {
+                let index = index.index(bytes.len());
+                bytes[index] = value;
+            }
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn damaged_input_passes(bytes in damaged()) {
+        for (_, run) in TARGETS {
+            run(&bytes);
+        }
+    }
+
+    #[test]
+    fn noise_passes(mut bytes in prop::collection::vec(any::<u8>(), 0..300), mark5b: bool) {
+        if let (true, Some(sync)) = (mark5b, bytes.first_chunk_mut()) {
+            *sync = evlbi_wire::mark5b::SYNC.to_le_bytes();
+        }
+        for (_, run) in TARGETS {
+            run(&bytes);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Control: agents and their flows over real sockets, what they allow, and what is left of them when something is killed.
+
+mod browser;
+mod demo;
+mod flows;
+mod fuzz;
+mod guard;
+mod kills;
+mod load;
+mod past;
+mod session;
+mod support;

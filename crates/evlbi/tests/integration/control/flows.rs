@@ -1,0 +1,300 @@
+//! Flows from their start to their end, with and without the agent that started them.
+
+use std::fs;
+use std::process::Command;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::control::support::{Agent, PATIENCE, has_ended, processes_in, received, recv, send};
+use crate::result::number;
+
+fn sending(flow: &Value, key: &str) -> u64 {
+    number(&flow["status"]["sending"], key)
+}
+
+/// Rate and shed policy change while the data flows, and both ends' results agree on what was sent and shed.
+#[test]
+fn a_flow_is_started_changed_and_stopped() {
+    let agent = Agent::start("");
+    let to = agent.receive(&recv("to", "scan.vdif"));
+    assert_eq!(agent.flow("to")["state"], "running");
+    let mut sender = send("from", &to, "4M");
+    sender["mtu"] = json!(9000);
+    agent.begin(&sender);
+    agent.wait("from", |flow| {
+        flow["status"]["sending"]["rate_bps"]
+            .as_f64()
+            .is_some_and(|rate| rate > 3e6)
+    });
+    let path = "/api/v1/flows/from";
+    let change = json!({"revision": 1, "rate": "8M", "shed": "every:10"});
+    let changed = agent.ask(Method::PATCH, path, &change);
+    assert_eq!(
+        (changed.status, &changed.body["revision"]),
+        (200, &json!(2)),
+        "{}",
+        changed.body
+    );
+    assert_eq!(changed.body["options"]["shed"], "every:10");
+    let flow = agent.wait("from", |flow| {
+        let rate = flow["status"]["sending"]["rate_bps"].as_f64().unwrap();
+        // 8 Mbit/s less a tenth.
+        (6.8e6..7.6e6).contains(&rate)
+    });
+    assert_eq!(flow["status"]["sending"]["shed_policy"], "every:10");
+    // The same command once more, whoever recorded it: it was meant for the flow as it was.
+    let again = agent.ask(Method::PATCH, path, &change);
+    assert_eq!(again.status, 409, "{}", again.body);
+    let back = agent.ask(Method::PATCH, path, &json!({"revision": 2, "shed": "none"}));
+    assert_eq!(back.status, 200, "{}", back.body);
+    let shed = sending(
+        &agent.wait("from", |flow| {
+            flow["status"]["sending"]["shed_policy"] == "none"
+        }),
+        "shed",
+    );
+    assert!(shed > 0);
+    let sent = agent.finish("from");
+    // All that left has come when the receiver says so.
+    let all = number(&sent, "sent");
+    agent.wait("to", |flow| received(flow, "unique") == all);
+    let received = agent.finish("to");
+    let policies = sent["shedding_before"].as_array().unwrap();
+    let policies: Vec<&str> = policies
+        .iter()
+        .map(|shed| shed["policy"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (policies, &sent["shedding"]["policy"]),
+        (vec!["none", "every:10"], &json!("none"))
+    );
+    assert_eq!(number(&received, "unique"), all);
+    assert_eq!(
+        number(&received, "lost"),
+        number(&sent, "shed"),
+        "what is shed uses up its numbers"
+    );
+    assert_eq!(number(&received, "host_lost"), 0);
+    // What is shown of flows that have ended is what came of them.
+    let last = agent.flow("from")["status"]["sending"].clone();
+    for count in ["offered", "sent", "shed", "not_sent"] {
+        assert_eq!(last[count], sent[count], "{count} of {last}");
+    }
+    let last = agent.flow("to")["status"]["receiving"][0].clone();
+    for count in ["expected", "received", "unique", "lost"] {
+        assert_eq!(last[count], received[count], "{count} of {last}");
+    }
+    let recorded = fs::metadata(agent.recording("scan.vdif")).unwrap().len();
+    assert_eq!(recorded, number(&received, "frames") * 8032);
+    let events = agent.events();
+    for said in [
+        "from: changed: rate 8M, shed every:10",
+        "from: changed: shed none",
+        "from: stopped",
+        "to: stopped",
+    ] {
+        assert!(
+            events.iter().any(|event| event == said),
+            "{said}: {events:?}"
+        );
+    }
+    let course = agent.get("/api/v1/flows/to/course");
+    let seconds = course["rate_bps"].as_array().unwrap();
+    assert!(
+        seconds.iter().any(|rate| rate.as_f64().unwrap() > 3e6),
+        "{course}"
+    );
+}
+
+/// What cannot be changed is said, and changes nothing.
+#[test]
+fn changes_that_make_no_sense_are_refused() {
+    let agent = Agent::start("");
+    let to = agent.receive(&recv("to", "null"));
+    agent.begin(&send("from", &to, "20M"));
+    for (flow, change, status, says) in [
+        ("from", json!({"revision": 1, "rate": "fast"}), 422, "fast"),
+        (
+            "from",
+            json!({"revision": 1, "shed": "every:0"}),
+            422,
+            "every:0",
+        ),
+        (
+            "from",
+            json!({"revision": 1, "shed": "threads:7"}),
+            422,
+            "has none of these",
+        ),
+        (
+            "from",
+            json!({"revision": 1}),
+            422,
+            "nothing is to be changed",
+        ),
+        ("from", json!({"rate": "30M"}), 422, "revision"),
+        (
+            "from",
+            json!({"revision": 1, "colour": "red"}),
+            422,
+            "colour",
+        ),
+        (
+            "to",
+            json!({"revision": 1, "rate": "30M"}),
+            422,
+            "nothing of this run can be changed",
+        ),
+        (
+            "nobody",
+            json!({"revision": 1, "rate": "30M"}),
+            404,
+            "no flow nobody",
+        ),
+    ] {
+        let reply = agent.ask(Method::PATCH, &format!("/api/v1/flows/{flow}"), &change);
+        assert_eq!(reply.status, status, "{change}: {}", reply.body);
+        assert!(
+            reply.body["error"].as_str().unwrap().contains(says),
+            "{change}: {}",
+            reply.body
+        );
+    }
+    assert_eq!(agent.flow("from")["revision"], 1);
+    agent.stop("from");
+    agent.wait("from", has_ended);
+    let late = agent.ask(
+        Method::PATCH,
+        "/api/v1/flows/from",
+        &json!({"revision": 1, "rate": "30M"}),
+    );
+    assert_eq!(late.status, 409, "{}", late.body);
+}
+
+/// A flow that cannot go on says why; one that ends by itself has finished.
+#[test]
+fn how_a_flow_ended_is_said() {
+    let agent = Agent::start("");
+    let mut short = send("short", "udp://127.0.0.1:9", "8M");
+    short["duration"] = json!("300ms");
+    agent.begin(&short);
+    assert_eq!(agent.wait("short", has_ended)["end"]["outcome"], "finished");
+    let to = agent.receive(&recv("one", "null"));
+    let mut two = recv("two", "null");
+    two["from"] = json!(to);
+    agent.begin(&two);
+    let failed = agent.wait("two", has_ended);
+    assert_eq!(failed["end"]["outcome"], "failed", "{failed}");
+    let why = failed["end"]["message"].as_str().unwrap();
+    assert!(why.contains("in use"), "{why}");
+    let log = agent.ask(Method::GET, "/api/v1/flows/two/log", &Value::Null);
+    assert!(log.body.as_str().unwrap().contains(why), "{}", log.body);
+    let killed = agent.ask(
+        Method::POST,
+        "/api/v1/flows/one/stop",
+        &json!({"kill": true}),
+    );
+    assert_eq!(killed.status, 200, "{}", killed.body);
+    let killed = agent.wait("one", has_ended);
+    assert_eq!(killed["end"]["outcome"], "killed");
+    assert_eq!(killed["end"]["message"], "killed by signal 9");
+    let none = agent.ask(Method::GET, "/api/v1/flows/one/result", &Value::Null);
+    assert_eq!(none.status, 404, "{}", none.body);
+}
+
+/// A flow that has ended can be forgotten, and what it recorded and its name stay.
+#[test]
+fn a_flow_is_forgotten_but_not_its_recording() {
+    let agent = Agent::start("");
+    agent.begin(&recv("to", "scan.vdif"));
+    let early = agent.ask(Method::DELETE, "/api/v1/flows/to", &Value::Null);
+    assert_eq!(early.status, 409, "{}", early.body);
+    agent.finish("to");
+    let done = agent.ask(Method::DELETE, "/api/v1/flows/to", &Value::Null);
+    assert_eq!(done.status, 204);
+    assert_eq!(
+        agent
+            .ask(Method::GET, "/api/v1/flows/to", &Value::Null)
+            .status,
+        404
+    );
+    assert!(agent.recording("scan.vdif").exists());
+    let said = agent.refused(&recv("to", "other.vdif"), 409);
+    assert!(said.contains("was used before"), "{said}");
+    let agent = agent.killed_and_restarted();
+    agent.refused(&recv("to", "other.vdif"), 409);
+    assert_eq!(agent.get("/api/v1/flows")["flows"], json!([]));
+}
+
+/// The agent is killed while data flows. It goes on, nothing is lost, and the next agent has it in hand again.
+#[test]
+fn flows_outlive_their_agent() {
+    let agent = Agent::start("");
+    let to = agent.receive(&recv("to", "scan.vdif"));
+    agent.begin(&send("from", &to, "40M"));
+    agent.wait("to", |flow| received(flow, "bytes") > 0);
+    let before = sending(&agent.flow("from"), "sent");
+    let agent = agent.killed_and_restarted();
+    assert_eq!(number(&agent.ready, "running"), 2);
+    let flow = agent.wait("from", |flow| {
+        flow["state"] == "running" && flow["status"]["sending"]["sent"].as_u64() > Some(before)
+    });
+    assert_eq!(flow["revision"], 1);
+    let change = json!({"revision": 1, "shed": "random:50%"});
+    let reply = agent.ask(Method::PATCH, "/api/v1/flows/from", &change);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let sent = agent.finish("from");
+    let all = number(&sent, "sent");
+    agent.wait("to", |flow| received(flow, "unique") == all);
+    let received = agent.finish("to");
+    assert_eq!(
+        number(&received, "lost"),
+        number(&sent, "shed") - trailing(&sent, &received)
+    );
+    // What ends while no agent is there is known to the next one all the same.
+    let to = agent.receive(&recv("more", "null"));
+    let mut short = send("short", &to, "8M");
+    short["duration"] = json!("1s");
+    agent.begin(&short);
+    let folder = agent.folder.path().to_owned();
+    let agent = {
+        let mut agent = agent;
+        agent.child.kill().unwrap();
+        agent.child.wait().unwrap();
+        let begun = std::time::Instant::now();
+        while processes_in(&folder).len() > 1 {
+            assert!(begun.elapsed() < PATIENCE, "the short flow does not end");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let left = processes_in(&folder);
+        let status = Command::new("kill").args(["-9", &left[0]]).status();
+        assert!(status.unwrap().success());
+        agent.killed_and_restarted()
+    };
+    assert_eq!(agent.wait("short", has_ended)["end"]["outcome"], "finished");
+    let killed = agent.wait("more", has_ended);
+    assert_eq!(killed["end"]["outcome"], "killed", "{killed}");
+    assert_eq!(agent.flow("to")["end"]["outcome"], "stopped");
+}
+
+/// Numbers at the end of a stream that were shed: nobody can miss them.
+fn trailing(sent: &Value, received: &Value) -> u64 {
+    number(sent, "last_seq") - number(received, "last_seq")
+}
+
+/// Two agents would fight over the flows of a folder.
+#[test]
+fn a_folder_has_one_agent() {
+    let agent = Agent::start("");
+    let second = Command::new(crate::control::support::EVLBI)
+        .args(["agent", "--bind", "127.0.0.1:0", "--dir"])
+        .arg(agent.folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(
+        !second.status.success() && said.contains("another agent uses"),
+        "{said}"
+    );
+}

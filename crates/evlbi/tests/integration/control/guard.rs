@@ -1,0 +1,571 @@
+//! What an agent allows: nothing to who has no token, little to who may watch, and to nobody what its operator forbids.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use reqwest::Method;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use serde_json::{Value, json};
+
+use crate::control::support::{Agent, PATIENCE, received, recv, send};
+use crate::result::number;
+
+const COMMANDS: [(&str, &str, &str); 4] = [
+    (
+        "POST",
+        "/api/v1/flows",
+        r#"{"id":"x","command":"recv","from":"udp://127.0.0.1:0","to":"null"}"#,
+    ),
+    ("PATCH", "/api/v1/flows/to", r#"{"revision":1,"rate":"1M"}"#),
+    ("POST", "/api/v1/flows/to/stop", "{}"),
+    ("DELETE", "/api/v1/flows/to", ""),
+];
+
+fn method(name: &str) -> Method {
+    name.parse().unwrap()
+}
+
+/// No token, another one, or one that may watch: nothing begins, changes or ends.
+#[test]
+fn tokens_are_needed() {
+    let agent = Agent::start("");
+    agent.begin(&recv("to", "null"));
+    let sights = [
+        "/api/v1/about",
+        "/api/v1/flows",
+        "/api/v1/flows/to",
+        "/api/v1/flows/to/result",
+        "/api/v1/flows/to/log",
+    ];
+    let more = [
+        "/api/v1/flows/to/course",
+        "/api/v1/flows/to/course.csv",
+        "/api/v1/events",
+        "/metrics",
+    ];
+    let all = sights
+        .iter()
+        .chain(&more)
+        .map(|path| ("GET", *path, ""))
+        .chain(COMMANDS);
+    let mut wrong = agent.token("operate");
+    wrong.replace_range(0..1, if wrong.starts_with('0') { "1" } else { "0" });
+    for (name, path, body) in all {
+        let tries = [
+            agent.bare(method(name), path),
+            agent.bare(method(name), path).bearer_auth(&wrong),
+            agent.bare(method(name), path).bearer_auth(""),
+            agent
+                .bare(method(name), path)
+                .basic_auth("operate", Some(agent.token("operate"))),
+            agent.bare(
+                method(name),
+                &format!("{path}?token={}", agent.token("operate")),
+            ),
+            agent
+                .bare(method(name), path)
+                .header("cookie", format!("token={}", agent.token("operate"))),
+        ];
+        for request in tries {
+            let reply = agent.send(request.body(body));
+            assert_eq!(reply.status, 401, "{name} {path}: {}", reply.body);
+        }
+    }
+    for (name, path, body) in COMMANDS {
+        let request = agent
+            .bare(method(name), path)
+            .bearer_auth(agent.token("watch"));
+        let reply = agent.send(request.body(body));
+        assert_eq!(reply.status, 403, "{name} {path}: {}", reply.body);
+    }
+    let request = agent
+        .bare(Method::GET, "/api/v1/flows")
+        .bearer_auth(agent.token("watch"));
+    assert_eq!(agent.send(request).status, 200);
+    let flow = agent.flow("to");
+    assert_eq!(
+        (&flow["state"], &flow["revision"]),
+        (&json!("running"), &json!(1))
+    );
+    assert_eq!(
+        agent.get("/api/v1/flows")["flows"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+/// What a page of another site could have a browser send.
+#[test]
+fn other_sites_cannot_act() {
+    let agent = Agent::start("");
+    agent.begin(&recv("to", "null"));
+    let form = agent
+        .bare(Method::POST, "/api/v1/flows/to/stop")
+        .header("origin", "https://elsewhere.example")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .body("{}");
+    assert_eq!(agent.send(form).status, 401);
+    // Even with a token that it must not have.
+    let fetched = agent
+        .bare(Method::POST, "/api/v1/flows/to/stop")
+        .bearer_auth(agent.token("operate"))
+        .header("sec-fetch-site", "cross-site")
+        .body("{}");
+    assert_eq!(agent.send(fetched).status, 403);
+    // And it may not ask whether it may.
+    let asked = agent
+        .bare(Method::OPTIONS, "/api/v1/flows/to/stop")
+        .header("origin", "https://elsewhere.example")
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization");
+    assert!(agent.send(asked).status >= 400);
+    assert_eq!(agent.flow("to")["state"], "running");
+}
+
+/// A start that is recorded and sent again starts nothing.
+#[test]
+fn a_replayed_command_does_nothing() {
+    let agent = Agent::start("");
+    let flow = recv("to", "null");
+    agent.begin(&flow);
+    agent.finish("to");
+    let said = agent.refused(&flow, 409);
+    assert!(said.contains("was used before"), "{said}");
+    let stop = agent.ask(Method::POST, "/api/v1/flows/to/stop", &json!({}));
+    assert_eq!((stop.status, &stop.body["state"]), (200, &json!("ended")));
+    let agent = agent.killed_and_restarted();
+    agent.refused(&flow, 409);
+}
+
+/// Files outside the folders that the operator named are neither read nor written, however they are called.
+#[test]
+fn files_stay_where_they_may_be() {
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret.vdif");
+    fs::write(&secret, "x".repeat(100_000)).unwrap();
+    let allowed = tempfile::tempdir().unwrap();
+    fs::write(allowed.path().join("scan.bin"), "x".repeat(100_000)).unwrap();
+    let agent = Agent::start(&format!("read = [{:?}]", allowed.path()));
+    let recordings = agent.recording("");
+    std::os::unix::fs::symlink(outside.path(), recordings.join("way")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("new"), recordings.join("dangling")).unwrap();
+    let secret = secret.to_str().unwrap();
+    let key = agent.folder.path().join("key.pem");
+    let many = "../".repeat(20);
+    let read = [
+        secret,
+        &format!("{many}{secret}"),
+        "way/secret.vdif",
+        "../key.pem",
+        key.to_str().unwrap(),
+        "/etc/passwd",
+        "/dev/zero",
+        "/proc/self/environ",
+        "",
+        ".",
+        "--help",
+    ];
+    for source in read {
+        let mut flow = send("from", "udp://127.0.0.1:9", "1M");
+        flow["source"] = json!(source);
+        let said = agent.refused(&flow, 422);
+        assert!(
+            said.contains("no file in a folder that flows may read"),
+            "{source}: {said}"
+        );
+    }
+    for plan in [
+        format!("sky:{secret}/Ef"),
+        "sky:../agent.toml/Ef".into(),
+        "sky:plan".into(),
+    ] {
+        let mut flow = send("from", "udp://127.0.0.1:9", "1M");
+        flow["source"] = json!(plan);
+        agent.refused(&flow, 422);
+    }
+    let write = [
+        "../out.vdif",
+        "/tmp/out.vdif",
+        "way/out.vdif",
+        "way/deep/out.vdif",
+        "dangling",
+        "a/../../out.vdif",
+        "a/",
+        "",
+        ".",
+        "..",
+        "{station}/../../x",
+    ];
+    for to in write {
+        agent.refused(&recv("to", to), 422);
+    }
+    assert!(!outside.path().join("new").exists());
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    // What is there is not written over.
+    fs::write(recordings.join("old.vdif"), "old").unwrap();
+    let said = agent.refused(&recv("over", "old.vdif"), 422);
+    assert!(said.contains("exists already"), "{said}");
+    // A flow that is looked at only makes nothing.
+    let looked = json!({"flows": [recv("a", "new/one.vdif"), recv("b", "new/one.vdif"), recv("c", "old.vdif")]});
+    let found = agent.ask(Method::POST, "/api/v1/check", &looked).body;
+    let problems = |place: usize| found["flows"][place]["problems"].to_string();
+    assert_eq!(problems(0), "[]", "{found}");
+    assert!(problems(1).contains("another flow's"), "{found}");
+    assert!(problems(2).contains("exists already"), "{found}");
+    assert!(!recordings.join("new").exists());
+    assert_eq!(
+        fs::read_to_string(recordings.join("old.vdif")).unwrap(),
+        "old"
+    );
+    // What is allowed is done.
+    let mut flow = send("scan", "udp://127.0.0.1:9", "8M");
+    flow["source"] = json!(allowed.path().join("scan.bin"));
+    agent.begin(&flow);
+    let deep = agent.begin(&recv("deep", "day/one.vdif"));
+    assert_eq!(deep["state"], "running", "{deep}");
+    assert!(recordings.join("day").is_dir());
+}
+
+/// A flow with other options; those that are null it has not.
+fn with(mut flow: Value, more: &Value) -> Value {
+    let options = flow.as_object_mut().unwrap();
+    options.entry("id").or_insert(json!("p"));
+    for (name, value) in more.as_object().unwrap() {
+        match value {
+            Value::Null => drop(options.remove(name)),
+            value => drop(options.insert(name.clone(), value.clone())),
+        }
+    }
+    flow
+}
+
+/// Where, how fast and how much: what the operator did not allow is not sent.
+#[test]
+fn targets_ports_and_rates_are_held_to() {
+    let agent = Agent::start(
+        "targets = [\"127.0.0.0/30\"]\nports = \"20000-20009\"\nmax-rate = \"100M\"\nmax-flows = 3",
+    );
+    for to in [
+        "udp://10.1.2.3:2630",
+        "udp://127.0.0.9:2630",
+        "udp://[::1]:2630",
+        "tcp://192.0.2.1:2630",
+        "udp://[::ffff:10.1.2.3]:2630",
+    ] {
+        let said = agent.refused(&send("from", to, "1M"), 422);
+        assert!(said.contains("`targets`"), "{to}: {said}");
+    }
+    let probe = json!({"id": "p", "command": "probe udp", "target": "198.51.100.1:8620", "token": "0123", "rate": "1M"});
+    assert!(agent.refused(&probe, 422).contains("`targets`"));
+    for from in [
+        "udp://127.0.0.1:19999",
+        "udp://127.0.0.1:20008-20011",
+        "udp://127.0.0.1:53",
+    ] {
+        let mut flow = recv("to", "null");
+        flow["from"] = json!(from);
+        let said = agent.refused(&flow, 422);
+        assert!(said.contains("20000 to 20009"), "{from}: {said}");
+    }
+    let respond = json!({"id": "r", "command": "respond", "bind": "127.0.0.1:22", "token": "0123456789", "max-rate": "1M"});
+    assert!(agent.refused(&respond, 422).contains("20000 to 20009"));
+    // Without a bind it would listen on its usual port.
+    let respond = json!({"id": "r", "command": "respond", "token": "0123456789", "max-rate": "1M"});
+    assert!(agent.refused(&respond, 422).contains("20000 to 20009"));
+    assert!(
+        agent
+            .refused(&recv("any", "null"), 422)
+            .contains("20000 to 20009")
+    );
+    // What nothing holds, in all the ways that a flow can go fast.
+    let target = json!({"target": "127.0.0.1:8620", "token": "0123456789"});
+    let unheld = [
+        (
+            send("from", "udp://127.0.0.1:9", "1M"),
+            json!({"rate": null}),
+        ),
+        (
+            send("from", "udp://127.0.0.1:9", "1M"),
+            json!({"rate": null, "max": true}),
+        ),
+        (
+            target.clone(),
+            json!({"command": "probe udp", "spacing": "1us"}),
+        ),
+        (target.clone(), json!({"command": "probe tcp"})),
+        (
+            target.clone(),
+            json!({"command": "probe tcp", "background": "1M"}),
+        ),
+    ];
+    for (flow, more) in unheld {
+        let said = agent.refused(&with(flow, &more), 422);
+        assert!(said.contains("held by its `rate`"), "{more}: {said}");
+    }
+    let fast = [
+        json!({"command": "probe udp", "rate": "1M,10.0G"}),
+        json!({"command": "probe udp", "rate": "10M..1.01G:100M"}),
+        json!({"command": "probe tcp", "rate": "2M", "streams": "64"}),
+        json!({"command": "probe tcp", "rate": "60M", "background": "60M"}),
+        json!({"command": "probe latency", "interval": "1us", "size": 1400}),
+        json!({"command": "probe capacity", "highest": "0.2G"}),
+    ];
+    for more in fast {
+        agent.refused(&with(target.clone(), &more), 409);
+    }
+    // A rate is what is written, with its point.
+    let looked = json!({"flows": [send("from", "udp://127.0.0.1:9", "0.0998G")]});
+    let found = agent.ask(Method::POST, "/api/v1/check", &looked).body;
+    assert_eq!(found["flows"][0]["rate_bps"], 99_800_000, "{found}");
+    assert_eq!(found["flows"][0]["problems"], json!([]), "{found}");
+    agent.refused(&send("from", "udp://127.0.0.1:9", "101M"), 409);
+    agent.begin(&send("one", "udp://127.0.0.1:9", "60M"));
+    let said = agent.refused(&send("two", "udp://127.0.0.1:9", "60M"), 409);
+    assert!(said.contains("40Mbit/s is left"), "{said}");
+    let more = agent.ask(
+        Method::PATCH,
+        "/api/v1/flows/one",
+        &json!({"revision": 1, "rate": "110M"}),
+    );
+    assert_eq!(more.status, 409, "{}", more.body);
+    agent.begin(&send("two", "udp://127.0.0.1:9", "40M"));
+    let more = agent.ask(
+        Method::PATCH,
+        "/api/v1/flows/one",
+        &json!({"revision": 1, "rate": "61M"}),
+    );
+    assert_eq!(more.status, 409, "{}", more.body);
+    let on = |id: &str, port: u16| {
+        with(
+            recv(id, "null"),
+            &json!({"from": format!("udp://127.0.0.1:{port}")}),
+        )
+    };
+    agent.begin(&on("three", 20_000));
+    assert!(
+        agent
+            .refused(&on("four", 20_001), 409)
+            .contains("max-flows")
+    );
+}
+
+/// Options are those of the command line, and nothing slips in beside them.
+#[test]
+fn options_are_the_command_lines() {
+    let agent = Agent::start("");
+    for (name, value, says) in [
+        ("rates", json!("1M"), "no option `rates`"),
+        ("force", json!(true), "no option `force`"),
+        ("control", json!("/tmp/x"), "no option `control`"),
+        ("json", json!(false), "no option `json`"),
+        ("help", json!(true), "no option `help`"),
+        ("rate", json!("fast"), "fast"),
+        ("rate", json!({"a": 1}), "text or a number"),
+        ("rate", json!(["1M"]), "text or a number"),
+        ("max", json!("yes"), "true or false"),
+        ("max", json!(true), "cannot be used with"),
+        ("shed", json!("every:0"), "every:0"),
+        ("seed", json!("1\u{0}2"), "NUL"),
+        ("to", json!("udp://127.0.0.1:2630 --force"), "no port"),
+    ] {
+        let mut flow = send("from", "udp://127.0.0.1:9", "1M");
+        flow[name] = value;
+        let said = agent.refused(&flow, 422);
+        assert!(said.contains(says), "{flow}: {said}");
+    }
+    for (flow, says) in [
+        (
+            json!({"id": "x", "command": "agent"}),
+            "no command of a flow",
+        ),
+        (json!({"id": "x", "command": "send"}), "required"),
+        (
+            json!({"id": "../x", "command": "send"}),
+            "no name of a flow",
+        ),
+        (json!({"command": "send"}), "id"),
+        (json!([]), "sequence"),
+        (
+            json!({"id": "x", "command": "respond", "bind": "127.0.0.1:0"}),
+            "needs a `token`",
+        ),
+    ] {
+        let said = agent.refused(&flow, 422);
+        assert!(said.contains(says), "{flow}: {said}");
+    }
+    assert_eq!(agent.get("/api/v1/flows")["flows"], json!([]));
+}
+
+/// Tokens of tests are neither shown nor on a command line.
+#[test]
+fn tokens_of_tests_stay_secret() {
+    let agent = Agent::start("");
+    let secret = "c0ffee-c0ffee-c0ffee";
+    let flow = json!({"id": "far", "command": "respond", "bind": "127.0.0.1:0", "token": secret});
+    let target = agent.listen(&flow);
+    let shown = agent.flow("far");
+    let all = format!("{shown}{}{:?}", agent.get("/api/v1/flows"), agent.events());
+    assert!(!all.contains(secret), "{all}");
+    for process in crate::control::support::processes_in(agent.folder.path()) {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap();
+        assert!(!String::from_utf8_lossy(&line).contains(secret));
+    }
+    let probe = json!({"id": "near", "command": "probe latency", "target": target, "token": secret, "count": 20});
+    agent.begin(&probe);
+    let probe = agent.wait("near", crate::control::support::has_ended);
+    assert_eq!(probe["end"]["outcome"], "finished", "{probe}");
+}
+
+#[test]
+fn large_bodies_are_refused() {
+    let agent = Agent::start("");
+    let mut flow = recv("to", "null");
+    flow["from"] = json!("x".repeat(100_000));
+    let reply = agent.ask(Method::POST, "/api/v1/flows", &flow);
+    assert_eq!(reply.status, 413, "{}", reply.body);
+    let long = format!("/api/v1/flows/{}", "x".repeat(40_000));
+    let request = agent
+        .bare(Method::GET, &long)
+        .bearer_auth(agent.token("operate"));
+    assert!((400..500).contains(&agent.send(request).status));
+    assert_eq!(agent.get("/api/v1/flows")["flows"], json!([]));
+}
+
+/// A connection that believes any certificate: what is tested is the other end.
+fn connect(agent: &Agent) -> StreamOwned<ClientConnection, TcpStream> {
+    let pem = fs::read(agent.folder.path().join("certificate.pem")).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    let certificate = rustls::pki_types::pem::PemObject::from_pem_slice(&pem).unwrap();
+    roots.add(certificate).unwrap();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let client = ClientConnection::new(Arc::new(config), name).unwrap();
+    StreamOwned::new(client, TcpStream::connect(agent.address).unwrap())
+}
+
+/// Reads until the other end closes; says how long that took.
+fn until_closed(mut stream: impl Read, begun: Instant) -> (Vec<u8>, Duration) {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    (bytes, begun.elapsed())
+}
+
+/// Those who say nothing, or say it slowly, are closed; those who have a token are answered meanwhile, and data flows.
+#[test]
+fn slow_and_silent_connections_keep_nobody_out() {
+    let agent = Agent::start("");
+    let to = agent.receive(&recv("to", "null"));
+    agent.begin(&send("from", &to, "50M"));
+    // A thousand are more than many hosts let a program open by itself.
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(2000.min(hard)), hard).unwrap();
+    let silent: Vec<TcpStream> = (0..1000)
+        .map(|_| TcpStream::connect(agent.address).unwrap())
+        .collect();
+    let begun = Instant::now();
+    let mut head = connect(&agent);
+    let mut body = connect(&agent);
+    let token = agent.token("operate");
+    head.write_all(b"GET /api/v1/flows HTTP/1.1\r\nhost: x\r\n")
+        .unwrap();
+    let lines = format!(
+        "POST /api/v1/flows HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: 1000\r\n\r\n{{"
+    );
+    body.write_all(lines.as_bytes()).unwrap();
+    for _ in 0..50 {
+        assert_eq!(
+            agent.get("/api/v1/flows")["flows"]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
+    }
+    for stream in [&silent[0], &silent[999]] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(
+            until_closed(stream, begun).1 < PATIENCE,
+            "a silent connection stays"
+        );
+    }
+    head.sock.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(until_closed(head, begun).1 < PATIENCE, "a slow head stays");
+    body.sock.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = [0; 12];
+    body.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    let sent = agent.finish("from");
+    assert_eq!(number(&sent, "not_sent"), 0);
+    let all = number(&sent, "sent");
+    agent.wait("to", |flow| received(flow, "unique") == all);
+    assert_eq!(number(&agent.finish("to"), "lost"), 0);
+}
+
+/// All that is answered forbids others to frame it or to add to it, and comes by TLS alone.
+#[test]
+fn answers_are_guarded() {
+    let agent = Agent::start("");
+    let mut plain = TcpStream::connect(agent.address).unwrap();
+    plain
+        .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
+    plain
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    let (said, _) = until_closed(plain, Instant::now());
+    assert!(
+        !said.starts_with(b"HTTP"),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+    for path in [
+        "/",
+        "/page.js",
+        "/api/v1/flows",
+        "/api/v1/openapi.json",
+        "/nothing",
+    ] {
+        let mut stream = connect(&agent);
+        stream
+            .write_all(
+                format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes(),
+            )
+            .unwrap();
+        let (said, _) = until_closed(stream, Instant::now());
+        let said = String::from_utf8_lossy(&said).to_lowercase();
+        for guard in [
+            "content-security-policy: default-src 'none'",
+            "frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+        ] {
+            assert!(said.contains(guard), "{path}: {said}");
+        }
+    }
+    let document = agent.send(agent.bare(Method::GET, "/api/v1/openapi.json"));
+    assert_eq!(
+        (document.status, &document.body["openapi"]),
+        (200, &json!("3.1.0"))
+    );
+    assert_eq!(
+        document.body["components"]["schemas"]["NewFlow"]["oneOf"]
+            .as_array()
+            .map(Vec::len),
+        Some(9)
+    );
+    assert_eq!(agent.get("/api/v1/about")["role"], Value::from("agent"));
+}

@@ -1,0 +1,152 @@
+//! `inspect` finds what was put into a recording.
+
+use super::*;
+
+#[test]
+fn gaps_duplicates_and_invalid_frames_are_found() {
+    let room = Room::new();
+    let mut bytes = Vec::new();
+    for number in (0..20)
+        .chain(25..60)
+        .chain(59..80)
+        .chain([82, 81])
+        .chain(90..150)
+    {
+        bytes.extend(frame(number, 0, number == 30));
+    }
+    // A damaged header, of frame 10.
+    bytes[10 * FRAME..10 * FRAME + HEADER].fill(0xff);
+    let input = room.write("in.vdif", &bytes);
+    let found = json(&["inspect", &input]);
+    assert_eq!(found["schema"], "evlbi.inspect/1");
+    assert_eq!(found["format"], "vdif");
+    assert_eq!(found["frame_rate"], RATE);
+    assert_eq!(found["frame_rate_from"], "counted");
+    assert_eq!(found["invalid_frames"], 1);
+    assert_eq!(found["odd_headers"], 1);
+    assert_eq!(found["duplicate_frames"], 1);
+    assert_eq!(found["backward_frames"], 1);
+    // 10 (damaged), 20 to 24, 80, 83 to 89.
+    assert_eq!(found["missing_frames"], 1 + 5 + 1 + 7);
+    let gaps: Vec<(u64, u64)> = found["gaps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|gap| {
+            (
+                gap["start"]["frame"].as_u64().unwrap(),
+                gap["frames"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(gaps, [(10, 1), (20, 5), (30, 1), (33, 7)]);
+    assert_eq!(found["first"]["utc"], "2024-05-01T12:00:00Z");
+    assert_eq!(found["last"]["utc"], "2024-05-01T12:00:02.98Z");
+    assert_eq!(found["seconds"], 3.0);
+    assert_eq!(found["bit_rate"], 50 * FRAME as u64 * 8);
+    let thread = &found["threads"][0];
+    assert_eq!(thread["station"], "Ef");
+    assert_eq!(thread["sample_rate"], 200_000);
+    let counts = &thread["statistics"][0]["components"][0]["counts"];
+    let total: u64 = counts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c.as_u64().unwrap())
+        .sum();
+    assert_eq!(total, thread["sampled_frames"].as_u64().unwrap() * 4000);
+}
+
+#[test]
+fn mark_5b_is_inspected_with_its_own_codec() {
+    let room = Room::new();
+    let rate = FrameRate::new(100).unwrap();
+    let mut bytes = Vec::new();
+    for number in (0..150).filter(|number| *number != 70) {
+        let mut header = mark5b::Header::new();
+        let time = FrameTime::from_index(START * 100 + number, rate);
+        header.set_time(time, rate).unwrap();
+        bytes.extend(header.to_bytes());
+        // Codes 0, 1, 2, 3: the second is the third level.
+        bytes.extend([0b01_01_01_00].repeat(mark5b::PAYLOAD_LEN));
+    }
+    let input = room.write("in.m5b", &bytes);
+    let found = json(&["inspect", &input]);
+    assert_eq!(found["format"], "mark5b");
+    assert_eq!(found["frame_rate"], 100);
+    assert_eq!(found["missing_frames"], 1);
+    let thread = &found["threads"][0];
+    let sampled = thread["sampled_frames"].as_u64().unwrap();
+    let counts = &thread["statistics"][0]["components"][0]["counts"];
+    assert_eq!(counts[0], sampled * 10_000);
+    assert_eq!(counts[2], sampled * 30_000);
+
+    let error = failure(&["drop", &input, &room.path("out.m5b"), "--shed", "every:2"]);
+    assert!(error.contains("no mark for invalid"), "{error}");
+    let output = room.path("out.m5b");
+    let arguments = ["--shed", "every:2", "--replace", "fill"];
+    json(&[&["drop", &input, &output], &arguments[..]].concat());
+    let after = room.read("out.m5b");
+    let second = &after[mark5b::FRAME_LEN..2 * mark5b::FRAME_LEN];
+    assert_eq!(second[..16], bytes[mark5b::FRAME_LEN..][..16]);
+    assert!(fill::is_fill(&second[16..]));
+}
+
+#[test]
+fn text_is_raw() {
+    let room = Room::new();
+    let input = room.write("notes.txt", b"Clouds until 14 UT. Wind from the west.\n");
+    let found = json(&["inspect", &input]);
+    assert_eq!(found["format"], "raw");
+    assert_eq!(found["frames"], 0);
+    let text = String::from_utf8(evlbi(&["inspect", &input]).stdout).unwrap();
+    assert!(text.contains("neither VDIF nor Mark 5B"), "{text}");
+}
+
+/// Where a recording of real stations is.
+fn reference(file: &str) -> Option<String> {
+    let path = evlbi_testkit::need::recordings()?.join(file);
+    Some(path.to_str().unwrap().to_string())
+}
+
+#[test]
+fn a_geodetic_recording_of_64_channels() {
+    let Some(file) = reference("correlx-vgos/media/v15327_gs_328-185735_3m.vdif") else {
+        return;
+    };
+    let found = json(&["inspect", &file]);
+    assert_eq!(found["frames"], 95);
+    assert_eq!(found["trailing_bytes"], 3_145_728 - 95 * 32_800);
+    assert_eq!(found["frame_rate"], Value::Null);
+    assert_eq!(found["missing_frames"], 0);
+    let thread = &found["threads"][0];
+    assert_eq!(
+        (&thread["channels"], &thread["bits"]),
+        (&64.into(), &2.into())
+    );
+    assert_eq!(thread["complex"], true);
+    let channels = thread["statistics"].as_array().unwrap();
+    assert_eq!(channels.len(), 64);
+    for channel in channels {
+        assert_eq!(channel["spectrum"].as_array().unwrap().len(), 256);
+        let rms = channel["components"][1]["rms"].as_f64().unwrap();
+        assert!((1.9..2.2).contains(&rms), "{rms}");
+    }
+    let found = json(&["inspect", &file, "--frame-rate", "1600"]);
+    assert_eq!(found["frame_rate_from"], "given");
+    assert_eq!(found["first"]["utc"], "2015-11-24T18:57:35Z");
+}
+
+#[test]
+fn simulated_recordings_of_one_bit() {
+    let Some(file) = reference("vierds/zerobaseline_001_very_basic/S1_8_1_1_1_test.vdif") else {
+        return;
+    };
+    let found = json(&["inspect", &file]);
+    assert_eq!(found["frames"], 125);
+    assert_eq!(found["trailing_bytes"], 0);
+    let thread = &found["threads"][0];
+    assert_eq!(thread["station"], "S1");
+    assert_eq!(thread["bits"], 1);
+    assert_eq!(thread["statistics"][0]["components"][0]["rms"], 1.0);
+}

@@ -1,0 +1,11 @@
+//! The program over real sockets: recordings through lossy paths, losses told apart in namespaces, abuse,
+//! and jive5ab's protocol byte by byte.
+
+mod correlate;
+mod jive5ab;
+mod namespaces;
+mod options;
+mod probe;
+mod robust;
+mod support;
+mod transport;

@@ -1,0 +1,457 @@
+//! Whatever arrives, the stream is recorded and everything else is counted; whatever is asked, the answer helps.
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::live::support::{Recv, assert_numbers, evlbi, try_send};
+use crate::result::{brief, number};
+use evlbi_wire::pattern;
+use serde_json::Value;
+
+const FRAME: usize = 1032;
+
+/// A stream by hand: numbered frames of the test pattern.
+struct Stream {
+    socket: UdpSocket,
+    frames: Vec<u8>,
+}
+
+impl Stream {
+    fn to(recv: &Recv) -> Stream {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(recv.address()).unwrap();
+        Stream {
+            socket,
+            frames: frames(200),
+        }
+    }
+
+    fn datagram(&self, sequence: u64, frame: u64) -> Vec<u8> {
+        let start = frame as usize * FRAME;
+        [
+            &sequence.to_le_bytes()[..],
+            &self.frames[start..start + FRAME],
+        ]
+        .concat()
+    }
+
+    /// The frame of a number goes out under `base` + the number.
+    fn send(&self, base: u64, frames: std::ops::Range<u64>) {
+        for frame in frames {
+            self.raw(&self.datagram(base.wrapping_add(frame), frame));
+        }
+    }
+
+    fn raw(&self, datagram: &[u8]) {
+        self.socket.send(datagram).unwrap();
+    }
+
+    fn bytes(&self, frames: std::ops::Range<u64>) -> &[u8] {
+        &self.frames[frames.start as usize * FRAME..frames.end as usize * FRAME]
+    }
+}
+
+/// So many frames of the test pattern, all in one second.
+fn frames(count: u32) -> Vec<u8> {
+    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(25_600), count).unwrap()
+}
+
+fn stranger(recv: &Recv) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(recv.address()).unwrap();
+    socket
+}
+
+#[test]
+fn strange_datagrams_do_not_stop_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+    // A port scan before the stream: it is neither the stream nor its beginning.
+    for length in [0, 1, 8, 40] {
+        stranger(&recv).send(&vec![b'?'; length]).unwrap();
+    }
+    let stream = Stream::to(&recv);
+    let base = u64::MAX - 20;
+    stream.send(base, 0..40);
+    for length in [0, 1, 7, 8, 9, FRAME, 1500, 65507] {
+        stream.raw(&vec![0xa5; length]);
+    }
+    // A duplicate, another sender with another sequence, and a scan in between.
+    stream.send(base, 39..40);
+    let rival = Stream::to(&recv);
+    for frame in 40..80 {
+        stream.send(base, frame..frame + 1);
+        rival.send(1_000_000, frame..frame + 1);
+        if frame % 4 == 0 {
+            stranger(&recv).send(b"scan").unwrap();
+        }
+    }
+    let result = recv.finish();
+    assert_numbers(
+        &result,
+        &[
+            ("unique", 80),
+            ("lost", 0),
+            ("duplicates", 1),
+            ("received", 81),
+            ("first_seq", base),
+            ("last_seq", base.wrapping_add(79)),
+            // 4 before, 8 of wrong sizes, 40 of the rival, 10 of the scan.
+            ("foreign", 62),
+            ("frames", 80),
+            ("lost_frames", 0),
+            ("restarts", 0),
+        ],
+    );
+    assert!(fs::read(&out).unwrap() == stream.bytes(0..80));
+}
+
+/// A probe alone does not start the idle time: the observation has not begun.
+#[test]
+fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new("null"), &["--idle", "100ms"]);
+    stranger(&recv).send(b"probe").unwrap();
+    let (done, waited) = std::sync::mpsc::channel::<()>();
+    // Much longer than the idle time, in which a receiver that is wrong has ended.
+    assert!(waited.recv_timeout(Duration::from_millis(600)).is_err());
+    drop(done);
+    let stream = Stream::to(&recv);
+    // It finds all of it at once, however long the sending takes here.
+    recv.signal("STOP");
+    stream.send(5, 0..20);
+    recv.signal("CONT");
+    let result = recv.finish();
+    assert_numbers(&result, &[("unique", 20), ("foreign", 1), ("lost", 0)]);
+}
+
+#[test]
+fn a_sender_that_restarts_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    for new_port in [true, false] {
+        let out = folder.path().join(format!("{new_port}.vdif"));
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let stream = Stream::to(&recv);
+        stream.send(7000, 0..100);
+        // Longer than the silence after which another sender may take its place.
+        std::thread::sleep(Duration::from_millis(500));
+        let again = if new_port { Stream::to(&recv) } else { stream };
+        again.send(90_000_000_000, 100..200);
+        let result = recv.finish();
+        assert_numbers(
+            &result,
+            &[
+                ("unique", 200),
+                ("lost", 0),
+                ("restarts", 1),
+                ("foreign", 0),
+                ("frames", 200),
+            ],
+        );
+        assert!(
+            fs::read(&out).unwrap() == again.bytes(0..200),
+            "new port {new_port}"
+        );
+    }
+}
+
+#[test]
+fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let gaps = folder.path().join("gaps.json");
+    let options = ["--gaps", gaps.to_str().unwrap(), "--fsync", "none"];
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new("/dev/full"), &options);
+    let source = folder.path().join("in.vdif");
+    fs::write(&source, frames(200)).unwrap();
+    let options = ["--rate", "80M", "--mtu", "9000"];
+    crate::live::support::send(source.to_str().unwrap(), &recv.url(), &options);
+    let received = recv.end();
+    let result = received.result();
+    assert!(!received.status.success());
+    assert!(
+        received.stderr.contains("not written is counted"),
+        "{}",
+        received.stderr
+    );
+    assert_numbers(
+        &result,
+        &[
+            ("unique", 200),
+            ("lost", 0),
+            ("ring_full", 0),
+            ("frames", 200),
+            ("unwritten_bytes", 200 * FRAME as u64),
+        ],
+    );
+}
+
+/// A limit on file sizes (`ulimit -f`) does not end the program by a signal.
+#[test]
+fn a_recording_that_grows_too_long_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.vdif");
+    // The ring's memory counts as a file of 64 MiB.
+    let command = format!(
+        "ulimit -f 66000; exec {} recv udp://127.0.0.1:0 --to {} --ring 64MiB --window 8MiB --json",
+        evlbi().get_program().display(),
+        out.display(),
+    );
+    let mut shell = std::process::Command::new("bash");
+    let mut recv = Recv::listening(shell.args(["-c", &command]), 1);
+    recv.is_told = true;
+    // Twice as much as that, however long it takes.
+    let source = folder.path().join("source.vdif");
+    fs::write(&source, frames((2 * 66_000 * 1024 / FRAME) as u32)).unwrap();
+    let options = ["--rate", "200M", "--mtu", "9000"];
+    crate::live::support::send(source.to_str().unwrap(), &recv.url(), &options);
+    let received = recv.end();
+    let result = received.result();
+    assert!(!received.status.success());
+    let written = number(&result["files"][0], "bytes");
+    let unwritten = number(&result, "unwritten_bytes");
+    assert!(unwritten > 0, "{}", brief(&result));
+    assert_eq!(
+        written + unwritten,
+        number(&result, "frames") * FRAME as u64
+    );
+    assert_eq!(fs::metadata(&out).unwrap().len(), written);
+}
+
+#[track_caller]
+fn refused(args: &[&str], says: &str) {
+    let output = evlbi().args(args).arg("--json").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{args:?}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    assert!(stderr.contains(says), "{args:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    assert!(
+        stderr.matches("os error").count() <= 1,
+        "said twice: {stderr}"
+    );
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let short = path("short.vdif");
+    // Ten frames of one second: how many there are in a second cannot be told.
+    fs::write(&short, frames(10)).unwrap();
+    let kept = path("kept.vdif");
+    fs::write(&kept, b"an older recording").unwrap();
+    refused(&["demo", "--duration", "0s"], "more than zero");
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = format!("udp://{}", taken.local_addr().unwrap());
+    let to = "udp://127.0.0.1:9";
+    refused(&["send", &short, "--to", "127.0.0.1:9"], "udp://HOST:PORT");
+    refused(
+        &["send", &short, "--to", "udp://127.0.0.1:0"],
+        "name the port",
+    );
+    refused(&["send", &path("none"), "--to", to, "--max"], "cannot open");
+    refused(&["send", &path(""), "--to", to, "--max"], "is a directory");
+    refused(&["send", &short, "--to", to], "--frame-rate");
+    let raw = path("raw.bin");
+    fs::write(&raw, [7; 10_000]).unwrap();
+    refused(&["send", &raw, "--to", to], "give a --rate, or --max");
+    refused(
+        &["send", &short, "--to", to, "--max", "--shed", "some"],
+        "every:N",
+    );
+    refused(&["send", &short, "--to", to, "--max", "--mtu", "20"], "MTU");
+    refused(&["recv", &taken, "--to", &kept, "--force"], "in use");
+    let here = "udp://127.0.0.1:0";
+    refused(&["recv", here, "--to", &kept], "--force");
+    refused(&["recv", here, "--to", &path("{station}.vdif")], "--force");
+    let both = path("new.vdif");
+    refused(
+        &["recv", here, "--to", &both, "--gaps", &both],
+        "written twice",
+    );
+    refused(&["recv", here, "--to", "null", "--ring", "1MiB"], "64 MiB");
+    refused(
+        &[
+            "recv", here, "--to", "null", "--ring", "64MiB", "--window", "64MiB",
+        ],
+        "a third more",
+    );
+    for frame in ["0", "7", "16"] {
+        refused(
+            &["recv", here, "--to", "null", "--frame", frame],
+            "multiple",
+        );
+    }
+    assert_eq!(fs::read(&kept).unwrap(), b"an older recording");
+    refused(
+        &[
+            "recv",
+            "udp://127.0.0.1:0",
+            "--to",
+            &path("no/such/folder.vdif"),
+        ],
+        "cannot record to",
+    );
+    refused(
+        &["recv", "udp://127.0.0.1:0", "--to", &path("{colour}.none")],
+        "{station}",
+    );
+    let tcp = try_send(&short, "tcp://127.0.0.1:9", &[]);
+    assert!(String::from_utf8_lossy(&tcp.stderr).contains("cannot connect"));
+}
+
+/// Eight datagrams that hold no data are no stream, and neither is a probe.
+#[test]
+fn what_is_no_stream_makes_no_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, datagram, count) in [
+        ("empty", &[3; 8][..], 20),
+        ("probe", b"GET / HTTP/1.0\r\n\r\n", 1),
+    ] {
+        let out = folder.path().join(name);
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let scanner = stranger(&recv);
+        for _ in 0..count {
+            scanner.send(datagram).unwrap();
+        }
+        let result = recv.finish();
+        assert_numbers(&result, &[("unique", 0), ("foreign", count), ("bytes", 0)]);
+        assert_eq!(fs::metadata(&out).unwrap().len(), 0);
+    }
+}
+
+/// A thread that was not there when the stream without numbers began is counted.
+#[test]
+fn a_thread_that_begins_later_is_counted() {
+    let recv = Recv::start("pudp://127.0.0.1:0", Path::new("null"), &[]);
+    let stream = Stream::to(&recv);
+    let frame = |number: u64, thread: u8| {
+        let mut frame = stream.bytes(number..number + 1).to_vec();
+        // Word 3, bits 16 to 25.
+        frame[14] = thread;
+        frame
+    };
+    for number in 0..100 {
+        stream.raw(&frame(number, 0));
+    }
+    for number in 100..200 {
+        stream.raw(&frame(number, 0));
+        stream.raw(&frame(number, 1));
+    }
+    let received = recv.end();
+    assert!(
+        received.stderr.contains("was not there"),
+        "{}",
+        received.stderr
+    );
+    assert_numbers(
+        &received.result(),
+        &[
+            ("unique", 200),
+            ("foreign", 100),
+            ("foreign_header", 100),
+            ("lost", 0),
+        ],
+    );
+}
+
+/// A reader that takes nothing does not hold the sender beyond its time.
+#[test]
+fn a_stalled_reader_does_not_stall_the_sender() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("tcp://{}", listener.local_addr().unwrap());
+    let output = try_send("pattern:8032", &to, &["--max", "--duration", "5s"]);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(number(&result, "not_sent") > 0, "{}", brief(&result));
+    assert_eq!(
+        number(&result, "offered"),
+        number(&result, "sent") + number(&result, "not_sent")
+    );
+    // All that left waits in the connection.
+    let (mut connection, _) = listener.accept().unwrap();
+    let taken = std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
+    assert_eq!(taken, number(&result, "bytes"));
+}
+
+/// Whether a connection over IPv4 was accepted and all that came by it was read: it has an inode, and its queue is empty.
+fn is_read(here: SocketAddr, there: SocketAddr) -> bool {
+    let [here, there] = [here, there].map(|end| match end {
+        SocketAddr::V4(end) => format!("{:08X}:{:04X}", end.ip().to_bits().to_be(), end.port()),
+        SocketAddr::V6(_) => unreachable!("an address of IPv4"),
+    });
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1..3] == [here.as_str(), &there]
+            && fields[4].ends_with(":00000000")
+            && fields[9] != "0"
+    })
+}
+
+#[test]
+fn the_end_of_a_connection_is_told_from_its_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    for resets in [false, true] {
+        let out = folder.path().join(format!("{resets}.vdif"));
+        let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+        let mut connection = TcpStream::connect(recv.address()).unwrap();
+        connection.write_all(&frames(20)).unwrap();
+        if resets {
+            // A reset throws away what was not read.
+            let begun = Instant::now();
+            while !is_read(recv.address(), connection.local_addr().unwrap()) {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            socket2::SockRef::from(&connection)
+                .set_linger(Some(Duration::ZERO))
+                .unwrap();
+        }
+        drop(connection);
+        let received = recv.end();
+        let result = received.result();
+        assert_eq!(received.status.success(), !resets);
+        assert_eq!(result["ended"], if resets { "failed" } else { "closed" });
+        assert_eq!(result["error"].is_string(), resets);
+        assert_eq!(number(&result, "frames"), 20);
+    }
+}
+
+/// The sender says how many bytes it sent, not how many whole units.
+#[test]
+fn raw_bytes_over_tcp_are_counted_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (raw, out) = (folder.path().join("raw.bin"), folder.path().join("out.bin"));
+    let data: Vec<u8> = (0..100_003u32).map(|n| n as u8).collect();
+    fs::write(&raw, &data).unwrap();
+    let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+    let to = format!("tcp://{}", recv.address());
+    let sent = crate::live::support::send(raw.to_str().unwrap(), &to, &["--max"]);
+    recv.finish();
+    assert_eq!(number(&sent, "bytes"), data.len() as u64);
+    assert!(fs::read(&out).unwrap() == data);
+}
+
+#[test]
+fn the_demonstration_ends_when_nothing_arrives() {
+    let args = [
+        "demo",
+        "--stations",
+        "1",
+        "--duration",
+        "1s",
+        "--loss",
+        "100%",
+        "--json",
+    ];
+    let output = evlbi().args(args).output().unwrap();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        number(&result["stations"][0]["received"]["account"], "received"),
+        0
+    );
+}

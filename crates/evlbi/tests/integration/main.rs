@@ -1,0 +1,10 @@
+//! The program run as its users run it: on files, over real sockets, over emulated paths, and under control.
+
+mod control;
+mod files;
+mod live;
+mod observers;
+mod path;
+mod result;
+mod stalls;
+mod stolen;

@@ -56,7 +56,8 @@ struct NetArgs {
 }
 
 fn main() -> Result<()> {
-    let args = match &Cli::parse().bench {
+    let cli = Cli::parse();
+    let args = match &cli.bench {
         Bench::Net(args) => args,
         Bench::Fx(args) => return fx::run(args),
         Bench::Path(args) => return path::run(args),

@@ -26,7 +26,12 @@ pub(crate) fn folder() -> PathBuf {
 
 /// When a process began, in ticks since the machine did; none if there is no such process.
 fn began(process: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    began_in(&process.to_string())
+}
+
+/// The same of the process or thread whose folder in /proc this is.
+pub(crate) fn began_in(folder: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{folder}/stat")).ok()?;
     // Behind the name in brackets: state is field 3, the time of the beginning field 22.
     let (_, fields) = text.rsplit_once(')')?;
     fields.split_whitespace().nth(22 - 3)?.parse().ok()

@@ -9,6 +9,7 @@ pub mod netns;
 pub mod python;
 pub mod room;
 pub mod running;
+pub mod times;
 pub mod until;
 
 pub use need::{need, skip};

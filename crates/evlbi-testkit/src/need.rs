@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 /// Programs that tests and benches call, with the Debian package of each.
-pub const PACKAGES: [(&str, &str); 18] = [
+pub const PACKAGES: [(&str, &str); 19] = [
     ("cc", "build-essential"),
     ("chromium", "chromium"),
     ("ethtool", "ethtool"),
@@ -21,6 +21,7 @@ pub const PACKAGES: [(&str, &str); 18] = [
     ("iperf", "iperf"),
     ("iperf3", "iperf3"),
     ("nft", "nftables"),
+    ("nsenter", "util-linux"),
     ("nuttcp", "nuttcp"),
     ("ping", "iputils-ping"),
     ("python3", "python3-venv"),
@@ -49,17 +50,28 @@ pub enum Kind {
 #[track_caller]
 pub fn need(programs: &[&str]) -> bool {
     watch();
-    for program in programs {
+    match missing(programs) {
+        Some(missing) => skip(Kind::Tool, &missing),
+        None => return true,
+    }
+    false
+}
+
+/// The first of these programs that is not installed, with what installs it.
+///
+/// # Panics
+/// When one is not in [`PACKAGES`].
+#[must_use]
+#[track_caller]
+pub fn missing(programs: &[&str]) -> Option<String> {
+    programs.iter().find_map(|program| {
         let (_, package) = PACKAGES
             .iter()
             .find(|(name, _)| name == program)
             .unwrap_or_else(|| panic!("{program} has no package in PACKAGES"));
-        if which(program).is_none() {
-            skip(Kind::Tool, &format!("{program} (apt install {package})"));
-            return false;
-        }
-    }
-    true
+        let is_missing = which(program).is_none();
+        is_missing.then(|| format!("{program} (apt install {package})"))
+    })
 }
 
 /// Where a program is.
@@ -177,9 +189,10 @@ impl Inner {
     }
 }
 
-/// Sees to it, once in a process, that skips are reported when it ends, and that what killed runs left is removed.
+/// Sees to it, once in a process, that skips and times are reported when it ends, and that what killed runs left is removed.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
+    crate::times::watch();
     ONCE.call_once(|| {
         if let Ok(value) = std::env::var(REPORT_TO) {
             let test = value.split_once('=').map(|(_, test)| test.to_owned());
@@ -204,6 +217,11 @@ extern "C" fn at_exit() {
         return;
     }
     crate::leftovers::remove_own();
+    if let Ok(program) = std::env::current_exe()
+        && let Some(target) = target(&program)
+    {
+        crate::times::report(target);
+    }
     let lines: Vec<String> = skips
         .iter()
         .map(|(reason, tests)| {
@@ -256,7 +274,9 @@ fn change_report(lines: &[String]) {
     let _ = change();
 }
 
-/// The target folder that a test binary lies in.
+/// The target folder that a test binary lies in: it is `target/debug/deps/NAME`. Other programs report nothing.
 fn target(program: &Path) -> Option<&Path> {
-    program.ancestors().nth(3)
+    let folder = program.parent()?;
+    (folder.file_name()? == "deps").then_some(())?;
+    folder.ancestors().nth(2)
 }

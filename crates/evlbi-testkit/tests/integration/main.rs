@@ -1,0 +1,32 @@
+//! What a run leaves when it is killed, and what it reports of skips: asked of test binaries that are started for that.
+
+mod leftovers;
+mod skips;
+
+use std::process::Command;
+
+use evlbi_testkit::leftovers::MARK;
+use evlbi_testkit::{Room, command};
+
+/// A copy of this test binary, in a target folder of its own, that runs one of its ignored tests on a machine without programs.
+fn another_run(room: &Room, test: &str) -> Command {
+    let (deps, empty) = (room.path("target/debug/deps"), room.path("empty"));
+    for folder in [&deps, &empty] {
+        std::fs::create_dir_all(folder).expect("a folder");
+    }
+    let copy = format!("{deps}/integration-0123456789abcdef");
+    let this = std::env::current_exe().expect("this program");
+    std::fs::copy(this, &copy).expect("a copy");
+    let mut run = command(copy);
+    run.args(["--exact", test, "--ignored", "--nocapture"]);
+    for variable in [
+        MARK,
+        "EVLBI_REQUIRE",
+        "EVLBI_REFERENCE_DATA",
+        "EVLBI_PYTHON",
+    ] {
+        run.env_remove(variable);
+    }
+    run.env("PATH", empty);
+    run
+}

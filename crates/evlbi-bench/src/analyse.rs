@@ -1,15 +1,16 @@
 //! `cargo xtask bench analyse`: how fast captures are read, beside tshark.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use serde_json::Value;
 
-use super::stage::{self, EVLBI, Stage, iperf3_with};
-use super::{STANDARD, median, verdict};
+use crate::net::STANDARD;
+use crate::stage::{EVLBI, Program, Stage, iperf3_with};
+use crate::table::{Aim, Common, Figure, Scene, Table, median, play, tools};
 
 /// Times as fast as tshark.
 const AIM: f64 = 10.0;
@@ -22,81 +23,73 @@ pub struct AnalyseArgs {
     /// Runs of each figure
     #[arg(long, default_value_t = 5)]
     runs: usize,
+    #[command(flatten)]
+    common: Common,
 }
 
-/// A transfer whose every segment is a packet, of which the headers are captured.
 pub fn run(args: &AnalyseArgs) -> Result<()> {
-    stage::build()?;
     let stage = Stage::new()?;
     stage.wire(STANDARD)?;
-    let cut = ["-K", stage.sending_device(), "tso", "off", "gso", "off"];
-    ensure!(
-        stage.sender("ethtool").args(cut).status()?.success(),
-        "ethtool cannot switch segmentation off"
-    );
+    let scenes: [(&str, Scene<Stage, AnalyseArgs>); 1] = [("one connection", connection)];
+    play("analyse", &scenes, &args.common, String::new, &stage, args)
+}
+
+fn connection(stage: &Stage, args: &AnalyseArgs, table: &mut Table) -> Result<()> {
+    tools(&["tcpdump", "iperf3"])?;
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("flow.pcap");
-    let file = path.to_str().context("a path that can be written")?;
-    let mut dump = stage
-        .receiver("tcpdump")
-        .args([
-            "-i",
-            stage.receiving_device(),
-            "-s",
-            "128",
-            "-B",
-            "262144",
-            "-Z",
-            "root",
-            "-w",
-            file,
-        ])
-        .stderr(Stdio::null())
-        .spawn()
-        .context("tcpdump")?;
-    thread::sleep(Duration::from_secs(1));
-    iperf3_with(&stage, &["-C", "cubic", "-t", &args.seconds.to_string()])?;
-    thread::sleep(Duration::from_secs(2));
-    Command::new("kill").arg(dump.id().to_string()).status()?;
-    dump.wait()?;
-    let result = Command::new(EVLBI)
-        .args(["analyse", file, "--json"])
-        .stderr(Stdio::null())
-        .output()?;
-    let result: Value =
-        serde_json::from_slice(&result.stdout).context("no JSON from evlbi analyse")?;
+    capture(stage, args, &path)?;
+    let path = path.to_str().context("a path that can be written")?;
+    let read = [EVLBI, "analyse", path, "--json"];
+    let mut evlbi = Command::new(read[0]);
+    let result = Program::start("evlbi analyse", evlbi.args(&read[1..]))?.json()?;
     let packets = result["packets"].as_f64().unwrap_or(0.0);
-    let size = path.metadata()?.len() as f64;
-    println!("  {packets:.0} packets, {:.1} MB", size / 1e6);
-    let timed = |command: &mut Command| -> Result<f64> {
-        let since = Instant::now();
-        let status = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()?;
-        ensure!(status.success(), "{command:?} failed");
-        Ok(packets / since.elapsed().as_secs_f64())
-    };
+    let size = std::fs::metadata(path)?.len() as f64;
+    eprintln!("  {packets:.0} packets, {:.1} MB", size / 1e6);
+    let has_peer = table.has_peer("tshark");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..args.runs {
-        ours.push(timed(
-            Command::new(EVLBI).args(["analyse", file, "--json"]),
-        )?);
-        theirs.push(timed(
-            Command::new("tshark").args(["-r", file, "-q", "-z", "conv,tcp"]),
-        )?);
+        ours.push(packets / seconds(&read)?);
+        if has_peer {
+            let read = ["tshark", "-r", path, "-q", "-z", "conv,tcp"];
+            theirs.push(packets / seconds(&read)?);
+        }
     }
-    let (ours, theirs) = (median(&mut ours), median(&mut theirs));
-    println!(
-        "  evlbi analyse {:>9.0} packets/s, {:.2} GB/s",
-        ours,
-        ours * size / packets / 1e9
-    );
-    println!("  tshark        {theirs:>9.0} packets/s");
-    println!(
-        "  {:.1} times tshark   aim {AIM}: {}",
-        ours / theirs,
-        verdict(ours / theirs >= AIM)
-    );
+    let ours = median(&mut ours);
+    let mut figure = Figure::new("captured headers", ours / 1e3, "thousand/s");
+    if has_peer {
+        figure = figure.beside("tshark", median(&mut theirs) / 1e3);
+    }
+    table.add(figure.aim(Aim::RatioAtLeast(AIM)));
+    let what = "captured headers, bytes";
+    table.add(Figure::new(what, ours * size / packets / 1e9, "GB/s"));
     Ok(())
+}
+
+/// Captures the headers of a transfer whose every segment is a packet.
+fn capture(stage: &Stage, args: &AnalyseArgs, file: &Path) -> Result<()> {
+    let mut cut = stage.sender("ethtool");
+    cut.args(["-K", stage.sending_device(), "tso", "off", "gso", "off"]);
+    Program::start("ethtool", &mut cut)?.finish()?;
+    let mut dump = stage.receiver("tcpdump");
+    dump.args(["-i", stage.receiving_device(), "-s", "128", "-B", "262144"]);
+    let dump = Program::start("tcpdump", dump.args(["-Z", "root", "-w"]).arg(file))?;
+    thread::sleep(Duration::from_secs(1));
+    iperf3_with(stage, &["-C", "cubic", "-t", &args.seconds.to_string()])?;
+    thread::sleep(Duration::from_secs(2));
+    let ended = dump.end()?;
+    ensure!(ended.success(), "tcpdump ended with {ended}");
+    Ok(())
+}
+
+/// What a command takes.
+fn seconds(command: &[&str]) -> Result<f64> {
+    let since = Instant::now();
+    let status = Command::new(command[0])
+        .args(&command[1..])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(since.elapsed().as_secs_f64())
 }

@@ -1,24 +1,31 @@
 //! How evenly single packets are spaced: kernel stamps of one capture at the receiving end.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 
-use super::stage::{EVLBI, Stage, wait_for_listener};
-use super::{NetArgs, STANDARD, STANDARD_FRAME, median, verdict};
+use crate::net::{NetArgs, STANDARD, STANDARD_FRAME};
+use crate::stage::{EVLBI, Program, Stage};
+use crate::table::{Aim, Figure, Table, median, tools};
 
 /// Rate of the UDP payload. 1472 bytes at 942 Mbit/s are 12.5 us apart.
 const RATE: f64 = 942e6;
 const PAYLOAD: f64 = 1472.0;
 /// Packets of a capture.
 const PACKETS: usize = 200_000;
+/// Of both benches that look at spacing.
+const AIMED_ERROR: f64 = 0.1;
+const AIMED_SHARE: f64 = 95.0;
 
 /// A program, how it sends, and what has to listen on which port.
-pub type Peer<'a> = (&'a str, &'a [&'a str], Option<(&'a [&'a str], u16)>);
+pub type Peer<'a> = (
+    &'a str,
+    &'a [&'a str],
+    Option<(&'a str, &'a [&'a str], u16)>,
+);
 
-pub fn run(stage: &Stage, args: &NetArgs) -> Result<()> {
+pub fn run(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     let data_rate = RATE * STANDARD_FRAME as f64 / PAYLOAD;
     let to = format!("udp://{}:2700", stage.address());
     let rate = format!("{}", data_rate as u64);
@@ -35,80 +42,110 @@ pub fn run(stage: &Stage, args: &NetArgs) -> Result<()> {
         "--duration",
         "4s",
     ];
-    compare(stage, args.runs, (EVLBI, &sends, None))
+    compare(stage, args.runs, (EVLBI, &sends, None), table)
 }
 
 /// How this program spaces packets, and how its peers do.
-pub fn compare(stage: &Stage, runs: usize, ours: Peer<'_>) -> Result<()> {
+pub fn compare(stage: &Stage, runs: usize, ours: Peer<'_>, table: &mut Table) -> Result<()> {
+    tools(&["tcpdump"])?;
     stage.wire(STANDARD)?;
     let payload = PAYLOAD.to_string();
     let rate = (RATE as u64).to_string();
     let to = stage.address();
     let nuttcp_rate = format!("-R{}m", RATE / 1e6);
     let nuttcp_length = format!("-l{payload}");
-    let peers: [Peer<'_>; 4] = [
-        ours,
+    let peers: [Peer<'_>; 3] = [
         (
             "iperf3",
             &["-c", to, "-u", "-b", &rate, "-l", &payload, "-t", "4"],
-            Some((&["iperf3", "-s", "-1"], 5201)),
+            Some(("iperf3", &["-s", "-1"], 5201)),
         ),
         (
             "iperf",
             &["-c", to, "-u", "-b", &rate, "-l", &payload, "-t", "4"],
-            Some((&["iperf", "-s", "-u", "-t", "8"], 5001)),
+            Some(("iperf", &["-s", "-u", "-t", "8"], 5001)),
         ),
         (
             "nuttcp",
             &["-u", &nuttcp_rate, &nuttcp_length, "-T4", to],
-            Some((&["nuttcp", "-1"], 5000)),
+            Some(("nuttcp", &["-1"], 5000)),
         ),
     ];
-    println!(
-        "  gaps between packets in us; ideal {:.3}",
-        PAYLOAD * 8.0 / RATE * 1e6
-    );
-    println!(
-        "  {:<8} {:>10} {:>10} {:>8} {:>8} {:>8}",
-        "", "median", "error", "in 10 %", "p99", "p99.9"
-    );
-    for (program, sender, server) in peers {
-        let name = Path::new(program)
-            .file_name()
-            .map_or(program.into(), |name| name.to_string_lossy());
-        let mut spread = Vec::new();
-        for _ in 0..runs {
-            match capture(stage, program, sender, server) {
-                Ok(gaps) if gaps.len() > 1000 => spread.push(Spacing::of(gaps)),
-                Ok(_) => println!("  {name}: too few packets were captured"),
-                Err(error) => println!("  skipped: {name}: {error:#}"),
-            }
-        }
-        if spread.is_empty() {
+    let mine = spacing(stage, runs, ours)?;
+    let mut theirs = Vec::new();
+    for peer in peers {
+        if !table.has_peer(peer.0) {
             continue;
         }
-        let middle = |figure: fn(&Spacing) -> f64| {
-            median(&mut spread.iter().map(figure).collect::<Vec<_>>())
-        };
-        let (error, even) = (middle(|s| s.error), middle(|s| s.even));
-        println!(
-            "  {name:<8} {:>10.3} {error:>10.3} {:>7.1}% {:>8.2} {:>8.2}{}",
-            middle(|s| s.median),
-            even * 100.0,
-            middle(|s| s.p99),
-            middle(|s| s.p999),
-            if program == EVLBI {
-                format!(
-                    "   aim error < 0.1: {}, 95 % in 10 %: {}",
-                    verdict(error < 0.1),
-                    verdict(even >= 0.95)
-                )
-            } else {
-                String::new()
-            }
-        );
+        match spacing(stage, runs, peer) {
+            Ok(spacing) => theirs.push((peer.0, spacing)),
+            Err(error) => table.failed(&error),
+        }
+    }
+    let ideal = PAYLOAD * 8.0 / RATE * 1e6;
+    let figures: [(String, &str, Spread, Option<Aim>); 5] = [
+        (
+            format!("gaps, median (ideal {ideal:.3})"),
+            "us",
+            |s| s.median,
+            None,
+        ),
+        (
+            "gaps, median error".into(),
+            "us",
+            |s| s.error,
+            Some(Aim::AtMost(AIMED_ERROR)),
+        ),
+        (
+            "gaps within 10 %".into(),
+            "%",
+            |s| s.even,
+            Some(Aim::AtLeast(AIMED_SHARE)),
+        ),
+        ("gaps, p99".into(), "us", |s| s.p99, None),
+        ("gaps, p99.9".into(), "us", |s| s.p999, None),
+    ];
+    for (what, unit, get, aim) in figures {
+        let figure = |what: String| Figure::new(what, get(&mine), unit);
+        let mut first = figure(what.clone());
+        if let Some(aim) = aim {
+            first = first.aim(aim);
+        }
+        let mut peers = theirs.iter();
+        if let Some((peer, spacing)) = peers.next() {
+            first = first.beside(peer, get(spacing));
+        }
+        table.add(first);
+        for (peer, spacing) in peers {
+            table.add(figure(what.clone()).beside(peer, get(spacing)));
+        }
     }
     Ok(())
+}
+
+/// One of the figures of a spacing.
+type Spread = fn(&Spacing) -> f64;
+
+/// Medians of some captures.
+fn spacing(stage: &Stage, runs: usize, peer: Peer<'_>) -> Result<Spacing> {
+    let mut all = Vec::new();
+    for _ in 0..runs {
+        let gaps = capture(stage, peer)?;
+        ensure!(
+            gaps.len() > 1000,
+            "too few packets of {} were captured",
+            peer.0
+        );
+        all.push(Spacing::of(gaps));
+    }
+    let middle = |get: Spread| median(&mut all.iter().map(get).collect::<Vec<_>>());
+    Ok(Spacing {
+        median: middle(|s| s.median),
+        error: middle(|s| s.error),
+        even: middle(|s| s.even),
+        p99: middle(|s| s.p99),
+        p999: middle(|s| s.p999),
+    })
 }
 
 /// How packets were spaced, in us.
@@ -116,7 +153,7 @@ struct Spacing {
     median: f64,
     /// Median distance from the ideal.
     error: f64,
-    /// Share within 10 % of the ideal.
+    /// Per cent within 10 % of the ideal.
     even: f64,
     p99: f64,
     p999: f64,
@@ -126,8 +163,8 @@ impl Spacing {
     fn of(mut gaps: Vec<f64>) -> Spacing {
         let ideal = PAYLOAD * 8.0 / RATE * 1e6;
         let mut errors: Vec<f64> = gaps.iter().map(|gap| (gap - ideal).abs()).collect();
-        let even = errors.iter().filter(|error| **error <= 0.1 * ideal).count() as f64
-            / errors.len() as f64;
+        let close = errors.iter().filter(|error| **error <= 0.1 * ideal).count();
+        let even = 100.0 * close as f64 / errors.len() as f64;
         gaps.sort_by(f64::total_cmp);
         let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize];
         Spacing {
@@ -140,68 +177,41 @@ impl Spacing {
     }
 }
 
-/// The gaps between the packets that `program` sends, as the receiving device's kernel stamped them.
-fn capture(
-    stage: &Stage,
-    program: &str,
-    sender: &[&str],
-    server: Option<(&[&str], u16)>,
-) -> Result<Vec<f64>> {
-    let file = std::env::temp_dir().join(format!("evlbi-bench-{}.pcap", std::process::id()));
-    let mut listening = None;
-    if let Some((command, port)) = server {
-        let child = stage
-            .receiver(command[0])
-            .args(&command[1..])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start {}", command[0]))?;
-        listening = Some(child);
-        wait_for_listener(port)?;
-    }
-    let mut dump = stage
-        .receiver("tcpdump")
-        .args([
-            "-i",
-            stage.receiving_device(),
-            "--nano",
-            "-s",
-            "60",
-            "-B",
-            "65536",
-            "-w",
-        ])
+/// The gaps between the packets that a program sends, as the receiving device's kernel stamped them.
+fn capture(stage: &Stage, (program, arguments, listens): Peer<'_>) -> Result<Vec<f64>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("gaps.pcap");
+    let listening = listens
+        .map(|(program, arguments, port)| stage.listener(port, program, arguments))
+        .transpose()?;
+    let packets = PACKETS.to_string();
+    let mut command = stage.receiver("tcpdump");
+    command.args([
+        "-i",
+        stage.receiving_device(),
+        "-Z",
+        "root",
+        "--nano",
+        "-s",
+        "60",
+    ]);
+    command
+        .args(["-B", "65536", "-c", &packets, "-w"])
         .arg(&file)
-        .args(["-c", &PACKETS.to_string(), "udp and greater 1400"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start tcpdump")?;
+        .arg("udp and greater 1400");
+    let dump = Program::start("tcpdump", &mut command)?;
     std::thread::sleep(Duration::from_millis(500));
-    let sent = stage
-        .sender(program)
-        .args(sender)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if let Some(mut server) = listening {
-        let _ = server.kill();
-        let _ = server.wait();
-    }
+    let mut sender = stage.sender(program);
+    let sent = Program::start(program, sender.args(arguments))?.finish();
+    // Some servers end by themselves and some do not.
+    drop(listening);
     // Killed before it has its packets it loses what it holds back; so it is asked to end.
-    let _ = Command::new("kill")
-        .args(["-INT", &dump.id().to_string()])
-        .status();
-    dump.wait()?;
-    sent.with_context(|| format!("cannot start {program}"))?;
-    let text = Command::new("tcpdump")
-        .args(["-tt", "-n", "--nano", "-r"])
-        .arg(&file)
-        .stderr(Stdio::null())
-        .output()?;
-    let _ = std::fs::remove_file(&file);
-    let times: Vec<(u64, u64)> = String::from_utf8_lossy(&text.stdout)
+    dump.end()?;
+    sent?;
+    let mut text = Command::new("tcpdump");
+    text.args(["-tt", "-n", "--nano", "-r"]).arg(&file);
+    let text = Program::start("tcpdump", &mut text)?.finish()?;
+    let times: Vec<(u64, u64)> = text
         .lines()
         .filter_map(|line| {
             let (seconds, nanos) = line.split_whitespace().next()?.split_once('.')?;

@@ -7,10 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use evlbi_testkit::command;
+use evlbi_testkit::need::which;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Scene, median, play, verdict};
+use crate::stage::EVLBI;
+use crate::table::{Aim, Common, Figure, Scene, Table, median, play, tools};
 
 #[derive(Args)]
 pub struct PathArgs {
@@ -20,13 +23,11 @@ pub struct PathArgs {
     /// Runs of each figure
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Only the scenes whose names contain this
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 pub fn run(args: &PathArgs) -> Result<()> {
-    super::stage::build()?;
     let room = Room::new()?;
     let scenes: [(&str, Scene<Room, PathArgs>); 5] = [
         ("delay", delay),
@@ -35,7 +36,7 @@ pub fn run(args: &PathArgs) -> Result<()> {
         ("udp", udp),
         ("peer", peer),
     ];
-    play(&scenes, args.only.as_deref(), String::new, &room, args)
+    play("path", &scenes, &args.common, String::new, &room, args)
 }
 
 /// Runs a script on a path.
@@ -66,10 +67,10 @@ impl Room {
             host("far")
         );
         fs::write(self.0.path().join("plan.toml"), plan)?;
-        let evlbi = fs::canonicalize(super::stage::EVLBI)?;
+        let evlbi = fs::canonicalize(EVLBI)?;
         let far = format!("{} path exec far --", evlbi.display());
         self.finish(
-            Command::new(&evlbi)
+            command(&evlbi)
                 .args(["path", "run", "plan.toml", "--json", "path.json", "--force"])
                 .args(["--", "sh", "-ec", script])
                 .envs([("FAR", far.as_str()), ("HOST", "far")]),
@@ -86,7 +87,7 @@ impl Room {
              rattan link --uplink-delay {delay_us}us --downlink-delay {delay_us}us -- sh -ec \"$INSIDE\""
         );
         self.finish(
-            Command::new("unshare")
+            command("unshare")
                 .args(["-n", "sh", "-ec", &outside])
                 .env("INSIDE", inside),
         )
@@ -94,15 +95,30 @@ impl Room {
 
     fn finish(&self, command: &mut Command) -> Result<()> {
         let output = command
-            .env("E", fs::canonicalize(super::stage::EVLBI)?)
+            .env("E", fs::canonicalize(EVLBI)?)
             .current_dir(&self.0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .output()?;
         if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            bail!("{}{}", errors.trim(), self.said());
         }
         Ok(())
+    }
+
+    /// What the programs of a script have said: it keeps that in files `*.txt`.
+    fn said(&self) -> String {
+        let files = fs::read_dir(self.0.path()).into_iter().flatten().flatten();
+        let texts = files
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|it| it == "txt"));
+        let lines = texts.filter_map(|path| {
+            let text = fs::read_to_string(&path).ok()?;
+            let line = text.lines().next_back()?;
+            Some(format!("; {}: {line}", path.file_stem()?.display()))
+        });
+        lines.collect()
     }
 
     fn json(&self, name: &str) -> Result<Value> {
@@ -150,19 +166,16 @@ fn at(sorted: &[f64], share: f64) -> f64 {
 
 /// One-way delays as tcpdump's stamps of both hosts tell them. The TCP beside them has come to its rate before: while it
 /// sends all that it can, what else comes from that host waits behind it.
-fn delay(room: &Room, args: &PathArgs) -> Result<()> {
-    println!(
-        "  error of the delay in us; the first p99 is the median of those of half seconds of about 490 datagrams each"
-    );
-    println!(
-        "  {:<26} {:>10} {:>10} {:>10} {:>10}",
-        "", "median", "p99, halves", "p99", "max"
-    );
+fn delay(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
+    tools(&["tcpdump"])?;
     for (what, load, p99_aim) in [
         ("idle", "", 150.0),
         ("beside 1 Gbit/s of TCP", "-b 1G", 150.0),
         ("beside 5 Gbit/s of TCP", "-b 5G", 250.0),
     ] {
+        if !load.is_empty() {
+            tools(&["iperf3"])?;
+        }
         for rtt in [1u32, 15, 95] {
             let (mut p99s, mut all) = (Vec::new(), Vec::new());
             for _ in 0..args.runs {
@@ -173,14 +186,16 @@ fn delay(room: &Room, args: &PathArgs) -> Result<()> {
                 }
             }
             all.sort_by(f64::total_cmp);
-            let (middle, p99) = (at(&all, 0.5), at(&all, 0.99));
-            println!(
-                "  {:<26} {middle:>10.1} {:>10.1} {p99:>10.1} {:>10.1}   aim 50, {p99_aim}: {}",
-                format!("{rtt} ms, {what}"),
-                median(&mut p99s),
-                at(&all, 1.0),
-                verdict(middle < 50.0 && p99 < p99_aim)
-            );
+            let error = |which: &str, value| {
+                Figure::new(
+                    format!("error of the delay, {rtt} ms, {what}: {which}"),
+                    value,
+                    "us",
+                )
+            };
+            table.add(error("median", at(&all, 0.5)).aim(Aim::AtMost(50.0)));
+            table.add(error("p99", at(&all, 0.99)).aim(Aim::AtMost(p99_aim)));
+            table.add(error("p99 of half seconds", median(&mut p99s)));
         }
     }
     Ok(())
@@ -188,7 +203,7 @@ fn delay(room: &Room, args: &PathArgs) -> Result<()> {
 
 /// Distances of one-way delays from half of the round trip in us, each half second by itself.
 fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<Vec<f64>>> {
-    let dump = "tcpdump -i wire --nano -s 60 -B 16384 -U -w";
+    let dump = "tcpdump -i wire -Z root --nano -s 60 -B 16384 -U -w";
     let beside = if load.is_empty() {
         String::new()
     } else {
@@ -229,7 +244,8 @@ fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<Vec<f6
 }
 
 /// A bottleneck of 1 Gbit/s: TCP's goodput, and the spacing of datagrams that come faster.
-fn rate(room: &Room, args: &PathArgs) -> Result<()> {
+fn rate(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
+    tools(&["iperf3", "tcpdump"])?;
     let ours = |script: &str| room.run("rtt = \"1ms\"\nrate = \"1G\"\nbuffer = \"1MiB\"", script);
     let mut goodput = Vec::new();
     for _ in 0..args.runs {
@@ -238,14 +254,12 @@ fn rate(room: &Room, args: &PathArgs) -> Result<()> {
     let goodput = median(&mut goodput);
     // 1448 of 1538 bytes on the wire.
     let ideal = 1448.0 / 1538.0;
-    println!(
-        "  TCP: {:.4} Gbit/s of at most {ideal:.4} ({:+.2} %; aim 1 %: {})",
-        goodput,
-        (goodput / ideal - 1.0) * 100.0,
-        verdict((goodput / ideal - 1.0).abs() < 0.01)
-    );
+    let differs = |reached: f64, ideal: f64| 100.0 * (reached / ideal - 1.0).abs();
+    let what = "TCP through 1 Gbit/s: difference from what fits";
+    let figure = Figure::new(what, differs(goodput, ideal), "%");
+    table.add(figure.aim(Aim::AtMost(1.0)));
     let script = format!(
-        "$FAR sh -c 'tcpdump -i wire --nano -s 60 -B 65536 -U -w far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
+        "$FAR sh -c 'tcpdump -i wire -Z root --nano -s 60 -B 65536 -U -w far.pcap \"udp dst port 2630\" 2> far.txt & echo $! > far.pid; wait' &
          sleep 1; $E send pattern:1464 --mtu 1508 --to udp://$HOST:2630 --rate 1.5G --duration {}s 2> send.txt
          sleep 0.5; $FAR sh -c 'kill -INT $(cat far.pid)'; wait",
         args.seconds.min(3)
@@ -264,14 +278,17 @@ fn rate(room: &Room, args: &PathArgs) -> Result<()> {
         .map(|pair| (pair[1] - pair[0]) * 1e6)
         .collect();
     gaps.sort_by(f64::total_cmp);
-    println!(
-        "  UDP: {reached:.4} Gbit/s on the wire (aim 1 %: {}); gaps median {:.2} us, p99 {:.2} us, ideal {:.2}; {passed} passed, {} captured",
-        verdict((reached - 1.0).abs() < 0.01),
-        at(&gaps, 0.5),
-        at(&gaps, 0.99),
-        wire / 1e3,
-        stamps.len()
-    );
+    eprintln!("    {passed} passed, {} captured", stamps.len());
+    let what = "UDP through 1 Gbit/s: difference from it, on the wire";
+    let figure = Figure::new(what, differs(reached, 1.0), "%");
+    table.add(figure.aim(Aim::AtMost(1.0)));
+    for (what, share) in [("median", 0.5), ("p99", 0.99)] {
+        let what = format!(
+            "UDP through 1 Gbit/s: gaps, {what} (ideal {:.2})",
+            wire / 1e3
+        );
+        table.add(Figure::new(what, at(&gaps, share), "us"));
+    }
     Ok(())
 }
 
@@ -289,7 +306,8 @@ fn tcp_run(args: &PathArgs, path: OnPath, room: &Room, options: &str) -> Result<
     Ok((bits.context("no rate")? / 1e9, again))
 }
 
-fn tcp(room: &Room, args: &PathArgs) -> Result<()> {
+fn tcp(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
+    tools(&["iperf3"])?;
     for rtt in [0u32, 15, 95] {
         let (mut rates, mut agains) = (Vec::new(), Vec::new());
         // A window for 20 Gbit/s takes three times its bytes of memory; what is more waits in the host's queue.
@@ -304,22 +322,25 @@ fn tcp(room: &Room, args: &PathArgs) -> Result<()> {
         let state = room.json("path.json")?;
         let memory = state["lateness"].as_array().into_iter().flatten();
         let memory: f64 = memory.filter_map(|part| part["memory"].as_f64()).sum();
-        let all: Vec<String> = rates.iter().map(|rate| format!("{rate:.1}")).collect();
         let rate = median(&mut rates);
-        println!(
-            "  {rtt:>2} ms: {rate:.1} Gbit/s (runs {}), {} retransmissions, {:.0} MB held, {:.0} MB under way (aim 15: {})",
-            all.join(" "),
+        eprintln!(
+            "    {} retransmissions, {:.0} MB under way",
             median(&mut agains),
-            memory / 1e6,
             rate * f64::from(rtt) / 2.0 / 8.0,
-            verdict(rate >= 15.0)
         );
+        let of = format!("TCP (cubic) at {rtt} ms");
+        table.add(Figure::new(of.clone(), rate, "Gbit/s").aim(Aim::AtLeast(15.0)));
+        table.add(Figure::new(
+            format!("{of}, memory held"),
+            memory / 1e6,
+            "MB",
+        ));
     }
     Ok(())
 }
 
 /// Highest rates without loss, in steps.
-fn udp(room: &Room, args: &PathArgs) -> Result<()> {
+fn udp(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     let scenes: [(&str, u32, &str, &[f64], f64); 3] = [
         (
             "1472 B packet by packet",
@@ -354,10 +375,8 @@ fn udp(room: &Room, args: &PathArgs) -> Result<()> {
                 }
                 reached = *step;
             }
-            println!(
-                "  {what}, {rtt:>2} ms: {reached} Gbit/s without loss in most runs (aim {aim}: {})",
-                verdict(reached >= aim)
-            );
+            let what = format!("{what}, {rtt} ms, without loss");
+            table.add(Figure::new(what, reached, "Gbit/s").aim(Aim::AtLeast(aim)));
         }
     }
     Ok(())
@@ -376,7 +395,7 @@ fn loses_nothing(
         path(&format!(
             "rm -f recv.txt
              $FAR $E recv udp://0.0.0.0:2630 --to null --idle 1s --json > recv.json 2> recv.txt &
-             until grep -q listening recv.txt; do sleep 0.1; done
+             for i in $(seq 100); do grep -q listening recv.txt && break; sleep 0.1; done
              $E send {source} --to udp://$HOST:2630 --rate {rate}G --duration {}s --json > send.json 2> send.txt; wait",
             args.seconds.min(3)
         ))?;
@@ -388,9 +407,10 @@ fn loses_nothing(
 }
 
 /// The same through rattan, by turns.
-fn peer(room: &Room, args: &PathArgs) -> Result<()> {
-    if Command::new("rattan").arg("--version").output().is_err() {
-        println!("  left out: no rattan here; cargo install --locked rattan@0.1.1");
+fn peer(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
+    tools(&["iperf3"])?;
+    if which("rattan").is_none() {
+        table.misses("rattan (cargo install --locked rattan@0.1.1)");
         return Ok(());
     }
     for rtt in [15u32, 95] {
@@ -405,10 +425,8 @@ fn peer(room: &Room, args: &PathArgs) -> Result<()> {
             }
         }
         let [ours, theirs] = rates.each_mut().map(|rates| median(rates));
-        println!(
-            "  TCP, {rtt} ms: {ours:.2} Gbit/s, rattan {theirs:.2} ({:.1} times)",
-            ours / theirs
-        );
+        let figure = Figure::new(format!("TCP, {rtt} ms"), ours, "Gbit/s");
+        table.add(figure.beside("rattan", theirs));
         let mut reached = [0.0; 2];
         for (path, reached) in paths.iter().zip(&mut reached) {
             for step in [0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5] {
@@ -418,10 +436,8 @@ fn peer(room: &Room, args: &PathArgs) -> Result<()> {
                 *reached = step;
             }
         }
-        println!(
-            "  1472 B packet by packet without loss, {rtt} ms: {} Gbit/s, rattan {}",
-            reached[0], reached[1]
-        );
+        let what = format!("1472 bytes packet by packet, {rtt} ms, without loss");
+        table.add(Figure::new(what, reached[0], "Gbit/s").beside("rattan", reached[1]));
     }
     Ok(())
 }

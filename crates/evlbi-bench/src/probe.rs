@@ -1,13 +1,12 @@
 //! `cargo xtask bench probe`: test streams beside those of iperf3, iperf and nuttcp.
 
-use std::process::{Child, Command, Stdio};
-
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::Value;
 
-use super::stage::{self, Carried, EVLBI, Stage, children_cpu, iperf3, wait_for_listener};
-use super::{RATES, STANDARD, Scene, Search, median, pacing, play, verdict};
+use crate::net::{RATES, STANDARD, Search};
+use crate::pacing;
+use crate::stage::{Carried, EVLBI, Program, Stage, children_cpu, iperf3};
+use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
 const PAYLOAD: usize = 1472;
 pub const PORT: u16 = 8620;
@@ -23,80 +22,99 @@ pub struct ProbeArgs {
     /// Runs of each figure
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Only the scenes whose names contain this
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 pub fn run(args: &ProbeArgs) -> Result<()> {
-    stage::build()?;
     let stage = Stage::new()?;
     let scenes: [(&str, Scene<Stage, ProbeArgs>); 2] = [("rate", rate), ("spacing", spacing)];
-    play(&scenes, args.only.as_deref(), String::new, &stage, args)
+    play("probe", &scenes, &args.common, String::new, &stage, args)
+}
+
+const TRAINS: &str = "in trains";
+const SINGLE: &str = "packet by packet";
+
+/// What this program's two ways are to reach beside iperf3.
+fn aim_of(name: &str) -> Option<Aim> {
+    match name {
+        TRAINS => Some(Aim::RatioAtLeast(10.0)),
+        SINGLE => Some(Aim::RatioAtLeast(1.3)),
+        _ => None,
+    }
 }
 
 /// What a run at a rate in Gbit/s and for so many seconds carried.
 type Run = fn(&Stage, f64, u32) -> Result<Carried>;
 
 /// The highest rate that goes through without loss in most runs, of each program, and what a gigabyte costs there.
-fn rate(stage: &Stage, args: &ProbeArgs) -> Result<()> {
+fn rate(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     stage.wire(STANDARD)?;
-    let programs: [(&str, Run); 5] = [
-        ("evlbi in trains", |stage, rate, seconds| {
+    let mine: [(&str, Run); 2] = [
+        (TRAINS, |stage, rate, seconds| {
             ours(stage, rate, seconds, TRAIN)
         }),
-        ("evlbi packet by packet", |stage, rate, seconds| {
+        (SINGLE, |stage, rate, seconds| {
             ours(stage, rate, seconds, "1")
         }),
+    ];
+    let peers: [(&str, Run); 3] = [
         ("iperf3", |stage, rate, seconds| {
-            iperf3(stage, PAYLOAD, Some(rate), seconds)
+            iperf3(stage, PAYLOAD, Some(rate), seconds, &[])
         }),
         ("iperf", iperf),
         ("nuttcp", nuttcp),
     ];
-    let mut all = programs.map(|(name, run)| Program {
-        name,
-        run,
-        search: Search::among([0.2, 0.5, 1.0].into_iter().chain(RATES).collect()),
-        runs: Vec::new(),
-        best: Carried::default(),
-        failed: None,
-    });
+    let peers = peers.into_iter().filter(|(name, _)| table.has_peer(name));
+    let mut all: Vec<Searched> = mine.into_iter().chain(peers).map(Searched::new).collect();
     // In turns, so that another program's minute on a shared machine is one of all.
     while all.iter().any(|program| !program.is_over()) {
         for program in &mut all {
             program.turn(stage, args);
         }
     }
-    println!("  {:<24} {:>12} {:>10}", "", "Gbit/s", "CPU s/GB");
-    for Program {
+    let mut reached = Vec::new();
+    for Searched {
         name, best, failed, ..
-    } in &all
+    } in all
     {
         match failed {
-            None => println!(
-                "  {name:<24} {:>12.2} {:>10.2}",
-                best.received, best.cpu_per_gb
-            ),
-            Some(error) => println!("  skipped: {name}: {error:#}"),
+            Some(error) => table.failed(&error.context(name)),
+            None => reached.push((name, best)),
         }
     }
-    let [trains, single, theirs, ..] = &all;
-    for (mine, aim) in [(trains, 10.0), (single, 1.3)] {
-        if mine.failed.is_none() && theirs.best.received > 0.0 {
-            let ratio = mine.best.received / theirs.best.received;
-            println!(
-                "  {} over iperf3: {ratio:.2}   aim {aim}: {}",
-                mine.name,
-                verdict(ratio >= aim)
-            );
+    let (mine, peers): (Vec<_>, Vec<_>) = reached
+        .into_iter()
+        .partition(|(name, _)| aim_of(name).is_some());
+    for (name, best) in mine {
+        let rate = || Figure::new(format!("{name}, without loss"), best.received, "Gbit/s");
+        let cpu = || {
+            Figure::new(
+                format!("{name}, processor time there"),
+                best.cpu_per_gb,
+                "s/GB",
+            )
+        };
+        if peers.is_empty() {
+            table.add(rate());
+            table.add(cpu());
+        }
+        for (peer, theirs) in &peers {
+            let figure = rate().beside(peer, theirs.received);
+            table.add(match aim_of(name) {
+                Some(aim) if *peer == "iperf3" => figure.aim(aim),
+                _ => figure,
+            });
+        }
+        for (peer, theirs) in &peers {
+            table.add(cpu().beside(peer, theirs.cpu_per_gb));
         }
     }
     Ok(())
 }
 
 /// A program whose highest rate is looked for.
-struct Program {
+struct Searched {
     name: &'static str,
     run: Run,
     search: Search,
@@ -107,7 +125,18 @@ struct Program {
     failed: Option<anyhow::Error>,
 }
 
-impl Program {
+impl Searched {
+    fn new((name, run): (&'static str, Run)) -> Searched {
+        Searched {
+            name,
+            run,
+            search: Search::among([0.2, 0.5, 1.0].into_iter().chain(RATES).collect()),
+            runs: Vec::new(),
+            best: Carried::default(),
+            failed: None,
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.failed.is_some() || self.search.is_over()
     }
@@ -160,63 +189,24 @@ impl Program {
     }
 }
 
-pub fn respond(stage: &Stage) -> Result<Child> {
-    let child = stage
-        .receiver(EVLBI)
-        .args([
-            "respond",
-            "--bind",
-            &format!("0.0.0.0:{PORT}"),
-            "--token",
-            TOKEN,
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start the responder")?;
-    wait_for_listener(PORT)?;
-    Ok(child)
-}
-
-/// Asks a child to end, and waits.
-pub fn end(mut child: Child) -> Result<()> {
-    Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()?;
-    child.wait()?;
-    Ok(())
+pub fn respond(stage: &Stage) -> Result<Program> {
+    let bind = format!("0.0.0.0:{PORT}");
+    let arguments = ["respond", "--bind", &bind, "--token", TOKEN];
+    stage.listener(PORT, EVLBI, &arguments)
 }
 
 fn ours(stage: &Stage, rate: f64, seconds: u32, burst: &str) -> Result<Carried> {
     let before = children_cpu();
     let responder = respond(stage)?;
-    let output = stage
-        .sender(EVLBI)
-        .args([
-            "probe",
-            "udp",
-            &format!("{}:{PORT}", stage.address()),
-            "--token",
-            TOKEN,
-        ])
-        .args([
-            "--rate",
-            &format!("{rate}G"),
-            "--size",
-            &PAYLOAD.to_string(),
-        ])
-        .args([
-            "--duration",
-            &format!("{seconds}s"),
-            "--burst",
-            burst,
-            "--json",
-        ])
-        .stderr(Stdio::null())
-        .output()?;
-    end(responder)?;
-    let result: Value =
-        serde_json::from_slice(&output.stdout).context("no JSON from evlbi probe")?;
+    let mut probe = stage.sender(EVLBI);
+    probe
+        .args(["probe", "udp", &format!("{}:{PORT}", stage.address())])
+        .args(["--token", TOKEN, "--burst", burst, "--json"])
+        .args(["--rate", &format!("{rate}G")])
+        .args(["--size", &PAYLOAD.to_string()])
+        .args(["--duration", &format!("{seconds}s")]);
+    let result = Program::start("evlbi probe udp", &mut probe)?.json()?;
+    responder.end()?;
     let point = &result["points"][0];
     let count = |name: &str| point[name].as_u64().unwrap_or(0);
     let gigabytes = (count("unique") * PAYLOAD as u64) as f64 / 1e9;
@@ -232,38 +222,18 @@ fn ours(stage: &Stage, rate: f64, seconds: u32, burst: &str) -> Result<Carried> 
 
 fn iperf(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
     let before = children_cpu();
-    let server = stage
-        .receiver("iperf")
-        .args(["-s", "-u", "-y", "C", "-p", "5001"])
-        .args(["-t", &(seconds + 2).to_string()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start iperf: install it to compare")?;
-    wait_for_listener(5001)?;
-    stage
-        .sender("iperf")
-        .args([
-            "-c",
-            stage.address(),
-            "-u",
-            "-p",
-            "5001",
-            "-l",
-            &PAYLOAD.to_string(),
-        ])
-        .args([
-            "-b",
-            &format!("{}m", rate * 1e3),
-            "-t",
-            &seconds.to_string(),
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()?;
-    let output = server.wait_with_output()?;
+    let until = (seconds + 2).to_string();
+    let server = ["-s", "-u", "-y", "C", "-p", "5001", "-t", &until];
+    let server = stage.listener(5001, "iperf", &server)?;
+    let mut client = stage.sender("iperf");
+    client
+        .args(["-c", stage.address(), "-u", "-p", "5001"])
+        .args(["-l", &PAYLOAD.to_string()])
+        .args(["-b", &format!("{}m", rate * 1e3)])
+        .args(["-t", &seconds.to_string()]);
+    Program::start("iperf", &mut client)?.finish()?;
+    let text = server.finish()?;
     // time, addresses and ports, id, interval, bytes, bits per second, jitter, lost, sent, per cent, out of order.
-    let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().rfind(|line| line.split(',').count() >= 13);
     let fields: Vec<&str> = line.context("no report from iperf")?.split(',').collect();
     let field = |at: usize| fields[at].parse::<f64>().unwrap_or(0.0);
@@ -280,26 +250,14 @@ fn iperf(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
 
 fn nuttcp(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
     let before = children_cpu();
-    let mut server = stage
-        .receiver("nuttcp")
-        .args(["-1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start nuttcp: install it to compare")?;
-    wait_for_listener(5000)?;
-    let output = stage
-        .sender("nuttcp")
-        .args([
-            "-u",
-            "-fparse",
-            &format!("-R{}m", rate * 1e3),
-            &format!("-l{PAYLOAD}"),
-        ])
-        .args([&format!("-T{seconds}"), stage.address()])
-        .output()?;
-    server.wait()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let server = stage.listener(5000, "nuttcp", &["-1"])?;
+    let mut client = stage.sender("nuttcp");
+    client
+        .args(["-u", "-fparse", &format!("-R{}m", rate * 1e3)])
+        .args([&format!("-l{PAYLOAD}"), &format!("-T{seconds}")])
+        .arg(stage.address());
+    let text = Program::start("nuttcp", &mut client)?.finish()?;
+    server.finish()?;
     let value = |name: &str| -> Result<f64> {
         let found = text
             .split_whitespace()
@@ -322,7 +280,7 @@ fn nuttcp(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
 }
 
 /// How evenly single packets are spaced.
-fn spacing(stage: &Stage, args: &ProbeArgs) -> Result<()> {
+fn spacing(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     let to = format!("{}:{PORT}", stage.address());
     let sends = [
         "probe",
@@ -338,6 +296,11 @@ fn spacing(stage: &Stage, args: &ProbeArgs) -> Result<()> {
         "210000",
     ];
     let bind = format!("0.0.0.0:{PORT}");
-    let responds = [EVLBI, "respond", "--bind", &bind, "--token", TOKEN];
-    pacing::compare(stage, args.runs, (EVLBI, &sends, Some((&responds, PORT))))
+    let responds = ["respond", "--bind", &bind, "--token", TOKEN];
+    let ours = (
+        EVLBI,
+        sends.as_slice(),
+        Some((EVLBI, responds.as_slice(), PORT)),
+    );
+    pacing::compare(stage, args.runs, ours, table)
 }

@@ -1,20 +1,31 @@
-//! Two network namespaces with a wire between them, and programs run at its ends.
+//! Two network namespaces with a wire between them, and programs run at its ends. The namespaces have no names, so they go with the
+//! bench, however it ends; the programs are marked, so that the next bench or test run ends what a killed one has left.
 
-use std::process::{Child, Command, Stdio};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::AsRawFd;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use evlbi_testkit::netns::{self, End, Pair};
+use evlbi_testkit::{Running, command};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const SENDER: &str = "evlbi-bench-a";
-const RECEIVER: &str = "evlbi-bench-b";
-const SENDER_DEVICE: &str = "evb-a";
-const RECEIVER_DEVICE: &str = "evb-b";
-const ADDRESS: &str = "10.9.8.2";
+use crate::table::tools;
+
 const PORT: u16 = 2630;
+const IPERF3_PORT: u16 = 5201;
+
+/// The program that is measured.
+pub const EVLBI: &str = "target/release/evlbi";
 
 /// The namespaces; they go when this does.
-pub struct Stage(());
+pub struct Stage {
+    pair: Pair,
+    address: String,
+}
 
 /// What the wire is like.
 #[derive(Clone, Copy)]
@@ -45,151 +56,175 @@ impl Carried {
 
 /// Builds what is measured.
 pub fn build() -> Result<()> {
-    run("cargo", &["build", "--release", "--package", "evlbi"])
+    let build = ["build", "--release", "--package", "evlbi"];
+    let status = Command::new("cargo")
+        .args(build)
+        .status()
+        .context("cargo")?;
+    ensure!(status.success(), "cargo build ended with {status}");
+    Ok(())
 }
 
 impl Stage {
     pub fn new() -> Result<Stage> {
-        remove();
-        let stage = Stage(());
-        for (program, args) in [
-            ("ip", vec!["netns", "add", SENDER]),
-            ("ip", vec!["netns", "add", RECEIVER]),
-            (
-                "ip",
-                vec![
-                    "link",
-                    "add",
-                    SENDER_DEVICE,
-                    "netns",
-                    SENDER,
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    RECEIVER_DEVICE,
-                    "netns",
-                    RECEIVER,
-                ],
-            ),
-            (
-                "ip",
-                vec![
-                    "-n",
-                    SENDER,
-                    "address",
-                    "add",
-                    "10.9.8.1/24",
-                    "dev",
-                    SENDER_DEVICE,
-                ],
-            ),
-            (
-                "ip",
-                vec![
-                    "-n",
-                    RECEIVER,
-                    "address",
-                    "add",
-                    "10.9.8.2/24",
-                    "dev",
-                    RECEIVER_DEVICE,
-                ],
-            ),
-            ("ip", vec!["-n", SENDER, "link", "set", SENDER_DEVICE, "up"]),
-            (
-                "ip",
-                vec!["-n", RECEIVER, "link", "set", RECEIVER_DEVICE, "up"],
-            ),
-        ] {
-            run(program, &args)
-                .context("the bench makes network namespaces: run it as root, with iproute2")?;
-        }
-        Ok(stage)
+        tools(&["ip", "ss", "ethtool", "nsenter"])?;
+        let pair = Pair::new(&netns::Wire::default())
+            .context("the bench makes network namespaces: run it as root")?;
+        let address = pair.far.v4.to_string();
+        Ok(Stage { pair, address })
     }
 
     pub fn wire(&self, wire: Wire) -> Result<()> {
         let mtu = wire.mtu.to_string();
-        for (namespace, device) in [(SENDER, SENDER_DEVICE), (RECEIVER, RECEIVER_DEVICE)] {
-            run("ip", &["-n", namespace, "link", "set", device, "mtu", &mtu])?;
-        }
         let state = if wire.segmentation { "on" } else { "off" };
-        run(
-            "ip",
-            &[
-                "netns",
-                "exec",
-                SENDER,
-                "ethtool",
-                "-K",
-                SENDER_DEVICE,
-                "tx-udp-segmentation",
-                state,
-            ],
-        )
+        for End {
+            namespace, device, ..
+        } in [&self.pair.near, &self.pair.far]
+        {
+            namespace.command("ip", &["link", "set", device, "mtu", &mtu])?;
+        }
+        let End {
+            namespace, device, ..
+        } = &self.pair.near;
+        namespace.command("ethtool", &["-K", device, "tx-udp-segmentation", state])?;
+        Ok(())
     }
 
     /// A program at the sending end.
     pub fn sender(&self, program: &str) -> Command {
-        inside(SENDER, program)
+        inside(&self.pair.near, program)
     }
 
     /// A program at the receiving end.
     pub fn receiver(&self, program: &str) -> Command {
-        inside(RECEIVER, program)
+        inside(&self.pair.far, program)
     }
 
     /// The device of the sending end.
     pub fn sending_device(&self) -> &'static str {
-        SENDER_DEVICE
+        self.pair.near.device
     }
 
     /// The device of the receiving end.
     pub fn receiving_device(&self) -> &'static str {
-        RECEIVER_DEVICE
+        self.pair.far.device
     }
 
     /// The address of the receiving end.
-    pub fn address(&self) -> &'static str {
-        ADDRESS
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A program at the receiving end that listens on a port.
+    pub fn listener(&self, port: u16, program: &str, arguments: &[&str]) -> Result<Program> {
+        let mut command = self.receiver(program);
+        let mut listener = Program::start(program, command.args(arguments))?;
+        for _ in 0..400 {
+            let output = self.receiver("ss").args(["-H", "-lntu"]).output()?;
+            if String::from_utf8_lossy(&output.stdout).contains(&format!(":{port} ")) {
+                return Ok(listener);
+            }
+            if let Some(status) = listener.running.0.try_wait()? {
+                bail!("{program} ended with {status}: {}", listener.said()?);
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        bail!(
+            "{program} does not listen on port {port} after 10 seconds: {}",
+            listener.said()?
+        )
     }
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        remove();
-    }
-}
-
-fn remove() {
-    for namespace in [SENDER, RECEIVER] {
-        let _ = Command::new("ip")
-            .args(["netns", "delete", namespace])
-            .stderr(Stdio::null())
-            .status();
-    }
-}
-
-fn inside(namespace: &str, program: &str) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace, program]);
+/// A namespace without a name is found by the descriptor that holds it.
+fn inside(end: &End, program: &str) -> Command {
+    let descriptor = end.namespace.file().as_raw_fd();
+    let mut command = command("nsenter");
+    command.arg(format!(
+        "--net=/proc/{}/fd/{descriptor}",
+        std::process::id()
+    ));
+    command.arg("--").arg(path_of(program));
     command
 }
 
-fn run(program: &str, args: &[&str]) -> Result<()> {
-    let status = Command::new(program)
-        .args(args)
-        .stdout(Stdio::null())
-        .status()
-        .with_context(|| format!("cannot start {program}"))?;
-    if !status.success() {
-        bail!("{program} {} ended with {status}", args.join(" "));
+/// Where a program is: `IPERF3` may name another iperf3 than the installed one.
+pub fn path_of(program: &str) -> String {
+    match std::env::var("IPERF3") {
+        Ok(path) if program == "iperf3" => path,
+        _ => program.to_owned(),
     }
-    Ok(())
 }
 
-/// The program that is measured.
-pub const EVLBI: &str = "target/release/evlbi";
+/// A program that has been started; it ends with this. What it prints is kept.
+pub struct Program {
+    name: String,
+    running: Running,
+    output: File,
+    errors: File,
+}
+
+impl Program {
+    pub fn start(name: &str, command: &mut Command) -> Result<Program> {
+        let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        command.stdin(Stdio::null());
+        command
+            .stdout(output.try_clone()?)
+            .stderr(errors.try_clone()?);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Program {
+            name: name.to_owned(),
+            running: Running(child),
+            output,
+            errors,
+        })
+    }
+
+    /// What it printed when it ended well.
+    pub fn finish(mut self) -> Result<String> {
+        let status = self.running.0.wait()?;
+        let said = self.said()?;
+        ensure!(status.success(), "{} ended with {status}: {said}", self.name);
+        read(&mut self.output)
+    }
+
+    /// The JSON that it printed, however it ended: a run with losses ends with a status of its own.
+    pub fn json(mut self) -> Result<Value> {
+        let status = self.running.0.wait()?;
+        let text = read(&mut self.output)?;
+        let said = self.said()?;
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} ended with {status} and printed no JSON: {said}",
+                self.name
+            )
+        })
+    }
+
+    /// Asks it to end, and waits.
+    pub fn end(mut self) -> Result<ExitStatus> {
+        if self.running.0.try_wait()?.is_none() {
+            self.running.signal(Signal::SIGINT);
+        }
+        Ok(self.running.0.wait()?)
+    }
+
+    /// The last lines of its errors.
+    fn said(&mut self) -> Result<String> {
+        let text = read(&mut self.errors)?;
+        let lines: Vec<&str> = text.trim().lines().rev().take(3).collect();
+        Ok(lines.into_iter().rev().collect::<Vec<_>>().join("; "))
+    }
+}
+
+fn read(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// A run of this project's program at `rate` Gbit/s, or as fast as it can.
 pub fn ours(
@@ -203,8 +238,8 @@ pub fn ours(
     let before = children_cpu();
     let receiver = start_receiver(stage, PORT, sink)?;
     let sender = start_sender(stage, PORT, frame, rate, seconds, send_options)?;
-    json_of(sender).context("evlbi send")?;
-    let result = json_of(receiver).context("evlbi recv")?;
+    sender.json()?;
+    let result = receiver.json()?;
     let bytes = result["bytes"].as_f64().unwrap_or(0.0);
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     Ok(Carried {
@@ -229,25 +264,20 @@ pub fn two_at_once(stage: &Stage, frame: usize, seconds: u32) -> Result<Vec<f64>
         senders.push(start_sender(stage, port, frame, None, seconds, &[])?);
     }
     for sender in senders {
-        json_of(sender)?;
+        sender.json()?;
     }
     receivers
         .into_iter()
-        .map(|receiver| Ok(json_of(receiver)?["rate_bps"].as_f64().unwrap_or(0.0) / 1e9))
+        .map(|receiver| Ok(receiver.json()?["rate_bps"].as_f64().unwrap_or(0.0) / 1e9))
         .collect()
 }
 
-fn start_receiver(stage: &Stage, port: u16, sink: &str) -> Result<Child> {
-    let child = stage
-        .receiver(EVLBI)
-        .args(["recv", &format!("udp://{ADDRESS}:{port}"), "--to", sink])
-        .args(["--idle", "1s", "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start the receiver")?;
-    wait_for_listener(port)?;
-    Ok(child)
+fn start_receiver(stage: &Stage, port: u16, sink: &str) -> Result<Program> {
+    let from = format!("udp://{}:{port}", stage.address());
+    let arguments = [
+        "recv", &from, "--to", sink, "--force", "--idle", "1s", "--json",
+    ];
+    stage.listener(port, EVLBI, &arguments)
 }
 
 fn start_sender(
@@ -257,70 +287,44 @@ fn start_sender(
     rate: Option<f64>,
     seconds: u32,
     options: &[&str],
-) -> Result<Child> {
+) -> Result<Program> {
     let mut sender = stage.sender(EVLBI);
     sender.args(["send", &format!("pattern:{frame}")]);
-    sender.args(["--to", &format!("udp://{ADDRESS}:{port}")]);
+    sender.args(["--to", &format!("udp://{}:{port}", stage.address())]);
     sender.args(["--duration", &format!("{seconds}s"), "--json"]);
     match rate {
         Some(rate) => sender.args(["--rate", &format!("{rate}G")]),
         None => sender.arg("--max"),
     };
-    sender
-        .args(options)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start the sender")
-}
-
-/// Until someone has bound `port` at the receiving end.
-pub fn wait_for_listener(port: u16) -> Result<()> {
-    for _ in 0..200 {
-        let output = inside(RECEIVER, "ss")
-            .args(["-H", "-l", "-n", "-t", "-u"])
-            .output()?;
-        if String::from_utf8_lossy(&output.stdout).contains(&format!(":{port} ")) {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(25));
-    }
-    bail!("nobody listens on port {port} after 5 seconds")
-}
-
-fn json_of(child: Child) -> Result<Value> {
-    let output = child.wait_with_output()?;
-    serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("no JSON; it ended with {}", output.status))
+    Program::start("evlbi send", sender.args(options))
 }
 
 /// What iperf3 says of a run with these options of its client, and the processor seconds of both ends.
 pub fn iperf3_with(stage: &Stage, options: &[&str]) -> Result<(Value, f64)> {
     let before = children_cpu();
-    let mut server = stage
-        .receiver("iperf3")
-        .args(["-s", "-1", "-p", "5201"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot start iperf3: install it to compare")?;
-    wait_for_listener(5201)?;
-    let output = stage
-        .sender("iperf3")
-        .args(["-c", ADDRESS, "-p", "5201", "-J"])
-        .args(options)
-        .output()?;
-    server.wait()?;
-    let result = serde_json::from_slice(&output.stdout).context("no JSON from iperf3")?;
+    let server = stage.listener(IPERF3_PORT, "iperf3", &["-s", "-1"])?;
+    let mut client = stage.sender("iperf3");
+    client.args(["-c", stage.address(), "-J"]).args(options);
+    let result = Program::start("iperf3", &mut client)?.json()?;
+    if let Some(error) = result["error"].as_str() {
+        bail!("iperf3: {error}");
+    }
+    server.finish()?;
     Ok((result, children_cpu() - before))
 }
 
-/// A run of iperf3 at `rate` Gbit/s, or as fast as it can.
-pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) -> Result<Carried> {
+/// A run of iperf3 at `rate` Gbit/s, or as fast as it can, with more options of its client.
+pub fn iperf3(
+    stage: &Stage,
+    payload: usize,
+    rate: Option<f64>,
+    seconds: u32,
+    more: &[&str],
+) -> Result<Carried> {
     let rate = rate.map_or("0".to_string(), |rate| format!("{rate}G"));
     let [payload_asked, seconds] = [payload.to_string(), seconds.to_string()];
     let options = ["-u", "-b", &rate, "-l", &payload_asked, "-t", &seconds];
-    let (result, cpu) = iperf3_with(stage, &options)?;
+    let (result, cpu) = iperf3_with(stage, &[&options, more].concat())?;
     let sum = &result["end"]["sum"];
     let seconds = sum["seconds"].as_f64().unwrap_or(1.0);
     let sent = sum["packets"].as_u64().unwrap_or(0);
@@ -334,6 +338,15 @@ pub fn iperf3(stage: &Stage, payload: usize, rate: Option<f64>, seconds: u32) ->
         corrupted: 0,
         cpu_per_gb: cpu / (bytes / 1e9),
     })
+}
+
+/// The option with which iperf3 sends trains, where it has it (from 3.21 on).
+pub fn iperf3_trains() -> &'static [&'static str] {
+    let help = Command::new(path_of("iperf3")).arg("--help").output();
+    match help {
+        Ok(help) if String::from_utf8_lossy(&help.stdout).contains("--gsro") => &["--gsro"],
+        _ => &[],
+    }
 }
 
 /// Processor seconds of all children that have ended.

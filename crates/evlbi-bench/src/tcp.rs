@@ -1,15 +1,14 @@
 //! `cargo xtask bench tcp`: bulk TCP beside iperf3, one connection and four.
 
 use std::io::Write;
-use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use serde_json::Value;
 
-use super::probe::{PORT, TOKEN, end, respond};
-use super::stage::{self, Carried, EVLBI, Stage, children_cpu, iperf3_with};
-use super::{STANDARD, Scene, median, play, verdict};
+use crate::net::STANDARD;
+use crate::probe::{PORT, TOKEN, respond};
+use crate::stage::{Carried, EVLBI, Program, Stage, children_cpu, iperf3_with};
+use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
 /// Bytes of the file that is sent, and of a write of it.
 const FILE: usize = 4 << 30;
@@ -25,63 +24,70 @@ pub struct TcpArgs {
     /// Runs of each figure
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Only the scenes whose names contain this
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 pub fn run(args: &TcpArgs) -> Result<()> {
-    stage::build()?;
     let stage = Stage::new()?;
     stage.wire(STANDARD)?;
     let scenes: [(&str, Scene<Stage, TcpArgs>); 3] = [
-        ("one connection", |stage, args| beside(stage, args, 1)),
-        ("four connections", |stage, args| beside(stage, args, 4)),
+        ("one connection", |stage, args, table| {
+            beside(stage, args, table, "one connection", 1)
+        }),
+        ("four connections", |stage, args, table| {
+            beside(stage, args, table, "four connections", 4)
+        }),
         ("disk to network", from_disk),
     ];
-    play(&scenes, args.only.as_deref(), String::new, &stage, args)
+    play("tcp", &scenes, &args.common, String::new, &stage, args)
 }
 
 /// Medians of runs in turns: throughput and processor time of both ends.
-fn beside(stage: &Stage, args: &TcpArgs, streams: u32) -> Result<()> {
+fn beside(
+    stage: &Stage,
+    args: &TcpArgs,
+    table: &mut Table,
+    what: &str,
+    streams: u32,
+) -> Result<()> {
+    let has_peer = table.has_peer("iperf3");
     let (mut mine, mut discarded, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    let count = streams.to_string();
     for _ in 0..args.runs {
-        let count = ["--streams", &streams.to_string()];
-        mine.push(ours(stage, args.seconds, &count)?);
-        discarded.push(ours(
-            stage,
-            args.seconds,
-            &[count[0], count[1], "--discard"],
-        )?);
-        theirs.push(iperf3(stage, streams, args.seconds)?);
+        mine.push(ours(stage, args.seconds, &["--streams", &count])?);
+        let discards = ["--streams", &count, "--discard"];
+        discarded.push(ours(stage, args.seconds, &discards)?);
+        if has_peer {
+            theirs.push(iperf3(stage, streams, args.seconds)?);
+        }
     }
     let middle = |runs: &[Carried], get: fn(&Carried) -> f64| {
         median(&mut runs.iter().map(get).collect::<Vec<_>>())
     };
-    println!("  {:<24} {:>12} {:>10}", "", "Gbit/s", "CPU s/GB");
-    let of = |name: &str, runs: &[Carried]| {
+    for (kind, runs) in [("", &mine), (", discarding", &discarded)] {
         let (rate, cpu) = (
             middle(runs, |run| run.received),
             middle(runs, |run| run.cpu_per_gb),
         );
-        println!("  {name:<24} {rate:>12.2} {cpu:>10.3}");
-        (rate, cpu)
-    };
-    let (rate, cpu) = of("evlbi probe tcp", &mine);
-    of("evlbi, discarding", &discarded);
-    let (their_rate, their_cpu) = of("iperf3", &theirs);
-    println!(
-        "  over iperf3: {:.2} of its rate, {:.2} of its processor time   aims 1 and 1: {}, {}",
-        rate / their_rate,
-        cpu / their_cpu,
-        verdict(rate >= their_rate),
-        verdict(cpu <= their_cpu)
-    );
+        let mut rate = Figure::new(format!("{what}{kind}"), rate, "Gbit/s");
+        let mut cpu = Figure::new(format!("{what}{kind}, processor time"), cpu, "s/GB");
+        if has_peer {
+            rate = rate.beside("iperf3", middle(&theirs, |run| run.received));
+            cpu = cpu.beside("iperf3", middle(&theirs, |run| run.cpu_per_gb));
+        }
+        if kind.is_empty() {
+            rate = rate.aim(Aim::RatioAtLeast(1.0));
+            cpu = cpu.aim(Aim::RatioAtMost(1.0));
+        }
+        table.add(rate);
+        table.add(cpu);
+    }
     Ok(())
 }
 
 /// A file that the host has in memory, to a receiver that throws it away.
-fn from_disk(stage: &Stage, args: &TcpArgs) -> Result<()> {
+fn from_disk(stage: &Stage, args: &TcpArgs, table: &mut Table) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("scan");
     let file = std::fs::File::create(&path)?;
@@ -95,34 +101,22 @@ fn from_disk(stage: &Stage, args: &TcpArgs) -> Result<()> {
     for _ in 0..args.runs {
         rates.push(ours(stage, 60, &["--from", path])?.received);
     }
-    let rate = median(&mut rates);
-    println!(
-        "  {rate:.1} Gbit/s from the page cache   aim {FROM_DISK}: {}",
-        verdict(rate >= FROM_DISK)
-    );
+    let what = "a file of 4 GiB in the page cache, to the network";
+    table.add(Figure::new(what, median(&mut rates), "Gbit/s").aim(Aim::AtLeast(FROM_DISK)));
     Ok(())
 }
 
 fn ours(stage: &Stage, seconds: u32, more: &[&str]) -> Result<Carried> {
     let before = children_cpu();
     let responder = respond(stage)?;
-    let output = stage
-        .sender(EVLBI)
+    let mut probe = stage.sender(EVLBI);
+    probe
         .args(["probe", "tcp", &format!("{}:{PORT}", stage.address())])
-        .args(["--token", TOKEN])
-        .args([
-            "--algorithm",
-            "cubic",
-            "--duration",
-            &format!("{seconds}s"),
-            "--json",
-        ])
-        .args(more)
-        .stderr(Stdio::null())
-        .output()?;
-    end(responder)?;
-    let result: Value =
-        serde_json::from_slice(&output.stdout).context("no JSON from evlbi probe tcp")?;
+        .args(["--token", TOKEN, "--algorithm", "cubic", "--json"])
+        .args(["--duration", &format!("{seconds}s")])
+        .args(more);
+    let result = Program::start("evlbi probe tcp", &mut probe)?.json()?;
+    responder.end()?;
     let bytes: f64 = result["flows"]
         .as_array()
         .map(|flows| flows.iter().filter_map(|flow| flow["bytes"].as_f64()).sum())

@@ -1,105 +1,110 @@
 //! What has to pass before a change lands, in the order in which it fails fastest.
 
+use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use evlbi_testkit::times::{TIMES, slowest};
 
+use crate::run::well;
 use crate::{deps, setup};
 
 pub fn run() -> Result<()> {
-    let begun = Instant::now();
-    // What the tests need is fetched while the processors compile.
-    let setup = std::thread::spawn(|| setup::run(false));
-    step("format", &["cargo", "fmt", "--all", "--check"])?;
-    deps::check()?;
-    let lints = [
-        "cargo",
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    step("lints", &lints)?;
-    let build = ["cargo", "test", "--workspace", "--no-run"];
-    step("build of the tests", &build)?;
-    match setup.join() {
-        Ok(installed) => installed?,
-        Err(_) => bail!("setup failed"),
-    }
-    // All that fails is worth knowing at once.
-    let tests = ["cargo", "test", "--workspace", "--no-fail-fast"];
-    step("tests", &tests)?;
-    loom()?;
-    rustdoc()?;
-    println!(
-        "ci: all steps passed in {:.0} s",
-        begun.elapsed().as_secs_f64()
-    );
-    Ok(())
+    let mut gate = Gate {
+        begun: Instant::now(),
+        steps: Vec::new(),
+    };
+    let outcome = gate.run();
+    gate.tell();
+    outcome
 }
 
-/// Tests that take minutes and want the machine for themselves.
-pub fn live() -> Result<()> {
-    step(
-        "live",
-        &[
-            "cargo",
-            "test",
-            "--package",
-            "evlbi",
-            "--test",
-            "integration",
-            "--no-fail-fast",
+/// The steps that have passed, with their seconds.
+struct Gate {
+    begun: Instant,
+    steps: Vec<(&'static str, f64)>,
+}
+
+impl Gate {
+    fn run(&mut self) -> Result<()> {
+        // What the tests need is fetched while the processors compile.
+        let setup = std::thread::spawn(|| setup::run(false));
+        self.cargo("format", &["fmt", "--all", "--check"])?;
+        self.step("dependency rules", deps::check)?;
+        let lints = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
             "--",
-            "--ignored",
-            "--test-threads=1",
-            "--show-output",
-        ],
-    )
+            "-D",
+            "warnings",
+        ];
+        self.cargo("lints", &lints)?;
+        self.cargo("build of the tests", &["test", "--workspace", "--no-run"])?;
+        self.step("rest of the setup", || match setup.join() {
+            Ok(installed) => installed,
+            Err(_) => bail!("setup failed"),
+        })?;
+        // All that fails is worth knowing at once.
+        self.cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
+        self.step("loom", loom)?;
+        self.step("rustdoc", rustdoc)
+    }
+
+    fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<()> {
+        self.step(name, || well(Command::new("cargo").args(arguments)))
+    }
+
+    fn step(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        println!("ci: {name}");
+        let start = Instant::now();
+        work().context(name)?;
+        let seconds = start.elapsed().as_secs_f64();
+        println!("ci: {name} passed in {seconds:.0} s");
+        self.steps.push((name, seconds));
+        Ok(())
+    }
+
+    /// Prints the times of the steps and the slowest tests.
+    fn tell(&self) {
+        let times = fs::read_to_string(format!("target/{TIMES}")).unwrap_or_default();
+        let lines: Vec<String> = times.lines().skip(1).map(str::to_owned).collect();
+        println!("ci: slowest tests:");
+        for line in slowest(&lines) {
+            println!("  {line}");
+        }
+        let steps = self.steps.iter();
+        let steps: Vec<String> = steps
+            .map(|(name, seconds)| format!("{name} {seconds:.0} s"))
+            .collect();
+        let all = self.begun.elapsed().as_secs_f64();
+        println!(
+            "ci: {} steps passed in {all:.0} s: {}",
+            steps.len(),
+            steps.join(", ")
+        );
+    }
 }
 
-/// The ring's hand-over, in every interleaving of its two threads.
+/// The ring's hand-over, in every interleaving of its two threads: evlbi-net has nothing but its ring then.
 fn loom() -> Result<()> {
     let mut command = Command::new("cargo");
     command
         .args(["test", "--release", "--package", "evlbi-net", "--lib"])
         .args(["--target-dir", "target/loom", "every_interleaving"])
         .env("RUSTFLAGS", "--cfg loom");
-    timed("loom", &mut command)
+    well(&mut command)
 }
 
 fn rustdoc() -> Result<()> {
+    let arguments = [
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ];
     let mut command = Command::new("cargo");
-    command
-        .args([
-            "doc",
-            "--workspace",
-            "--no-deps",
-            "--document-private-items",
-        ])
-        .env("RUSTDOCFLAGS", "-D warnings");
-    timed("rustdoc", &mut command)
-}
-
-fn step(name: &str, command: &[&str]) -> Result<()> {
-    timed(name, Command::new(command[0]).args(&command[1..]))
-}
-
-fn timed(name: &str, command: &mut Command) -> Result<()> {
-    println!("ci: {name}");
-    let start = Instant::now();
-    let status = command
-        .status()
-        .with_context(|| format!("{name}: cannot start {command:?}"))?;
-    if !status.success() {
-        bail!("{name} failed: {command:?} ended with {status}");
-    }
-    println!(
-        "ci: {name} passed in {:.0} s",
-        start.elapsed().as_secs_f64()
-    );
-    Ok(())
+    command.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
+    well(&mut command)
 }

@@ -2,7 +2,11 @@
 
 mod ci;
 mod deps;
+mod fresh;
+mod run;
 mod setup;
+mod soak;
+mod stress;
 
 use std::process::ExitCode;
 
@@ -20,8 +24,13 @@ struct Cli {
 enum Task {
     /// Everything that the gate checks: format, dependency rules, lints, tests, loom, rustdoc
     Ci,
-    /// Tests that take minutes and want the machine for themselves, one after the other
-    Live,
+    /// Scenes that want the machine for themselves, as a report: `cargo xtask live --help`
+    #[command(disable_help_flag = true)]
+    Live {
+        /// What evlbi-bench is given
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Install what the tests need: Debian packages, a Python environment in target, Chromium
     Setup {
         /// List what is missing and install nothing; exit status 1 if anything is
@@ -30,6 +39,15 @@ enum Task {
     },
     /// Print what the last runs of the test binaries skipped, and why
     Skipped,
+    /// The tests of a fresh clone on a machine with Rust and a C compiler alone, as root and as a plain user (as root)
+    Fresh(fresh::FreshArgs),
+    /// The tests beside two busy loops, with processes of the tests paused at random
+    Stress(stress::StressArgs),
+    /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
+    Soak(soak::SoakArgs),
+    /// Pause processes: a part of `stress`
+    #[command(hide = true)]
+    Pause { millis: u64, processes: Vec<i32> },
     /// The dependency rules of the architecture
     Deps,
     /// Measure beside peers: `cargo xtask bench --help` lists the benches
@@ -77,11 +95,20 @@ fn main() -> ExitCode {
 }
 
 fn run(task: Task) -> Result<()> {
+    // Paths are those of the workspace, wherever in it somebody stands.
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     match task {
         Task::Ci => ci::run(),
-        Task::Live => ci::live(),
+        Task::Live { arguments } => bench(&[&["live".to_owned()], &*arguments].concat()),
         Task::Setup { check } => setup::run(check),
         Task::Skipped => skipped(),
+        Task::Fresh(args) => fresh::run(&args),
+        Task::Stress(args) => stress::run(&args),
+        Task::Soak(args) => soak::run(&args),
+        Task::Pause { millis, processes } => {
+            stress::pause(millis, &processes);
+            Ok(())
+        }
         Task::Deps => deps::check(),
         Task::Bench { arguments } => bench(&arguments),
     }

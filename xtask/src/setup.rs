@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use evlbi_testkit::need::{PACKAGES, which};
 
+use crate::run::well;
+
 /// Debian packages without a program of their own: text in Chromium's pictures.
 const FONTS: &str = "fonts-dejavu-core";
 const FONT_FOLDER: &str = "/usr/share/fonts/truetype/dejavu";
@@ -115,15 +117,4 @@ fn pip(packages: &[&str]) -> Result<()> {
 fn runs(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
-}
-
-fn well(command: &mut Command) -> Result<()> {
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .with_context(|| format!("cannot start {command:?}"))?;
-    if !status.success() {
-        bail!("{command:?} ended with {status}");
-    }
-    Ok(())
 }

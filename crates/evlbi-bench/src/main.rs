@@ -13,6 +13,8 @@ mod stage;
 mod table;
 mod tcp;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -39,10 +41,19 @@ enum Bench {
     Analyse(analyse::AnalyseArgs),
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match run(&Cli::parse().bench) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(bench: &Bench) -> Result<()> {
     stage::build()?;
-    match &cli.bench {
+    match bench {
         Bench::Net(args) => net::run(args),
         Bench::Fx(args) => fx::run(args),
         Bench::Path(args) => path::run(args),

@@ -124,7 +124,9 @@ impl Stage {
             if String::from_utf8_lossy(&output.stdout).contains(&format!(":{port} ")) {
                 return Ok(listener);
             }
-            if let Some(status) = listener.running.0.try_wait()? {
+            // One that ends well has gone on in the background.
+            let ended = listener.running.0.try_wait()?;
+            if let Some(status) = ended.filter(|status| !status.success()) {
                 bail!("{program} ended with {status}: {}", listener.said()?);
             }
             std::thread::sleep(Duration::from_millis(25));
@@ -186,7 +188,11 @@ impl Program {
     pub fn finish(mut self) -> Result<String> {
         let status = self.running.0.wait()?;
         let said = self.said()?;
-        ensure!(status.success(), "{} ended with {status}: {said}", self.name);
+        ensure!(
+            status.success(),
+            "{} ended with {status}: {said}",
+            self.name
+        );
         read(&mut self.output)
     }
 

@@ -1,0 +1,345 @@
+//! `cargo xtask stress`: the tests beside two busy loops and a stopper, which pauses a random process of the test, or its whole
+//! process group, for 0.2 s every 3 s and for 1.5 s once a minute. A test that depends on a clock fails here sooner or later.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::run::{counts, output_of, well};
+
+const RESULTS: &str = "target/stress.jsonl";
+const BUSY_LOOPS: usize = 2;
+const EVERY: Duration = Duration::from_secs(3);
+const SHORT: u64 = 200;
+const LONG: u64 = 1500;
+/// One pause in so many is a long one: once a minute.
+const LONG_EACH: u64 = 20;
+/// A run that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(2 * 3600);
+/// In the environment of all processes of a run.
+const MARK: &str = "EVLBI_STRESS_RUN";
+
+/// Options of the task.
+#[derive(clap::Args)]
+pub struct StressArgs {
+    /// Runs, one after the other; all runs so far are summed up, so they may be spread over days
+    #[arg(long, default_value_t = 1)]
+    runs: u32,
+    /// Only the tests whose names contain this
+    #[arg(long)]
+    only: Option<String>,
+    /// Seed of the first run's pauses [default: another one each time]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Runs the tests under stress.
+///
+/// # Errors
+/// When a test failed in one of these runs.
+pub fn run(args: &StressArgs) -> Result<()> {
+    let mut build = Command::new("cargo");
+    // Compilers are not what is tested.
+    well(build.args(["test", "--workspace", "--no-run"]))?;
+    let mut is_well = true;
+    for run in 0..args.runs {
+        let seed = args
+            .seed
+            .map_or_else(random_seed, |seed| seed + u64::from(run));
+        is_well &= once(args.only.as_deref(), seed)?;
+    }
+    sum_up(args.only.as_deref())?;
+    ensure!(is_well, "tests failed under stress");
+    Ok(())
+}
+
+/// A seed from the clock.
+#[must_use]
+pub fn random_seed() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Random(now.as_nanos() as u64).next() % 1_000_000
+}
+
+/// One run; whether all tests passed.
+fn once(only: Option<&str>, seed: u64) -> Result<bool> {
+    println!("stress: seed {seed}");
+    let begun = Instant::now();
+    let mark = format!("{}.{seed}", std::process::id());
+    let (output, input) = std::io::pipe()?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--workspace", "--no-fail-fast", "--"]);
+    cargo.args(only).env(MARK, &mark).stdin(Stdio::null());
+    cargo.stdout(input.try_clone()?).stderr(input);
+    let mut child = cargo.spawn().context("cargo")?;
+    // It holds the pipe's other end.
+    drop(cargo);
+    let is_over = AtomicBool::new(false);
+    let stopper = Stopper {
+        mark: mark.into_bytes(),
+        cargo: child.id().cast_signed(),
+        random: Random(seed),
+    };
+    let told = thread::scope(|scope| {
+        for _ in 0..BUSY_LOOPS {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        scope.spawn(|| stopper.run(&is_over));
+        let told = follow(output);
+        is_over.store(true, Ordering::Relaxed);
+        told
+    })?;
+    let status = child.wait()?;
+    let is_well = status.success() && told.failed.is_empty();
+    let result = json!({
+        "date": output_of("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"])?,
+        "commit": output_of("git", &["describe", "--always", "--dirty", "--abbrev=12"])?,
+        "seed": seed,
+        "only": only,
+        "passed": told.passed,
+        "failed": told.failed,
+        "status": status.code(),
+        "seconds": begun.elapsed().as_secs(),
+    });
+    let mut file = OpenOptions::new().create(true).append(true).open(RESULTS)?;
+    writeln!(file, "{result}")?;
+    println!("stress: {result}");
+    Ok(is_well)
+}
+
+/// What the test binaries told.
+#[derive(Default)]
+struct Told {
+    passed: u64,
+    failed: BTreeSet<String>,
+}
+
+/// Prints what comes, and counts.
+fn follow(output: impl std::io::Read) -> Result<Told> {
+    let mut told = Told::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let ["test", name, "...", "FAILED"] = words[..] {
+            told.failed.insert(name.to_owned());
+        }
+        if let Some(result) = line.strip_prefix("test result: ") {
+            told.passed += counts(result).0;
+        }
+    }
+    Ok(told)
+}
+
+/// Pauses processes of a run.
+struct Stopper {
+    mark: Vec<u8>,
+    cargo: i32,
+    random: Random,
+}
+
+impl Stopper {
+    fn run(mut self, is_over: &AtomicBool) {
+        let begun = Instant::now();
+        let mut pauses: u64 = 0;
+        let mut next = begun + EVERY;
+        while !is_over.load(Ordering::Relaxed) {
+            if begun.elapsed() > LIMIT {
+                println!("stress: the run hangs; it is killed");
+                self.kill_all();
+                return;
+            }
+            // So that the end is not waited for.
+            thread::sleep(Duration::from_millis(100));
+            if Instant::now() < next {
+                continue;
+            }
+            pauses += 1;
+            let millis = if pauses.is_multiple_of(LONG_EACH) {
+                LONG
+            } else {
+                SHORT
+            };
+            self.pause(millis);
+            next += EVERY;
+        }
+    }
+
+    /// A process of its own pauses them: it lets them go on even if this one is killed meanwhile.
+    fn pause(&mut self, millis: u64) {
+        let mut all = self.processes();
+        all.retain(|process| !process.is_tool());
+        if all.is_empty() {
+            return;
+        }
+        let one = (self.random.next() % all.len() as u64) as usize;
+        let (process, group) = (all[one].process, all[one].group);
+        let whole_group = self.random.next().is_multiple_of(2);
+        let chosen = all
+            .iter()
+            .filter(|it| it.process == process || (whole_group && it.group == group));
+        let Ok(program) = std::env::current_exe() else {
+            return;
+        };
+        let mut pause = Command::new(program);
+        pause.arg("pause").arg(millis.to_string());
+        pause.args(chosen.map(|it| it.process.to_string()));
+        let _ = pause.process_group(0).stdin(Stdio::null()).status();
+    }
+
+    fn kill_all(&self) {
+        for process in self
+            .processes()
+            .iter()
+            .map(|it| it.process)
+            .chain([self.cargo])
+        {
+            let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+        }
+    }
+
+    /// Those of the run: cargo's descendants, and those that have its mark, if their parent has gone. Not cargo itself.
+    fn processes(&self) -> Vec<Process> {
+        let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut others: Vec<Process> = numbers.filter_map(Process::read).collect();
+        let mark = [MARK.as_bytes(), b"=", &self.mark].concat();
+        let (mut found, mut parents) = (Vec::new(), BTreeSet::from([self.cargo]));
+        loop {
+            let is_ours = |it: &Process| {
+                it.process != self.cargo && (parents.contains(&it.parent) || it.has(&mark))
+            };
+            let (new, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(is_ours);
+            if new.is_empty() {
+                return found;
+            }
+            parents = new.iter().map(|it| it.process).collect();
+            found.extend(new);
+            others = rest;
+        }
+    }
+}
+
+/// What /proc tells of a process.
+struct Process {
+    process: i32,
+    name: String,
+    state: String,
+    parent: i32,
+    group: i32,
+}
+
+impl Process {
+    fn read(process: i32) -> Option<Process> {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (name, fields) = text.rsplit_once(')')?;
+        let mut fields = fields.split_whitespace();
+        Some(Process {
+            process,
+            name: name.split_once('(')?.1.to_owned(),
+            state: fields.next()?.to_owned(),
+            parent: fields.next()?.parse().ok()?,
+            group: fields.next()?.parse().ok()?,
+        })
+    }
+
+    fn has(&self, mark: &[u8]) -> bool {
+        let environment = fs::read(format!("/proc/{}/environ", self.process));
+        environment.is_ok_and(|all| {
+            all.split(|byte| *byte == 0)
+                .any(|variable| variable == mark)
+        })
+    }
+
+    /// Whether it compiles, or has ended.
+    fn is_tool(&self) -> bool {
+        ["rustc", "rustdoc", "cargo"].contains(&&*self.name) || self.state == "Z"
+    }
+}
+
+/// Stops processes for so many milliseconds. One that a test has stopped itself, before or meanwhile, stays so.
+pub fn pause(millis: u64, processes: &[i32]) {
+    let is_stopped = |process: i32| Process::read(process).is_some_and(|it| it.state == "T");
+    let signal = |process: i32, signal| kill(Pid::from_raw(process), signal).is_ok();
+    let stopped: Vec<i32> = processes
+        .iter()
+        .copied()
+        .filter(|process| !is_stopped(*process) && signal(*process, Signal::SIGSTOP))
+        .collect();
+    thread::sleep(Duration::from_millis(millis));
+    for process in stopped {
+        if !(is_stopped(process) && has_another_stop(process)) {
+            signal(process, Signal::SIGCONT);
+        }
+    }
+}
+
+/// Whether a stopped process has been sent SIGSTOP once more: it stays pending until something lets the process go on.
+fn has_another_stop(process: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let signals = pending.and_then(|hexadecimal| u64::from_str_radix(hexadecimal.trim(), 16).ok());
+    signals.is_some_and(|signals| signals & (1 << (Signal::SIGSTOP as u32 - 1)) != 0)
+}
+
+/// Numbers that follow from a seed (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// Prints the sum over all runs of the same tests so far.
+fn sum_up(only: Option<&str>) -> Result<()> {
+    let text = fs::read_to_string(RESULTS).context(RESULTS)?;
+    let runs: Vec<Value> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(|run: &Value| run["only"].as_str() == only)
+        .collect();
+    let commit = runs
+        .last()
+        .map_or("", |run| run["commit"].as_str().unwrap_or_default());
+    let number = |run: &Value, name: &str| run[name].as_u64().unwrap_or(0);
+    let of_commit = runs.iter().filter(|run| run["commit"] == commit).count();
+    let mut failed: BTreeMap<&str, u32> = BTreeMap::new();
+    for name in runs
+        .iter()
+        .filter_map(|run| run["failed"].as_array())
+        .flatten()
+    {
+        *failed.entry(name.as_str().unwrap_or_default()).or_default() += 1;
+    }
+    println!(
+        "stress: {} runs so far ({of_commit} of {commit}), {} s, {} tests passed; {} failed",
+        runs.len(),
+        runs.iter().map(|run| number(run, "seconds")).sum::<u64>(),
+        runs.iter().map(|run| number(run, "passed")).sum::<u64>(),
+        failed.values().sum::<u32>(),
+    );
+    for (name, times) in failed {
+        println!("  failed {times} times: {name}");
+    }
+    Ok(())
+}

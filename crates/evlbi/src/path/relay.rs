@@ -272,8 +272,9 @@ fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandl
                     line.logged.identity
                 )?;
             }
+            // Whoever follows the file sees whole lines.
+            file.flush()?;
             if is_last {
-                file.flush()?;
                 return Ok(());
             }
             std::thread::sleep(LOG_EVERY);

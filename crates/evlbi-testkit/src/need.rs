@@ -25,6 +25,7 @@ pub const PACKAGES: [(&str, &str); 19] = [
     ("nuttcp", "nuttcp"),
     ("ping", "iputils-ping"),
     ("python3", "python3-venv"),
+    ("setpriv", "util-linux"),
     ("ss", "iproute2"),
     ("tc", "iproute2"),
     ("tcpdump", "tcpdump"),

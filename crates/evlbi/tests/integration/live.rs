@@ -7,5 +7,5 @@ mod namespaces;
 mod options;
 mod probe;
 mod robust;
-mod support;
+pub mod support;
 mod transport;

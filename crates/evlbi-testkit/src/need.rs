@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 /// Programs that tests and benches call, with the Debian package of each.
-pub const PACKAGES: [(&str, &str); 19] = [
+pub const PACKAGES: [(&str, &str); 20] = [
     ("cc", "build-essential"),
     ("chromium", "chromium"),
+    ("dumpcap", "wireshark-common"),
     ("ethtool", "ethtool"),
     ("getent", "libc-bin"),
     ("hostname", "hostname"),

@@ -655,7 +655,7 @@ fn what_cannot_be_is_said() {
         "{said}"
     );
     room.write("plan.toml", format!("{HOSTS}rtt = \"2ms\"\n"));
-    let output = room.run(&["sh", "-c", "exec no-such-program"]);
+    let output = room.run(&["sh", "-c", "exec /no/such/program"]);
     assert_eq!(output.status.code(), Some(127));
     let missing = room
         .evlbi()

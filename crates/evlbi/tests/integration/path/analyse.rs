@@ -20,20 +20,31 @@ fn taken<T>(up: &Up, name: &str, work: impl FnOnce() -> T) -> T {
     let file = |end: &str, kind: &str| format!("{name}-{end}.{kind}");
     let begun = ENDS.map(|(end, host)| {
         let said = fs::File::create(up.room.path(&file(end, "txt"))).unwrap();
+        // It changes to no other user, which there is none of where plain users have paths.
         let dump = format!(
-            "echo $$ > {}; exec tcpdump -i wire -U --immediate-mode -s 160 -B 65536 --time-stamp-precision=nano -w {}",
+            "echo $$ > {}; exec dumpcap -q -i wire -s 160 -B 64 -P -w {}",
             file(end, "pid"),
             file(end, "pcap")
         );
-        let mut tcpdump = up.at(host);
-        tcpdump.args(["sh", "-c", &dump]).stderr(said).stdout(Stdio::null());
-        Running(tcpdump.spawn().unwrap())
+        let mut dumpcap = up.at(host);
+        dumpcap
+            .args(["sh", "-c", &dump])
+            .stderr(said)
+            .stdout(Stdio::null());
+        Running(dumpcap.spawn().unwrap())
     });
-    for (end, _) in ENDS {
-        until("tcpdump listens", || {
-            up.room.text(&file(end, "txt")).contains("listening on")
+    let begun = ENDS
+        .into_iter()
+        .zip(begun)
+        .map(|((end, host), mut dumpcap)| {
+            until("dumpcap captures", || {
+                let said = up.room.text(&file(end, "txt"));
+                assert!(dumpcap.0.try_wait().unwrap().is_none(), "{said}");
+                said.contains("File: ")
+            });
+            (end, host, dumpcap)
         });
-    }
+    let begun: Vec<_> = begun.collect();
     let done = work();
     // Whose connections have ended sends nothing more: neither end is about to close one.
     until("connections end", || {
@@ -47,20 +58,26 @@ fn taken<T>(up: &Up, name: &str, work: impl FnOnce() -> T) -> T {
     });
     // What comes back from a closed port comes after all that was sent before, in both captures.
     until("the captures have all", || {
-        up.sh("jive", "exec bash -c 'echo > /dev/udp/manchester/9'");
-        ENDS.iter().all(|(end, _)| {
-            let read = Command::new("tcpdump")
-                .args(["-n", "-r", &up.room.path(&file(end, "pcap"))])
-                .arg("icmp[0] = 3 and icmp[30:2] = 9")
-                .output();
-            !read.unwrap().stdout.is_empty()
-        })
+        up.sh(
+            "jive",
+            "exec bash -c 'echo the end > /dev/udp/manchester/9'",
+        );
+        ENDS.iter()
+            .all(|(end, _)| has_end(&up.room.read(&file(end, "pcap"))))
     });
-    for ((end, host), mut tcpdump) in ENDS.into_iter().zip(begun) {
+    for (end, host, mut dumpcap) in begun {
         up.sh(host, &format!("kill $(cat {})", file(end, "pid")));
-        assert!(tcpdump.wait().success());
+        assert!(dumpcap.wait().success());
     }
     done
+}
+
+/// Whether a capture holds that a port is closed (ICMP 3, 3), with the datagram that was sent there: `the end`.
+fn has_end(capture: &[u8]) -> bool {
+    // ICMP's header, and those of the datagram.
+    const BEFORE: usize = 8 + 20 + 8;
+    let mut places = capture.windows(BEFORE + 8);
+    places.any(|place| place.starts_with(&[3, 3]) && place.ends_with(b"the end\n"))
 }
 
 fn analyse(room: &Room, name: &str) -> Value {
@@ -96,21 +113,31 @@ fn events(room: &Room, name: &str) -> BTreeMap<String, BTreeSet<u64>> {
     events
 }
 
-fn tshark(room: &Room, name: &str, filter: &str, field: &str) -> Vec<String> {
+/// These fields of each packet that passes the filter, as tshark has them.
+fn tshark<const N: usize>(
+    room: &Room,
+    name: &str,
+    filter: &str,
+    fields: [&str; N],
+) -> Vec<[String; N]> {
     let capture = room.path(&format!("{name}.pcap"));
-    let text = printed(
-        Command::new("tshark")
-            .args(["-r", &capture, "-Y", filter])
-            .args(["-T", "fields", "-e", field]),
-    );
-    text.lines().map(str::to_owned).collect()
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-r", &capture, "-Y", filter, "-T", "fields"]);
+    fields.iter().for_each(|field| {
+        tshark.args(["-e", field]);
+    });
+    let text = printed(&mut tshark);
+    let lines = text.lines().map(|line| line.split('\t').map(str::to_owned));
+    lines
+        .map(|values| values.collect::<Vec<String>>().try_into().unwrap())
+        .collect()
 }
 
 /// Every packet that was sent again, overtaken, repeated or filled a window is that of tshark, at either end of a path that loses
 /// and reorders; and what was sent again, why, and what came twice is as the sender's kernel counted.
 #[test]
 fn a_capture_tells_what_tshark_and_the_kernel_tell() {
-    if !need(&["tcpdump", "tshark"]) {
+    if !need(&["dumpcap", "tshark"]) {
         return;
     }
     let cells = "rtt = \"15ms\"\nrate = \"50M\"\nbuffer = \"1MiB\"\nforward = [{ loss = \"1%\" }, { reorder = \"0.1%\", distance = 4 }]\n";
@@ -129,31 +156,44 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
     drop(responder);
     let state = up.end();
     let again = ["fast", "timeout", "tail_probe", "unneeded"];
-    let old = "tcp.analysis.retransmission || tcp.analysis.out_of_order";
     for end in ["near", "far"] {
         let name = format!("lossy-{end}");
         let analysis = analyse(&room, &name);
-        assert_eq!(
-            number(&analysis, "packets"),
-            tshark(&room, &name, "frame", "frame.number").len() as u64
-        );
+        let fields = [
+            "frame.number",
+            "tcp.flags",
+            "tcp.analysis.retransmission",
+            "tcp.analysis.out_of_order",
+            "tcp.analysis.lost_segment",
+            "tcp.analysis.duplicate_ack",
+            "tcp.analysis.window_full",
+            "tcp.analysis.window_update",
+            "tcp.analysis.zero_window",
+            "tcp.analysis.keep_alive",
+            "tcp.analysis.ack_lost_segment",
+        ];
+        let packets = tshark(&room, &name, "frame", fields);
+        assert_eq!(number(&analysis, "packets"), packets.len() as u64);
         let events = events(&room, &name);
         for (ours, theirs) in [
-            (&[&again[..], &["reordered", "duplicate"]].concat()[..], old),
-            (&["gap"], "tcp.analysis.lost_segment"),
-            (&["duplicate_acknowledgement"], "tcp.analysis.duplicate_ack"),
-            (&["window_full"], "tcp.analysis.window_full"),
-            (&["window_update"], "tcp.analysis.window_update"),
-            (&["zero_window"], "tcp.analysis.zero_window"),
-            (&["keep_alive"], "tcp.analysis.keep_alive"),
-            (&["acknowledged_unseen"], "tcp.analysis.ack_lost_segment"),
+            (
+                &[&again[..], &["reordered", "duplicate"]].concat()[..],
+                2..4,
+            ),
+            (&["gap"], 4..5),
+            (&["duplicate_acknowledgement"], 5..6),
+            (&["window_full"], 6..7),
+            (&["window_update"], 7..8),
+            (&["zero_window"], 8..9),
+            (&["keep_alive"], 9..10),
+            (&["acknowledged_unseen"], 10..11),
         ] {
             let found = ours.iter().filter_map(|name| events.get(*name)).flatten();
-            let expected = tshark(&room, &name, theirs, "frame.number");
-            let expected: BTreeSet<u64> = expected
+            let expected = packets
                 .iter()
-                .map(|frame| frame.parse().unwrap())
-                .collect();
+                .filter(|fields| fields[theirs.clone()].iter().any(|field| !field.is_empty()));
+            let expected: BTreeSet<u64> =
+                expected.map(|fields| fields[0].parse().unwrap()).collect();
             assert_eq!(
                 found.copied().collect::<BTreeSet<u64>>(),
                 expected,
@@ -161,16 +201,13 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
             );
         }
         let way = largest(&analysis);
-        let syns = tshark(
-            &room,
-            &name,
-            "tcp.flags.syn == 1 && tcp.flags.ack == 0",
-            "tcp.stream",
-        );
-        assert_eq!(
-            analysis["connections"].as_array().unwrap().len(),
-            syns.len()
-        );
+        // SYN without ACK.
+        let syns = packets.iter().filter(|fields| {
+            let flags = u16::from_str_radix(fields[1].trim_start_matches("0x"), 16);
+            flags.is_ok_and(|flags| flags & 0x12 == 0x02)
+        });
+        let connections = analysis["connections"].as_array().unwrap();
+        assert_eq!(connections.len(), syns.count());
         assert!(way["held_back"]["repair"].as_f64().unwrap() > 0.0, "{way}");
         assert!(room.text(&format!("{name}.svg")).contains("data under way"));
     }
@@ -227,7 +264,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
 /// Streams of VTP: what the path lost, doubled and reordered, and times between packets as tshark has them.
 #[test]
 fn losses_of_streams_are_the_paths() {
-    if !need(&["tcpdump", "tshark"]) {
+    if !need(&["dumpcap", "tshark"]) {
         return;
     }
     let (plan, _) = lossy();
@@ -283,9 +320,9 @@ fn losses_of_streams_are_the_paths() {
         found,
         [truth.unique, truth.lost, truth.duplicates, truth.reordered]
     );
-    let came: Vec<u64> = tshark(&room, "stream-far", "udp.dstport == 2630", "udp.payload")
+    let came: Vec<u64> = tshark(&room, "stream-far", "udp.dstport == 2630", ["udp.payload"])
         .iter()
-        .map(|payload| {
+        .map(|[payload]| {
             u64::from_str_radix(&payload[..16], 16)
                 .unwrap()
                 .swap_bytes()
@@ -297,10 +334,10 @@ fn losses_of_streams_are_the_paths() {
         &room,
         "stream-near",
         "udp.dstport == 2630",
-        "frame.time_delta_displayed",
+        ["frame.time_delta_displayed"],
     );
     let mut bins = BTreeMap::<u64, u64>::new();
-    for gap in gaps.iter().skip(1) {
+    for [gap] in gaps.iter().skip(1) {
         let nanos: u64 = gap.replace('.', "").parse().unwrap();
         *bins.entry(nanos / 100_000 * 100_000).or_default() += 1;
     }

@@ -18,7 +18,7 @@ fn each_message_is_sent_or_shed() {
     let up = room.up();
     let _responder = up.respond(&[]);
     // Ten times what the link carries.
-    let options = ["--rate", "200M", "--duration", "500ms", "--buffer", "30k"];
+    let options = ["--rate", "200M", "--duration", "200ms", "--buffer", "30k"];
     for full in ["shed", "block"] {
         let result = up.probe("tcp", &[&options[..], &["--full", full]].concat());
         let messages = &result["flows"][0]["messages"];

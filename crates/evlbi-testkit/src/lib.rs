@@ -2,6 +2,7 @@
 //! that no run leaves behind.
 
 pub mod buffer;
+pub mod clock;
 pub mod disk;
 pub mod leftovers;
 pub mod need;

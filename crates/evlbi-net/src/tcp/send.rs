@@ -305,6 +305,14 @@ impl<'a> Giving<'a> {
         Ok(sent.unwrap_or(0))
     }
 
+    /// Whether the other end has ended, and takes no more: nothing comes this way but that.
+    fn has_ended(&self) -> bool {
+        self.connection
+            .socket()
+            .read(&mut [0; 1])
+            .is_ok_and(|count| count == 0)
+    }
+
     /// What the kernel took; none if it takes nothing for now.
     fn noted(&self, result: io::Result<usize>) -> io::Result<Option<usize>> {
         match result {
@@ -314,6 +322,9 @@ impl<'a> Giving<'a> {
                     .given
                     .fetch_add(some as u64, Ordering::Relaxed);
                 Ok(Some(some))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.has_ended() => {
+                Err(io::Error::other("the other end takes no more"))
             }
             Err(error)
                 if matches!(

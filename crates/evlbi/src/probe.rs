@@ -1,5 +1,7 @@
 //! Probes of a path: what it carries and loses, and where, between this program and an `evlbi respond`.
 
+#[cfg(test)]
+mod bottleneck;
 mod capacity;
 pub mod control;
 mod csv;

@@ -279,7 +279,8 @@ fn conclude(result: &mut ProbeCapacity, search: &Search) {
         result.loss_bound = Some(upper_bound(lost, sent));
     }
     result.above = search.high.is_finite().then_some(search.high);
-    let failed = result.trials.iter().filter(|trial| !trial.passed);
+    // Of trials of one rate the last has decided.
+    let failed = result.trials.iter().rev().filter(|trial| !trial.passed);
     let nearest = failed.min_by(|a, b| a.asked.total_cmp(&b.asked));
     result.finding = match nearest.filter(|_| result.above.is_some()) {
         None => "nothing was lost at the highest rate that was asked for".to_owned(),
@@ -352,15 +353,25 @@ fn text(result: &ProbeCapacity) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::bottleneck::{Bottleneck, HEADERS};
     use proptest::prelude::*;
 
     /// Which rate is found where one passes if it is no more than `truth`.
     fn found(truth: f64, precision: f64, needed: u32) -> (f64, usize) {
-        let (lowest, highest) = (1e6, 1e10);
+        search([1e6, 1e10], precision, needed, |rate| rate <= truth)
+    }
+
+    /// Which rate is found between two, and after how many trials.
+    fn search(
+        [lowest, highest]: [f64; 2],
+        precision: f64,
+        needed: u32,
+        passes: impl Fn(f64) -> bool,
+    ) -> (f64, usize) {
         let mut search = Search::new(lowest, highest, precision, needed);
         let mut trials = 0;
         while let Some(rate) = search.next {
-            search.tried(rate <= truth);
+            search.tried(passes(rate));
             trials += 1;
             assert!(trials < 1000);
         }
@@ -379,6 +390,24 @@ mod tests {
         assert!((upper_bound(100, 1_000_000) - 118.079e-6).abs() < 1e-9);
         assert!((upper_bound(101, 1_000_000) - 119.161e-6).abs() < 1e-8);
         assert!((upper_bound(2000, 1_000_000) - 2075.14e-6).abs() < 1e-7);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        /// The rate of a line is found, and above it no more than what its queue takes up during a trial.
+        #[test]
+        fn the_rate_of_a_line_is_found(
+            rate in 15_000_000u64..150_000_000, queue in 2500u64..100_000, size in 500usize..1472,
+        ) {
+            let line = Bottleneck { rate, queue };
+            let length = Nanos::SECOND;
+            let passes = |rate| line.carry(size, rate, length).lost == 0;
+            let (found, _) = search([10e6, 200e6], 0.03, 1, passes);
+            let found = found * (size + HEADERS) as f64 / size as f64;
+            let room = (queue as f64 + 1600.0) * 8.0;
+            prop_assert!(found <= rate as f64 + room, "{} {}", found, rate);
+            prop_assert!(found >= rate as f64 * 0.97 - 1e5, "{} {}", found, rate);
+        }
     }
 
     proptest! {

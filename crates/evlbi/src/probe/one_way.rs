@@ -79,12 +79,13 @@ pub fn receive(
 ) -> Result<[End; 2]> {
     let local = address_of(&target.address)?;
     let port = Port::open(local, test, target.device.clone())?;
-    if is_first {
-        steer::say_listening(port.local_address());
-    }
+    let here = port.local_address();
     let key = key(&target.token, stream);
     let mut work = Work::begin(port, None, key, Some(stream), test, None)?;
     work.observe()?;
+    if is_first {
+        steer::say_listening(here);
+    }
     let listening = Instant::now();
     let length = Duration::from_nanos(stream.duration().0.saturating_add(test.patience.0));
     let (mut heard, mut begun, mut last) = (0, None, listening);

@@ -159,9 +159,39 @@ fn shared(ceilings: &[(usize, f64)]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use evlbi_core::time::Nanos;
+
     use super::*;
+    use crate::probe::bottleneck::Bottleneck;
 
     const LINE: f64 = 1e9;
+
+    /// Two sizes at rates below and above a line of 20 Mbit/s, whose queue overflows.
+    #[test]
+    fn a_queue_that_overflows_is_a_full_path() {
+        let line = Bottleneck {
+            rate: 20_000_000,
+            queue: 100_000,
+        };
+        let point = |size: usize, rate: f64| {
+            let through = line.carry(size, rate, Nanos(600_000_000));
+            let wire = (size + 66) as f64 / size as f64;
+            let lost = through.lost as f64 / through.sent as f64;
+            Seen {
+                size,
+                asked: Some(rate * wire),
+                sent: rate * wire,
+                received: through.rate_received * wire,
+                lost,
+                lost_on_the_way: lost,
+                lost_in_receiver: 0.0,
+            }
+        };
+        let rates = [10e6, 15e6, 25e6, 30e6];
+        let all = [500, 1400].map(|size| rates.map(|rate| point(size, rate)));
+        let [a, b] = [Some(Region::A), Some(Region::B)];
+        assert_eq!(regions(all.as_flattened()), [a, a, b, b, a, a, b, b]);
+    }
 
     /// What a host that needs so many seconds for each datagram gets through a line that holds it back.
     fn held_back(size: usize, spacing: f64, each: f64) -> Seen {

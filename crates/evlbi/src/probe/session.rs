@@ -736,3 +736,76 @@ fn connect_to(to: SocketAddr, target: &Target) -> Result<TcpStream> {
     socket.connect_timeout(&to.into(), CONNECTING)?;
     Ok(socket.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use evlbi_core::probe::{Spacing, Stream};
+    use evlbi_net::probe::Flows;
+
+    use super::*;
+
+    /// Seconds after which the other end is gone, and after which a sender of whose stream nothing has arrived, or nothing more
+    /// arrives, stops.
+    fn patience(test: &Test) -> [f64; 3] {
+        let mut link = Link::new(test);
+        let first = link.patience();
+        link.arrived(1);
+        [link.gone, first, link.patience()].map(|time| time.as_secs_f64())
+    }
+
+    #[test]
+    fn a_sender_stops_when_nothing_arrives() {
+        let of = |spacing: u64, burst: u32| Test {
+            there: Some(Stream {
+                size: 1000,
+                spacing: Spacing::Nanoseconds(spacing),
+                burst,
+                count: 10,
+            }),
+            ..Test::default()
+        };
+        let stream = of(1000, 1);
+        assert_eq!(patience(&stream), [8.0, 5.0, 5.0]);
+        // One every three seconds, and trains every three: five of them.
+        for burst in [1, 10] {
+            assert_eq!(patience(&of(3_000_000_000, burst)), [8.0, 15.0, 15.0]);
+        }
+        // Of the slower way.
+        let both = Test {
+            back: of(3_000_000_000, 1).there,
+            ..stream.clone()
+        };
+        assert_eq!(patience(&both), [8.0, 15.0, 15.0]);
+        // Outages of a path that is watched are measured.
+        let watched = Test {
+            window: Some(1000),
+            ..stream
+        };
+        assert_eq!(patience(&watched), [60.0, 60.0, 60.0]);
+        // TCP itself waits for a path to come back, but not for one that never was.
+        let flows = Test {
+            flows: Some(Flows::default()),
+            ..Test::default()
+        };
+        assert_eq!(patience(&flows), [30.0, 10.0, 30.0]);
+    }
+
+    #[test]
+    fn what_arrived_counts_once() {
+        let mut link = Link::new(&Test::default());
+        let at = |link: &Link| link.arrived_at;
+        let begun = at(&link);
+        link.arrived(0);
+        assert_eq!(at(&link), begun);
+        link.arrived(5);
+        let later = at(&link);
+        // What is told again, or out of order, is no news.
+        link.arrived(5);
+        link.arrived(4);
+        assert_eq!((at(&link), link.arrived), (later, 5));
+        assert!(!link.is_broken());
+        link.arrived_at = link.arrived_at.checked_sub(BREAKER * 2).expect("a time");
+        assert!(link.is_broken());
+        assert!(link.broken().contains("for 5 s") && link.broken().contains("RFC 8084"));
+    }
+}

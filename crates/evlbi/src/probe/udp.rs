@@ -161,10 +161,14 @@ fn send_one_way(
 ) -> Result<()> {
     let mut progress = Progress::new(None);
     let mut sent = Vec::new();
-    for (test, label) in tests {
+    for (number, (test, label)) in tests.iter().enumerate() {
         let Some(stream) = &test.there else {
             continue;
         };
+        if number > 0 {
+            // The receiver waits for what may still come of the one before, and then listens for this one.
+            std::thread::sleep(Duration::from_nanos(test.patience.0) + one_way::SILENCE * 2);
+        }
         let end = one_way::send(target, test, stream, interrupted, &mut |now| {
             if progress.is_due() {
                 progress.show(0, &line(label, now));
@@ -174,8 +178,6 @@ fn send_one_way(
         if interrupted.load(Ordering::Relaxed) {
             break;
         }
-        // The receiver waits for what may still come, and then listens for the next.
-        std::thread::sleep(Duration::from_nanos(test.patience.0) + one_way::SILENCE * 2);
     }
     progress.finish();
     let result = serde_json::json!({ "schema": "evlbi.probe.sent/1", "points": sent });

@@ -4,7 +4,6 @@
 use std::ffi::{c_int, c_long};
 use std::io;
 use std::mem;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
@@ -19,46 +18,10 @@ pub fn now() -> Nanos {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds of UTC since 1970, by this host's clock as far as it is not [shifted](shift_utc).
+/// Nanoseconds of UTC since 1970, by this host's clock.
 #[inline]
 pub fn utc() -> u64 {
-    shifted(clock(libc::CLOCK_REALTIME).0)
-}
-
-/// What [`utc`] said when the kernel's clock showed this many nanoseconds of UTC, as its time stamps do.
-#[inline]
-pub fn utc_of_stamp(stamp: Duration) -> u64 {
-    shifted(u64::try_from(stamp.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// A clock that is wrong on purpose.
-struct Shift {
-    origin: u64,
-    offset: i64,
-    skew: f64,
-}
-
-static SHIFT: OnceLock<Shift> = OnceLock::new();
-
-/// From now on [`utc`] of this process is so many nanoseconds ahead, and runs faster by a part `skew`: to try what tells a
-/// far clock's errors. Only the first call counts.
-pub fn shift_utc(offset: i64, skew: f64) {
-    let origin = utc();
-    let _ = SHIFT.set(Shift {
-        origin,
-        offset,
-        skew,
-    });
-}
-
-#[inline]
-fn shifted(utc: u64) -> u64 {
-    let Some(shift) = SHIFT.get() else {
-        return utc;
-    };
-    let since = utc as i64 - shift.origin as i64;
-    let gained = (since as f64 * shift.skew) as i64;
-    utc.saturating_add_signed(shift.offset.saturating_add(gained))
+    clock(libc::CLOCK_REALTIME).0
 }
 
 /// Processor time that the current thread has used.

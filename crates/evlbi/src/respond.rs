@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token};
 use evlbi_core::time::Nanos;
-use evlbi_net::cpu;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
 use evlbi_net::tcp::Door;
@@ -49,10 +48,6 @@ pub fn run(args: &RespondArgs) -> Result<()> {
             token
         }
     };
-    if let Some(offset) = args.shift_clock.first() {
-        let skew = args.shift_clock.get(1).copied().unwrap_or(0.0);
-        cpu::shift_utc((offset * 1e9) as i64, skew);
-    }
     let listener =
         TcpListener::bind(args.bind).with_context(|| format!("cannot listen on {}", args.bind))?;
     listener.set_nonblocking(true)?;
@@ -572,5 +567,89 @@ fn describe(test: &Test) -> String {
         "requests".to_owned()
     } else {
         ways.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evlbi_core::rate::BitRate;
+
+    use super::*;
+
+    fn responder(tests: u32, rate: u64) -> Responder {
+        Responder {
+            token: Token::from("a token"),
+            limits: Limits {
+                rate: BitRate::new(rate),
+                duration: Nanos::SECOND,
+                tests,
+                burdens: false,
+            },
+            files: None,
+            taken: Mutex::default(),
+            room: Condvar::new(),
+            strangers: Mutex::default(),
+            refusals: Mutex::new((Instant::now(), 0)),
+            interrupted: Arc::default(),
+        }
+    }
+
+    fn test(rates: [f64; 2]) -> Taken {
+        Taken {
+            tests: 1,
+            sessions: 0,
+            rates,
+        }
+    }
+
+    #[test]
+    fn tests_fit_in_or_wait() {
+        let responder = responder(3, 70_000_000);
+        let place = |rates| responder.place(test(rates));
+        let [first, second] = [0; 2].map(|_| place([30e6, 0.0]).expect("room"));
+        assert!(place([30e6, 0.0]).is_none());
+        assert_eq!(
+            responder.why_not(),
+            "2 tests run now, which take 60.000 Mbit/s to this host and 0.000 bit/s from it; it allows 3 tests and 70.000 Mbit/s"
+        );
+        // In the other direction there is room; but then there are three.
+        let back = place([0.0, 70e6]).expect("room");
+        assert!(place([0.0, 0.0]).is_none());
+        // What ends leaves its room to others, all of it.
+        drop(first);
+        drop(back);
+        let third = place([40e6, 70e6]).expect("room");
+        assert!(place([0.0, 1.0]).is_none());
+        drop((second, third));
+        assert_eq!(lock(&responder.taken).rates, [0.0; 2]);
+        assert_eq!(lock(&responder.taken).tests, 0);
+    }
+
+    /// Sums and differences of rates leave a trace of rounding, which keeps nobody out.
+    #[test]
+    fn rounding_keeps_nobody_out() {
+        let responder = responder(100, 1_000_000);
+        let place = || responder.place(test([1e5, 1e6 / 3.0]));
+        for _ in 0..1000 {
+            let all = [0; 3].map(|_| place().expect("room"));
+            assert!(place().is_none());
+            drop(all);
+        }
+    }
+
+    #[test]
+    fn sessions_have_a_limit_of_their_own() {
+        let responder = responder(1, 1_000_000);
+        let session = Taken {
+            sessions: 1,
+            ..Taken::default()
+        };
+        let all: Vec<Place<'_>> = (0..MOST_SESSIONS)
+            .map(|_| responder.place(session).expect("room"))
+            .collect();
+        assert!(responder.place(session).is_none());
+        assert!(responder.place(test([0.0; 2])).is_some());
+        drop(all);
+        assert!(responder.place(session).is_some());
     }
 }

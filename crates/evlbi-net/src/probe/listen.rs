@@ -452,7 +452,9 @@ impl Listener {
 #[inline]
 fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
     let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;
-    let arrived = datagram.stamp.map_or_else(cpu::utc, cpu::utc_of_stamp);
+    let arrived = datagram.stamp.map_or_else(cpu::utc, |stamp| {
+        u64::try_from(stamp.as_nanos()).unwrap_or(u64::MAX)
+    });
     Some((probe, arrived))
 }
 

@@ -53,9 +53,6 @@ pub struct RespondArgs {
     /// Let clients read the files of this folder, and make new ones in it (probe tcp --from, --into)
     #[arg(long, value_name = "FOLDER")]
     pub files: Option<PathBuf>,
-    /// A clock that is ahead by so many seconds, and gains so many a second: to try what tells a far clock's errors
-    #[arg(long, hide = true, value_name = "SECONDS[,SKEW]", value_delimiter = ',', num_args = 1..=2, allow_hyphen_values = true)]
-    pub shift_clock: Vec<f64>,
     /// Tests at once; more wait, or are refused
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub max_tests: u32,

@@ -80,7 +80,7 @@ pub const COMMANDS: [Command; 9] = [
             ("token", Care::Secret),
             ("max-rate", Care::Whole),
         ],
-        left_out: &["allow-load", "files", "shift-clock"],
+        left_out: &["allow-load", "files"],
     },
     Command {
         name: "probe udp",

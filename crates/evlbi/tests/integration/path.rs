@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::process::{ChildStdin, Command, Output, Stdio};
 
+use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::netns::{has_users_of_its_own, paths};
 use evlbi_testkit::{Running, command, need, until};
 use evlbi_wire::pattern;
@@ -227,12 +228,20 @@ impl Up<'_> {
 
     /// `respond` on the far host.
     #[track_caller]
-    fn respond(&self, more: &[&str]) -> Recv {
+    fn respond(&self) -> Recv {
+        Recv::listening(&mut self.responder(), 1)
+    }
+
+    /// The same, by a clock that is wrong.
+    #[track_caller]
+    fn respond_by(&self, clock: &Shifted) -> Recv {
+        Recv::listening(clock.apply(&mut self.responder()), 1)
+    }
+
+    fn responder(&self) -> Command {
         let mut command = self.evlbi_at("manchester");
+        command.args(["respond", "--bind", "0.0.0.0:8620"]);
         command
-            .args(["respond", "--bind", "0.0.0.0:8620"])
-            .args(more);
-        Recv::listening(&mut command, 1)
     }
 
     /// A probe of a kind from the near host to the far one, which must not fail.

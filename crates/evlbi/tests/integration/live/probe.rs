@@ -6,13 +6,15 @@ mod loss;
 mod results;
 mod tcp;
 
+use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
-use evlbi_testkit::netns::{Pair, Wire};
+use evlbi_testkit::netns::{End, Pair, Wire};
+use evlbi_testkit::{Room, Running, buffer, until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const TOKEN: &str = "a token of tests";
@@ -26,12 +28,16 @@ fn exact_wire() -> Wire {
 }
 
 fn respond(bind: &str, more: &[&str]) -> Recv {
+    Recv::listening(&mut responder(bind, more), 1)
+}
+
+fn responder(bind: &str, more: &[&str]) -> Command {
     let mut command = evlbi();
     command
         .args(["respond", "--bind", bind, "-v"])
         .args(more)
         .env("EVLBI_TOKEN", TOKEN);
-    Recv::listening(&mut command, 1)
+    command
 }
 
 /// Ends a responder, and says what it said.
@@ -57,7 +63,98 @@ fn probe_of(kind: &str, target: SocketAddr, more: &[&str]) -> Command {
 }
 
 fn run(command: &mut Command) -> Output {
-    command.output().expect("the probe starts")
+    Probing::start(command).end()
+}
+
+/// A probe at work.
+struct Probing {
+    child: Running,
+    room: Room,
+}
+
+impl Probing {
+    fn start(command: &mut Command) -> Probing {
+        let room = Room::new();
+        let file = |name| File::create(room.path(name)).expect("a file");
+        let child = command.stdout(file("out")).stderr(file("err")).spawn();
+        Probing {
+            child: Running(child.expect("the probe starts")),
+            room,
+        }
+    }
+
+    /// What it has said so far.
+    fn said(&self) -> String {
+        self.room.text("err")
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    fn end(mut self) -> Output {
+        Output {
+            status: self.child.wait(),
+            stdout: self.room.read("out"),
+            stderr: self.room.read("err"),
+        }
+    }
+
+    /// Has it end before its time: what it measured.
+    #[track_caller]
+    fn interrupt(self) -> Value {
+        self.child.signal(Signal::SIGINT);
+        let output = self.end();
+        assert_refused(&output, "interrupted");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("what was measured");
+        assert_eq!(result["stopped"], "interrupted");
+        result
+    }
+}
+
+/// Threads of a process that have this name: those of a responder tell what it does.
+fn threads(process: &Running, name: &str) -> Vec<String> {
+    let folder = format!("/proc/{}/task", process.0.id());
+    let tasks = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = tasks.map(|task| task.path());
+    let named = paths.filter(|path| {
+        let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        comm.trim() == name
+    });
+    named.map(|path| path.display().to_string()).collect()
+}
+
+/// A field of a thread's `stat` (proc(5)), by its number from 3 on.
+fn field(thread: &str, number: usize) -> String {
+    let stat = fs::read_to_string(format!("{thread}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let field = fields.split_whitespace().nth(number - 3);
+    field.unwrap_or_default().to_owned()
+}
+
+/// Stops a process: once this returns it does nothing more until it is continued.
+fn stop(process: &Recv) {
+    process.signal("STOP");
+    let folder = format!("/proc/{}/task", process.child.0.id());
+    until("all of its threads are stopped", || {
+        let tasks = fs::read_dir(&folder).expect("a process").flatten();
+        let mut states = tasks.map(|task| field(&task.path().display().to_string(), 3));
+        states.all(|state| state == "T")
+    });
+}
+
+/// A stream of so many datagrams of a size, and the requests that tell the clock, fit into a receiver's buffer: however long that
+/// stands still, nothing is lost.
+#[track_caller]
+fn assert_fits(count: usize, size: usize) {
+    const REQUESTS: usize = 60;
+    let holds = buffer::holds(size);
+    let all = count + REQUESTS;
+    assert!(all <= holds, "{all} of {size} bytes, but it holds {holds}");
+}
+
+/// Datagrams that a host's sockets had no room for, as its kernel counts.
+fn no_room(end: &End) -> u64 {
+    let counters = end.namespace.run(evlbi_net::host::Counters::read);
+    counters.unwrap().unwrap().udp.receive_buffer_errors
 }
 
 /// The points of a probe that ends well.
@@ -93,18 +190,6 @@ fn assert_refused(output: &Output, reason: &str) {
     assert!(is_refused, "not `{reason}` but: {said}");
 }
 
-/// Others' tests have begun, so that it is refused for this reason.
-#[track_caller]
-fn refused_at_last(target: SocketAddr, more: &[&str], reason: &str) {
-    let begun = Instant::now();
-    loop {
-        let output = run(&mut probe(target, more));
-        if !output.status.success() || begun.elapsed() > Duration::from_secs(60) {
-            return assert_refused(&output, reason);
-        }
-    }
-}
-
 /// A responder in the far namespace.
 fn respond_far(pair: &Pair, more: &[&str]) -> Recv {
     let bind = format!("{}:0", pair.far.v4);
@@ -113,8 +198,13 @@ fn respond_far(pair: &Pair, more: &[&str]) -> Recv {
 
 /// A probe of a kind from the near namespace.
 fn ask(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Output {
-    let run = || run(&mut probe_of(kind, responder.address(), more));
-    pair.near.namespace.run(run).unwrap()
+    begin(pair, responder, kind, more).end()
+}
+
+/// The same, which goes on meanwhile.
+fn begin(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Probing {
+    let start = || Probing::start(&mut probe_of(kind, responder.address(), more));
+    pair.near.namespace.run(start).unwrap()
 }
 
 /// One UDP probe from the near namespace, with a responder of its own in the far one.

@@ -145,7 +145,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
         return;
     };
     let up = room.up();
-    let responder = up.respond(&[]);
+    let responder = up.respond();
     let result = taken(&up, "lossy", || {
         up.probe("tcp", &["--duration", "2s", "--algorithm", "reno"])
     });

@@ -278,7 +278,7 @@ fn exact(room: &Room, cells: &[Planned], count: u64) {
     assert_eq!(after.1 - before.1, truth.received);
     assert_eq!(after.2, before.2);
 
-    let responder = up.respond(&[]);
+    let responder = up.respond();
     // Later than this comes nothing.
     let options = ["--size", "1448", "--spacing", "0", "--loss-timeout", "5s"];
     let begun = log.len();

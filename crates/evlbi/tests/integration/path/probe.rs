@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::{Running, until};
 use serde_json::Value;
 
@@ -18,7 +19,11 @@ fn delays_are_found_again() {
         return;
     };
     let up = room.up();
-    let _responder = up.respond(&["--shift-clock=1234.5,20e-6"]);
+    let library = evlbi_testkit::Room::new();
+    let Some(clock) = Shifted::new(&library, 1234.5, 20e-6) else {
+        return;
+    };
+    let _responder = up.respond_by(&clock);
     let options = ["--rate", "10M", "--count", "100", "--both"];
     let result = up.probe("udp", &[&options[..], &["--loss-timeout", "5s"]].concat());
     let points = result["points"].as_array().unwrap();
@@ -64,7 +69,7 @@ fn what_comes_back_is_seen_by_a_campaign() {
     };
     let up = room.up();
     up.silence_kernels();
-    let _responder = up.respond(&[]);
+    let _responder = up.respond();
     let file = room.path("w.sqlite");
     let watch = [
         "watch",

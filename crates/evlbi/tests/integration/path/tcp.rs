@@ -16,7 +16,7 @@ fn each_message_is_sent_or_shed() {
         return;
     };
     let up = room.up();
-    let _responder = up.respond(&[]);
+    let _responder = up.respond();
     // Ten times what the link carries.
     let options = ["--rate", "200M", "--duration", "200ms", "--buffer", "30k"];
     for full in ["shed", "block"] {
@@ -42,7 +42,7 @@ fn a_burst_beside_a_connection_is_accounted_for() {
         return;
     };
     let up = room.up();
-    let _responder = up.respond(&[]);
+    let _responder = up.respond();
     let result = up.probe(
         "tcp",
         &[
@@ -114,7 +114,7 @@ fn a_black_hole_of_the_path_mtu_is_named() {
         return;
     };
     let up = room.up();
-    let _responder = up.respond(&[]);
+    let _responder = up.respond();
     up.sh("jive", "echo 0 > /proc/sys/net/ipv4/tcp_mtu_probing");
     let output = up
         .evlbi_at("jive")
@@ -150,7 +150,7 @@ fn each_segment_is_tried_with_each_buffer() {
         return;
     };
     let up = room.up();
-    let _responder = up.respond(&[]);
+    let _responder = up.respond();
     let plot = room.path("p.svg");
     let options = ["--duration", "200ms", "--mss", "536,1448"];
     let more = ["--buffer", "30k,2M", "--plot", &plot];

@@ -1,16 +1,16 @@
 //! `evlbi probe tcp` between two namespaces: every byte, what the kernels say, what is refused and what is cut off, and what
 //! holds a flow back.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
 
-use super::{ask, assert_refused, end, exact_wire, probe_of, respond_far};
-use crate::live::support::stood_still;
-use crate::observers::was_held_up;
+use super::asked::counted;
+use super::{ask, assert_refused, begin, end, exact_wire, respond_far, responder, threads};
+use crate::live::support::Recv;
 use crate::result::number;
-use crate::stalls::Stalls;
-use crate::stolen::Stolen;
-use evlbi_testkit::netns::{End, Pair, filter, pair, tc};
-use evlbi_testkit::{disk, name, need};
+use evlbi_testkit::clock::Shifted;
+use evlbi_testkit::netns::{End, Pair, filter, pair};
+use evlbi_testkit::{Room, disk, name, need, until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// The result of a probe that ends well.
@@ -30,17 +30,16 @@ fn once(pair: &Pair, more: &[&str]) -> Value {
     result(&output)
 }
 
-/// A token bucket in the way out of a host, with room for 200 ms.
-fn slow(end: &End, rate: &str) -> bool {
-    let more = ["burst", "32kb", "latency", "200ms"];
-    let arguments = [
-        "qdisc", "add", "dev", end.device, "root", "tbf", "rate", rate,
-    ];
-    tc(end, &[&arguments[..], &more].concat())
+/// What `ss` says of a host's connections, a line each.
+fn connections(end: &End) -> Vec<String> {
+    let listed = end.namespace.command("ss", &["-tinOH"]).unwrap();
+    listed.lines().map(str::to_owned).collect()
 }
 
-fn findings(result: &Value) -> String {
-    result["findings"].to_string()
+/// A number of a line of `ss`.
+fn of_ss(line: &str, name: &str) -> Option<u64> {
+    let mut words = line.split_whitespace();
+    words.find_map(|word| word.strip_prefix(name))?.parse().ok()
 }
 
 #[test]
@@ -48,8 +47,11 @@ fn connections_share_what_there_is_both_ways() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let [samples, page] = ["s.csv", "p.html"].map(|name| folder.path().join(name));
+    if !need(&["ss"]) {
+        return;
+    }
+    let room = Room::new();
+    let [samples, page] = ["s.csv", "p.html"].map(|name| room.path(name));
     let more = [
         "--streams",
         "2",
@@ -57,31 +59,43 @@ fn connections_share_what_there_is_both_ways() {
         "--algorithm",
         "reno,cubic",
         "--duration",
-        "2s",
-        "--interval",
-        "500ms",
+        "1h",
+        "--sample",
+        "100ms",
         "--samples",
-        samples.to_str().unwrap(),
+        &samples,
         "--plot",
-        page.to_str().unwrap(),
+        &page,
+        "--json",
     ];
-    let result = once(&pair, &more);
+    let responder = respond_far(&pair, &[]);
+    let probing = begin(&pair, &responder, "tcp", &more);
+    until("all four connections have carried something", || {
+        [&pair.near, &pair.far].into_iter().all(|end| {
+            let lines = connections(end);
+            let carried = lines
+                .iter()
+                .filter_map(|line| of_ss(line, "bytes_received:"));
+            carried.filter(|bytes| *bytes > 1_000_000).count() == 2
+        })
+    });
+    let result = probing.interrupt();
+    end(responder);
     let flows = result["flows"].as_array().unwrap();
     let laws: Vec<&str> = flows
         .iter()
         .map(|flow| flow["algorithm"].as_str().unwrap())
         .collect();
     assert_eq!(laws, ["reno", "cubic", "reno", "cubic"]);
-    let is_held_up = was_held_up(&result);
     for flow in flows {
-        let least = if is_held_up { 0 } else { 1_000_000 };
-        assert!(number(flow, "bytes") > least, "{}", flow["errors"]);
+        assert!(number(flow, "bytes") > 1_000_000, "{}", flow["errors"]);
         assert_eq!(flow["errors"].as_array().unwrap().len(), 0);
-        let intervals = flow["intervals"].as_array().unwrap().len();
-        assert!(intervals >= 4 || is_held_up && intervals > 0, "{intervals}");
+        assert!(!flow["intervals"].as_array().unwrap().is_empty());
         assert_eq!(number(flow, "path_mtu"), 9000);
     }
-    for total in result["totals"].as_array().unwrap() {
+    let totals = result["totals"].as_array().unwrap();
+    assert_eq!(totals.len(), 2);
+    for total in totals {
         let of = flows
             .iter()
             .filter(|flow| flow["direction"] == total["direction"]);
@@ -90,64 +104,75 @@ fn connections_share_what_there_is_both_ways() {
         let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
         let fairness = sum * sum / (2.0 * squares);
         assert!((total["fairness"].as_f64().unwrap() - fairness).abs() < 1e-9);
+        assert!((total["rate"].as_f64().unwrap() / sum - 1.0).abs() < 1e-9);
     }
-    let text = std::fs::read_to_string(samples).unwrap();
+    // What the observers have read is what is written.
+    let text = room.text("s.csv");
     let heads = text.lines().next().unwrap();
     assert!(heads.starts_with("connection,end,seconds,backlog,") && heads.contains(",window"));
-    for who in ["0,sender,", "3,receiver,"] {
-        let of = text.lines().filter(|line| line.starts_with(who)).count();
-        assert!(of > 100 || is_held_up && of > 0, "{of} of {who}");
+    let observers = result["observers"].as_array().unwrap().iter();
+    let readings: u64 = observers.map(|one| number(one, "readings")).sum();
+    assert_eq!(text.lines().count() as u64 - 1, readings);
+    for number in 0..4 {
+        for who in ["sender", "receiver"] {
+            let who = format!("{number},{who},");
+            assert!(text.lines().any(|line| line.starts_with(&who)), "{who}");
+        }
     }
-    assert!(
-        std::fs::read_to_string(page)
-            .unwrap()
-            .contains("congestion window")
-    );
+    assert!(room.text("p.html").contains("congestion window"));
 }
 
-/// Messages come each once, in order and on time, from a clock that is wrong.
+/// Messages come each once and in order, and the clock that is wrong is found to be.
 #[test]
-fn messages_at_a_constant_rate_are_timely() {
+fn messages_at_a_constant_rate_all_come() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
-    let responder = respond_far(&pair, &["--shift-clock=-33.5,30e-6"]);
-    let stolen = Stolen::watch();
-    let folder = tempfile::tempdir().unwrap();
-    let records = folder.path().join("r.csv");
+    let room = Room::new();
+    let Some(clock) = Shifted::new(&room, -33.5, 30e-6) else {
+        return;
+    };
+    let bind = format!("{}:0", pair.far.v4);
+    let respond = || Recv::listening(clock.apply(&mut responder(&bind, &[])), 1);
+    let responder = pair.far.namespace.run(respond).unwrap();
+    let records = room.path("r.csv");
     let more = [
         "--rate",
         "64M",
         "--message",
         "1000",
         "--duration",
-        "3s",
+        "500ms",
         "--records",
-        records.to_str().unwrap(),
+        &records,
         "--limit",
-        "5000",
+        "1500",
         "--both",
         "--json",
     ];
     let result = result(&ask(&pair, &responder, "tcp", &more));
     end(responder);
-    for flow in result["flows"].as_array().unwrap() {
+    let flows = result["flows"].as_array().unwrap();
+    assert_eq!(flows.len(), 2);
+    for flow in flows {
         let messages = &flow["messages"];
         let of = |name: &str| number(messages, name);
         // 8000 a second; the last is due just before the end.
         assert_eq!(
             [of("due"), of("sent"), of("received"), of("shed")],
-            [24_000, 24_000, 24_000, 0]
+            [4000, 4000, 4000, 0]
         );
-        assert_eq!(number(flow, "bytes"), 24_000_000);
-        // The clock is found again to less than it errs by itself in this time: 90 us.
-        let delay = messages["delay"]["median"].as_f64().unwrap();
-        assert!(
-            delay.abs() < 0.5e6 || was_held_up(&result) || stolen.is_over(0.01),
-            "{delay}"
-        );
+        assert_eq!(number(flow, "bytes"), 4_000_000);
     }
-    let text = std::fs::read_to_string(records).unwrap();
+    // It gains 4 ms in the two minutes that a test may take at most.
+    let clock = &result["clock"];
+    let of = |name: &str| clock[name].as_f64().unwrap();
+    let off = of("offset") + 33.5e9;
+    assert!(
+        off > -of("error") && off < of("error") + 4e6,
+        "{off} {clock}"
+    );
+    let text = room.text("r.csv");
     let kept: Vec<Vec<i64>> = text
         .lines()
         .skip(1)
@@ -157,53 +182,58 @@ fn messages_at_a_constant_rate_are_timely() {
                 .collect()
         })
         .collect();
-    // Each fifth of both ways.
-    assert_eq!(kept.len(), 2 * 4800);
-    assert!(kept.iter().all(|fields| fields[1] % 5 == 0));
+    // Each third of both ways, in order.
+    let numbers = kept.iter().map(|fields| (fields[0], fields[1]));
+    let expected = (0..2).flat_map(|flow| (0..4000).step_by(3).map(move |number| (flow, number)));
+    assert!(numbers.eq(expected), "{}", kept.len());
 }
 
-/// What is said of a connection is what ss says of it.
+/// What is said of a connection is what ss says of it. Between messages a connection rests, so that both see it as it is for most
+/// of the time.
 #[test]
 fn samples_are_what_ss_says() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
-    if !slow(&pair.near, "50mbit") {
-        return;
-    }
     if !need(&["ss"]) {
         return;
     }
     let responder = respond_far(&pair, &[]);
-    let folder = tempfile::tempdir().unwrap();
-    let samples = folder.path().join("s.csv");
+    let room = Room::new();
+    let samples = room.path("s.csv");
+    // Ten messages a second, by which the window grows at first.
     let more = [
+        "--rate",
+        "16M",
+        "--message",
+        "200000",
         "--duration",
-        "3s",
+        "3min",
         "--sample",
         "1ms",
         "--algorithm",
         "reno",
         "--samples",
-        samples.to_str().unwrap(),
+        &samples,
         "--json",
     ];
-    let (output, said) = std::thread::scope(|scope| {
-        let probing = scope.spawn(|| ask(&pair, &responder, "tcp", &more));
-        let mut said = Vec::new();
-        let begun = Instant::now();
-        while !probing.is_finished() && begun.elapsed() < Duration::from_secs(60) {
-            let listed = pair.near.namespace.command("ss", &["-tinOH"]).unwrap();
-            said.extend(listed.lines().map(str::to_owned));
-            std::thread::sleep(Duration::from_millis(100));
+    let probing = begin(&pair, &responder, "tcp", &more);
+    // Each with other acknowledgements.
+    let mut said = BTreeMap::new();
+    until("thirty states of the connection were seen", || {
+        for line in connections(&pair.near) {
+            let acknowledged = of_ss(&line, "bytes_acked:").unwrap_or(0);
+            if acknowledged > 200_000 {
+                said.insert(acknowledged, line);
+            }
         }
-        (probing.join().unwrap(), said)
+        said.len() >= 30
     });
+    let result = probing.interrupt();
     end(responder);
-    let result = result(&output);
     let flow = result["flows"][0].clone();
     let port = flow["ports"][0].to_string();
-    let text = std::fs::read_to_string(samples).unwrap();
+    let text = room.text("s.csv");
     let mut lines = text.lines();
     let heads: Vec<&str> = lines.next().unwrap().split(',').collect();
     let place = |name: &str| heads.iter().position(|head| *head == name).unwrap();
@@ -213,7 +243,6 @@ fn samples_are_what_ss_says() {
         "segment",
         "path_mtu",
         "round_trip",
-        "reordering",
     ]
     .map(place);
     let sampled: Vec<Vec<u64>> = lines
@@ -226,27 +255,15 @@ fn samples_are_what_ss_says() {
                 .collect()
         })
         .collect();
-    let of_ss = |line: &str, name: &str| -> Option<u64> {
-        let found = line
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix(name))?;
-        found.parse().ok()
-    };
     let mut compared = 0;
-    for line in said
-        .iter()
-        .filter(|line| line.contains(&format!(":{port} ")))
-    {
-        let Some(acknowledged) = of_ss(line, "bytes_acked:") else {
-            continue;
-        };
-        let same = sampled.iter().filter(|sample| sample[0] == acknowledged);
-        let same: Vec<&Vec<u64>> = same.collect();
-        if same.is_empty() {
+    for (acknowledged, line) in said {
+        if !line.contains(&format!(":{port} ")) {
             continue;
         }
+        let same = sampled.iter().filter(|sample| sample[0] == acknowledged);
+        let same: Vec<&Vec<u64>> = same.collect();
         // What changes with acknowledgements alone is the same at the same one; a timeout does without.
-        if line.contains(" backoff:") || line.contains(" lost:") {
+        if same.is_empty() || line.contains(" backoff:") || line.contains(" lost:") {
             continue;
         }
         let round_trip = |line: &str| {
@@ -256,16 +273,12 @@ fn samples_are_what_ss_says() {
             let milliseconds: f64 = found.split_once('/')?.0.parse().ok()?;
             Some(milliseconds * 1e3)
         };
-        let theirs = [
-            of_ss(line, "cwnd:"),
-            of_ss(line, "mss:"),
-            of_ss(line, "pmtu:"),
-        ];
+        let theirs = ["cwnd:", "mss:", "pmtu:"].map(|name| of_ss(&line, name));
         // It prints six digits.
         let is_time = |ours: u64, theirs: f64| (ours as f64 - theirs).abs() <= 0.5 + 5e-6 * theirs;
         let is_same = |sample: &&&Vec<u64>| {
             theirs == [1, 2, 3].map(|place| Some(sample[place]))
-                && round_trip(line).is_some_and(|time| is_time(sample[4], time))
+                && round_trip(&line).is_some_and(|time| is_time(sample[4], time))
         };
         assert!(
             same.iter().any(|sample| is_same(&sample)),
@@ -273,65 +286,52 @@ fn samples_are_what_ss_says() {
         );
         compared += 1;
     }
-    let least = if was_held_up(&result) { 1 } else { 5 };
-    assert!(compared >= least, "{compared} of {}", said.len());
+    assert!(compared >= 5, "{compared}");
 }
 
-/// Who holds a flow back is found: the application, losses, the sending host's own queue.
+/// What an application gives is what comes, as slow as that is; and what the network drops is sent again. What holds a flow back
+/// is told of samples in `probe/tcp/diagnosis.rs`.
 #[test]
-fn what_holds_a_flow_back_is_named() {
+fn what_is_asked_for_comes_although_some_is_dropped() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
-    let part = |result: &Value, name: &str| {
-        let part = result["flows"][0]["course"]["held_back"][name]
-            .as_f64()
-            .unwrap();
-        println!("{name} {part}");
-        part
-    };
-    // The application gives less than goes.
-    let stalls = Stalls::watch();
-    let app = once(&pair, &["--rate", "5M", "--duration", "2s"]);
-    let held = part(&app, "application");
-    let has_stalled = stood_still(stalls, Duration::from_millis(100)) || was_held_up(&app);
-    assert!(has_stalled || held > 0.9, "{}", findings(&app));
-    let messages = &app["flows"][0]["messages"];
-    let of = |name: &str| number(messages, name);
-    assert_eq!(
-        [of("sent"), of("received"), of("shed")],
-        [of("due"), of("due"), 0]
-    );
-    // All came; a host that was held up took longer for it.
-    let rate = app["flows"][0]["rate"].as_f64().unwrap();
-    assert_eq!(findings(&app).contains("as asked"), rate >= 0.99 * 5e6);
-    // A network drops what is faster than it likes: losses, and windows after them.
-    if !filter(
-        &pair.far,
-        &[
-            "tcp flags & syn == 0 tcp dport != 22 limit rate over 4 mbytes/second burst 128 kbytes drop",
-        ],
-    ) {
+    // Of segments with data each fiftieth, from the first on; those of the control connection are shorter.
+    let rule = "ip length > 1400 tcp flags & syn == 0 numgen inc mod 50 0 counter drop comment \"dropped\"";
+    let asked = ["--rate", "16M", "--message", "1000", "--duration", "500ms"];
+    let as_it_is = once(&pair, &asked);
+    if !filter(&pair.far, &[rule]) {
         return;
     }
-    let stalls = Stalls::watch();
-    let lossy = once(
-        &pair,
-        &["--algorithm", "reno", "--buffer", "4M", "--duration", "4s"],
-    );
-    let held = part(&lossy, "window") + part(&lossy, "repair");
-    let has_stalled = stood_still(stalls, Duration::from_millis(200)) || was_held_up(&lossy);
-    assert!(has_stalled || held > 0.8, "{}", findings(&lossy));
-    assert!(number(&lossy["flows"][0], "sent_again") > 0);
-    // A queue of the sender's own host lets nothing be lost.
-    if !slow(&pair.near, "20mbit") {
-        return;
+    let lossy = once(&pair, &[&asked[..], &["--mss", "1448"]].concat());
+    for result in [&as_it_is, &lossy] {
+        let flow = &result["flows"][0];
+        let of = |name: &str| number(&flow["messages"], name);
+        assert_eq!(
+            [of("due"), of("sent"), of("received"), of("shed")],
+            [1000, 1000, 1000, 0]
+        );
+        assert_eq!(number(flow, "bytes"), 1_000_000);
+        // A host that was held up took longer for it, and says so.
+        let rate = flow["rate"].as_f64().unwrap();
+        let said = result["findings"].to_string();
+        assert_eq!(said.contains("as asked"), rate >= 0.99 * 16e6, "{said}");
+        let held = flow["course"]["held_back"].as_object().unwrap().values();
+        let parts: Vec<f64> = held.map(|part| part.as_f64().unwrap()).collect();
+        let sum: f64 = parts.iter().sum();
+        assert!(
+            sum <= 1.0 + 1e-9 && parts.iter().all(|part| *part >= 0.0),
+            "{parts:?}"
+        );
     }
-    let stalls = Stalls::watch();
-    let queue = once(&pair, &["--algorithm", "reno", "--duration", "2s"]);
-    let held = part(&queue, "host");
-    let has_stalled = stood_still(stalls, Duration::from_millis(100)) || was_held_up(&queue);
-    assert!(has_stalled || held > 0.8, "{}", findings(&queue));
+    let dropped = counted(&pair.far, "dropped");
+    let again = number(&lossy["flows"][0], "sent_again");
+    assert!(dropped > 0 && again >= dropped, "{again} for {dropped}");
+    let said = lossy["findings"].to_string();
+    assert!(
+        said.contains(&format!("{again} of ")) && said.contains("sent again"),
+        "{said}"
+    );
 }
 
 /// What cannot be is refused, and says why.
@@ -382,7 +382,7 @@ fn connections_that_do_not_come_are_missed() {
     if !filter(&pair.far, &[&rule]) {
         return;
     }
-    let output = ask(&pair, &responder, "tcp", &["--duration", "1s"]);
+    let output = ask(&pair, &responder, "tcp", &["--duration", "10min"]);
     assert_refused(&output, "cannot connect");
     end(responder);
 }
@@ -394,38 +394,19 @@ fn what_was_measured_is_kept_when_the_peer_vanishes() {
         return;
     };
     let responder = respond_far(&pair, &[]);
-    let mut command = probe_of(
-        "tcp",
-        responder.address(),
-        &["--rate", "50M", "--duration", "60s", "--json"],
-    );
-    command
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    let probing = pair
-        .near
-        .namespace
-        .run(|| command.spawn())
-        .unwrap()
-        .unwrap();
+    let more = ["--rate", "50M", "--duration", "10min", "--json"];
+    let probing = begin(&pair, &responder, "tcp", &more);
     let received = || {
         let counters = pair.far.namespace.run(evlbi_net::host::Counters::read);
-        counters
-            .unwrap()
-            .unwrap()
-            .interfaces
-            .values()
-            .map(|one| one.rx_packets)
-            .max()
+        let interfaces = counters.unwrap().unwrap().interfaces;
+        interfaces.values().map(|one| one.rx_bytes).max().unwrap()
     };
     let before = received();
-    let begun = Instant::now();
-    while received() < before.map(|count| count + 2000) && begun.elapsed() < Duration::from_secs(60)
-    {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the test carries something", || {
+        received() > before + 1_000_000
+    });
     responder.signal("KILL");
-    let output = probing.wait_with_output().unwrap();
+    let output = probing.end();
     assert_refused(&output, "not all was measured");
     let result: Value = serde_json::from_slice(&output.stdout).expect("what was measured");
     assert!(number(&result["flows"][0], "bytes") > 0);
@@ -438,27 +419,27 @@ fn files_go_there_and_come_back() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
-    let [near, far] = [0; 2].map(|_| tempfile::tempdir().unwrap());
+    let [near, far] = [0; 2].map(|_| Room::new());
     let bytes: Vec<u8> = (0..30_000_001u32)
         .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
-    let [scan, back] = ["scan.vdif", "back.vdif"].map(|name| near.path().join(name));
-    std::fs::write(&scan, &bytes).unwrap();
-    let responder = respond_far(&pair, &["--files", far.path().to_str().unwrap()]);
+    let scan = near.write("scan.vdif", &bytes);
+    let back = near.path("back.vdif");
+    let responder = respond_far(&pair, &["--files", far.folder().to_str().unwrap()]);
     let probe = |more: &[&str]| ask(&pair, &responder, "tcp", &[more, &["--json"]].concat());
     let there = [
         "--from",
-        scan.to_str().unwrap(),
+        &scan,
         "--into",
         "copy.vdif",
         "--duration",
-        "60s",
+        "10min",
     ];
     let result_of = result(&probe(&there));
     let flow = &result_of["flows"][0];
     assert_eq!(number(flow, "bytes"), bytes.len() as u64);
     assert_eq!(flow["stages"].as_array().unwrap().len(), 2);
-    assert!(std::fs::read(far.path().join("copy.vdif")).unwrap() == bytes);
+    assert!(far.read("copy.vdif") == bytes);
     // The same name again is refused.
     let output = probe(&there);
     assert_refused(&output, "exists");
@@ -467,12 +448,12 @@ fn files_go_there_and_come_back() {
         "--from",
         "copy.vdif",
         "--into",
-        back.to_str().unwrap(),
+        &back,
         "--duration",
-        "60s",
+        "10min",
     ];
     result(&probe(&more));
-    assert!(std::fs::read(&back).unwrap() == bytes);
+    assert!(near.read("back.vdif") == bytes);
     for name in ["../scan.vdif", "/etc/passwd", ".."] {
         let output = probe(&["--reverse", "--from", name]);
         assert_refused(&output, "no name of a file");
@@ -493,16 +474,18 @@ fn a_full_disk_is_told() {
         };
         let folder = folder.to_str().unwrap();
         let responder = respond_far(&pair, &["--files", folder]);
-        let more = ["--into", "scan.vdif", "--duration", "10s", "--json"];
+        let more = ["--into", "scan.vdif", "--duration", "10min", "--json"];
         let output = ask(&pair, &responder, "tcp", &more);
         end(responder);
         let said = String::from_utf8_lossy(&output.stdout);
         let result: Value = serde_json::from_str(&said).expect("what was measured");
         let flow = &result["flows"][0];
-        assert!(
-            (1_000_000..=9_000_000).contains(&number(flow, "bytes")),
-            "{flow}"
-        );
+        let written = std::fs::metadata(format!("{folder}/scan.vdif"));
+        let written = written.unwrap().len();
+        assert_eq!(written, 8 << 20);
+        // Of the last piece a part may have been written.
+        let taken = number(flow, "bytes");
+        assert!((written - (1 << 20)..=written).contains(&taken), "{taken}");
         let errors = flow["errors"].to_string();
         assert!(errors.contains("No space left"), "{errors}");
     });
@@ -514,48 +497,36 @@ fn a_killed_client_leaves_nothing_behind() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
+    if !need(&["ss"]) {
+        return;
+    }
     let responder = respond_far(&pair, &[]);
-    let threads = || {
+    let all = || {
         let folder = format!("/proc/{}/task", responder.child.0.id());
         std::fs::read_dir(folder).unwrap().count()
     };
-    let before = threads();
+    let before = all();
     let more = [
         "--streams",
         "8",
         "--both",
         "--duration",
-        "60s",
+        "10min",
         "--sample",
         "1s",
     ];
-    let mut command = probe_of("tcp", responder.address(), &more);
-    command
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
-    let mut probing = pair
-        .near
-        .namespace
-        .run(|| command.spawn())
-        .unwrap()
-        .unwrap();
-    let begun = Instant::now();
-    while threads() < before + 17 && begun.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(threads() >= before + 17);
-    probing.kill().unwrap();
-    probing.wait().unwrap();
-    let begun = Instant::now();
-    while threads() > before && begun.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(threads(), before);
-    let left = pair
-        .far
-        .namespace
-        .command("ss", &["-tnH", "state", "established"]);
-    assert_eq!(left.unwrap(), "");
+    let mut probing = begin(&pair, &responder, "tcp", &more);
+    until("all of its threads are at work", || {
+        let [give, take] = ["give", "take"].map(|name| threads(&responder.child, name).len());
+        [give, take] == [8, 8]
+    });
+    probing.child.signal(Signal::SIGKILL);
+    probing.child.wait();
+    until("its threads are gone", || all() == before);
+    until("its connections are gone", || {
+        let established = ["-tnH", "state", "established"];
+        pair.far.namespace.command("ss", &established).unwrap() == ""
+    });
     // And the next is served.
     let output = ask(&pair, &responder, "tcp", &["--duration", "500ms", "--json"]);
     result(&output);

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,9 @@ const NOBODY: u32 = 65534;
 
 /// Where things lie within the folder.
 const CHECKOUT: &str = "/checkout";
-const REGISTRY: &str = "/registry";
+/// Both users have cargo's folder at one place: what it has compiled goes by it.
+const CARGO: &str = "/cargo";
+const REGISTRY: &str = "/cargo/registry";
 const RUST: &str = "/rust";
 
 /// Options of the task.
@@ -226,9 +228,21 @@ impl std::fmt::Display for Outcome {
 fn test(user: u32, args: &FreshArgs) -> Result<Outcome> {
     let begun = Instant::now();
     let home = format!("/home/{user}");
-    fs::create_dir_all(format!("{home}/.cargo"))?;
-    symlink(REGISTRY, format!("{home}/.cargo/registry"))?;
+    fs::create_dir_all(&home)?;
     own(Path::new(&home), user)?;
+    for entry in fs::read_dir(CARGO)?.flatten() {
+        // Locks and such of the other user.
+        if entry.path() != Path::new(REGISTRY) {
+            let is_folder = entry.file_type()?.is_dir();
+            let remove = if is_folder {
+                fs::remove_dir_all
+            } else {
+                fs::remove_file
+            };
+            remove(entry.path())?;
+        }
+    }
+    chown(CARGO, Some(user), Some(user))?;
     let (output, input) = std::io::pipe()?;
     let mut cargo = Command::new("/usr/bin/cargo");
     cargo
@@ -238,6 +252,7 @@ fn test(user: u32, args: &FreshArgs) -> Result<Outcome> {
         .envs([
             ("PATH", "/usr/bin"),
             ("HOME", &home),
+            ("CARGO_HOME", CARGO),
             ("CARGO_NET_OFFLINE", "true"),
         ])
         .envs(

@@ -68,7 +68,7 @@ pub fn compare(stage: &Stage, runs: usize, ours: Peer<'_>, table: &mut Table) ->
         (
             "nuttcp",
             &["-u", &nuttcp_rate, &nuttcp_length, "-T4", to],
-            Some(("nuttcp", &["-1"], 5000)),
+            Some(("nuttcp", &["-1", "--nofork"], 5000)),
         ),
     ];
     let mine = spacing(stage, runs, ours)?;

@@ -250,7 +250,7 @@ fn iperf(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
 
 fn nuttcp(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
     let before = children_cpu();
-    let server = stage.listener(5000, "nuttcp", &["-1"])?;
+    let server = stage.listener(5000, "nuttcp", &["-1", "--nofork"])?;
     let mut client = stage.sender("nuttcp");
     client
         .args(["-u", "-fparse", &format!("-R{}m", rate * 1e3)])

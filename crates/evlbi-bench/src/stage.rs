@@ -124,9 +124,7 @@ impl Stage {
             if String::from_utf8_lossy(&output.stdout).contains(&format!(":{port} ")) {
                 return Ok(listener);
             }
-            // One that ends well has gone on in the background.
-            let ended = listener.running.0.try_wait()?;
-            if let Some(status) = ended.filter(|status| !status.success()) {
+            if let Some(status) = listener.running.0.try_wait()? {
                 bail!("{program} ended with {status}: {}", listener.said()?);
             }
             std::thread::sleep(Duration::from_millis(25));

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod leftovers;
 pub mod need;
 pub mod netns;
+pub mod oracle;
 pub mod python;
 pub mod room;
 pub mod running;

@@ -2,7 +2,7 @@
 
 use evlbi_fx::codec::Codec;
 use evlbi_fx::sky::Station;
-use evlbi_wire::vdif::Frame;
+use evlbi_wire::vdif::{Frame, Header};
 
 /// The whole recording of a station.
 pub fn generate(station: &Station) -> Vec<u8> {
@@ -13,12 +13,18 @@ pub fn generate(station: &Station) -> Vec<u8> {
 
 /// The values that a station records: of each channel, in time, complex ones interleaved.
 pub fn decode(station: &Station) -> Vec<Vec<f32>> {
-    let shape = station.shape();
+    let channels = station.shape().channels() * u64::from(station.threads());
+    decode_file(&generate(station), channels)
+}
+
+/// The values in a file of so many channels in all threads together.
+pub fn decode_file(bytes: &[u8], channels: u64) -> Vec<Vec<f32>> {
+    let shape = Header::parse(bytes).unwrap().shape();
     let group = if shape.complex { 2 } else { 1 };
     let per_thread = shape.channels() as usize;
-    let mut channels = vec![Vec::new(); per_thread * usize::from(station.threads())];
+    let mut channels = vec![Vec::new(); channels as usize];
     let mut values = vec![0.0; shape.payload_length() * 8 / usize::from(shape.bits)];
-    for frame in generate(station).chunks_exact(station.frame_length()) {
+    for frame in bytes.chunks_exact(shape.frame_length) {
         let frame = Frame::new_checked(frame).unwrap();
         let codec = Codec::of(frame.header()).unwrap();
         assert_eq!(codec.decode(frame.payload(), &mut values), values.len());

@@ -1,12 +1,14 @@
 //! An independent reader agrees: `baseband` and this crate read the same in its sample recordings and
 //! in headers that this crate wrote, field by field.
 //!
-//! The python that has `baseband` is `EVLBI_PYTHON`, else that of a virtual environment in
-//! `target/venv`. Without either the tests are skipped.
+//! What `baseband` read in our headers is committed in `tests/oracles`, and compared without it. The python that has `baseband` is
+//! `EVLBI_PYTHON`, else that of a virtual environment in `target/venv`. Without either only its own recordings are skipped, and the
+//! question whether it still reads the same.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use evlbi_testkit::oracle;
 use evlbi_testkit::python::python;
 use evlbi_wire::time::{Epoch, FrameRate, FrameTime};
 use evlbi_wire::vdif::{Extended, Header, Shape, StationId, StreamKey};
@@ -39,19 +41,82 @@ fn sample_recordings_read_the_same() {
     }
 }
 
+/// Our headers are read as `baseband` read them when its answers were committed.
 #[test]
-fn vdif_that_we_wrote_reads_the_same() {
+fn what_we_wrote_reads_the_same() {
+    for (name, bytes) in written() {
+        let answer = oracle::committed(&answer(name));
+        assert_eq!(answer["file"], oracle::hash(&bytes), "{name} is another");
+        compare(Path::new(name), &bytes, &unfold(&answer["headers"]));
+    }
+}
+
+#[test]
+fn baseband_still_reads_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in written() {
+        let file = folder.path().join(name);
+        std::fs::write(&file, &bytes).unwrap();
+        let Some(files) = baseband_reads(&[&file]) else {
+            return;
+        };
+        assert_eq!(files.len(), 1);
+        let headers = fold(&files[0].headers);
+        oracle::compare(
+            &answer(name),
+            &json!({ "file": oracle::hash(&bytes), "headers": headers }),
+        );
+    }
+}
+
+/// Files of ours, by their names.
+fn written() -> [(&'static str, Vec<u8>); 2] {
+    [("written.vdif", vdif()), ("written.m5b", mark_5b())]
+}
+
+/// Where `baseband`'s answer about a file is.
+fn answer(name: &str) -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles");
+    Path::new(folder).join(name).with_added_extension("json")
+}
+
+/// Headers as tables: those that follow each other and have the same fields in one, so that the names stand there once.
+fn fold(headers: &[Fields]) -> Value {
+    let tables = headers.chunk_by(|a, b| a.keys().eq(b.keys()));
+    let table = |headers: &[Fields]| {
+        let names: Vec<&String> = headers[0].keys().collect();
+        let rows = headers
+            .iter()
+            .map(|header| header.values().collect::<Vec<_>>());
+        json!({ "fields": names, "rows": rows.collect::<Vec<_>>() })
+    };
+    tables.map(table).collect()
+}
+
+fn unfold(tables: &Value) -> Vec<Fields> {
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let rows = |table: &Value| {
+        let names = list(&table["fields"]);
+        let header = move |row: Value| {
+            let names = names.iter().map(|name| name.as_str().unwrap().to_owned());
+            names.zip(list(&row)).collect()
+        };
+        list(&table["rows"]).into_iter().map(header)
+    };
+    list(tables).iter().flat_map(rows).collect()
+}
+
+fn vdif() -> Vec<u8> {
     let mut bytes = Vec::new();
     for header in vdif_headers() {
         let start = bytes.len();
         bytes.resize(start + header.frame_length(), 0);
         header.emit(&mut bytes[start..]);
     }
-    written_reads_the_same("written.vdif", &bytes);
+    bytes
 }
 
-#[test]
-fn mark_5b_that_we_wrote_reads_the_same() {
+fn mark_5b() -> Vec<u8> {
     let mut bytes = Vec::new();
     for (step, frame) in (-120..120).zip((0..RATE).step_by(7).cycle()) {
         // Whole days and odd seconds, on both sides of a change of the thousand days.
@@ -64,18 +129,7 @@ fn mark_5b_that_we_wrote_reads_the_same() {
         bytes.extend(header.to_bytes());
         bytes.resize(bytes.len() + mark5b::PAYLOAD_LEN, 0);
     }
-    written_reads_the_same("written.m5b", &bytes);
-}
-
-fn written_reads_the_same(name: &str, bytes: &[u8]) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join(name);
-    std::fs::write(&file, bytes).unwrap();
-    let Some(files) = baseband_reads(&[&file]) else {
-        return;
-    };
-    assert_eq!(files.len(), 1);
-    compare(&file, bytes, &files[0].headers);
+    bytes
 }
 
 /// What the script prints; `None`, with the reason said, where there is no `baseband`. A python that

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 /// Programs that tests and benches call, with the Debian package of each.
-pub const PACKAGES: [(&str, &str); 20] = [
+pub const PACKAGES: &[(&str, &str)] = &[
     ("cc", "build-essential"),
     ("chromium", "chromium"),
     ("dumpcap", "wireshark-common"),

@@ -360,15 +360,15 @@ fn no_round_trip_is_shorter_than_the_plans_delays() {
         ("manchester", "jive"),
         ("jive", "manchester-v6"),
     ] {
-        // So many and no more are sent, and each is waited for.
-        let ping = ["ping", "-n", "-c", "20", "-i", "0.01", "-W", "60", to];
+        // With a deadline, far off, it ends when so many answers have come; without, it waits two round trips for the last.
+        let ping = ["ping", "-n", "-c", "20", "-i", "0.01", "-w", "100", to];
         let shown = printed(up.at(from).args(ping));
         let times = shown.lines().filter_map(|line| {
             let (_, rest) = line.split_once("time=")?;
             rest.split(' ').next()?.parse::<f64>().ok()
         });
         let times: Vec<f64> = times.collect();
-        assert_eq!(times.len(), 20, "{shown}");
+        assert!(times.len() >= 20, "{shown}");
         assert!(times.iter().all(|time| *time >= 17.5), "{times:?}");
     }
 }

@@ -10,16 +10,29 @@ compile_error!(
     "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"
 );
 
+// loom tries the ring alone, and compiles nothing else.
+#[cfg(not(loom))]
 pub mod cpu;
+#[cfg(not(loom))]
 pub mod file;
+#[cfg(not(loom))]
 pub mod host;
+#[cfg(not(loom))]
 pub mod netns;
+#[cfg(not(loom))]
 pub mod path;
+#[cfg(not(loom))]
 pub mod probe;
+#[cfg(not(loom))]
 pub mod receive;
+#[cfg(not(loom))]
 pub mod relay;
 pub mod ring;
+#[cfg(not(loom))]
 pub mod socket;
+#[cfg(not(loom))]
 pub mod tcp;
+#[cfg(not(loom))]
 pub mod transmit;
+#[cfg(not(loom))]
 pub mod udp;

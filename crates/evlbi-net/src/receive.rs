@@ -9,7 +9,7 @@ mod thread;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -68,18 +68,20 @@ pub enum ReceiveError {
 pub struct Receiving {
     handle: JoinHandle<ReceiveReport>,
     stop: Arc<AtomicBool>,
-    live: Arc<Mutex<Live>>,
+    watch: Arc<Watch>,
     addresses: Vec<SocketAddr>,
     buffer: Option<GrantedBuffer>,
 }
 
-/// What whoever watches a receiver sees.
+/// Snapshot of a running receiver's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     /// The counters.
     pub counters: account::Counters,
     /// Datagrams of the wrong size, from the wrong source, or without a number.
     pub foreign: u64,
+    /// Datagrams that are kept until it is known whether they are the stream's.
+    pub undecided: u64,
     /// Bytes of data that arrived for the first time.
     pub bytes: u64,
     /// Share of the ring that waits for its consumer.
@@ -90,6 +92,72 @@ pub struct Live {
     pub attribution: Attribution,
     /// Whether a stream is there.
     pub streaming: bool,
+}
+
+/// Longest wait for the receiving thread to write its counters down; it looks at least every 20 ms.
+const MAX_ANSWER: Duration = Duration::from_millis(500);
+
+/// The counters of a receiver, for threads that watch it. The receiving thread never waits for them.
+#[derive(Debug, Default)]
+pub struct Watch {
+    shown: Mutex<Shown>,
+    has_shown: Condvar,
+    is_asked: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    live: Live,
+    /// How often the receiving thread has written its counters down.
+    times: u64,
+    is_last: bool,
+}
+
+impl Watch {
+    /// Returns the counters as they were at most 100 ms ago.
+    pub fn last(&self) -> Live {
+        self.lock().live.clone()
+    }
+
+    /// Asks the receiving thread and returns the counters of this moment; those of [`last`](Watch::last) if it does not run.
+    pub fn now(&self) -> Live {
+        let shown = self.lock();
+        let before = shown.times;
+        self.is_asked.store(true, Ordering::Relaxed);
+        let is_old = |shown: &mut Shown| shown.times == before && !shown.is_last;
+        let (shown, _) = self
+            .has_shown
+            .wait_timeout_while(shown, MAX_ANSWER, is_old)
+            .unwrap_or_else(PoisonError::into_inner);
+        shown.live.clone()
+    }
+
+    fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
+    }
+
+    /// Takes new counters, unless a watcher looks at this moment. Returns whether it took them.
+    fn try_show(&self, live: impl FnOnce() -> Live) -> bool {
+        let Ok(mut shown) = self.shown.try_lock() else {
+            return false;
+        };
+        self.is_asked.store(false, Ordering::Relaxed);
+        shown.live = live();
+        shown.times += 1;
+        self.has_shown.notify_all();
+        true
+    }
+
+    fn show_last(&self, live: Live) {
+        let mut shown = self.lock();
+        shown.live = live;
+        shown.is_last = true;
+        self.has_shown.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a receiver ended.
@@ -163,7 +231,7 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
     let addresses = receiver.local_addresses().collect();
     let buffer = receiver.buffer().cloned();
     let stop = Arc::new(AtomicBool::new(false));
-    let live = Arc::new(Mutex::new(Live::default()));
+    let watch = Arc::new(Watch::default());
     let (to_consumer, consumer) = mpsc::channel();
     let work = thread::Work {
         options,
@@ -171,7 +239,7 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
         reserve,
         to_consumer,
         stop: Arc::clone(&stop),
-        live: Arc::clone(&live),
+        watch: Arc::clone(&watch),
         started: cpu::now(),
     };
     let handle = std::thread::Builder::new()
@@ -181,7 +249,7 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
     let receiving = Receiving {
         handle,
         stop,
-        live,
+        watch,
         addresses,
         buffer,
     };
@@ -209,9 +277,9 @@ impl Receiving {
         self.buffer.as_ref()
     }
 
-    /// What is seen now.
-    pub fn live(&self) -> Arc<Mutex<Live>> {
-        Arc::clone(&self.live)
+    /// Returns the receiver's counters, for other threads to watch.
+    pub fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
     }
 
     /// A switch that ends the receiver.

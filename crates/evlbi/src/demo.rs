@@ -403,10 +403,9 @@ fn transmit_shown(
         before = (offset, Instant::now());
         let (mut lost, mut expected) = (0, 0);
         for receiver in receivers {
-            if let Ok(live) = receiver.receiving.live().lock() {
-                lost += live.counters.lost;
-                expected += live.counters.expected;
-            }
+            let counters = receiver.receiving.watch().last().counters;
+            lost += counters.lost;
+            expected += counters.expected;
         }
         let share = lost as f64 * 100.0 / f64::max(expected as f64, 1.0);
         progress.show(

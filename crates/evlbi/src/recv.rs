@@ -5,6 +5,7 @@ mod result;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -227,13 +228,17 @@ fn watch(
     sink: Sink,
 ) -> Result<(ReceiveReport, Drained)> {
     let interrupted = interrupt();
-    let live = receiving.live();
+    let seen = receiving.watch();
     let stop = receiving.stop_switch();
     let start = Instant::now();
     let drainer = std::thread::Builder::new()
         .name("sink".into())
         .spawn(move || drain::all(opening, settings, sink))?;
     let total = args.duration.map(|duration| duration.as_millis() as u64);
+    steer::on_status({
+        let seen = Arc::clone(&seen);
+        move || tell(&seen.now(), None)
+    });
     let mut progress = Progress::new(total);
     let mut before = (0, Instant::now());
     let mut rate = 0.0;
@@ -244,19 +249,16 @@ fn watch(
             stop.store(true, Ordering::Relaxed);
         }
         if progress.is_due() || has_ended {
-            let seen = live.lock().map_or_else(
-                |poisoned| poisoned.into_inner().clone(),
-                |live| live.clone(),
-            );
+            let live = seen.last();
             if !has_ended {
-                rate = (seen.bytes - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
-                before = (seen.bytes, Instant::now());
+                rate = (live.bytes - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
+                before = (live.bytes, Instant::now());
             }
-            steer::tell(|status| status.receiving = vec![Status::of(&seen, rate)]);
+            tell(&live, Some(rate));
             if has_ended {
                 break;
             }
-            progress.show(start.elapsed().as_millis() as u64, &line(&seen, rate));
+            progress.show(start.elapsed().as_millis() as u64, &line(&live, rate));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -265,6 +267,17 @@ fn watch(
         Ok(drained) => Ok((receiving.join(), drained)),
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// Writes down how the stream is, at the rate of before if none is given.
+fn tell(live: &receive::Live, rate: Option<f64>) {
+    steer::tell(|status| {
+        let before = status
+            .receiving
+            .first()
+            .map_or(0.0, |before| before.rate_bps);
+        status.receiving = vec![Status::of(live, rate.unwrap_or(before))];
+    });
 }
 
 fn line(live: &receive::Live, rate: f64) -> String {
@@ -381,6 +394,7 @@ impl Tcp {
         let start = Instant::now();
         let mut last = start;
         let mut shown = 0;
+        let mut rate = 0.0;
         let ended = loop {
             if self.buffer.len() < self.filled + TCP_BLOCK {
                 self.buffer.resize(self.filled + TCP_BLOCK, 0);
@@ -392,6 +406,7 @@ impl Tcp {
                     self.filled += count;
                     self.bytes += count as u64;
                     self.pass_on(straight, false);
+                    self.tell(rate);
                 }
                 Err(error) if is_wait(&error) => {}
                 Err(error) => break Err(error),
@@ -403,7 +418,7 @@ impl Tcp {
                 break Ok(Some(Ended::Idle));
             }
             if progress.is_due() {
-                let rate = (self.bytes - shown) as f64 * 8.0;
+                rate = (self.bytes - shown) as f64 * 8.0;
                 shown = self.bytes;
                 self.tell(rate);
                 progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));

@@ -464,6 +464,10 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
                 .context("the flow left no report")
         },
     )?;
+    steer::on_status({
+        let sent = Arc::clone(&sent);
+        move || tell(&sent, datagram_data, None)
+    });
     let mut progress = Progress::new(total);
     let mut before = (0u64, std::time::Instant::now());
     let mut rate = 0.0;
@@ -475,22 +479,13 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
         }
         if progress.is_due() || has_ended {
             let offset = sent.offset.load(Ordering::Relaxed);
-            let not_sent = sent.not_sent.load(Ordering::Relaxed);
             let datagrams = sent.datagrams.load(Ordering::Relaxed);
             let data = datagrams * datagram_data as u64;
             if !has_ended {
                 rate = (data - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
                 before = (data, std::time::Instant::now());
             }
-            steer::tell(|status| {
-                let sending = status.sending.get_or_insert_default();
-                sending.rate_bps = rate;
-                sending.offered = sent.offered.load(Ordering::Relaxed);
-                sending.sent = datagrams;
-                sending.shed = sent.shed.load(Ordering::Relaxed);
-                sending.not_sent = not_sent;
-                sending.bytes = data;
-            });
+            tell(&sent, datagram_data, Some(rate));
             if has_ended {
                 break;
             }
@@ -507,6 +502,19 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
         Ok(report) => report,
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// Writes down what has been sent, at the rate of before if none is given.
+fn tell(sent: &Sent, datagram_data: usize, rate: Option<f64>) {
+    steer::tell(|status| {
+        let sending = status.sending.get_or_insert_default();
+        sending.rate_bps = rate.unwrap_or(sending.rate_bps);
+        sending.offered = sent.offered.load(Ordering::Relaxed);
+        sending.sent = sent.datagrams.load(Ordering::Relaxed);
+        sending.shed = sent.shed.load(Ordering::Relaxed);
+        sending.not_sent = sent.not_sent.load(Ordering::Relaxed);
+        sending.bytes = sending.sent * datagram_data as u64;
+    });
 }
 
 fn text(result: &SendResult) -> String {

@@ -2,8 +2,8 @@
 //! user input, which one control application drives.
 //!
 //! Whoever connects to the socket sends a line of JSON, a [`Request`], and gets a line back, an [`Answer`], as often as
-//! wanted. The data plane takes no part in it: a run writes down once a second how it is ([`tell`]), and threads of
-//! their own answer from that.
+//! wanted. A run writes down once a second how it is ([`tell`]), and again whenever it is asked ([`on_status`]); threads of
+//! their own answer from that. The data plane waits for none of them.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -142,6 +142,9 @@ pub struct Receiving {
     pub late: u64,
     /// Were none of the stream.
     pub foreign: u64,
+    /// Arrived, and not yet known whether they are the stream's.
+    #[serde(default)]
+    pub undecided: u64,
     /// Bytes of data, each once.
     pub bytes: u64,
     /// Share of the ring that waits to be written or correlated.
@@ -170,6 +173,7 @@ impl Receiving {
             reordered: counters.reordered,
             late: counters.late,
             foreign: live.foreign + counters.foreign_sequence,
+            undecided: live.undecided,
             bytes: live.bytes,
             ring_fill: live.ring_fill,
             ..Receiving::default()
@@ -222,7 +226,11 @@ pub struct Profile {
 /// What a run can do about a change: takes it up, or says why not.
 type Changer = Box<dyn FnMut(&Change) -> Result<(), String> + Send>;
 
+/// What writes down how a run is at this moment.
+type Teller = Box<dyn Fn() + Send>;
+
 static STATUS: Mutex<Option<Status>> = Mutex::new(None);
+static TELLER: OnceLock<Mutex<Teller>> = OnceLock::new();
 static CHANGER: OnceLock<Mutex<Changer>> = OnceLock::new();
 
 /// Listens on a socket at `path`, which only this user may use.
@@ -294,9 +302,15 @@ pub fn tell(note: impl FnOnce(&mut Status)) {
 pub fn say_listening(address: SocketAddr) {
     // Whoever waits for it may end the run from then on.
     interrupt();
+    tell(|status| status.listening.push(address.to_string()));
     let line = format!("listening on {address}\n");
     eprint!("{line}");
-    tell(|status| status.listening.push(address.to_string()));
+}
+
+/// From now on `teller` writes down, with [`tell`], how the run is whenever somebody asks.
+pub fn on_status(teller: impl Fn() + Send + 'static) {
+    let is_first = TELLER.set(Mutex::new(Box::new(teller))).is_ok();
+    debug_assert!(is_first, "a run tells of itself in one way");
 }
 
 /// From now on changes are taken up by `changer`.
@@ -348,7 +362,12 @@ fn serve(stream: &UnixStream) -> std::io::Result<()> {
 
 fn answer(request: Request) -> Answer {
     match request {
-        Request::Status => Answer::Status(Box::new(lock(&STATUS).clone().unwrap_or_default())),
+        Request::Status => {
+            if let Some(teller) = TELLER.get() {
+                (*lock(teller))();
+            }
+            Answer::Status(Box::new(lock(&STATUS).clone().unwrap_or_default()))
+        }
         Request::Stop => {
             interrupt().store(true, Ordering::Relaxed);
             Answer::Done

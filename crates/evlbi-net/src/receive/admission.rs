@@ -217,6 +217,11 @@ impl Admission {
         Admitted::Kept
     }
 
+    /// Datagrams that are kept for now.
+    pub fn undecided(&self) -> u64 {
+        self.kept.len() as u64
+    }
+
     /// Whether something is kept that has waited for `patience`.
     pub fn has_waited(&self, now: Nanos, patience: Nanos) -> bool {
         !self.kept.is_empty() && now.since(self.kept_since) >= patience

@@ -1,7 +1,7 @@
 //! The loop of the receiving thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use evlbi_core::account::{self, Attribution, Counters, attribute};
@@ -13,7 +13,7 @@ use crate::ring::{Consumer, Producer, Reserve};
 use crate::udp::{Batch, Receiver};
 
 use super::admission::{Admission, Admitted, Kept, Numbering};
-use super::{Ended, Live, ReceiveOptions, ReceiveReport};
+use super::{Ended, Live, ReceiveOptions, ReceiveReport, Watch};
 
 /// Events that may wait for the consumer.
 const EVENTS: usize = 1024;
@@ -41,7 +41,7 @@ pub struct Work {
     pub reserve: Reserve,
     pub to_consumer: mpsc::Sender<Consumer<Event>>,
     pub stop: Arc<AtomicBool>,
-    pub live: Arc<Mutex<Live>>,
+    pub watch: Arc<Watch>,
     pub started: Nanos,
 }
 
@@ -71,7 +71,7 @@ struct Loop {
     stop: Arc<AtomicBool>,
     /// Why it ends, and how much of what waited in the sockets by then is still to be taken: more may come all the time.
     ending: Option<(Ended, u64)>,
-    live: Arc<Mutex<Live>>,
+    watch: Arc<Watch>,
     started: Nanos,
     admission: Admission,
     stream: Option<Stream>,
@@ -117,7 +117,7 @@ impl Loop {
             to_consumer: work.to_consumer,
             stop: work.stop,
             ending: None,
-            live: work.live,
+            watch: work.watch,
             started: work.started,
             stream: None,
             failure: None,
@@ -327,30 +327,24 @@ impl Loop {
     }
 
     fn show(&mut self, now: Nanos) {
-        if now.since(self.shown) < SHOW {
+        if now.since(self.shown) < SHOW && !self.watch.is_asked() {
             return;
         }
-        let shared = Arc::clone(&self.live);
         // Whoever looks at it at this moment sees it a moment later.
-        if let Ok(live) = shared.try_lock() {
+        if self.watch.try_show(|| self.live(now)) {
             self.shown = now;
-            self.fill_in(live, now);
         }
     }
 
-    fn show_last(&self, now: Nanos) {
-        self.fill_in(
-            self.live.lock().unwrap_or_else(PoisonError::into_inner),
-            now,
-        );
-    }
-
-    fn fill_in(&self, mut live: MutexGuard<'_, Live>, now: Nanos) {
-        live.foreign = self.admission.foreign_size
-            + self.admission.foreign_source
-            + self.admission.foreign_header;
-        live.socket_drops = self.receiver.overflow();
-        live.streaming = now.since(self.last_heard) < Nanos::SECOND;
+    fn live(&self, now: Nanos) -> Live {
+        let admission = &self.admission;
+        let mut live = Live {
+            foreign: admission.foreign_size + admission.foreign_source + admission.foreign_header,
+            undecided: admission.undecided(),
+            socket_drops: self.receiver.overflow(),
+            streaming: now.since(self.last_heard) < Nanos::SECOND,
+            ..Live::default()
+        };
         if let Some(stream) = &self.stream {
             live.counters = stream.reorder.counters();
             live.bytes = live.counters.unique * stream.data as u64;
@@ -358,6 +352,7 @@ impl Loop {
             let drops = stream.overflow.saturating_sub(self.overflow_before);
             live.attribution = attribution(&live.counters, drops, self.most_joined, stream.data);
         }
+        live
     }
 
     fn finish(mut self, ended: Ended) -> ReceiveReport {
@@ -367,7 +362,7 @@ impl Loop {
         if let Some(stream) = &mut self.stream {
             stream.take_last(&mut *self.options.numbering);
         }
-        self.show_last(now);
+        self.watch.show_last(self.live(now));
         let overflow_before = self.overflow_before;
         let socket_drops = self.receiver.drops().unwrap_or(self.receiver.overflow());
         let mut report = ReceiveReport {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -383,11 +383,17 @@ impl Teller {
         let watched: Vec<Watched> = streams
             .iter()
             .map(|stream| Watched {
-                live: stream.receiving.live(),
+                watch: stream.receiving.watch(),
                 feed: Arc::clone(&stream.feed),
                 bytes: 0,
             })
             .collect();
+        steer::on_status({
+            let (watched, names) = (watched.clone(), Arc::clone(&names));
+            move || {
+                tell_streams(&watched, &names, receive::Watch::now, |_, _, before| before);
+            }
+        });
         let thread = std::thread::Builder::new().name("status".into()).spawn({
             let (names, is_over) = (Arc::clone(&names), Arc::clone(&is_over));
             move || watch(watched, &names, &is_over)
@@ -412,8 +418,9 @@ impl Drop for Teller {
 }
 
 /// A stream, and the bytes that it had when it was looked at last.
+#[derive(Clone)]
 struct Watched {
-    live: Arc<Mutex<receive::Live>>,
+    watch: Arc<receive::Watch>,
     feed: Arc<Feed>,
     bytes: u64,
 }
@@ -428,33 +435,48 @@ fn watch(mut streams: Vec<Watched>, names: &OnceLock<Vec<String>>, is_over: &Ato
             continue;
         }
         before = Instant::now();
-        let newest: Vec<Option<f64>> = streams.iter().map(|s| s.feed.state().newest()).collect();
-        let front = newest
-            .iter()
-            .flatten()
-            .copied()
-            .fold(f64::NEG_INFINITY, f64::max);
-        let receiving = streams.iter_mut().zip(&newest).enumerate();
-        let receiving = receiving.map(|(number, (stream, newest))| {
-            let live = look(&stream.live);
-            let new = live.bytes.saturating_sub(stream.bytes);
-            stream.bytes = live.bytes;
-            let rate_bps = match has_ended {
-                true => 0.0,
-                false => new as f64 * 8.0 / elapsed.as_secs_f64(),
-            };
-            steer::Receiving {
-                station: names.get().map(|names| names[number].clone()),
-                skew_s: newest.map(|newest| front - newest),
-                ..steer::Receiving::of(&live, rate_bps)
-            }
-        });
-        let receiving = receiving.collect();
-        steer::tell(|status| status.receiving = receiving);
+        let rate = |stream: &Watched, live: &receive::Live, _| match has_ended {
+            true => 0.0,
+            false => live.bytes.saturating_sub(stream.bytes) as f64 * 8.0 / elapsed.as_secs_f64(),
+        };
+        let bytes = tell_streams(&streams, names, receive::Watch::last, rate);
         if has_ended {
             return;
         }
+        for (stream, bytes) in streams.iter_mut().zip(bytes) {
+            stream.bytes = bytes;
+        }
     }
+}
+
+/// Writes down how the streams are; `rate` is given the rate of before. Returns the bytes of each.
+fn tell_streams(
+    streams: &[Watched],
+    names: &OnceLock<Vec<String>>,
+    look: impl Fn(&receive::Watch) -> receive::Live,
+    rate: impl Fn(&Watched, &receive::Live, f64) -> f64,
+) -> Vec<u64> {
+    let newest: Vec<Option<f64>> = streams.iter().map(|s| s.feed.state().newest()).collect();
+    let front = newest
+        .iter()
+        .flatten()
+        .copied()
+        .fold(f64::NEG_INFINITY, f64::max);
+    let lives: Vec<receive::Live> = streams.iter().map(|stream| look(&stream.watch)).collect();
+    steer::tell(|status| {
+        let of = |number: usize| {
+            let (stream, live) = (&streams[number], &lives[number]);
+            let before = status.receiving.get(number);
+            let before = before.map_or(0.0, |before| before.rate_bps);
+            steer::Receiving {
+                station: names.get().map(|names| names[number].clone()),
+                skew_s: newest[number].map(|newest| front - newest),
+                ..steer::Receiving::of(live, rate(stream, live, before))
+            }
+        };
+        status.receiving = (0..streams.len()).map(of).collect();
+    });
+    lives.iter().map(|live| live.bytes).collect()
 }
 
 /// What was shown last of each stream.
@@ -486,12 +508,6 @@ impl Seen {
     }
 }
 
-fn look(live: &Mutex<receive::Live>) -> receive::Live {
-    let live = live.lock();
-    live.unwrap_or_else(std::sync::PoisonError::into_inner)
-        .clone()
-}
-
 fn show(
     args: &CorrelateArgs,
     job: &Job,
@@ -516,7 +532,7 @@ fn show(
     let mut lines = Vec::new();
     let mut shares = Vec::new();
     for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
-        let live = look(&stream.receiving.live());
+        let live = stream.receiving.watch().last();
         let before = &mut seen.streams[index];
         let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
         let gone = live.counters.lost;

@@ -13,6 +13,21 @@ use crate::until::until_some;
 /// When loopback does not work.
 #[must_use]
 pub fn holds(size: usize) -> usize {
+    let (receiver, one) = with_one(size);
+    let granted = receiver.buffer().expect("a buffer").granted as u64;
+    usize::try_from(granted / one).expect("a number of datagrams")
+}
+
+/// How many bytes of a socket's buffer a datagram with a payload of `size` bytes takes that comes over loopback.
+///
+/// # Panics
+/// When loopback does not work.
+#[must_use]
+pub fn takes(size: usize) -> u64 {
+    with_one(size).1
+}
+
+fn with_one(size: usize) -> (Receiver, u64) {
     let here = Listen::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let receiver = Receiver::bind(&[here], &ReceiverOptions::default()).expect("a receiver");
     let to = receiver.local_addresses().next().expect("an address");
@@ -21,6 +36,5 @@ pub fn holds(size: usize) -> usize {
     let one = until_some("a datagram comes", || {
         receiver.queued().ok().filter(|taken| *taken > 0)
     });
-    let granted = receiver.buffer().expect("a buffer").granted as u64;
-    usize::try_from(granted / one).expect("a number of datagrams")
+    (receiver, one)
 }

@@ -24,6 +24,16 @@ pub(crate) fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("{FOLDERS}{}", mark()))
 }
 
+/// The same on the disk that the test binary lies on: the system's folder for such things is often in memory.
+pub(crate) fn folder_on_disk() -> Option<PathBuf> {
+    Some(on_disk()?.join(format!("{FOLDERS}{}", mark())))
+}
+
+fn on_disk() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    Some(crate::need::target(&program)?.join("tmp"))
+}
+
 /// When a process began, in ticks since the machine did; none if there is no such process.
 fn began(process: u32) -> Option<u64> {
     began_in(&process.to_string())
@@ -69,11 +79,9 @@ pub fn remove() {
             let _ = nix::sys::signal::kill(process, nix::sys::signal::SIGKILL);
         }
     }
-    for entry in fs::read_dir(std::env::temp_dir())
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    let folders = [Some(std::env::temp_dir()), on_disk()];
+    let entries = folders.into_iter().flatten().flat_map(fs::read_dir);
+    for entry in entries.flatten().flatten() {
         let name = entry.file_name();
         let mark = name.to_str().and_then(|name| name.strip_prefix(FOLDERS));
         if mark.is_some_and(is_over) {
@@ -82,7 +90,8 @@ pub fn remove() {
     }
 }
 
-/// Removes the folder of this run, whose own folders have gone with their tests.
+/// Removes the folders of this run, whose own folders have gone with their tests.
 pub(crate) fn remove_own() {
     let _ = fs::remove_dir(folder());
+    folder_on_disk().map(fs::remove_dir);
 }

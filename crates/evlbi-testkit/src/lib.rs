@@ -5,6 +5,7 @@ pub mod buffer;
 pub mod clock;
 pub mod disk;
 pub mod leftovers;
+pub mod limit;
 pub mod need;
 pub mod netns;
 pub mod oracle;

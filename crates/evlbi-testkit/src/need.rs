@@ -85,6 +85,28 @@ pub fn which(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// Whether this host speaks IPv6 with itself; else the calling test is skipped.
+///
+/// # Panics
+/// When `EVLBI_REQUIRE` is set and it does not.
+#[must_use]
+#[track_caller]
+pub fn ipv6() -> bool {
+    match std::net::UdpSocket::bind((std::net::Ipv6Addr::LOCALHOST, 0)) {
+        Ok(_) => true,
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)
+            ) =>
+        {
+            skip(Kind::Tool, "IPv6 (sysctl net.ipv6.conf.lo.disable_ipv6=0)");
+            false
+        }
+        Err(error) => panic!("no socket of IPv6: {error}"),
+    }
+}
+
 /// The folder of the recordings that other correlators have results of: what `EVLBI_REFERENCE_DATA` names. Where it names none,
 /// the calling test is skipped.
 ///
@@ -277,7 +299,7 @@ fn change_report(lines: &[String]) {
 }
 
 /// The target folder that a test binary lies in: it is `target/debug/deps/NAME`. Other programs report nothing.
-fn target(program: &Path) -> Option<&Path> {
+pub(crate) fn target(program: &Path) -> Option<&Path> {
     let folder = program.parent()?;
     (folder.file_name()? == "deps").then_some(())?;
     folder.ancestors().nth(2)

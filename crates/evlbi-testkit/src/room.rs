@@ -20,8 +20,20 @@ impl Room {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each one is another folder")]
     pub fn new() -> Room {
+        Room::within(&leftovers::folder())
+    }
+
+    /// An empty one on a disk, next to the test binary.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn on_disk() -> Room {
+        Room::within(&leftovers::folder_on_disk().expect("a test binary's folder"))
+    }
+
+    fn within(folder: &Path) -> Room {
         crate::need::watch();
-        let folder = leftovers::folder();
         fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         Room(TempDir::new_in(folder).expect("a temporary folder"))
     }

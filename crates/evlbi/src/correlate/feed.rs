@@ -350,3 +350,66 @@ impl Station for LiveStation {
         state.ended && newest.is_none_or(|newest| newest <= sample)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evlbi_wire::time::FrameRate;
+    use evlbi_wire::vdif;
+
+    const SAMPLE_RATE: u64 = 16_000;
+    /// Of frames of 800 bytes, 3200 samples each.
+    const FRAMES_A_SECOND: i64 = 5;
+    /// Midnight.
+    const START: i64 = 1_704_067_200;
+
+    fn push(feed: &Feed, number: i64) {
+        let shape = vdif::Shape {
+            frame_length: 832,
+            log2_channels: 0,
+            bits: 2,
+            complex: false,
+            legacy: false,
+        };
+        let station = StationId::from_code(*b"Ef");
+        let key = StreamKey { station, thread: 0 };
+        let rate = FrameRate::new(FRAMES_A_SECOND as u32).unwrap();
+        let time = FrameTime::from_index(START * FRAMES_A_SECOND + number, rate);
+        let mut header = Header::new(shape, key);
+        header.set_time(time).unwrap();
+        let frame = Arrived {
+            header,
+            key,
+            time,
+            invalid: false,
+            payload: &[0x55; 800],
+        };
+        feed.state().push(feed, &frame);
+    }
+
+    /// However long an integration is, and however little else may wait.
+    #[test]
+    fn what_the_correlator_waits_for_finds_room() {
+        let wait = Duration::from_secs(5);
+        let feed = Feed::new(Some(SAMPLE_RATE), Trust::Exact, wait, &Arc::default());
+        push(&feed, 0);
+        feed.state().learn(&feed);
+        // An integration of 160 s.
+        let integration = 160;
+        let mut state = feed.state();
+        state.needed = Some(0);
+        state.wanted = Some(integration * SAMPLE_RATE as i64);
+        drop(state);
+        let most = integration + wait.as_secs() as i64 + MOST_WAITING as i64;
+        for number in 1..=most * FRAMES_A_SECOND {
+            assert!(!feed.state().is_full(feed.most_waiting), "{number}");
+            push(&feed, number);
+        }
+        assert!(feed.state().is_full(feed.most_waiting));
+        // It has taken that, and waits for the next.
+        let mut state = feed.state();
+        state.needed = state.wanted;
+        state.wanted = Some(2 * integration * SAMPLE_RATE as i64);
+        assert!(!state.is_full(feed.most_waiting));
+    }
+}

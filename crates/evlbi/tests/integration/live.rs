@@ -6,6 +6,8 @@ mod jive5ab;
 mod namespaces;
 mod options;
 mod probe;
+mod recordings;
 mod robust;
+mod steer;
 pub mod support;
 mod transport;

@@ -1,58 +1,58 @@
 //! jive5ab's udps, byte by byte, both ways: a sender and a reader that do what its programs do.
 
-use std::fs;
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::path::Path;
 
-use crate::live::support::{Recv, assert_numbers, send};
+use crate::live::support::{Recv, assert_numbers, fit, send};
+use evlbi_testkit::Room;
+use evlbi_testkit::until::WATCHDOG;
 use evlbi_wire::pattern;
 
 const FRAME: usize = 8032;
 /// An 8032-byte frame at an MTU of 1500: eight fragments, of which only the first has a header.
 const FRAGMENT: usize = 1004;
 
-fn frames() -> Vec<u8> {
-    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(64), 40).unwrap()
+fn frames(count: u32) -> Vec<u8> {
+    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(64), count).unwrap()
 }
 
 #[test]
 fn its_sender_is_understood() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+    let room = Room::new();
+    let count = fit(40, FRAME / FRAGMENT, FRAGMENT);
+    let datagrams = u64::from(count) * (FRAME / FRAGMENT) as u64;
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let first = 0x0123_4567_89ab_cdef_u64;
-    for (sequence, fragment) in (first..).zip(frames().chunks(FRAGMENT)) {
+    for (sequence, fragment) in (first..).zip(frames(count).chunks(FRAGMENT)) {
         let datagram = [&sequence.to_le_bytes()[..], fragment].concat();
         socket.send_to(&datagram, recv.address()).unwrap();
     }
-    let result = recv.finish();
+    let result = recv.finish_after(datagrams);
     assert_numbers(
         &result,
         &[
-            ("unique", 320),
+            ("unique", datagrams),
             ("lost", 0),
             ("first_seq", first),
-            ("last_seq", first + 319),
-            ("frames", 40),
+            ("last_seq", first + datagrams - 1),
+            ("frames", count.into()),
             ("datagram_data", 1004),
             ("frame_length", 8032),
         ],
     );
-    assert!(fs::read(&out).unwrap() == frames());
+    assert!(room.read("out.vdif") == frames(count));
 }
 
 #[test]
 fn its_reader_understands_and_its_back_traffic_is_ignored() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("in.vdif");
+    let room = Room::new();
     // So few that they have room in the reader's small buffer.
-    let frames = &frames()[..10 * 8032];
-    fs::write(&file, frames).unwrap();
+    let frames = frames(10);
+    let file = room.write("in.vdif", &frames);
     let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
-    reader
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
+    reader.set_read_timeout(Some(WATCHDOG)).unwrap();
     let to = format!("udp://{}", reader.local_addr().unwrap());
     let reading = std::thread::spawn(move || {
         let mut data = Vec::new();
@@ -68,8 +68,8 @@ fn its_reader_understands_and_its_back_traffic_is_ignored() {
         }
         data
     });
-    let options = ["--mtu", "1500", "--sequence", "77", "--rate", "20M"];
-    let sent = send(file.to_str().unwrap(), &to, &options);
+    let options = ["--mtu", "1500", "--sequence", "77"];
+    let sent = send(&file, &to, &options);
     assert!(reading.join().unwrap() == frames);
     assert_numbers(
         &sent,

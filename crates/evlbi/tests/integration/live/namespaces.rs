@@ -1,12 +1,13 @@
 //! Loss in the network and loss in the host, told apart, with the kernel's own counters as the truth.
 
+use std::net::UdpSocket;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::live::support::{Recv, assert_numbers};
+use crate::live::support::{Recv, assert_numbers, fit};
 use crate::result::{brief, number};
-use evlbi_testkit::name;
 use evlbi_testkit::netns::{Pair, Wire, filter, pair};
+use evlbi_testkit::{Room, name, until};
+use evlbi_wire::pattern;
 use serde_json::Value;
 
 fn exact_wire() -> Wire {
@@ -25,12 +26,19 @@ fn listen(pair: &Pair, more: &[&str]) -> Recv {
         .unwrap()
 }
 
-fn send(pair: &Pair, recv: &Recv, more: &[&str]) -> Value {
+/// Sends a file of frames of the test pattern, 1024 bytes each.
+fn send(pair: &Pair, recv: &Recv, frames: u32, more: &[&str]) -> Value {
+    let room = Room::new();
+    let source = room.write("in.vdif", pattern(frames));
     let to = recv.url();
     pair.near
         .namespace
-        .run(|| crate::live::support::send("pattern:1024", &to, more))
+        .run(|| crate::live::support::send(&source, &to, more))
         .unwrap()
+}
+
+fn pattern(frames: u32) -> Vec<u8> {
+    pattern::frames(1024, 1_700_000_000, pattern::frame_rate(25_600), frames).unwrap()
 }
 
 /// Drops every so manyth datagram that arrives; says so when that cannot be done here.
@@ -69,23 +77,26 @@ fn loss_in_the_network_is_the_rules_counter() {
         return;
     }
     let recv = listen(&pair, &["--no-gro"]);
-    let sent = send(
-        &pair,
-        &recv,
-        &["--no-gso", "--rate", "20M", "--duration", "4s"],
-    );
-    let result = recv.finish();
-    // The rule drops the first datagram, which the receiver cannot miss, and then each hundredth, perhaps the last.
+    let count = fit(2000, 1, 1024);
+    let sent = send(&pair, &recv, count, &["--no-gso"]);
+    assert_numbers(&sent, &[("sent", count.into())]);
+    // The first and then each hundredth, which no busy host changes.
+    let lost = u64::from(count.div_ceil(100));
+    let unique = u64::from(count) - lost;
+    let result = recv.finish_after(unique);
+    assert_eq!(dropped(&pair), lost);
+    // A receiver cannot miss the first; the last may be one of them.
     let behind = number(&sent, "last_seq") - number(&result, "last_seq");
-    let lost = dropped(&pair) - number(&result, "first_seq") - behind;
+    assert_eq!(number(&result, "first_seq"), 1);
+    let missed = lost - 1 - behind;
     assert_numbers(
         &result,
         &[
-            ("lost", lost),
-            ("network_lost", lost),
+            ("unique", unique),
+            ("lost", missed),
+            ("network_lost", missed),
             ("host_lost", 0),
             ("unattributed", 0),
-            ("unique", number(&sent, "sent") - dropped(&pair)),
         ],
     );
     let runs = result["runs"].as_array().unwrap();
@@ -95,36 +106,43 @@ fn loss_in_the_network_is_the_rules_counter() {
     }
 }
 
-/// A receiver that does not run until its small buffer has overflown; what it found, and what was sent.
-fn stalled(pair: &Pair) -> (Value, Value) {
-    let recv = listen(pair, &["--no-gro", "--buffer", "200k"]);
-    recv.signal("STOP");
-    let to = recv.url();
-    let options = ["--no-gso", "--rate", "20M", "--duration", "4s"];
-    let sent = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            let send = || crate::live::support::send("pattern:1024", &to, &options);
-            pair.near.namespace.run(send).unwrap()
-        });
-        while no_room(pair) < 200 && !sending.is_finished() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        recv.signal("CONT");
-        sending.join().unwrap()
-    });
-    (recv.finish(), sent)
-}
+/// Datagrams to a receiver that stands still: many more than its buffer of 200 kB holds.
+const TOO_MANY: u32 = 2000;
 
-/// Whether the end of a stream found no room in the host, which is said: what it lost there no receiver can miss.
-fn lost_the_end(result: &Value, sent: &Value, elsewhere: u64, no_room: u64) -> bool {
-    let missing = number(sent, "last_seq") - number(result, "last_seq");
-    assert!(missing <= elsewhere + no_room, "{missing} of {no_room}");
-    if missing > elsewhere {
-        eprintln!(
-            "skipped in part: this host was held up and had no room for the last {missing} datagrams"
-        );
-    }
-    missing > elsewhere
+/// A receiver that stands still while all but the last of a stream's datagrams come, and takes what its buffer holds of them before
+/// the last comes. Where every so manyth is dropped on the way, `period` says which.
+fn stalled(pair: &Pair, period: Option<u32>) -> Value {
+    let recv = listen(pair, &["--no-gro", "--buffer", "200k"]);
+    let socket = pair
+        .near
+        .namespace
+        .run(|| UdpSocket::bind((pair.near.v4, 0)).unwrap())
+        .unwrap();
+    socket.connect(recv.address()).unwrap();
+    let frames = pattern(TOO_MANY);
+    let send = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let frame = &frames[number as usize * 1024..][..1024];
+            let datagram = [&u64::from(number).to_le_bytes()[..], frame].concat();
+            socket.send(&datagram).unwrap();
+        }
+    };
+    let last = TOO_MANY - 1;
+    // The last one is none of those that are dropped.
+    assert!(period.is_none_or(|period| !last.is_multiple_of(period)));
+    let dropped = u64::from(period.map_or(0, |period| last.div_ceil(period)));
+    recv.signal("STOP");
+    send(0..last);
+    until("its buffer overflows", || no_room(pair) > 0);
+    recv.signal("CONT");
+    until("all has arrived or found no room", || {
+        recv.arrived(0) + no_room(pair) + dropped == u64::from(last)
+    });
+    let all = recv.arrived(0) + 1;
+    send(last..TOO_MANY);
+    let result = recv.finish_after(all);
+    assert_numbers(&result, &[("last_seq", last.into())]);
+    result
 }
 
 #[test]
@@ -132,16 +150,13 @@ fn loss_in_the_host_is_the_kernels_counter() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
         return;
     };
-    let (result, sent) = stalled(&pair);
+    let result = stalled(&pair, None);
     let lost = no_room(&pair);
-    assert!(lost >= 200);
-    assert_eq!(number(&result, "unique"), number(&sent, "sent") - lost);
-    if lost_the_end(&result, &sent, 0, lost) {
-        return;
-    }
-    let unique = number(&sent, "sent") - lost;
+    // A buffer of 200 kB, which the kernel doubles, holds no more than so many.
+    assert!(lost >= u64::from(TOO_MANY) - 400);
     let numbers = [
-        ("unique", unique),
+        ("first_seq", 0),
+        ("unique", u64::from(TOO_MANY) - lost),
         ("lost", lost),
         ("host_lost", lost),
         ("network_lost", 0),
@@ -159,20 +174,15 @@ fn loss_in_host_and_network_is_told_apart() {
     if !drop_every(&pair, 50) {
         return;
     }
-    let (result, sent) = stalled(&pair);
+    let result = stalled(&pair, Some(50));
     let host = no_room(&pair);
     let dropped = dropped(&pair);
-    // The rule's first victim is the stream's first datagram; its last may be the stream's last.
-    let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
-    let unique = number(&sent, "sent") - dropped - host;
-    assert_eq!(number(&result, "unique"), unique);
-    if lost_the_end(&result, &sent, 1, host) {
-        return;
-    }
-    let outside = first + number(&sent, "last_seq") - last;
-    let network = dropped - outside;
+    assert_eq!(dropped, u64::from(TOO_MANY.div_ceil(50)));
+    // The rule's first victim is the stream's first datagram, which a receiver cannot miss.
+    let network = dropped - 1;
     let numbers = [
-        ("unique", unique),
+        ("first_seq", 1),
+        ("unique", u64::from(TOO_MANY) - dropped - host),
         ("lost", host + network),
         ("host_lost", host),
         ("network_lost", network),
@@ -180,6 +190,9 @@ fn loss_in_host_and_network_is_told_apart() {
     ];
     assert_numbers(&result, &numbers);
 }
+
+/// Datagrams that the kernel takes as one super-packet.
+const TRAIN: u32 = 16;
 
 #[test]
 fn with_joined_datagrams_the_parts_still_sum_up() {
@@ -194,17 +207,22 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
         return;
     }
     let recv = listen(&pair, &[]);
-    let options = ["--burst", "16", "--rate", "40M", "--duration", "2s"];
-    let sent = send(&pair, &recv, &options);
-    let result = recv.finish();
+    let trains = fit(100, TRAIN as usize, 1024);
+    let count = u64::from(TRAIN * trains);
+    let sent = send(&pair, &recv, TRAIN * trains, &["--burst", "16"]);
+    assert_numbers(&sent, &[("sent", count)]);
+    // A rule counts a train once; each of its datagrams is lost.
+    let lost = u64::from(trains.div_ceil(10) * TRAIN);
+    let result = recv.finish_after(count - lost);
+    assert_eq!(dropped(&pair), u64::from(trains.div_ceil(10)));
     let part = |name| number(&result, name);
-    assert!(part("lost") > 0);
+    assert_eq!(part("unique"), count - lost);
+    assert_eq!(part("expected"), part("unique") + part("lost"));
+    // The first train cannot be missed, and neither can one at the end.
+    let outside = count - part("expected");
+    assert_eq!(part("lost"), lost - outside);
+    assert_eq!(part("first_seq"), u64::from(TRAIN));
     let parts = part("host_lost") + part("network_lost") + part("unattributed");
     assert_eq!(parts, part("lost"), "{}", brief(&result));
-    assert_eq!(part("expected"), part("unique") + part("lost"));
-    let outside = number(&sent, "sent") - part("expected");
-    // A rule counts a train once; each of its datagrams is lost.
-    let trains = dropped(&pair);
-    assert!(part("lost") + outside <= 16 * trains && part("lost") + outside >= trains);
     assert!(part("host_lost") <= part("host_lost_max"));
 }

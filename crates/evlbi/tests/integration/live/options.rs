@@ -1,18 +1,17 @@
 //! What the options of `send` and `recv` promise: parts of frames kept, sinks split, sources repeated and
 //! replaced, ports, groups, plain UDP.
 
-use std::fs;
 use std::path::Path;
 
 use evlbi_core::path::Impairment;
-use evlbi_testkit::name;
 use evlbi_testkit::netns::{Wire, pair};
+use evlbi_testkit::{Room, name};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, Gaps, Intervals};
 use evlbi_wire::vdif::{Frame, HEADER_LEN, Header, Shape, StationId, StreamKey};
 use evlbi_wire::{fill, pattern};
 
-use crate::live::support::{Recv, Relay, assert_numbers, send};
+use crate::live::support::{Recv, Relay, assert_numbers, fit, send};
 use crate::result::number;
 
 const FRAME: usize = 8032;
@@ -24,30 +23,46 @@ fn rate(frames: u32) -> FrameRate {
     FrameRate::new(frames).unwrap()
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
+/// Pattern frames in a file, two seconds of them and a third.
+struct Recording {
+    source: String,
+    bytes: Vec<u8>,
+    frames: u32,
+    rate: FrameRate,
 }
 
-/// Pattern frames in a file, a second of them and more.
-fn recording(folder: &Path, frames: u32) -> (String, Vec<u8>) {
-    let path = folder.join("in.vdif");
-    let bytes = pattern::frames(FRAME, SECOND, rate(128), frames).unwrap();
-    fs::write(&path, &bytes).unwrap();
-    (text(&path).to_string(), bytes)
+/// Up to so many frames, which fit a receiver's buffer as so many datagrams each.
+fn recording(room: &Room, frames: u32, datagrams: usize) -> Recording {
+    let frames = fit(frames, datagrams, FRAME / datagrams);
+    let rate = rate(frames * 3 / 7);
+    let bytes = pattern::frames(FRAME, SECOND, rate, frames).unwrap();
+    Recording {
+        source: room.write("in.vdif", &bytes),
+        bytes,
+        frames,
+        rate,
+    }
 }
 
-fn gaps_of(path: &Path) -> Gaps {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+impl Recording {
+    /// Index of the first frame since 1970.
+    fn first(&self) -> i64 {
+        SECOND * i64::from(self.rate.get())
+    }
+}
+
+fn gaps_of(room: &Room, name: &str) -> Gaps {
+    serde_json::from_slice(&room.read(name)).unwrap()
 }
 
 #[test]
 fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, original) = recording(folder.path(), 300);
-    let out = folder.path().join("out.vdif");
-    let gaps = folder.path().join("elsewhere.json");
-    let options = ["--partial", "keep", "--gaps", text(&gaps)];
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &options);
+    let room = Room::new();
+    let recording = recording(&room, 300, FRAME / PIECE);
+    let original = &recording.bytes;
+    let out = room.path("out.vdif");
+    let options = ["--partial", "keep", "--gaps", &room.path("elsewhere.json")];
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &options);
     let lossy = Impairment {
         loss: 0.1,
         duplicate: 0.0,
@@ -56,9 +71,10 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
     };
     let last = (original.len() / PIECE) as u64 - 1;
     let relay = Relay::start(recv.address(), lossy, 5, last);
-    send(&source, &relay.url(), &["--mtu", "1500"]);
-    let truth = relay.finish().truth();
-    let result = recv.finish();
+    send(&recording.source, &relay.url(), &["--mtu", "1500"]);
+    let passed = relay.finish();
+    let truth = passed.truth();
+    let result = recv.finish_after(passed.count());
     truth.agrees_with(&result);
 
     // Each missing datagram is fill at its place, and nothing else differs but headers.
@@ -68,7 +84,7 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
             .binary_search(&((byte / PIECE) as u64))
             .is_ok()
     };
-    let found = fs::read(&out).unwrap();
+    let found = room.read("out.vdif");
     assert_eq!(found.len(), original.len());
     for (number, (found, original)) in found.chunks(FRAME).zip(original.chunks(FRAME)).enumerate() {
         let frame = Frame::new_checked(found).unwrap();
@@ -90,13 +106,13 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
     }
 
     // The gaps file holds just the payload bytes of the missing datagrams.
-    let gaps = gaps_of(&gaps);
+    let gaps = gaps_of(&room, "elsewhere.json");
     let mut listed = Intervals::new();
     for gap in &gaps.time {
         assert_eq!(gap.cause, Cause::Lost);
         let bytes = gap.bytes.clone().unwrap_or(0..FRAME - HEADER_LEN);
         for index in gap.indices(gaps.frame_rate.unwrap()) {
-            let frame = (index - SECOND * 128) * FRAME as i64 + HEADER_LEN as i64;
+            let frame = (index - recording.first()) * FRAME as i64 + HEADER_LEN as i64;
             listed.insert(frame + bytes.start as i64..frame + bytes.end as i64);
         }
     }
@@ -113,7 +129,7 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
     // Where two frames meet, the header between them is no payload.
     let payload = |bytes: &Intervals| {
         let mut within = Intervals::new();
-        for frame in 0..300 {
+        for frame in 0..i64::from(recording.frames) {
             let start = frame * FRAME as i64;
             within.insert(start + HEADER_LEN as i64..start + FRAME as i64);
         }
@@ -130,34 +146,35 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
 
 #[test]
 fn a_lost_frame_is_listed_with_its_time_and_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, _) = recording(folder.path(), 300);
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
-    send(
-        &source,
-        &recv.url(),
-        &["--mtu", "9000", "--shed", "every:100"],
-    );
-    recv.finish();
-    let gaps = gaps_of(&folder.path().join("out.vdif.gaps.json"));
+    let room = Room::new();
+    let recording = recording(&room, 300, 1);
+    let third = u64::from(recording.frames / 3);
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    let shed = format!("every:{third}");
+    let options = ["--mtu", "9000", "--shed", &shed];
+    let sent = send(&recording.source, &recv.url(), &options);
+    recv.finish_after(number(&sent, "sent"));
+    let gaps = gaps_of(&room, "out.vdif.gaps.json");
     assert_eq!(
         (gaps.frame_rate, gaps.frame_length),
-        (Some(rate(128)), Some(FRAME))
+        (Some(recording.rate), Some(FRAME))
     );
     let frames: Vec<u64> = gaps.sequence.iter().map(|gap| gap.first).collect();
-    // The last of every hundred; the one at the very end cannot be missed.
-    assert_eq!(frames, [99, 199]);
+    // The last of every third; one at the very end cannot be missed.
+    let last = Some(3 * third - 1).filter(|last| last + 1 < u64::from(recording.frames));
+    let expected: Vec<u64> = [third - 1, 2 * third - 1].into_iter().chain(last).collect();
+    assert_eq!(frames, expected);
     for (gap, frame) in gaps.time.iter().zip(&frames) {
         assert_eq!(
             gap.start,
-            FrameTime::from_index(SECOND * 128 + *frame as i64, rate(128))
+            FrameTime::from_index(recording.first() + *frame as i64, recording.rate)
         );
         assert_eq!(gap.first_byte, Some(frame * FRAME as u64));
         assert_eq!((gap.frames, gap.cause), (1, Cause::Lost));
         assert_eq!(gap.key.station, pattern::STATION);
     }
-    assert_eq!(gaps.time.len(), 2);
+    assert_eq!(gaps.time.len(), frames.len());
 }
 
 /// Two stations with two threads each, interleaved.
@@ -196,45 +213,47 @@ fn two_stations(frames: u32) -> Vec<(StreamKey, Vec<u8>)> {
 
 #[test]
 fn one_stream_is_split_by_station_and_thread() {
-    let folder = tempfile::tempdir().unwrap();
-    let frames = two_stations(200);
-    let source = folder.path().join("in.vdif");
+    let room = Room::new();
+    let count = fit(200, 4, 1032);
+    let frames = two_stations(count);
     let bytes: Vec<u8> = frames.iter().flat_map(|(_, frame)| frame.clone()).collect();
-    fs::write(&source, &bytes).unwrap();
-    let out = folder.path().join("out-{station}-{thread}.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
-    send(text(&source), &recv.url(), &[]);
-    let result = recv.finish();
-    assert_numbers(&result, &[("frames", 800), ("lost", 0)]);
+    let source = room.write("in.vdif", &bytes);
+    let out = room.path("out-{station}-{thread}.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    send(&source, &recv.url(), &[]);
+    let all = u64::from(4 * count);
+    let result = recv.finish_after(all);
+    assert_numbers(&result, &[("frames", all), ("lost", 0)]);
     for (code, station) in [(*b"Ef", "Ef"), (*b"Wb", "Wb")] {
         for thread in [0, 1] {
-            let path = folder.path().join(format!("out-{station}-{thread}.vdif"));
+            let name = format!("out-{station}-{thread}.vdif");
             let key = StreamKey {
                 station: StationId::from_code(code),
                 thread,
             };
             let own = frames.iter().filter(|(of, _)| *of == key);
             let expected: Vec<u8> = own.flat_map(|(_, frame)| frame.clone()).collect();
-            assert!(fs::read(&path).unwrap() == expected, "{}", path.display());
+            assert!(room.read(&name) == expected, "{name}");
         }
     }
 }
 
 #[test]
 fn a_split_that_cannot_be_written_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("no-such-folder/out-{thread}.vdif");
-    let (source, _) = recording(folder.path(), 130);
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
-    send(&source, &recv.url(), &[]);
-    let received = recv.end();
+    let room = Room::new();
+    let out = room.path("no-such-folder/out-{thread}.vdif");
+    let recording = recording(&room, 130, 1);
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    send(&recording.source, &recv.url(), &[]);
+    let frames = recording.frames.into();
+    let received = recv.end_after(frames);
     assert!(!received.status.success(), "{}", received.stderr);
     assert!(
         received.stderr.contains("no-such-folder"),
         "{}",
         received.stderr
     );
-    assert_numbers(&received.result(), &[("lost", 0), ("frames", 130)]);
+    assert_numbers(&received.result(), &[("lost", 0), ("frames", frames)]);
     assert!(
         received.stderr.lines().count() < 20,
         "said once:\n{}",
@@ -244,20 +263,24 @@ fn a_split_that_cannot_be_written_is_an_error() {
 
 #[test]
 fn repeats_follow_each_other_in_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, original) = recording(folder.path(), 192);
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
-    let sent = send(&source, &recv.url(), &["--repeat", "3", "--mtu", "1500"]);
-    let result = recv.finish();
-    assert_numbers(&sent, &[("frames", 3 * 192)]);
-    assert_numbers(&result, &[("frames", 3 * 192), ("lost", 0), ("invalid", 0)]);
-    let found = fs::read(&out).unwrap();
+    let room = Room::new();
+    let pieces = FRAME / PIECE;
+    let recording = recording(&room, 192, 3 * pieces);
+    let original = &recording.bytes;
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    let options = ["--repeat", "3", "--mtu", "1500"];
+    let sent = send(&recording.source, &recv.url(), &options);
+    let frames = 3 * u64::from(recording.frames);
+    let result = recv.finish_after(frames * pieces as u64);
+    assert_numbers(&sent, &[("frames", frames)]);
+    assert_numbers(&result, &[("frames", frames), ("lost", 0), ("invalid", 0)]);
+    let found = room.read("out.vdif");
     for (number, found) in found.chunks(FRAME).enumerate() {
         let frame = Frame::new_checked(found).unwrap();
-        let time = FrameTime::from_index(SECOND * 128 + number as i64, rate(128));
+        let time = FrameTime::from_index(recording.first() + number as i64, recording.rate);
         assert_eq!(frame.header().time(), time);
-        let at = number % 192 * FRAME;
+        let at = number % recording.frames as usize * FRAME;
         assert_eq!(frame.payload(), &original[at + HEADER_LEN..at + FRAME]);
     }
     assert_eq!(found.len(), 3 * original.len());
@@ -265,17 +288,24 @@ fn repeats_follow_each_other_in_time() {
 
 #[test]
 fn shed_frames_may_go_out_as_fill_or_noise() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, original) = recording(folder.path(), 200);
+    let room = Room::new();
+    let recording = recording(&room, 200, 1);
+    let original = &recording.bytes;
+    let frames = u64::from(recording.frames);
     for replace in ["fill", "random"] {
-        let out = folder.path().join(replace);
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let out = room.path(replace);
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
         let options = ["--shed", "every:10", "--replace", replace, "--mtu", "9000"];
-        let sent = send(&source, &recv.url(), &options);
-        let result = recv.finish();
-        assert_numbers(&sent, &[("shed", 0), ("replaced", 20), ("sent", 200)]);
-        assert_numbers(&result, &[("unique", 200), ("lost", 0), ("invalid", 0)]);
-        let found = fs::read(&out).unwrap();
+        let sent = send(&recording.source, &recv.url(), &options);
+        let result = recv.finish_after(frames);
+        let replaced = frames / 10;
+        assert_numbers(
+            &sent,
+            &[("shed", 0), ("replaced", replaced), ("sent", frames)],
+        );
+        assert_numbers(&result, &[("unique", frames), ("lost", 0), ("invalid", 0)]);
+        let found = room.read(replace);
+        assert_eq!(found.len(), original.len());
         for (number, (found, original)) in
             found.chunks(FRAME).zip(original.chunks(FRAME)).enumerate()
         {
@@ -301,52 +331,51 @@ fn shed_frames_may_go_out_as_fill_or_noise() {
     }
 }
 
-/// The first of so many free ports in a row.
-fn free_ports(count: u16) -> u16 {
-    (20_000..30_000)
-        .step_by(usize::from(count))
-        .find(|first| {
-            let sockets: Result<Vec<_>, _> = (*first..first + count)
-                .map(|port| std::net::UdpSocket::bind(("127.0.0.1", port)))
-                .collect();
-            sockets.is_ok()
-        })
-        .expect("free ports")
-}
-
+/// In a namespace of its own, whose ports are all free.
 #[test]
 fn one_stream_travels_over_several_ports() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, original) = recording(folder.path(), 300);
-    let first = free_ports(4);
-    let url = format!("udp://127.0.0.1:{first}-{}", first + 3);
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start_ports(&url, &out, &[], 4);
-    send(&source, &url, &["--mtu", "1500"]);
-    let result = recv.finish();
-    assert_numbers(&result, &[("unique", 2400), ("lost", 0), ("foreign", 0)]);
-    assert!(fs::read(&out).unwrap() == original);
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let room = Room::new();
+    let recording = recording(&room, 300, FRAME / PIECE);
+    let url = format!("udp://{}:2630-2633", pair.far.v4);
+    let out = room.path("out.vdif");
+    let listen = || Recv::start_ports(&url, Path::new(&out), &[], 4);
+    let recv = pair.far.namespace.run(listen).unwrap();
+    let start = || send(&recording.source, &url, &["--mtu", "1500"]);
+    pair.near.namespace.run(start).unwrap();
+    let all = u64::from(recording.frames) * (FRAME / PIECE) as u64;
+    let result = recv.finish_after(all);
+    assert_numbers(&result, &[("unique", all), ("lost", 0), ("foreign", 0)]);
+    assert!(room.read("out.vdif") == recording.bytes);
 }
 
 #[test]
 fn plain_datagrams_are_ordered_and_missed_by_their_headers() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, original) = recording(folder.path(), 300);
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start("pudp://127.0.0.1:0", &out, &[]);
+    let room = Room::new();
+    let recording = recording(&room, 300, 1);
+    let out = room.path("out.vdif");
+    let recv = Recv::start("pudp://127.0.0.1:0", Path::new(&out), &[]);
     let to = format!("pudp://{}", recv.address());
-    let sent = send(&source, &to, &["--mtu", "9000", "--shed", "every:7"]);
-    let result = recv.finish();
+    let options = ["--mtu", "9000", "--shed", "every:7"];
+    let sent = send(&recording.source, &to, &options);
+    let unique = number(&sent, "sent");
+    let result = recv.finish_after(unique);
+    // One that is shed at the end cannot be missed.
+    let lost = u64::from((recording.frames - 1) / 7);
+    let frames = unique + lost;
     assert_numbers(
         &result,
         &[
-            ("unique", number(&sent, "sent")),
-            ("frames", 300),
-            ("lost", 42),
-            ("invalid", 42),
+            ("unique", unique),
+            ("frames", frames),
+            ("lost", lost),
+            ("invalid", lost),
         ],
     );
-    let found = fs::read(&out).unwrap();
+    let original = &recording.bytes[..frames as usize * FRAME];
+    let found = room.read("out.vdif");
     assert_eq!(found.len(), original.len());
     for (number, (found, original)) in found.chunks(FRAME).zip(original.chunks(FRAME)).enumerate() {
         let frame = Frame::new_checked(found).unwrap();
@@ -363,27 +392,27 @@ fn a_group_is_joined_and_sent_to_by_interface_and_source() {
     let Some(pair) = pair(&Wire::default(), name!()) else {
         return;
     };
-    let far = &pair.far;
-    let near = &pair.near;
-    for (group, source) in [
+    let (far, near) = (&pair.far, &pair.near);
+    let room = Room::new();
+    let count = fit(500, 1, 1024);
+    let frames = pattern::frames(1024, SECOND, rate(64), count).unwrap();
+    let source = room.write("in.vdif", &frames);
+    for (group, only) in [
         ("239.1.2.3", String::new()),
         ("232.1.2.3", format!("&source={}", near.v4)),
     ] {
-        let from = format!("udp://{group}:2630?interface={}{source}", far.device);
+        let from = format!("udp://{group}:2630?interface={}{only}", far.device);
         let recv = far
             .namespace
             .run(|| Recv::start(&from, Path::new("check"), &[]))
             .unwrap();
         let to = format!("udp://{group}:2630?interface={}&ttl=4", near.device);
-        let sent = near
-            .namespace
-            .run(|| send("pattern:1024", &to, &["--duration", "2s"]))
-            .unwrap();
-        let result = recv.finish();
-        assert_numbers(&result, &[("unique", number(&sent, "sent")), ("lost", 0)]);
+        near.namespace.run(|| send(&source, &to, &[])).unwrap();
+        let result = recv.finish_after(count.into());
+        assert_numbers(&result, &[("unique", count.into()), ("lost", 0)]);
         assert_numbers(
             &result["check"],
-            &[("good", number(&sent, "sent")), ("corrupted", 0)],
+            &[("good", count.into()), ("corrupted", 0)],
         );
     }
 }

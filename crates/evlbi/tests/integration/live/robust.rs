@@ -4,12 +4,16 @@ use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
-use crate::live::support::{Recv, assert_numbers, evlbi, try_send};
+use crate::live::support::{Recv, ask, assert_numbers, evlbi, fit, send, try_send};
 use crate::result::{brief, number};
+use evlbi_testkit::{Room, Running, limit, until};
 use evlbi_wire::pattern;
+use nix::libc;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 const FRAME: usize = 1032;
 
@@ -67,9 +71,9 @@ fn stranger(recv: &Recv) -> UdpSocket {
 
 #[test]
 fn strange_datagrams_do_not_stop_a_recording() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
     // A port scan before the stream: it is neither the stream nor its beginning.
     for length in [0, 1, 8, 40] {
         stranger(&recv).send(&vec![b'?'; length]).unwrap();
@@ -90,7 +94,7 @@ fn strange_datagrams_do_not_stop_a_recording() {
             stranger(&recv).send(b"scan").unwrap();
         }
     }
-    let result = recv.finish();
+    let result = recv.finish_after(81 + 62);
     assert_numbers(
         &result,
         &[
@@ -107,7 +111,7 @@ fn strange_datagrams_do_not_stop_a_recording() {
             ("restarts", 0),
         ],
     );
-    assert!(fs::read(&out).unwrap() == stream.bytes(0..80));
+    assert!(room.read("out.vdif") == stream.bytes(0..80));
 }
 
 /// A probe alone does not start the idle time: the observation has not begun.
@@ -115,10 +119,11 @@ fn strange_datagrams_do_not_stop_a_recording() {
 fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
     let recv = Recv::start("udp://127.0.0.1:0", Path::new("null"), &["--idle", "100ms"]);
     stranger(&recv).send(b"probe").unwrap();
-    let (done, waited) = std::sync::mpsc::channel::<()>();
-    // Much longer than the idle time, in which a receiver that is wrong has ended.
-    assert!(waited.recv_timeout(Duration::from_millis(600)).is_err());
-    drop(done);
+    recv.until_arrived(1);
+    // Much longer than the idle time by its own clock: a receiver that is wrong has ended by then.
+    let time = || recv.status()["time"].as_f64().unwrap();
+    let come = time();
+    until("its idle time is over", || time() > come + 1.0);
     let stream = Stream::to(&recv);
     // It finds all of it at once, however long the sending takes here.
     recv.signal("STOP");
@@ -130,17 +135,20 @@ fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
 
 #[test]
 fn a_sender_that_restarts_is_followed() {
-    let folder = tempfile::tempdir().unwrap();
     for new_port in [true, false] {
-        let out = folder.path().join(format!("{new_port}.vdif"));
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let room = Room::new();
+        let out = room.path("out.vdif");
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
         let stream = Stream::to(&recv);
         stream.send(7000, 0..100);
+        recv.until_arrived(100);
         // Longer than the silence after which another sender may take its place.
-        std::thread::sleep(Duration::from_millis(500));
+        until("the stream is silent", || {
+            recv.status()["receiving"][0]["is_streaming"] == false
+        });
         let again = if new_port { Stream::to(&recv) } else { stream };
         again.send(90_000_000_000, 100..200);
-        let result = recv.finish();
+        let result = recv.finish_after(200);
         assert_numbers(
             &result,
             &[
@@ -152,7 +160,7 @@ fn a_sender_that_restarts_is_followed() {
             ],
         );
         assert!(
-            fs::read(&out).unwrap() == again.bytes(0..200),
+            room.read("out.vdif") == again.bytes(0..200),
             "new port {new_port}"
         );
     }
@@ -160,15 +168,13 @@ fn a_sender_that_restarts_is_followed() {
 
 #[test]
 fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
-    let folder = tempfile::tempdir().unwrap();
-    let gaps = folder.path().join("gaps.json");
-    let options = ["--gaps", gaps.to_str().unwrap(), "--fsync", "none"];
+    let room = Room::new();
+    let options = ["--gaps", &room.path("gaps.json"), "--fsync", "none"];
     let recv = Recv::start("udp://127.0.0.1:0", Path::new("/dev/full"), &options);
-    let source = folder.path().join("in.vdif");
-    fs::write(&source, frames(200)).unwrap();
-    let options = ["--rate", "80M", "--mtu", "9000"];
-    crate::live::support::send(source.to_str().unwrap(), &recv.url(), &options);
-    let received = recv.end();
+    let count = fit(200, 1, FRAME);
+    let source = room.write("in.vdif", frames(count));
+    send(&source, &recv.url(), &["--mtu", "9000"]);
+    let received = recv.end_after(count.into());
     let result = received.result();
     assert!(!received.status.success());
     assert!(
@@ -179,11 +185,11 @@ fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
     assert_numbers(
         &result,
         &[
-            ("unique", 200),
+            ("unique", count.into()),
             ("lost", 0),
             ("ring_full", 0),
-            ("frames", 200),
-            ("unwritten_bytes", 200 * FRAME as u64),
+            ("frames", count.into()),
+            ("unwritten_bytes", u64::from(count) * FRAME as u64),
         ],
     );
 }
@@ -191,32 +197,23 @@ fn a_full_disk_is_counted_and_does_not_stop_the_receiver() {
 /// A limit on file sizes (`ulimit -f`) does not end the program by a signal.
 #[test]
 fn a_recording_that_grows_too_long_is_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out.vdif");
-    // The ring's memory counts as a file of 64 MiB.
-    let command = format!(
-        "ulimit -f 66000; exec {} recv udp://127.0.0.1:0 --to {} --ring 64MiB --window 8MiB --json",
-        evlbi().get_program().display(),
-        out.display(),
-    );
-    let mut shell = std::process::Command::new("bash");
-    let mut recv = Recv::listening(shell.args(["-c", &command]), 1);
-    recv.is_told = true;
-    // Twice as much as that, however long it takes.
-    let source = folder.path().join("source.vdif");
-    fs::write(&source, frames((2 * 66_000 * 1024 / FRAME) as u32)).unwrap();
-    let options = ["--rate", "200M", "--mtu", "9000"];
-    crate::live::support::send(source.to_str().unwrap(), &recv.url(), &options);
-    let received = recv.end();
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    // The ring's memory, which counts as a file, is there by now.
+    let count = fit(2000, 1, FRAME);
+    let most = u64::from(count) * FRAME as u64 / 2;
+    limit::file_size(recv.child.0.id(), most);
+    let source = room.write("source.vdif", frames(count));
+    send(&source, &recv.url(), &["--mtu", "9000"]);
+    let received = recv.end_after(count.into());
     let result = received.result();
     assert!(!received.status.success());
     let written = number(&result["files"][0], "bytes");
     let unwritten = number(&result, "unwritten_bytes");
-    assert!(unwritten > 0, "{}", brief(&result));
-    assert_eq!(
-        written + unwritten,
-        number(&result, "frames") * FRAME as u64
-    );
+    assert_numbers(&result, &[("frames", count.into()), ("lost", 0)]);
+    assert!(written <= most, "{}", brief(&result));
+    assert_eq!(written + unwritten, u64::from(count) * FRAME as u64);
     assert_eq!(fs::metadata(&out).unwrap().len(), written);
 }
 
@@ -236,8 +233,8 @@ fn refused(args: &[&str], says: &str) {
 
 #[test]
 fn errors_say_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
+    let room = Room::new();
+    let path = |name: &str| room.path(name);
     let short = path("short.vdif");
     // Ten frames of one second: how many there are in a second cannot be told.
     fs::write(&short, frames(10)).unwrap();
@@ -299,25 +296,30 @@ fn errors_say_what_to_do() {
         &["recv", "udp://127.0.0.1:0", "--to", &path("{colour}.none")],
         "{station}",
     );
-    let tcp = try_send(&short, "tcp://127.0.0.1:9", &[]);
+    // A port that nobody listens on, and nobody else is given.
+    let deaf = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    deaf.bind(&here.into()).unwrap();
+    let deaf = deaf.local_addr().unwrap().as_socket().unwrap();
+    let tcp = try_send(&short, &format!("tcp://{deaf}"), &[]);
     assert!(String::from_utf8_lossy(&tcp.stderr).contains("cannot connect"));
 }
 
 /// Eight datagrams that hold no data are no stream, and neither is a probe.
 #[test]
 fn what_is_no_stream_makes_no_recording() {
-    let folder = tempfile::tempdir().unwrap();
+    let room = Room::new();
     for (name, datagram, count) in [
         ("empty", &[3; 8][..], 20),
         ("probe", b"GET / HTTP/1.0\r\n\r\n", 1),
     ] {
-        let out = folder.path().join(name);
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let out = room.path(name);
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
         let scanner = stranger(&recv);
         for _ in 0..count {
             scanner.send(datagram).unwrap();
         }
-        let result = recv.finish();
+        let result = recv.finish_after(count);
         assert_numbers(&result, &[("unique", 0), ("foreign", count), ("bytes", 0)]);
         assert_eq!(fs::metadata(&out).unwrap().len(), 0);
     }
@@ -341,7 +343,7 @@ fn a_thread_that_begins_later_is_counted() {
         stream.raw(&frame(number, 0));
         stream.raw(&frame(number, 1));
     }
-    let received = recv.end();
+    let received = recv.end_after(300);
     assert!(
         received.stderr.contains("was not there"),
         "{}",
@@ -358,14 +360,30 @@ fn a_thread_that_begins_later_is_counted() {
     );
 }
 
-/// A reader that takes nothing does not hold the sender beyond its time.
+/// A reader that takes nothing does not hold the sender beyond its end.
 #[test]
 fn a_stalled_reader_does_not_stall_the_sender() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("tcp://{}", listener.local_addr().unwrap());
-    let output = try_send("pattern:8032", &to, &["--max", "--duration", "5s"]);
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success());
+    let control = Room::new();
+    let mut command = evlbi();
+    command.args(["send", "pattern:8032", "--to", &to, "--max", "--json"]);
+    command.args(["--control", &control.path("socket")]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut sender = Running(child);
+    // Several times in a row: at first it waits for a moment now and then.
+    let mut looks = 0;
+    until("the sender waits for room", || {
+        looks = if waits_for_room(&sender) {
+            looks + 1
+        } else {
+            0
+        };
+        looks == 20
+    });
+    assert_eq!(ask(&control, r#"{"do":"stop"}"#), "done");
+    assert!(sender.wait().success());
+    let result: Value = serde_json::from_reader(sender.0.stdout.take().unwrap()).unwrap();
     assert!(number(&result, "not_sent") > 0, "{}", brief(&result));
     assert_eq!(
         number(&result, "offered"),
@@ -375,6 +393,21 @@ fn a_stalled_reader_does_not_stall_the_sender() {
     let (mut connection, _) = listener.accept().unwrap();
     let taken = std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
     assert_eq!(taken, number(&result, "bytes"));
+}
+
+/// Whether the thread that sends sleeps within the kernel's call, as it does while the connection takes nothing.
+fn waits_for_room(sender: &Running) -> bool {
+    let folder = format!("/proc/{}/task", sender.0.id());
+    let of = |task: &Path, name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
+    fs::read_dir(folder).unwrap().flatten().any(|task| {
+        let call = of(&task.path(), "syscall");
+        let call = call
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse().ok());
+        let state = of(&task.path(), "stat");
+        state.contains("(transmit) S ") && call == Some(libc::SYS_sendto)
+    })
 }
 
 /// Whether a connection over IPv4 was accepted and all that came by it was read: it has an inode, and its queue is empty.
@@ -394,19 +427,17 @@ fn is_read(here: SocketAddr, there: SocketAddr) -> bool {
 
 #[test]
 fn the_end_of_a_connection_is_told_from_its_failure() {
-    let folder = tempfile::tempdir().unwrap();
+    let room = Room::new();
     for resets in [false, true] {
-        let out = folder.path().join(format!("{resets}.vdif"));
-        let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+        let out = room.path(&format!("{resets}.vdif"));
+        let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&out), &[]);
         let mut connection = TcpStream::connect(recv.address()).unwrap();
         connection.write_all(&frames(20)).unwrap();
         if resets {
             // A reset throws away what was not read.
-            let begun = Instant::now();
-            while !is_read(recv.address(), connection.local_addr().unwrap()) {
-                assert!(begun.elapsed() < Duration::from_secs(60));
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            until("all is read", || {
+                is_read(recv.address(), connection.local_addr().unwrap())
+            });
             socket2::SockRef::from(&connection)
                 .set_linger(Some(Duration::ZERO))
                 .unwrap();
@@ -424,16 +455,16 @@ fn the_end_of_a_connection_is_told_from_its_failure() {
 /// The sender says how many bytes it sent, not how many whole units.
 #[test]
 fn raw_bytes_over_tcp_are_counted_as_they_are() {
-    let folder = tempfile::tempdir().unwrap();
-    let (raw, out) = (folder.path().join("raw.bin"), folder.path().join("out.bin"));
+    let room = Room::new();
     let data: Vec<u8> = (0..100_003u32).map(|n| n as u8).collect();
-    fs::write(&raw, &data).unwrap();
-    let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
+    let raw = room.write("raw.bin", &data);
+    let out = room.path("out.bin");
+    let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&out), &[]);
     let to = format!("tcp://{}", recv.address());
-    let sent = crate::live::support::send(raw.to_str().unwrap(), &to, &["--max"]);
+    let sent = send(&raw, &to, &[]);
     recv.finish();
     assert_eq!(number(&sent, "bytes"), data.len() as u64);
-    assert!(fs::read(&out).unwrap() == data);
+    assert!(room.read("out.bin") == data);
 }
 
 #[test]

@@ -1,18 +1,21 @@
-//! The program under test at work: receivers, senders, relays that know the truth, and recordings to carry.
+//! The program under test at work: receivers, senders, and relays that know the truth.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
 use evlbi_core::path::{Impairment, Path as Lossy};
+use evlbi_net::cpu;
 use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
-use evlbi_testkit::python::python;
-use evlbi_testkit::{Running, command, need};
+use evlbi_testkit::until::WATCHDOG;
+use evlbi_testkit::{Room, Running, buffer, command, until};
+use evlbi_wire::vtp;
 use serde_json::Value;
 
 use crate::result::{brief, number};
@@ -27,10 +30,16 @@ pub fn evlbi() -> Command {
 pub struct Recv {
     pub child: Running,
     pub addresses: Vec<SocketAddr>,
-    /// It goes on until it is told to end.
-    pub is_told: bool,
-    stdout: JoinHandle<String>,
+    /// Holds the socket by which it is asked how it is, and told to end.
+    control: Room,
+    stdout: Said,
     stderr: JoinHandle<String>,
+}
+
+/// What it says on standard output.
+struct Said {
+    so_far: Arc<Mutex<String>>,
+    reading: JoinHandle<()>,
 }
 
 /// A receiver that has ended.
@@ -41,8 +50,7 @@ pub struct Received {
 }
 
 impl Recv {
-    /// `evlbi recv FROM --to TO --json ...`. Where neither `more` nor a connection ends it, it is told to end once all has been
-    /// sent: no time without a datagram does, because a busy machine may hold up a sender for any time.
+    /// `evlbi recv FROM --to TO --json ...`.
     pub fn start(from: &str, to: &Path, more: &[&str]) -> Recv {
         Recv::start_ports(from, to, more, 1)
     }
@@ -57,20 +65,16 @@ impl Recv {
         }
         if !more.contains(&"--hold") {
             // A relay that is held up makes nothing late.
-            command.args(["--hold", "60s"]);
+            command.args(["--hold", "10min"]);
         }
-        let ends = ["--idle", "--duration"]
-            .iter()
-            .any(|end| more.contains(end));
-        Recv {
-            is_told: !ends && !from.starts_with("tcp:"),
-            ..Recv::listening(command.args(more), ports)
-        }
+        Recv::listening(command.args(more), ports)
     }
 
-    /// Runs a command and waits until it listens on so many ports.
+    /// Runs a command of the program and waits until it listens on so many ports.
     pub fn listening(command: &mut Command, ports: usize) -> Recv {
+        let control = Room::new();
         let mut child = command
+            .args(["--control", &control.path("socket")])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -89,7 +93,7 @@ impl Recv {
             }
             all
         });
-        let stdout = read_all(child.stdout.take().unwrap());
+        let stdout = Said::read(child.stdout.take().unwrap());
         let addresses: Vec<SocketAddr> = addresses.iter().take(ports).collect();
         if addresses.len() < ports {
             let _ = child.wait();
@@ -98,9 +102,9 @@ impl Recv {
         Recv {
             child: Running(child),
             addresses,
+            control,
             stdout,
             stderr,
-            is_told: false,
         }
     }
 
@@ -115,27 +119,81 @@ impl Recv {
 
     /// Sends a signal to the receiver: `INT`, `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args([format!("-{name}"), self.child.0.id().to_string()])
-            .status();
-        assert!(status.is_ok_and(|status| status.success()));
+        self.child.signal(format!("SIG{name}").parse().unwrap());
+    }
+
+    /// What it answers to a request over its control socket.
+    #[track_caller]
+    pub fn ask(&self, request: &str) -> Value {
+        ask(&self.control, request)
+    }
+
+    /// How it is at this moment.
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        self.ask(r#"{"do":"status"}"#)["status"].take()
+    }
+
+    /// How many datagrams have arrived at the stream with this number, those included that are not of it.
+    #[track_caller]
+    pub fn arrived(&self, stream: usize) -> u64 {
+        let status = self.status();
+        match &status["receiving"][stream] {
+            Value::Null => 0,
+            counts => ["received", "foreign", "undecided"]
+                .map(|name| number(counts, name))
+                .iter()
+                .sum(),
+        }
+    }
+
+    /// Waits until so many datagrams have arrived. Those that it had no room for never do.
+    #[track_caller]
+    pub fn until_arrived(&self, datagrams: u64) {
+        let what = format!("{datagrams} datagrams arrive");
+        until(&what, || self.arrived(0) >= datagrams);
+    }
+
+    /// What it has said so far on standard output.
+    pub fn stdout(&self) -> String {
+        self.stdout.so_far.lock().unwrap().clone()
+    }
+
+    /// Tells it to end once so many datagrams have arrived, and waits for that.
+    #[track_caller]
+    pub fn end_after(self, datagrams: u64) -> Received {
+        self.until_arrived(datagrams);
+        self.stop()
+    }
+
+    /// The same, and takes the result.
+    #[track_caller]
+    pub fn finish_after(self, datagrams: u64) -> Value {
+        self.until_arrived(datagrams);
+        let received = self.stop();
+        assert!(received.status.success(), "{}", received.stderr);
+        received.result()
+    }
+
+    /// Tells it to end, and waits for that.
+    #[track_caller]
+    pub fn stop(self) -> Received {
+        assert_eq!(self.ask(r#"{"do":"stop"}"#), "done");
+        self.end()
     }
 
     /// Waits for the end, whatever it is.
+    #[track_caller]
     pub fn end(mut self) -> Received {
-        if self.is_told {
-            // The kernel may still be passing on what was sent.
-            std::thread::sleep(Duration::from_millis(500));
-            self.signal("INT");
-        }
         Received {
-            status: self.child.0.wait().unwrap(),
-            stdout: self.stdout.join().unwrap(),
+            status: self.child.wait(),
+            stdout: self.stdout.all(),
             stderr: self.stderr.join().unwrap(),
         }
     }
 
     /// Waits for the end and takes the result.
+    #[track_caller]
     pub fn finish(self) -> Value {
         let received = self.end();
         assert!(received.status.success(), "{}", received.stderr);
@@ -150,15 +208,43 @@ impl Received {
     }
 }
 
-fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        pipe.read_to_string(&mut text).expect("text");
-        text
-    })
+impl Said {
+    fn read(pipe: impl Read + Send + 'static) -> Said {
+        let so_far = Arc::new(Mutex::new(String::new()));
+        let told = Arc::clone(&so_far);
+        let reading = std::thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            let mut line = String::new();
+            while pipe.read_line(&mut line).expect("text") > 0 {
+                told.lock().unwrap().push_str(&line);
+                line.clear();
+            }
+        });
+        Said { so_far, reading }
+    }
+
+    fn all(self) -> String {
+        self.reading.join().unwrap();
+        self.so_far.lock().unwrap().clone()
+    }
 }
 
-/// `evlbi send SOURCE --to TO --json ...`, at 100 Mbit/s unless `more` says otherwise.
+/// What a run answers to a request over its control socket, which is `socket` of a folder.
+#[track_caller]
+pub fn ask(control: &Room, request: &str) -> Value {
+    let mut stream = UnixStream::connect(control.path("socket")).expect("a control socket");
+    stream
+        .write_all(format!("{request}\n").as_bytes())
+        .expect("it listens");
+    let mut line = String::new();
+    BufReader::new(stream)
+        .read_line(&mut line)
+        .expect("it answers");
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+/// `evlbi send SOURCE --to TO --json ...`, as fast as it can unless `more` says otherwise.
+#[track_caller]
 pub fn send(source: &str, to: &str, more: &[&str]) -> Value {
     let output = try_send(source, to, more);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -171,20 +257,18 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     command.args(["send", source, "--to", to, "--json"]);
     let paced = ["--rate", "--realtime", "--max"];
     if !more.iter().any(|arg| paced.contains(arg)) {
-        command.args(["--rate", "100M"]);
+        command.arg("--max");
     }
     command.args(more).output().expect("the sender starts")
 }
 
-/// Whether this host stood still for more than this, all in all, which is said: what was measured meanwhile is not the program's
-/// alone.
-pub fn stood_still(stalls: Stalls, limit: Duration) -> bool {
-    let seconds = stalls.seconds_since(UNIX_EPOCH);
-    let is_more = seconds > limit.as_secs_f64();
-    if is_more {
-        eprintln!("skipped in part: this host stood still for {seconds:.2} s");
-    }
-    is_more
+/// How many of `wanted` units a receiver's socket holds when each is sent as so many datagrams with so many bytes of data. A test
+/// that sends no more loses nothing in its hosts, however long they stand still.
+#[track_caller]
+pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {
+    let most = buffer::holds(data + vtp::HEADER_LEN) / datagrams;
+    assert!(most >= 4, "a buffer for {most} units");
+    wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
 /// Asserts the numbers of a result, all at once so that a failure shows every one.
@@ -218,6 +302,11 @@ pub struct Truth {
 }
 
 impl Passed {
+    /// How many datagrams left.
+    pub fn count(&self) -> u64 {
+        self.numbers.len() as u64
+    }
+
     pub fn truth(&self) -> Truth {
         let mut seen = std::collections::BTreeSet::new();
         let (mut duplicates, mut reordered) = (0, 0);
@@ -293,22 +382,20 @@ impl Truth {
 /// A relay at work between a sender and a receiver.
 pub struct Relay {
     pub address: SocketAddr,
-    stop: Arc<AtomicBool>,
     handle: JoinHandle<Passed>,
 }
 
 impl Relay {
-    /// Passes numbered datagrams on to `to`, harmed as `impairment` says. The first and the last number are
-    /// spared, so that the truth has no lost head or tail: `last` is the last.
+    /// Passes numbered datagrams on to `to`, harmed as `impairment` says, until as many have come as there are up to number
+    /// `last`. The first and the last number are spared, so that the truth has no lost head or tail.
     pub fn start(to: SocketAddr, impairment: Impairment, seed: u64, last: u64) -> Relay {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let here = Listen::from(SocketAddr::from(([127, 0, 0, 1], 0)));
-        // Its large buffer bridges the times in which a busy machine does not let the relay run.
         let mut receiver = Receiver::bind(&[here], &ReceiverOptions::default()).unwrap();
         let address = receiver.local_addresses().next().unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
         let handle = std::thread::spawn(move || {
+            // What leaves from one processor arrives in its order.
+            cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
             let mut path = Lossy::new(impairment, seed);
             let mut passed = Passed::default();
             let mut pass = |packet: &[u8]| {
@@ -316,17 +403,15 @@ impl Relay {
                 socket.send_to(packet, to).unwrap();
             };
             let mut batch = Batch::new();
-            loop {
-                // Told to end, and then what was sent before that has been read.
-                let is_told = told.load(Ordering::Relaxed);
-                if !receiver.wait(Duration::from_millis(50)).unwrap() {
-                    if is_told {
-                        break;
-                    }
-                    continue;
-                }
+            let mut left = last + 1;
+            while left > 0 {
+                assert!(
+                    receiver.wait(WATCHDOG).unwrap(),
+                    "{left} datagrams do not come"
+                );
                 receiver.receive(&mut batch).unwrap();
                 for datagram in batch.datagrams() {
+                    left -= 1;
                     let number = sequence(datagram.bytes);
                     if number == 0 || number == last {
                         path.flush(&mut pass);
@@ -336,61 +421,24 @@ impl Relay {
                     }
                 }
             }
+            path.flush(&mut pass);
             passed
         });
-        Relay {
-            address,
-            stop,
-            handle,
-        }
+        Relay { address, handle }
     }
 
     pub fn url(&self) -> String {
         format!("udp://{}", self.address)
     }
 
-    /// The sender has ended; what was it?
+    /// All that was sent has been passed on or harmed; what was it?
     pub fn finish(self) -> Passed {
-        self.stop.store(true, Ordering::Relaxed);
         self.handle.join().unwrap()
     }
 }
 
 fn sequence(packet: &[u8]) -> u64 {
     u64::from_le_bytes(packet[..8].try_into().unwrap())
-}
-
-/// All recordings there are to carry: `baseband`'s samples and those of EVLBI_REFERENCE_DATA.
-pub fn recordings() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    if let Some(python) = python("baseband") {
-        let output = Command::new(python)
-            .args(["-c", "import baseband.data as d; print(d.__path__[0])"])
-            .output()
-            .unwrap();
-        let folder = String::from_utf8(output.stdout).unwrap();
-        gather(Path::new(folder.trim()), &mut found);
-    }
-    if let Some(folder) = need::recordings() {
-        gather(&folder, &mut found);
-    }
-    found.sort();
-    found
-}
-
-fn gather(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let known = ["vdif", "m5b", "m4", "dada", "raw"];
-        if path.is_dir() {
-            gather(&path, found);
-        } else if path
-            .extension()
-            .is_some_and(|ext| known.iter().any(|known| ext == *known))
-        {
-            found.push(path);
-        }
-    }
 }
 
 /// Runs `work` on each item, a few at a time; a panic is one of the whole.
@@ -411,4 +459,15 @@ pub fn each<T: Sync + std::fmt::Debug>(items: &[T], work: impl Fn(&T) + Sync) {
         }
     });
     assert_eq!(failed.into_inner(), 0, "of {} failed", items.len());
+}
+
+/// Whether this host stood still for more than this, all in all, which is said: what was measured meanwhile is not the program's
+/// alone.
+pub fn stood_still(stalls: Stalls, limit: Duration) -> bool {
+    let seconds = stalls.seconds_since(UNIX_EPOCH);
+    let is_more = seconds > limit.as_secs_f64();
+    if is_more {
+        eprintln!("skipped in part: this host stood still for {seconds:.2} s");
+    }
+    is_more
 }

@@ -1,40 +1,57 @@
 //! Recordings go through `evlbi send` and `evlbi recv` over real sockets, and a relay that harms them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use std::sync::Mutex;
-
-use crate::live::support::{Recv, Relay, assert_numbers, each, recordings, send};
-use crate::result::{brief, number};
 use evlbi_core::path::Impairment;
-use evlbi_wire::fill;
+use evlbi_testkit::{Room, buffer, until};
+use evlbi_wire::{fill, pattern, vtp};
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
+use crate::live::recordings::{Recording, of_baseband, of_others, ours};
+use crate::live::support::{Recv, Relay, assert_numbers, each, fit, send};
+use crate::result::{brief, number};
+
+#[test]
+fn our_recordings_arrive_byte_for_byte() {
+    arrive_byte_for_byte(&ours());
 }
 
 #[test]
-fn recordings_arrive_byte_for_byte() {
-    let folder = tempfile::tempdir().unwrap();
+fn recordings_of_baseband_arrive_byte_for_byte() {
+    if let Some(recordings) = of_baseband() {
+        arrive_byte_for_byte(&recordings);
+    }
+}
+
+#[test]
+fn recordings_of_others_arrive_byte_for_byte() {
+    if let Some(recordings) = of_others() {
+        arrive_byte_for_byte(&recordings);
+    }
+}
+
+fn arrive_byte_for_byte(recordings: &[Recording]) {
     let ways: [&[&str]; 3] = [
         &[],
         &["--mtu", "1500"],
         &["--mtu", "1500", "--cut", "plain"],
     ];
-    let runs: Vec<(PathBuf, usize)> = recordings()
-        .into_iter()
-        .flat_map(|path| (0..ways.len()).map(move |way| (path.clone(), way)))
+    let runs: Vec<(&Recording, &[&str])> = recordings
+        .iter()
+        .flat_map(|recording| ways.map(|way| (recording, way)))
         .collect();
-    each(&runs, |(path, way)| {
-        let out = folder
-            .path()
-            .join(format!("{way}-{}", path.file_name().unwrap().display()));
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
-        let sent = send(text(path), &recv.url(), ways[*way]);
-        let result = recv.finish();
-        let what = format!("{} with {:?}", path.display(), ways[*way]);
+    each(&runs, |(recording, way)| {
+        let room = Room::new();
+        let source = room.write("in", &recording.bytes);
+        let out = room.path("out");
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+        let sent = send(&source, &recv.url(), way);
+        let what = format!("{} with {way:?}", recording.name);
         let count = number(&sent, "sent");
+        let holds = buffer::holds(number(&sent, "datagram_data") as usize + vtp::HEADER_LEN);
+        assert!(count <= holds as u64, "{what}: {count} of {holds}");
+        let result = recv.finish_after(count);
+        assert_numbers(&sent, &[("not_sent", 0)]);
         assert_numbers(
             &result,
             &[
@@ -47,8 +64,8 @@ fn recordings_arrive_byte_for_byte() {
                 ("lost_frames", 0),
             ],
         );
-        let before = fs::read(path).unwrap();
-        let after = fs::read(&out).unwrap();
+        let before = &recording.bytes;
+        let after = room.read("out");
         let whole = before.len() - number(&sent, "truncated_bytes") as usize;
         assert!(
             after.starts_with(&before[..whole]),
@@ -70,15 +87,6 @@ const CLEAN: Impairment = Impairment {
     reorder: 0.0,
     distance: 5,
 };
-
-/// Whether there are frames in it at all.
-fn is_whole(path: &Path) -> bool {
-    let length = fs::metadata(path).unwrap().len();
-    if length < 5000 {
-        eprintln!("skipped: {}, which is no recording", path.display());
-    }
-    length >= 5000
-}
 
 /// What a recording must be after some of its datagrams were lost.
 struct Harmed {
@@ -112,8 +120,25 @@ fn invalidate(frame: &mut [u8]) {
 }
 
 #[test]
-fn lost_frames_become_invalid_frames_at_their_place() {
-    let folder = tempfile::tempdir().unwrap();
+fn lost_frames_of_ours_become_invalid_frames_at_their_place() {
+    become_invalid_frames(&ours());
+}
+
+#[test]
+fn lost_frames_of_baseband_become_invalid_frames_at_their_place() {
+    if let Some(recordings) = of_baseband() {
+        become_invalid_frames(&recordings);
+    }
+}
+
+#[test]
+fn lost_frames_of_others_become_invalid_frames_at_their_place() {
+    if let Some(recordings) = of_others() {
+        become_invalid_frames(&recordings);
+    }
+}
+
+fn become_invalid_frames(recordings: &[Recording]) {
     let harms = [
         (
             1,
@@ -141,30 +166,20 @@ fn lost_frames_become_invalid_frames_at_their_place() {
             },
         ),
     ];
-    let runs: Vec<(PathBuf, usize, bool)> = recordings()
-        .into_iter()
-        .filter(|path| path.extension().is_some_and(|ext| ext == "vdif"))
-        .filter(|path| !text(path).contains("corrupted") && is_whole(path))
-        .flat_map(|path| {
-            [(0, false), (1, true), (2, false)].map(|(harm, cut)| (path.clone(), harm, cut))
+    let runs: Vec<(&Recording, usize, bool)> = recordings
+        .iter()
+        .filter(|recording| recording.vdif().is_some())
+        .flat_map(|recording| {
+            [(0, false), (1, true), (2, false)].map(|(harm, cut)| (recording, harm, cut))
         })
         .collect();
-    let comparisons = Mutex::new(Vec::new());
-    each(&runs, |(path, harm, cut)| {
+    assert!(runs.len() >= 12, "{} runs", runs.len());
+    each(&runs, |(recording, harm, cut)| {
         let (seed, impairment) = harms[*harm];
-        let name = path.file_name().unwrap().display().to_string();
-        let parent = path
-            .parent()
-            .unwrap()
-            .file_name()
-            .unwrap()
-            .display()
-            .to_string();
-        let out = folder.path().join(format!("{parent}-{harm}-{name}"));
-        let mut original = fs::read(path).unwrap();
-        let frame =
-            (u32::from_le_bytes(original[8..12].try_into().unwrap()) & 0xff_ffff) as usize * 8;
-        original.truncate(original.len() / frame * frame);
+        let room = Room::new();
+        let (original, frame) = recording.vdif().unwrap();
+        let source = room.write("in.vdif", original);
+        let out = room.path("out.vdif");
         let data = match (*cut, frame) {
             (true, 8032) => 1004,
             (true, 5032) => 1258,
@@ -173,16 +188,25 @@ fn lost_frames_become_invalid_frames_at_their_place() {
             _ => frame,
         };
         let last = (original.len() / data) as u64 - 1;
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), recording.options);
         let relay = Relay::start(recv.address(), impairment, seed, last);
         let mtu: &[&str] = if *cut { &["--mtu", "1500"] } else { &[] };
-        let sent = send(text(path), &relay.url(), mtu);
-        let truth = relay.finish().truth();
-        let result = recv.finish();
-        let what = format!("{} harmed as {harm}", path.display());
-        assert_numbers(&sent, &[("datagram_data", data as u64), ("sent", last + 1)]);
+        let sent = send(&source, &relay.url(), mtu);
+        assert_numbers(
+            &sent,
+            &[
+                ("datagram_data", data as u64),
+                ("sent", last + 1),
+                ("not_sent", 0),
+            ],
+        );
+        let passed = relay.finish();
+        assert!(passed.count() <= buffer::holds(data + vtp::HEADER_LEN) as u64);
+        let result = recv.finish_after(passed.count());
+        let truth = passed.truth();
+        let what = format!("{} harmed as {harm}", recording.name);
         truth.agrees_with(&result);
-        let expected = harmed(&original, frame, data, &truth.missing);
+        let expected = harmed(original, frame, data, &truth.missing);
         let frames = (original.len() / frame) as u64;
         assert_numbers(
             &result,
@@ -194,7 +218,7 @@ fn lost_frames_become_invalid_frames_at_their_place() {
                 ("trimmed_bytes", 0),
             ],
         );
-        let found = fs::read(&out).unwrap();
+        let found = room.read("out.vdif");
         assert_eq!(found.len(), expected.bytes.len(), "{what}");
         let differ: Vec<usize> = (0..frames as usize)
             .filter(|n| found[n * frame..][..frame] != expected.bytes[n * frame..][..frame])
@@ -211,19 +235,20 @@ fn lost_frames_become_invalid_frames_at_their_place() {
             "{what}: frames {differ:?} differ, lost {:?}",
             truth.missing
         );
-        comparisons
-            .lock()
-            .unwrap()
-            .push((path.clone(), out, truth.missing));
     });
 }
 
-fn pattern(to: &str, more: &[&str]) -> serde_json::Value {
-    let usual = ["--rate", "80M", "--duration", "2s", "--mtu", "9000"];
-    send("pattern:8032", to, &[&usual, more].concat())
+/// A file of so many frames of the test pattern, and what they are.
+fn pattern(room: &Room, frames: u32) -> (String, Vec<u8>) {
+    let rate = pattern::frame_rate(1250);
+    let bytes = pattern::frames(8032, 1_700_000_000, rate, frames).unwrap();
+    (room.write("pattern.vdif", &bytes), bytes)
 }
 
-/// Shedding at the sender is loss at the receiver, datagram by datagram.
+/// Datagrams of 1004 bytes in a frame of the test pattern at an MTU of 1500.
+const PIECES: u64 = 8;
+
+/// Shedding at the sender is loss at the receiver, datagram by datagram: by frames, which are eight datagrams each, and by datagrams.
 #[test]
 fn what_the_sender_sheds_the_receiver_misses() {
     let policies = [
@@ -233,89 +258,186 @@ fn what_the_sender_sheds_the_receiver_misses() {
         "burst:5%,4",
         "fit:75M",
     ];
-    let runs: Vec<(&str, &str)> = policies
+    let runs: Vec<(&str, bool)> = policies
         .into_iter()
-        .flat_map(|p| [(p, "frame"), (p, "packet")])
+        .flat_map(|policy| [(policy, true), (policy, false)])
         .collect();
-    each(&runs, |(policy, unit)| {
-        let recv = Recv::start("udp://[::1]:0", Path::new("check"), &[]);
-        let sent = pattern(
-            &recv.url(),
-            &["--shed", policy, "--unit", unit, "--seed", "7"],
+    // No more intervals of lost datagrams than a result lists.
+    let count = fit(800, PIECES as usize, 1004);
+    let room = Room::new();
+    let (source, original) = pattern(&room, count);
+    each(&runs, |(policy, by_frame)| {
+        let name = format!("{policy}-{by_frame}");
+        let recv = Recv::start("udp://[::1]:0", Path::new(&room.path(&name)), &[]);
+        let unit = if *by_frame { "frame" } else { "packet" };
+        // What fits a link depends on the rate, at which nothing is paced here.
+        let pace: &[&str] = match *policy {
+            "fit:75M" => &["--rate", "80M"],
+            _ => &["--max"],
+        };
+        let options = [
+            "--mtu", "1500", "--shed", policy, "--unit", unit, "--seed", "7",
+        ];
+        let sent = send(&source, &recv.url(), &[&options, pace].concat());
+        let result = recv.finish_after(number(&sent, "sent"));
+        let offered = u64::from(count) * PIECES;
+        assert_numbers(
+            &sent,
+            &[
+                ("offered", offered),
+                ("not_sent", 0),
+                ("datagram_data", 1004),
+            ],
         );
-        let result = recv.finish();
         // What is shed at the ends cannot be seen by a receiver.
-        let seen = number(&result, "first_seq")..=number(&result, "last_seq");
-        let outside = number(&sent, "offered") - seen.count() as u64;
-        let shed = number(&sent, "shed") - outside;
-        assert!(shed > 0);
+        let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
+        let shed = number(&sent, "shed") - (offered - (last - first + 1));
+        assert!(shed > 0, "{policy}");
         assert_numbers(
             &result,
             &[
                 ("unique", number(&sent, "sent")),
                 ("lost", shed),
                 ("network_lost", shed),
-                ("lost_frames", shed),
                 ("duplicates", 0),
             ],
         );
-        let check = &result["check"];
+        let missing: Vec<u64> = result["intervals"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|gap| number(gap, "first")..=number(gap, "last"))
+            .collect();
+        assert_eq!(missing.len() as u64, shed);
+        // The receiver's numbers are those of the datagrams, so that frames are known by them.
+        let mut frames: Vec<u64> = missing.iter().map(|number| number / PIECES).collect();
+        frames.dedup();
+        // The recording begins with the first frame whose header came, and ends with the last of which something did.
+        let (first_frame, last_frame) = (first.div_ceil(PIECES), last / PIECES);
+        if *by_frame {
+            assert_eq!(missing.len() as u64, frames.len() as u64 * PIECES);
+            assert_eq!((first % PIECES, last % PIECES), (0, PIECES - 1));
+        } else {
+            // Else it would be no other unit.
+            assert!(missing.len() as u64 != frames.len() as u64 * PIECES);
+        }
+        let missing: Vec<u64> = (missing
+            .into_iter()
+            .chain(last + 1..(last_frame + 1) * PIECES))
+        .filter(|number| *number >= first_frame * PIECES)
+        .collect();
+        let expected = harmed(&original, 8032, 1004, &missing);
         assert_numbers(
-            check,
+            &result,
             &[
-                ("good", number(&sent, "sent")),
-                ("corrupted", 0),
-                ("not_checked", shed),
+                ("frames", last_frame - first_frame + 1),
+                ("lost_frames", expected.lost_frames),
             ],
         );
+        let expected =
+            &expected.bytes[first_frame as usize * 8032..(last_frame + 1) as usize * 8032];
+        assert!(room.read(&name) == expected, "{policy} by {unit}");
     });
 }
 
+/// The same frame by frame, with the pattern looked at as it comes.
 #[test]
-fn a_recording_travels_over_tcp() {
-    let folder = tempfile::tempdir().unwrap();
-    for (number, path) in recordings()
-        .into_iter()
-        .filter(|path| path.extension().is_some_and(|e| e == "vdif") && is_whole(path))
-        .enumerate()
-        .take(8)
-    {
-        let out = folder.path().join(number.to_string());
-        let recv = Recv::start("tcp://127.0.0.1:0", &out, &[]);
-        let sent = send(text(&path), &format!("tcp://{}", recv.address()), &[]);
-        recv.finish();
-        let before = fs::read(&path).unwrap();
-        let whole = before.len() - crate::result::number(&sent, "truncated_bytes") as usize;
-        assert!(
-            fs::read(&out).unwrap() == before[..whole],
-            "{}",
-            path.display()
-        );
+fn a_pattern_is_checked_as_it_comes() {
+    let count = fit(1000, 1, 8032);
+    let room = Room::new();
+    let (source, _) = pattern(&room, count);
+    let recv = Recv::start("udp://[::1]:0", Path::new("check"), &[]);
+    let options = ["--mtu", "9000", "--shed", "every:7"];
+    let sent = send(&source, &recv.url(), &options);
+    let result = recv.finish_after(number(&sent, "sent"));
+    // A frame that is shed at the end cannot be missed.
+    let lost = u64::from((count - 1) / 7);
+    let good = u64::from(count - count / 7);
+    assert_numbers(&result, &[("unique", good), ("lost_frames", lost)]);
+    assert_numbers(
+        &result["check"],
+        &[("good", good), ("corrupted", 0), ("not_checked", lost)],
+    );
+}
+
+#[test]
+fn our_recordings_travel_over_tcp() {
+    travel_over_tcp(&ours());
+}
+
+#[test]
+fn recordings_of_baseband_travel_over_tcp() {
+    if let Some(recordings) = of_baseband() {
+        travel_over_tcp(&recordings);
     }
 }
 
 #[test]
+fn recordings_of_others_travel_over_tcp() {
+    if let Some(recordings) = of_others() {
+        travel_over_tcp(&recordings);
+    }
+}
+
+fn travel_over_tcp(recordings: &[Recording]) {
+    let recordings: Vec<&Recording> = recordings
+        .iter()
+        .filter(|recording| recording.vdif().is_some())
+        .collect();
+    assert!(recordings.len() >= 4, "{} recordings", recordings.len());
+    for recording in recordings {
+        let room = Room::new();
+        let source = room.write("in.vdif", &recording.bytes);
+        let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&room.path("out")), &[]);
+        let sent = send(&source, &format!("tcp://{}", recv.address()), &[]);
+        recv.finish();
+        let whole = recording.bytes.len() - number(&sent, "truncated_bytes") as usize;
+        assert!(
+            room.read("out") == recording.bytes[..whole],
+            "{}",
+            recording.name
+        );
+    }
+}
+
+/// Bytes that wait in the socket at a port of 127.0.0.1, as the kernel accounts for them.
+fn queued(port: u16) -> u64 {
+    let table = fs::read_to_string("/proc/net/udp").unwrap();
+    let here = format!(" 0100007F:{port:04X} ");
+    let line = table.lines().find(|line| line.contains(&here)).unwrap();
+    let queues = line.split_whitespace().nth(4).unwrap();
+    u64::from_str_radix(queues.split_once(':').unwrap().1, 16).unwrap()
+}
+
+#[test]
 fn ctrl_c_ends_with_everything_written() {
-    let folder = tempfile::tempdir().unwrap();
     for stands_still in [false, true] {
-        let out = folder.path().join(format!("{stands_still}.vdif"));
-        let recv = Recv::start("udp://127.0.0.1:0", &out, &["--duration", "60s"]);
-        let slow: &[&str] = &["--rate", "1M", "--duration", "1s"];
-        // All that a receiver stood still for is in the smallest of socket buffers.
-        let sent = if stands_still {
+        let room = Room::new();
+        let count = u64::from(fit(500, 1, 8032));
+        let (source, _) = pattern(&room, count as u32);
+        let out = room.path("out.vdif");
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+        if stands_still {
             recv.signal("STOP");
-            send("pattern:8032", &recv.url(), slow)
+        }
+        // Each a message of its own, which takes as much of the buffer as any other.
+        let sent = send(&source, &recv.url(), &["--mtu", "9000", "--no-gso"]);
+        assert_numbers(&sent, &[("sent", count)]);
+        if stands_still {
+            let each = buffer::takes(8032 + vtp::HEADER_LEN);
+            until("all waits in the socket", || {
+                queued(recv.address().port()) >= count * each
+            });
         } else {
-            pattern(&recv.url(), &[])
-        };
+            recv.until_arrived(count);
+        }
         recv.signal("INT");
         recv.signal("CONT");
         let result = recv.finish();
         // With what was still in the socket's buffer when the signal came.
-        let frames = number(&sent, "sent");
-        assert_numbers(&result, &[("frames", frames), ("lost", 0)]);
+        assert_numbers(&result, &[("frames", count), ("lost", 0)]);
         assert_eq!(result["ended"], "stopped");
-        assert_eq!(fs::metadata(&out).unwrap().len(), frames * 8032);
-        assert!(out.with_extension("vdif.gaps.json").is_file());
+        assert_eq!(fs::metadata(&out).unwrap().len(), count * 8032);
+        assert!(Path::new(&room.path("out.vdif.gaps.json")).is_file());
     }
 }

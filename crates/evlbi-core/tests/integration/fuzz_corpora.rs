@@ -1,9 +1,14 @@
-//! The committed inputs of the fuzz targets of this crate, replayed without libFuzzer.
+//! No bytes make what this crate reads panic or contradict itself: the corpora of the fuzz targets, and the same with damage, go
+//! through the bodies of the targets.
+
+use proptest::prelude::*;
 
 #[path = "../../../../fuzz/bodies/capture.rs"]
 mod capture;
 #[path = "../../../../fuzz/corpus.rs"]
 mod corpus;
+#[path = "../../../../fuzz/damage.rs"]
+mod damage;
 #[path = "../../../../fuzz/bodies/deframe.rs"]
 mod deframe;
 #[path = "../../../../fuzz/bodies/policy.rs"]
@@ -11,17 +16,32 @@ mod policy;
 #[path = "../../../../fuzz/bodies/reorder.rs"]
 mod reorder;
 
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 4] = [
+    ("capture", capture::run),
+    ("deframe", deframe::run),
+    ("policy", policy::run),
+    ("reorder", reorder::run),
+];
+
 #[test]
 fn corpora_are_replayed() {
-    for (target, body) in [
-        ("capture", capture::run as fn(&[u8])),
-        ("deframe", deframe::run),
-        ("policy", policy::run),
-        ("reorder", reorder::run),
-    ] {
+    for (target, run) in TARGETS {
         for (name, input) in corpus::inputs(target) {
             println!("{name}");
-            body(&input);
+            run(&input);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 40, 6)) {
+        for (_, run) in TARGETS {
+            run(&bytes);
         }
     }
 }

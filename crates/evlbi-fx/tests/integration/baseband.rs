@@ -6,16 +6,15 @@
 //! again, and that need its own recordings.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::recording::{decode, decode_file, generate};
 use evlbi_fx::codec::{Codec, CodecError};
 use evlbi_fx::sky::{SkyPlan, StationPlan};
 use evlbi_testkit::oracle;
 use evlbi_testkit::python::python;
+use evlbi_testkit::{Room, command};
 use evlbi_wire::{mark5b, vdif};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 #[test]
 fn sample_recordings_decode_the_same() {
@@ -73,13 +72,12 @@ fn baseband_still_decodes_payloads_the_same() {
     let Some(baseband) = Baseband::find() else {
         return;
     };
-    let file = baseband.folder.path().join("payload");
-    std::fs::write(&file, payload()).unwrap();
+    let file = baseband.room.write("payload", payload());
     let mut answer = json!({});
     for (coding, _, bits) in codings() {
         let bits = bits.to_string();
         let (theirs, _) =
-            baseband.run(&["payload", coding, &bits, file.to_str().unwrap()].map(Path::new));
+            baseband.run(&["payload", coding, &bits, &file].map(Path::new));
         answer[coding][bits] = brief(&theirs);
     }
     oracle::compare(&answers("payloads.json"), &answer);
@@ -159,7 +157,7 @@ fn simulated_stations_are_read_from_end_to_end() {
     };
     for plan in plans() {
         let station = plan.station("Ef").unwrap();
-        let file = baseband.folder.path().join("Ef.vdif");
+        let file = PathBuf::from(baseband.room.path("Ef.vdif"));
         std::fs::write(&file, generate(&station)).unwrap();
         let (theirs, found) = baseband.run(&["stream".as_ref(), &file]);
 
@@ -289,22 +287,22 @@ fn decode_frames(codec: Codec, bytes: &[u8]) -> Vec<f32> {
 /// A python that has `baseband`, and a folder for its files.
 struct Baseband {
     python: PathBuf,
-    folder: TempDir,
+    room: Room,
 }
 
 impl Baseband {
     /// `None`, with the reason said, where there is none. A python that was named must have it.
     fn find() -> Option<Baseband> {
         let python = python("baseband")?;
-        let folder = tempfile::tempdir().unwrap();
-        Some(Baseband { python, folder })
+        let room = Room::new();
+        Some(Baseband { python, room })
     }
 
     /// Where its sample recordings lie.
     fn data(&self) -> PathBuf {
         let program =
             "import baseband.data, os; print(os.path.dirname(baseband.data.__file__), end='')";
-        let output = Command::new(&self.python)
+        let output = command(&self.python)
             .args(["-c", program])
             .output()
             .unwrap();
@@ -313,8 +311,8 @@ impl Baseband {
 
     /// The values that the script decodes, and what it prints.
     fn run(&self, arguments: &[&Path]) -> (Vec<f32>, Value) {
-        let values = self.folder.path().join("values");
-        let output = Command::new(&self.python)
+        let values = self.room.path("values");
+        let output = command(&self.python)
             .arg(
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/baseband_samples.py"),
             )

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 #[path = "../../../../fuzz/corpus.rs"]
 mod corpus;
+#[path = "../../../../fuzz/damage.rs"]
+mod damage;
 #[path = "../../../../fuzz/bodies/difx.rs"]
 mod difx;
 
@@ -19,20 +21,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn damaged_files_pass(
-        which in any::<prop::sample::Index>(),
-        cut in 0usize..2000,
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
-    ) {
-        let inputs = corpus::inputs("difx");
-        let mut bytes = inputs[which.index(inputs.len())].1.clone();
-        bytes.truncate(bytes.len().saturating_sub(cut));
-        for (index, value) in changes {
-            if !bytes.is_empty() {
-                let index = index.index(bytes.len());
-                bytes[index] = value;
-            }
-        }
+    fn damaged_files_pass(bytes in damage::damaged(&["difx"], 2000, 5)) {
         difx::run(&bytes);
     }
 }

@@ -6,10 +6,10 @@
 //! question whether it still reads the same.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use evlbi_testkit::oracle;
 use evlbi_testkit::python::python;
+use evlbi_testkit::{Room, command};
 use evlbi_wire::time::{Epoch, FrameRate, FrameTime};
 use evlbi_wire::vdif::{Extended, Header, Shape, StationId, StreamKey};
 use evlbi_wire::{mark5b, vdif};
@@ -137,7 +137,7 @@ fn mark_5b() -> Vec<u8> {
 fn baseband_reads(arguments: &[&Path]) -> Option<Vec<ReadFile>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = python("baseband")?;
-    let output = Command::new(&python)
+    let output = command(&python)
         .arg(here.join("tests/integration/baseband_headers.py"))
         .args(arguments)
         .output()

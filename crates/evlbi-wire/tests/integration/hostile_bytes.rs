@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 #[path = "../../../../fuzz/corpus.rs"]
 mod corpus;
+#[path = "../../../../fuzz/damage.rs"]
+mod damage;
 #[path = "../../../../fuzz/bodies/fill.rs"]
 mod fill;
 #[path = "../../../../fuzz/bodies/gaps.rs"]
@@ -39,24 +41,8 @@ fn the_corpora_pass() {
     }
 }
 
-/// An input of some target, cut short and with some of its bytes changed.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
-    let inputs: Vec<_> = TARGETS
-        .iter()
-        .flat_map(|(target, _)| corpus::inputs(target))
-        .map(|(_, bytes)| bytes)
-        .collect();
-    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-    (prop::sample::select(inputs), 0usize..8, changes).prop_map(|(mut bytes, cut, changes)| {
-        bytes.truncate(bytes.len().saturating_sub(cut));
-        for (index, value) in changes {
-            if !bytes.is_empty() {
-                let index = index.index(bytes.len());
-                bytes[index] = value;
-            }
-        }
-        bytes
-    })
+    damage::damaged(&TARGETS.map(|(target, _)| target), 7, 3)
 }
 
 proptest! {

@@ -1,0 +1,26 @@
+//! Inputs of fuzz targets with damage, for property tests.
+
+use proptest::prelude::*;
+
+use super::corpus;
+
+/// An input of some of these targets, cut by up to so many bytes and with up to so many of its bytes changed.
+pub fn damaged(targets: &[&str], cut: usize, changed: usize) -> impl Strategy<Value = Vec<u8>> {
+    let inputs: Vec<_> = targets
+        .iter()
+        .flat_map(|target| corpus::inputs(target))
+        .map(|(_, bytes)| bytes)
+        .collect();
+    let change = (any::<prop::sample::Index>(), any::<u8>());
+    let changes = prop::collection::vec(change, 0..=changed);
+    (prop::sample::select(inputs), 0..=cut, changes).prop_map(|(mut bytes, cut, changes)| {
+        bytes.truncate(bytes.len().saturating_sub(cut));
+        for (index, value) in changes {
+            if !bytes.is_empty() {
+                let index = index.index(bytes.len());
+                bytes[index] = value;
+            }
+        }
+        bytes
+    })
+}

@@ -55,15 +55,22 @@ impl Observer {
     /// # Errors
     /// When /proc cannot be read or no thread be started.
     pub fn start() -> io::Result<Observer> {
-        let before = Counters::read()?;
+        Observer::looking(EVERY, Counters::read)
+    }
+
+    fn looking(
+        mut every: Duration,
+        mut read: impl FnMut() -> io::Result<Counters> + Send + 'static,
+    ) -> io::Result<Observer> {
+        let before = read()?;
         let begun = cpu::now().0;
         let (stop, stopped) = mpsc::channel();
         let samples = std::thread::Builder::new()
             .name("counters".into())
             .spawn(move || {
-                let (mut every, mut samples) = (EVERY, Vec::new());
+                let mut samples = Vec::new();
                 while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                    let Ok(now) = Counters::read() else {
+                    let Ok(now) = read() else {
                         continue;
                     };
                     samples.push((seconds_since(begun), now));
@@ -135,19 +142,34 @@ mod tests {
 
     #[test]
     fn what_happens_meanwhile_is_counted() {
-        let observer = Observer::start().unwrap();
+        let (look, looks) = mpsc::channel();
+        let read = move || {
+            let read = Counters::read();
+            look.send(()).unwrap();
+            read
+        };
+        let every = Duration::from_millis(1);
+        let observer = Observer::looking(every, read).unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         for _ in 0..10 {
             socket.send_to(&[0; 100], address).unwrap();
         }
-        std::thread::sleep(EVERY * 3);
+        // Of the looks that it has begun by now, all but the last are over.
+        let begun = looks.try_iter().count();
+        assert!(begun > 0);
+        looks.iter().take(2).for_each(drop);
         let observed = observer.finish().unwrap();
         assert!(observed.change.udp.out_datagrams >= 10);
         assert!(observed.kernel.starts_with("Linux "), "{}", observed.kernel);
-        assert!(!observed.during.is_empty());
-        let first = &observed.during[0];
-        assert!(first.at >= 1.0 && first.at < observed.seconds);
-        assert!(first.change.udp.out_datagrams >= 10);
+        let during = observed.during.iter();
+        assert!(
+            during
+                .clone()
+                .is_sorted_by(|before, after| before.at <= after.at)
+        );
+        assert!(observed.during[0].at >= every.as_secs_f64());
+        let sent: u64 = during.map(|sample| sample.change.udp.out_datagrams).sum();
+        assert!(sent >= 10, "{sent}");
     }
 }

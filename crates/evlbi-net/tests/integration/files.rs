@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 
 use evlbi_net::file::{Durability, Reader, ReaderOptions, Writer, WriterOptions};
 use evlbi_net::ring::Reserve;
+use evlbi_testkit::{Room, command, disk, name};
 use proptest::prelude::*;
 
 /// Bytes that tell where they are.
@@ -25,11 +25,6 @@ fn options(cached: bool) -> WriterOptions {
     }
 }
 
-/// A directory on a disk: the system's temporary one is often in memory.
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
@@ -41,8 +36,8 @@ proptest! {
         ),
         start in 0..4096usize,
     ) {
-        let directory = directory();
-        let path = directory.path().join("recording");
+        let directory = Room::on_disk();
+        let path = directory.folder().join("recording");
         let all = content(start + pieces.iter().sum::<usize>());
         let mut writer = Writer::create(&path, options(cached)).unwrap();
         let mut at = start;
@@ -63,17 +58,17 @@ proptest! {
 #[test]
 fn spans_of_a_ring_go_directly_to_the_disk() {
     const SLOT: usize = 1464;
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     let (mut producer, mut consumer) = Reserve::new(SLOT * 3000)
         .unwrap()
         .ring::<()>(SLOT, 1)
         .unwrap();
     let all = content(SLOT * 20_000);
     let mut writer = Writer::create(&path, WriterOptions::default()).unwrap();
-    if !writer.is_direct() {
-        eprintln!("skipped in part: no direct writes to {}", path.display());
-    }
+    let mut direct = File::options();
+    let direct = direct.read(true).custom_flags(libc::O_DIRECT).open(&path);
+    assert_eq!(writer.is_direct(), direct.is_ok());
     let mut position = 0;
     for (step, data) in all.chunks(SLOT).enumerate() {
         producer.place(step as u64, data).unwrap();
@@ -93,10 +88,10 @@ fn spans_of_a_ring_go_directly_to_the_disk() {
 
 #[test]
 fn data_is_forced_out_when_asked_for() {
-    let directory = directory();
+    let directory = Room::on_disk();
     for cached in [true, false] {
         for durability in [Durability::End, Durability::Every(1 << 20)] {
-            let path = directory.path().join("recording");
+            let path = directory.folder().join("recording");
             let options = WriterOptions { durability, cached };
             let all = content(3_000_001);
             let mut writer = Writer::create(&path, options).unwrap();
@@ -111,8 +106,8 @@ fn data_is_forced_out_when_asked_for() {
 
 #[test]
 fn a_writer_that_is_dropped_leaves_a_whole_file() {
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     let all = content(3_000_001);
     let mut writer = Writer::create(&path, WriterOptions::default()).unwrap();
     writer.write(&all).unwrap();
@@ -122,8 +117,8 @@ fn a_writer_that_is_dropped_leaves_a_whole_file() {
 
 #[test]
 fn an_old_file_is_emptied() {
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     fs::write(&path, content(5000)).unwrap();
     let writer = Writer::create(&path, WriterOptions::default()).unwrap();
     assert_eq!(writer.finish().unwrap(), 0);
@@ -147,9 +142,9 @@ fn more_than_two_gibibytes_in_one_piece() {
 
 #[test]
 fn pipes_are_written_to() {
-    let directory = directory();
-    let path = directory.path().join("pipe");
-    let made = Command::new("mkfifo").arg(&path).status().unwrap();
+    let directory = Room::on_disk();
+    let path = directory.folder().join("pipe");
+    let made = command("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
     let all = content(1_000_000);
     let reader = {
@@ -179,44 +174,9 @@ fn a_full_device_is_an_error_that_says_what_to_do() {
     );
 }
 
-/// Mounts a file system in memory that only this thread sees, and calls `inside`.
-fn on_small_disk(inside: impl FnOnce(&Path) + Send) {
-    let directory = directory();
-    let place = directory.path();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let target = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
-            // SAFETY: the strings live through the calls; the namespace is this thread's alone, and
-            // nothing in it is shared with the others.
-            let mounted = unsafe {
-                libc::unshare(libc::CLONE_NEWNS) == 0
-                    && libc::mount(
-                        std::ptr::null(),
-                        c"/".as_ptr(),
-                        std::ptr::null(),
-                        libc::MS_REC | libc::MS_PRIVATE,
-                        std::ptr::null(),
-                    ) == 0
-                    && libc::mount(
-                        c"tmpfs".as_ptr(),
-                        target.as_ptr(),
-                        c"tmpfs".as_ptr(),
-                        0,
-                        c"size=4m".as_ptr().cast(),
-                    ) == 0
-            };
-            if mounted {
-                inside(place);
-            } else {
-                eprintln!("skipped: cannot mount: {}", io::Error::last_os_error());
-            }
-        });
-    });
-}
-
 #[test]
 fn a_disk_that_fills_up_keeps_what_fitted() {
-    on_small_disk(|place| {
+    disk::small(4, name!(), |place| {
         for cached in [true, false] {
             let path = place.join("recording");
             let all = content(6 << 20);
@@ -239,16 +199,19 @@ fn a_disk_that_fills_up_keeps_what_fitted() {
 fn a_limit_on_file_length_is_an_error() {
     const INNER: &str = "EVLBI_TEST_FILE_LIMIT";
     let Ok(path) = std::env::var(INNER) else {
-        let directory = directory();
+        let directory = Room::on_disk();
         let script = "trap '' XFSZ; ulimit -f 2000; exec \"$0\" \"$@\"";
-        let output = Command::new("sh")
+        let output = command("sh")
             .args(["-c", script])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "a_limit_on_file_length_is_an_error"])
-            .env(INNER, directory.path().join("recording"))
+            .args(["--exact", name!()])
+            .env(INNER, directory.folder().join("recording"))
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
+        // A wrong name would run nothing.
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("1 passed"), "{said}");
         return;
     };
     for cached in [true, false] {
@@ -277,8 +240,8 @@ fn read_all(reader: &mut Reader) -> Vec<u8> {
 
 #[test]
 fn a_file_is_read_in_whole_units() {
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     for length in [0, 1, 99, 100, 101, 1000, 12_345] {
         let all = content(length);
         fs::write(&path, &all).unwrap();
@@ -314,8 +277,8 @@ fn a_file_is_read_in_whole_units() {
 
 #[test]
 fn a_part_is_read_again_and_again() {
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     let all = content(10_000);
     fs::write(&path, &all).unwrap();
     let options = ReaderOptions {
@@ -349,8 +312,8 @@ fn a_part_is_read_again_and_again() {
 
 #[test]
 fn blocks_may_outlive_their_reader() {
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     let all = content(1000);
     fs::write(&path, &all).unwrap();
     let options = ReaderOptions {
@@ -369,8 +332,8 @@ fn blocks_may_outlive_their_reader() {
 
 #[test]
 fn beyond_four_gibibytes() {
-    let directory = directory();
-    let path = directory.path().join("recording");
+    let directory = Room::on_disk();
+    let path = directory.folder().join("recording");
     let file = File::create(&path).unwrap();
     let far = 5u64 << 30;
     file.write_all_at(b"the end", far).unwrap();
@@ -384,15 +347,15 @@ fn beyond_four_gibibytes() {
 
 #[test]
 fn what_cannot_be_read_is_named() {
-    let directory = directory();
-    let error = Reader::open(directory.path(), ReaderOptions::default()).unwrap_err();
+    let directory = Room::on_disk();
+    let error = Reader::open(directory.folder(), ReaderOptions::default()).unwrap_err();
     assert!(error.to_string().contains("not a regular file"), "{error}");
-    let missing = directory.path().join("missing");
+    let missing = directory.folder().join("missing");
     let error = Reader::open(&missing, ReaderOptions::default()).unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
 
     // A file that becomes shorter while it is read: what is there comes, then the error.
-    let path = directory.path().join("recording");
+    let path = directory.folder().join("recording");
     fs::write(&path, content(1000)).unwrap();
     let options = ReaderOptions {
         block: 100,

@@ -1,14 +1,28 @@
-//! The committed inputs of the fuzz target of this crate, replayed without libFuzzer.
+//! No message makes the parser of the control channel panic or contradict itself: the corpus of the fuzz target, and the same with
+//! damage, go through its body.
+
+use proptest::prelude::*;
 
 #[path = "../../../../fuzz/bodies/control.rs"]
 mod control;
 #[path = "../../../../fuzz/corpus.rs"]
 mod corpus;
+#[path = "../../../../fuzz/damage.rs"]
+mod damage;
 
 #[test]
 fn corpora_are_replayed() {
     for (name, input) in corpus::inputs("control") {
         println!("{name}");
         control::run(&input);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn damaged_input_passes(bytes in damage::damaged(&["control"], 8, 4)) {
+        control::run(&bytes);
     }
 }

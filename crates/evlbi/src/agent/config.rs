@@ -103,12 +103,12 @@ mod tests {
 
     #[test]
     fn a_host_sends_nowhere_unless_it_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent.toml");
+        let folder = evlbi_testkit::Room::new();
+        let path = folder.folder().join("agent.toml");
         let config = Config::open(&path).unwrap();
         assert!(config.bind.ip().is_loopback());
         assert!(config.targets.iter().all(|net| net.addr().is_loopback()));
-        assert_eq!(config.recordings, folder.path().join("recordings"));
+        assert_eq!(config.recordings, folder.folder().join("recordings"));
         assert!(!config.name.is_empty());
         assert_eq!(fs::read_to_string(path).unwrap(), SHIPPED);
     }

@@ -542,8 +542,8 @@ mod tests {
 
     #[test]
     fn seconds_become_half_minutes() {
-        let folder = tempfile::tempdir().unwrap();
-        let history = History::open(&folder.path().join("history.sqlite")).unwrap();
+        let folder = evlbi_testkit::Room::new();
+        let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
         let id: FlowId = "ef".parse().unwrap();
         for second in 1..=90 {
             history
@@ -580,8 +580,8 @@ mod tests {
     /// What flows did before the file was opened is not told as done in a second.
     #[test]
     fn flows_that_were_there_before_begin_where_they_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let history = History::open(&folder.path().join("history.sqlite")).unwrap();
+        let folder = evlbi_testkit::Room::new();
+        let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
         let old = |second| Flow {
             started: 0.0,
             ..flow("ef", second)
@@ -600,8 +600,8 @@ mod tests {
     /// A flow that takes the name of one that was forgotten begins at nothing.
     #[test]
     fn a_name_that_is_taken_again_is_another_flow() {
-        let folder = tempfile::tempdir().unwrap();
-        let history = History::open(&folder.path().join("history.sqlite")).unwrap();
+        let folder = evlbi_testkit::Room::new();
+        let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
         history.sample(&[flow("ef", 1000)], 1000).unwrap();
         let again = Flow {
             started: LATER + 1.0,
@@ -621,8 +621,8 @@ mod tests {
     /// A half minute whose end nobody saw, for the disk was busy or the agent was away, gets its means all the same.
     #[test]
     fn half_minutes_are_not_forgotten() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("history.sqlite");
+        let folder = evlbi_testkit::Room::new();
+        let path = folder.folder().join("history.sqlite");
         let id: FlowId = "ef".parse().unwrap();
         {
             let history = History::open(&path).unwrap();
@@ -638,8 +638,8 @@ mod tests {
 
     #[test]
     fn what_is_old_goes() {
-        let folder = tempfile::tempdir().unwrap();
-        let history = History::open(&folder.path().join("history.sqlite")).unwrap();
+        let folder = evlbi_testkit::Room::new();
+        let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
         history.sample(&[flow("ef", 1)], 1).unwrap();
         let rows = || {
             let count = "select count(*) from sample";
@@ -664,10 +664,10 @@ mod tests {
     /// In steps of SQLite's machine; the file is opened anew.
     #[test]
     fn a_long_past_costs_the_present_nothing() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = evlbi_testkit::Room::new();
         let now = 40 * 86_400;
         let cost = |seconds: i64, halves: i64| {
-            let path = folder.path().join(halves.to_string());
+            let path = folder.folder().join(halves.to_string());
             let history = History::open(&path).unwrap();
             let connection = lock(&history.connection);
             connection
@@ -715,8 +715,8 @@ mod tests {
 
     #[test]
     fn events_are_kept_in_order_and_the_newest_are_given() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("history.sqlite");
+        let folder = evlbi_testkit::Room::new();
+        let path = folder.folder().join("history.sqlite");
         let history = History::open(&path).unwrap();
         for number in 0..1500 {
             history.tell("here", None, &number.to_string());
@@ -732,8 +732,8 @@ mod tests {
 
     #[test]
     fn files_of_others_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("other.sqlite");
+        let folder = evlbi_testkit::Room::new();
+        let path = folder.folder().join("other.sqlite");
         let connection = Connection::open(&path).unwrap();
         connection.pragma_update(None, "application_id", 7).unwrap();
         let error = History::open(&path).err().unwrap().to_string();

@@ -264,19 +264,19 @@ mod tests {
     #[test]
     fn an_identity_stays_the_same_and_is_private() {
         use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let open = || Identity::open(folder.path(), "ef", [10, 0, 0, 1].into()).unwrap();
+        let folder = evlbi_testkit::Room::new();
+        let open = || Identity::open(folder.folder(), "ef", [10, 0, 0, 1].into()).unwrap();
         let (first, again) = (open(), open());
         assert_eq!(first.fingerprint(), again.fingerprint());
         assert!(first.tls().is_ok());
         for name in ["key.pem", "tokens/watch", "tokens/operate"] {
-            let mode = fs::metadata(folder.path().join(name))
+            let mode = fs::metadata(folder.folder().join(name))
                 .unwrap()
                 .permissions()
                 .mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
-        let read = |name| fs::read_to_string(folder.path().join("tokens").join(name)).unwrap();
+        let read = |name| fs::read_to_string(folder.folder().join("tokens").join(name)).unwrap();
         assert_eq!(again.role(read("watch").trim()), Some(Role::Watch));
         assert_eq!(again.role(read("operate").trim()), Some(Role::Operate));
         assert_eq!(again.role(""), None);
@@ -285,10 +285,10 @@ mod tests {
 
     #[test]
     fn short_tokens_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("tokens")).unwrap();
-        fs::write(folder.path().join("tokens/watch"), "secret\n").unwrap();
-        let error = Identity::open(folder.path(), "ef", [127, 0, 0, 1].into());
+        let folder = evlbi_testkit::Room::new();
+        fs::create_dir(folder.folder().join("tokens")).unwrap();
+        fs::write(folder.folder().join("tokens/watch"), "secret\n").unwrap();
+        let error = Identity::open(folder.folder(), "ef", [127, 0, 0, 1].into());
         let error = error.err().unwrap().to_string();
         assert!(error.contains("can be guessed"), "{error}");
     }

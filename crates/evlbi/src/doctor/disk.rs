@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn nothing_is_written_over_and_nothing_stays() {
-        let room = tempfile::tempdir().unwrap();
-        let claimed = Claimed::new(room.path()).unwrap();
-        assert!(Claimed::new(room.path()).is_err());
+        let room = evlbi_testkit::Room::new();
+        let claimed = Claimed::new(room.folder()).unwrap();
+        assert!(Claimed::new(room.folder()).is_err());
         drop(claimed);
-        assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(room.folder()).unwrap().count(), 0);
     }
 
     #[test]

@@ -103,11 +103,11 @@ pub mod tree {
     use super::Root;
 
     /// Removed when it is dropped.
-    pub struct Tree(tempfile::TempDir);
+    pub struct Tree(evlbi_testkit::Room);
 
     impl Tree {
         pub fn new(files: &[(&str, &str)]) -> Tree {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = Tree(evlbi_testkit::Room::new());
             for (path, text) in files {
                 tree.write(path, text);
             }
@@ -115,13 +115,13 @@ pub mod tree {
         }
 
         pub fn write(&self, path: &str, text: &str) {
-            let path = self.0.path().join(path);
+            let path = self.0.folder().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, format!("{text}\n")).unwrap();
         }
 
         pub fn root(&self) -> Root {
-            Root(self.0.path().to_owned())
+            Root(self.0.folder().to_owned())
         }
     }
 }

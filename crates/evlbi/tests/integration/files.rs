@@ -8,17 +8,15 @@ mod inspect;
 mod plan;
 mod sky;
 
-use std::fs;
 use std::ops::Range;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use evlbi_testkit::{Room, command};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Gaps;
 use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
 use evlbi_wire::{fill, mark5b};
 use serde_json::Value;
-use tempfile::TempDir;
 
 const FRAME: usize = 1032;
 const HEADER: usize = 32;
@@ -27,7 +25,7 @@ const RATE: u32 = 50;
 const START: i64 = 1_714_564_800;
 
 fn evlbi(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_evlbi"))
+    command(env!("CARGO_BIN_EXE_evlbi"))
         .args(arguments)
         .output()
         .unwrap()
@@ -49,30 +47,8 @@ fn failure(arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-struct Room(TempDir);
-
-impl Room {
-    fn new() -> Room {
-        Room(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_string()
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.path(name)).unwrap()
-    }
-
-    fn gaps(&self, name: &str) -> Gaps {
-        serde_json::from_slice(&self.read(name)).unwrap()
-    }
+fn gaps(room: &Room, name: &str) -> Gaps {
+    serde_json::from_slice(&room.read(name)).unwrap()
 }
 
 fn key(thread: u16) -> StreamKey {

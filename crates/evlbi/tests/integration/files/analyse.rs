@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
+use evlbi_testkit::command;
 use serde_json::Value;
 
 use super::{Room, evlbi, failure, json};
@@ -286,7 +287,7 @@ fn captures_of_every_kind_tell_the_same() {
         ]);
         assert_eq!(other["connections"], expected["connections"], "{link}");
     }
-    let mut child = Command::new(env!("CARGO_BIN_EXE_evlbi"))
+    let mut child = command(env!("CARGO_BIN_EXE_evlbi"))
         .args(["analyse", "-", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

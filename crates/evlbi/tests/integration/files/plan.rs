@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::evlbi;
+use super::{Room, evlbi};
 
 fn plan(args: &str) -> Output {
     let args: Vec<&str> = std::iter::once("plan")
@@ -54,8 +54,8 @@ fn tcp_needs_what_the_report_says() {
 /// The same packet by packet.
 #[test]
 fn each_packet_says_the_same() {
-    let room = tempfile::tempdir().unwrap();
-    let svg = room.path().join("delay.svg");
+    let room = Room::new();
+    let svg = room.folder().join("delay.svg");
     let all = json(&format!(
         "tcp --rate 256M --rtt 10ms --acks 2 --algorithm reno,scalable --compare --plot {}",
         svg.display()
@@ -79,8 +79,8 @@ fn each_packet_says_the_same() {
 /// more is lost, and without loss not at all.
 #[test]
 fn messages_are_later_the_more_is_lost() {
-    let room = tempfile::tempdir().unwrap();
-    let svg = room.path().join("losses.svg");
+    let room = Room::new();
+    let svg = room.folder().join("losses.svg");
     let all = json(&format!(
         "tcp --rate 128M --rtt 27ms --acks 2 --algorithm reno --buffer 450kB --duration 20s --compare --loss 0,1e-5,1e-4,1e-3 --plot {}",
         svg.display()

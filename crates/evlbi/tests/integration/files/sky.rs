@@ -1,5 +1,7 @@
 //! `sky` writes what the plan says.
 
+use std::fs;
+
 use super::*;
 
 #[test]

@@ -76,8 +76,7 @@ fn baseband_still_decodes_payloads_the_same() {
     let mut answer = json!({});
     for (coding, _, bits) in codings() {
         let bits = bits.to_string();
-        let (theirs, _) =
-            baseband.run(&["payload", coding, &bits, &file].map(Path::new));
+        let (theirs, _) = baseband.run(&["payload", coding, &bits, &file].map(Path::new));
         answer[coding][bits] = brief(&theirs);
     }
     oracle::compare(&answers("payloads.json"), &answer);

@@ -53,10 +53,9 @@ fn what_we_wrote_reads_the_same() {
 
 #[test]
 fn baseband_still_reads_the_same() {
-    let folder = tempfile::tempdir().unwrap();
+    let room = Room::new();
     for (name, bytes) in written() {
-        let file = folder.path().join(name);
-        std::fs::write(&file, &bytes).unwrap();
+        let file = PathBuf::from(room.write(name, &bytes));
         let Some(files) = baseband_reads(&[&file]) else {
             return;
         };

@@ -41,15 +41,11 @@ fn the_corpora_pass() {
     }
 }
 
-fn damaged() -> impl Strategy<Value = Vec<u8>> {
-    damage::damaged(&TARGETS.map(|(target, _)| target), 7, 3)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn damaged_input_passes(bytes in damaged()) {
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 7, 3)) {
         for (_, run) in TARGETS {
             run(&bytes);
         }

@@ -3,7 +3,6 @@
 mod control;
 mod files;
 mod live;
-mod observers;
 mod path;
 mod result;
 mod stalls;

@@ -114,7 +114,7 @@ async fn serve_until_told(
         history: Arc::clone(&history),
     };
     tokio::select! {
-        () = api.serve(listener)? => {}
+        () = api.serve(listener, agent.config.idle)? => {}
         () = told_to_end => {}
     }
     history.tell(&agent.config.name, None, "the agent ends");

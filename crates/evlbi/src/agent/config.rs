@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::rate::BitRate;
@@ -36,6 +37,9 @@ pub struct Config {
     /// In bytes.
     #[serde(deserialize_with = "size")]
     pub min_free: u64,
+    /// Connections that ask nothing for so long are closed.
+    #[serde(deserialize_with = "time")]
+    pub idle: Duration,
 }
 
 impl Config {
@@ -71,6 +75,9 @@ impl Config {
         if config.max_flows == 0 {
             bail!("max-flows is at least 1");
         }
+        if config.idle.is_zero() {
+            bail!("idle is more than 0");
+        }
         Ok(config)
     }
 }
@@ -97,6 +104,10 @@ fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     units::size(&String::deserialize(from)?).map_err(serde::de::Error::custom)
 }
 
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    units::duration(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +132,7 @@ mod tests {
         assert_eq!(config.max_rate.map(BitRate::get), Some(2_000_000_000));
         assert_eq!(config.ports, 2630..=2630);
         assert_eq!(config.max_flows, 256);
+        assert_eq!(config.idle, crate::control::serve::IDLE);
     }
 
     #[test]
@@ -131,6 +143,7 @@ mod tests {
             ("ports = \"9-1\"", "no range of ports"),
             ("max-rate = \"fast\"", "fast"),
             ("max-flows = 0", "at least 1"),
+            ("idle = \"0s\"", "more than 0"),
         ] {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(says), "{text}: {error}");

@@ -79,14 +79,19 @@ impl Modify for Bearer {
 }
 
 impl Api {
-    /// Answers what comes to a listener, and keeps the history, until it is dropped.
+    /// Answers what comes to a listener, and keeps the history, until it is dropped. Connections that ask nothing for `idle` are
+    /// closed.
     ///
     /// # Errors
     /// Where the certificate and its key are of no use.
-    pub fn serve(self, listener: TcpListener) -> anyhow::Result<impl Future<Output = ()>> {
+    pub fn serve(
+        self,
+        listener: TcpListener,
+        idle: Duration,
+    ) -> anyhow::Result<impl Future<Output = ()>> {
         let tls = self.identity.tls()?;
         let kept = keep_history(Arc::clone(&self.fleet), Arc::clone(&self.history));
-        let served = serve::serve(listener, tls, self.router());
+        let served = serve::serve(listener, tls, self.router(), idle);
         Ok(async {
             tokio::join!(kept, served);
         })

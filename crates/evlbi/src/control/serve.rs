@@ -20,9 +20,9 @@ const MOST_STRANGERS: usize = 128;
 const MOST_KNOWN: usize = 512;
 /// A handshake takes so long at most.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The head of the next request comes within this time. A browser that is about to use a connection must seldom find it
-/// closed.
-const IDLE: Duration = Duration::from_secs(20);
+/// The head of the next request comes within this time, where nothing else is said. A browser that is about to use a connection
+/// must seldom find it closed.
+pub const IDLE: Duration = Duration::from_secs(20);
 /// The longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 32 << 10;
 
@@ -40,8 +40,13 @@ impl Peer {
     }
 }
 
-/// Answers what comes until it is aborted.
-pub async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router: Router) {
+/// Answers what comes until it is aborted. The head of the next request of a connection comes within `idle`.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    router: Router,
+    idle: Duration,
+) {
     let acceptor = TlsAcceptor::from(tls);
     let mut connections = JoinSet::new();
     let mut open: VecDeque<(Peer, AbortHandle)> = VecDeque::new();
@@ -71,20 +76,21 @@ pub async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router
         }
         let peer = Peer::default();
         let router = router.clone().layer(Extension(peer.clone()));
-        let handle = connections.spawn(answer(acceptor.clone(), stream, router));
+        let handle = connections.spawn(answer(acceptor.clone(), stream, router, idle));
         open.push_back((peer, handle));
     }
 }
 
-async fn answer(acceptor: TlsAcceptor, stream: TcpStream, router: Router) {
+async fn answer(acceptor: TlsAcceptor, stream: TcpStream, router: Router, idle: Duration) {
     // Whatever a stranger does wrong is no matter of ours.
     let _ = stream.set_nodelay(true);
-    let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else {
+    let handshake = tokio::time::timeout(PATIENCE.min(idle), acceptor.accept(stream));
+    let Ok(Ok(stream)) = handshake.await else {
         return;
     };
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
+        .header_read_timeout(idle)
         .max_buf_size(LONGEST_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await;

@@ -19,6 +19,7 @@ use crate::control::fleet::SessionState;
 use crate::control::flow::FlowId;
 use crate::control::history::History;
 use crate::control::identity::{Identity, private_folder, write_private};
+use crate::control::serve::IDLE;
 use crate::output;
 use crate::progress::interrupt;
 use crate::units::now;
@@ -207,5 +208,5 @@ async fn show_page(
         identity,
         history: Arc::clone(&hosts.history),
     };
-    Ok(tokio::spawn(api.serve(listener)?))
+    Ok(tokio::spawn(api.serve(listener, IDLE)?))
 }

@@ -34,7 +34,7 @@ list                            all flows
 show FLOW                       how a flow is
 hosts                           the hosts, their clocks and disks
 check                           what stands against the session
-begin [SCAN]                    start the session's flows, those of a scan: receivers first
+begin [SCAN]                    start the session's flows, those of a scan: senders when receivers listen
 start HOST NAME COMMAND [OPTION=VALUE ...]
                                 start a flow: start jive rec1 recv from=udp://:2630 to=rec1.vdif
 set FLOW rate=RATE shed=POLICY  change a running sender
@@ -43,6 +43,7 @@ kill FLOW                       end at once
 forget FLOW                     strike a flow that has ended off the list
 wait TIME                       do nothing for so long: wait 10s
 wait FLOW running|ended [TIME]  until a flow is so, a minute at most or so long
+wait FLOW COUNTER NUMBER [TIME] until a counter of a flow has come so far: wait jb sent 2000, wait rec-jb unique 2000
 result FLOW, log FLOW           what a flow printed, and what it had to say
 events                          what happened
 help, quit
@@ -51,6 +52,10 @@ A flow may be called by the end of its name after a dot.";
 /// What a flow is waited for where nothing is said.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
+/// Counters that can be waited for.
+const COUNTED: [&str; 9] = [
+    "offered", "sent", "shed", "not_sent", "bytes", "expected", "received", "unique", "lost",
+];
 const WORDS: [&str; 16] = [
     "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
     "result", "log", "events", "help", "quit",
@@ -197,7 +202,7 @@ impl Words {
             ["show" | "set" | "kill" | "forget" | "wait" | "result" | "log"] => flows().collect(),
             ["stop"] => flows().chain(["all".to_owned()]).collect(),
             ["set", _, ..] => owned(&["rate=", "shed="]),
-            ["wait", _] => owned(&["running", "ended"]),
+            ["wait", _] => owned(&[&["running", "ended"], COUNTED.as_slice()].concat()),
             ["start"] => self
                 .hosts
                 .hosts
@@ -277,7 +282,16 @@ impl Console<'_> {
                 String::new()
             }
             ["wait", flow, state] => self.wait(flow, state, PATIENCE).await?,
-            ["wait", flow, state, time] => self.wait(flow, state, duration(time)?).await?,
+            ["wait", flow, state @ ("running" | "ended"), time] => {
+                self.wait(flow, state, duration(time)?).await?
+            }
+            ["wait", flow, counter, number] => {
+                self.wait_for_count(flow, counter, number, PATIENCE).await?
+            }
+            ["wait", flow, counter, number, time] => {
+                self.wait_for_count(flow, counter, number, duration(time)?)
+                    .await?
+            }
             ["wait", time] => {
                 sleep(duration(time)?).await;
                 String::new()
@@ -385,6 +399,14 @@ impl Console<'_> {
                 let flow = self.hosts.begin(flow).await?;
                 self.started.push(flow.id.clone());
                 begun.push(flow);
+            }
+            // What is sent to one that does not listen yet is lost.
+            for flow in begun.iter_mut().filter(|_| listens) {
+                let is_ready = |flow: &Flow| {
+                    let status = flow.status.as_ref();
+                    has_ended(flow) || status.is_some_and(|status| !status.listening.is_empty())
+                };
+                *flow = self.seen(flow.id.as_str(), PATIENCE, is_ready).await?.0;
             }
         }
         let failed = begun.iter().find_map(|flow| {
@@ -513,20 +535,61 @@ impl Console<'_> {
             _ => has_ended(flow),
         };
         if !matches!(state, "running" | "ended") {
-            bail!("`{state}` is nothing to wait for: running and ended are");
+            bail!(
+                "`{state}` is nothing to wait for: running, ended and counters with a number are"
+            );
         }
+        let (flow, is_in_time) = self.seen(name, time, is_so).await?;
+        if !is_in_time {
+            let time = show_seconds(time.as_secs_f64());
+            bail!("{} is not {state} after {time}", flow.id);
+        }
+        Ok(list(&[flow]))
+    }
+
+    async fn wait_for_count(
+        &self,
+        name: &str,
+        counter: &str,
+        number: &str,
+        time: Duration,
+    ) -> Result<String> {
+        let wanted: u64 = number
+            .parse()
+            .map_err(|_| anyhow!("`{number}` is no count to wait for"))?;
+        if !COUNTED.contains(&counter) {
+            bail!(
+                "`{counter}` is no counter: there are {}",
+                COUNTED.join(", ")
+            );
+        }
+        let has_come = |flow: &Flow| count(flow, counter) >= Some(wanted);
+        let is_over = |flow: &Flow| has_come(flow) || has_ended(flow);
+        let (flow, is_in_time) = self.seen(name, time, is_over).await?;
+        if !has_come(&flow) {
+            let found = count(&flow, counter).map_or("no such counter".to_owned(), show_count);
+            let when = match is_in_time {
+                true => "at its end".to_owned(),
+                false => format!("after {}", show_seconds(time.as_secs_f64())),
+            };
+            bail!("{}: {counter} is not {wanted} {when}, but {found}", flow.id);
+        }
+        Ok(list(&[flow]))
+    }
+
+    /// Looks at a flow until it is so, and says whether it was in time.
+    async fn seen(
+        &self,
+        name: &str,
+        time: Duration,
+        is_so: impl Fn(&Flow) -> bool,
+    ) -> Result<(Flow, bool)> {
         let begun = Instant::now();
         loop {
             let flow = self.hosts.find(name)?;
-            if is_so(&flow) {
-                return Ok(list(&[flow]));
-            }
-            if begun.elapsed() >= time {
-                bail!(
-                    "{} is not {state} after {}",
-                    flow.id,
-                    show_seconds(time.as_secs_f64())
-                );
+            let is_in_time = is_so(&flow);
+            if is_in_time || begun.elapsed() >= time {
+                return Ok((flow, is_in_time));
             }
             sleep(LOOK).await;
         }
@@ -544,6 +607,28 @@ impl Console<'_> {
         });
         Ok(lines.collect::<Vec<String>>().join("\n"))
     }
+}
+
+/// A counter of a flow; of several streams that it receives, their sum. None where it has no such counter.
+fn count(flow: &Flow, counter: &str) -> Option<u64> {
+    let status = flow.status.as_ref()?;
+    let of_sender = status.sending.iter().map(|sending| match counter {
+        "offered" => Some(sending.offered),
+        "sent" => Some(sending.sent),
+        "shed" => Some(sending.shed),
+        "not_sent" => Some(sending.not_sent),
+        "bytes" => Some(sending.bytes),
+        _ => None,
+    });
+    let of_streams = status.receiving.iter().map(|stream| match counter {
+        "expected" => Some(stream.expected),
+        "received" => Some(stream.received),
+        "unique" => Some(stream.unique),
+        "lost" => Some(stream.lost),
+        "bytes" => Some(stream.bytes),
+        _ => None,
+    });
+    of_sender.chain(of_streams).flatten().reduce(|a, b| a + b)
 }
 
 /// The newest event there is.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::hosts::{Connected, Hosts};
-use super::plan::{FlowPlan, Scan, Session, is_listener};
+use super::plan::{FlowPlan, Host, Scan, Session, is_listener};
 use crate::control::Problem;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
@@ -68,9 +68,10 @@ pub async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findings {
             }
         }
     }
+    let plans: Vec<&Host> = hosts.hosts.iter().map(|host| &host.plan).collect();
     let mut recorded = BTreeMap::new();
     for scan in &scans {
-        weigh(session, *scan, hosts, &rates, &mut recorded, &mut findings);
+        weigh(session, *scan, &plans, &rates, &mut recorded, &mut findings);
     }
     same_files(session, run, &scans, &mut findings);
     // Of several scans with the same flows the same is found.
@@ -108,16 +109,8 @@ async fn look_at(
     let about = host.client.about().await?;
     let error = (now() - sent) / 2.0;
     let ahead = about.about.time - (sent + error);
-    if ahead.abs() - error > session.clocks.as_secs_f64() {
-        let (side, by) = (
-            if ahead > 0.0 { "ahead" } else { "behind" },
-            show_seconds(ahead.abs()),
-        );
-        findings.add(
-            name,
-            None,
-            format!("its clock is {by} {side} of this host's; set both by NTP, or allow more with `clocks` in the session"),
-        );
+    if let Some(problem) = clock_off(session, ahead, error) {
+        findings.add(name, None, problem);
     }
     if about.your_role != Role::Operate {
         findings.add(
@@ -133,6 +126,16 @@ async fn look_at(
         free_bytes: about.about.storage.map(|storage| storage.free_bytes),
     });
     Ok(())
+}
+
+/// What is to be said of a clock that is so many seconds ahead of this host's, certain to within `error`.
+fn clock_off(session: &Session, ahead: f64, error: f64) -> Option<String> {
+    let is_off = ahead.abs() - error > session.clocks.as_secs_f64();
+    let (side, by) = (
+        if ahead > 0.0 { "ahead" } else { "behind" },
+        show_seconds(ahead.abs()),
+    );
+    is_off.then(|| format!("its clock is {by} {side} of this host's; set both by NTP, or allow more with `clocks` in the session"))
 }
 
 /// Recordings of several scans under one name.
@@ -178,7 +181,7 @@ async fn checked<'a>(
 fn weigh(
     session: &Session,
     scan: Option<&Scan>,
-    hosts: &Hosts,
+    hosts: &[&Host],
     rates: &BTreeMap<FlowId, u64>,
     recorded_before: &mut BTreeMap<String, f64>,
     findings: &mut Findings,
@@ -187,8 +190,8 @@ fn weigh(
         flow.scans.is_empty() || scan.is_none_or(|scan| flow.scans.contains(&scan.name))
     });
     let flows: Vec<&FlowPlan> = flows.collect();
-    for host in &hosts.hosts {
-        let name = &host.plan.name;
+    for host in hosts {
+        let name = &host.name;
         let rate = |flow: &&&FlowPlan| rates.get(&flow.name).copied().unwrap_or(0);
         let out: u64 = flows
             .iter()
@@ -197,11 +200,11 @@ fn weigh(
             .sum();
         let arriving = flows
             .iter()
-            .filter(|flow| goes_to(flow).is_some_and(|to| host.plan.has_address(&to.host)));
+            .filter(|flow| goes_to(flow).is_some_and(|to| host.has_address(&to.host)));
         let arriving: Vec<(u64, Option<Url>)> =
             arriving.map(|flow| (rate(&flow), goes_to(flow))).collect();
         let into: u64 = arriving.iter().map(|(rate, _)| rate).sum();
-        if let Some(link) = host.plan.link {
+        if let Some(link) = host.link {
             for (way, rate) in [("leave it", out), ("come to it", into)] {
                 if rate > link.get() {
                     let rate = show_rate(rate as f64);
@@ -263,4 +266,120 @@ fn goes_to(flow: &FlowPlan) -> Option<Url> {
         return None;
     }
     flow.options.get("to")?.as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two stations that send to a host which records both, in two scans of ten seconds.
+    fn session(link: &str, to: &str) -> Session {
+        let host = |name: &str, number: u8, rest: &str| {
+            format!(
+                "[[host]]\nname = \"{name}\"\nagent = \"https://10.77.0.{number}:3650\"\n{rest}\n"
+            )
+        };
+        let flows = |station: &str, port: u16| {
+            format!(
+                "[[flow]]\nname = \"{station}\"\nhost = \"{station}\"\ncommand = \"send\"\nsource = \"a\"\nto = \"udp://10.77.0.1:{port}\"
+                 [[flow]]\nname = \"rec-{station}\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"udp://:{port}\"\nto = \"{}\"\n",
+                to.replace("STATION", station)
+            )
+        };
+        let scan = |name: &str| format!("[[scan]]\nname = \"{name}\"\nduration = \"10s\"\n");
+        let text = [
+            "name = \"n\"\nclocks = \"500ms\"\n".to_owned(),
+            host("jive", 1, link),
+            host("ef", 2, link),
+            host("jb", 3, link),
+            scan("s1"),
+            scan("s2"),
+            flows("ef", 2630),
+            flows("jb", 2631),
+        ];
+        toml::from_str(&text.concat()).unwrap()
+    }
+
+    /// What is found when each station sends 64 Mbit/s and so many bytes are free where they are recorded.
+    fn found(session: &Session, free: u64) -> Vec<String> {
+        let mut findings = Findings::default();
+        findings.hosts.push(HostChecked {
+            host: "jive".to_owned(),
+            clock_ahead_s: 0.0,
+            clock_error_s: 0.0,
+            free_bytes: Some(free),
+        });
+        let rates = ["ef", "jb"].map(|flow| (flow.parse().unwrap(), 64_000_000));
+        let rates = BTreeMap::from(rates);
+        let hosts: Vec<&Host> = session.hosts.iter().collect();
+        let scans: Vec<Option<&Scan>> = session.scans.iter().map(Some).collect();
+        let mut recorded = BTreeMap::new();
+        for scan in &scans {
+            weigh(session, *scan, &hosts, &rates, &mut recorded, &mut findings);
+        }
+        same_files(session, "run", &scans, &mut findings);
+        let problems = findings.problems.into_iter();
+        problems
+            .map(|found| format!("{}: {}", found.host, found.problem))
+            .collect()
+    }
+
+    #[test]
+    fn links_carry_what_is_sent() {
+        let wide = session("link = \"128M\"", "{scan}-STATION.vdif");
+        assert_eq!(found(&wide, 1 << 40), [""; 0]);
+        let found = found(&session("link = \"127M\"", "{scan}-STATION.vdif"), 1 << 40);
+        // Once a scan; whoever asks hears the same once.
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found[0].starts_with("jive: 128")
+                && found[0].ends_with("are to come to it, and its link carries 127Mbit/s"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn disks_hold_what_is_recorded_in_all_scans() {
+        let session = session("", "{scan}-STATION.vdif");
+        // Two streams of 8 MB/s for 20 s.
+        assert_eq!(found(&session, 320_000_000), [""; 0]);
+        for (free, scan) in [(319_999_999, "s2"), (159_999_999, "s1")] {
+            let found = found(&session, free);
+            let says = format!("recorded up to the end of scan {scan}");
+            assert!(
+                found.len() == 1 && found[0].contains(&says),
+                "{free}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_is_recorded_once() {
+        let found = found(&session("", "STATION.vdif"), 1 << 40);
+        assert_eq!(
+            found,
+            ["ef", "jb"].map(|name| format!(
+                "jive: {name}.vdif is recorded more than once; put {{scan}} into the name"
+            ))
+        );
+    }
+
+    #[test]
+    fn clocks_agree_within_what_is_allowed() {
+        let session = session("", "{scan}-STATION.vdif");
+        for (ahead, error, side) in [
+            (0.5, 0.0, None),
+            (0.51, 0.0, Some("510")),
+            (-2.0, 0.1, Some("behind")),
+            (2.0, 0.1, Some("ahead")),
+            // Nobody knows.
+            (2.0, 1.6, None),
+        ] {
+            let found = clock_off(&session, ahead, error);
+            assert_eq!(found.is_some(), side.is_some(), "{ahead}: {found:?}");
+            if let (Some(found), Some(side)) = (found, side) {
+                assert!(found.contains(side), "{ahead}: {found}");
+            }
+        }
+    }
 }

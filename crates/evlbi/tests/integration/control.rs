@@ -6,7 +6,6 @@ mod flows;
 mod fuzz;
 mod guard;
 mod kills;
-mod load;
 mod past;
 mod session;
 mod support;

@@ -5,7 +5,8 @@ import time
 
 from axe_playwright_python.sync_playwright import Axe
 
-PATIENCE = 60_000
+# Milliseconds: the watchdog of what never comes.
+PATIENCE = 120_000
 seen = {"elsewhere": [], "errors": [], "violations": []}
 
 

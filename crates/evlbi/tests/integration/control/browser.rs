@@ -1,13 +1,12 @@
 //! Pages in Chromium, driven by scripts of Python (Playwright) that print what they saw as a line of JSON.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::control::support::Agent;
-use evlbi_testkit::need;
 use evlbi_testkit::python::python;
+use evlbi_testkit::{command, need};
 
 /// A Python that can drive a browser, and the browser; else it is said what is missing.
 pub fn python_with_a_browser() -> Option<PathBuf> {
@@ -23,10 +22,10 @@ pub fn script(name: &str) -> PathBuf {
 
 /// What a script saw on the page of an agent.
 pub fn seen(python: &Path, name: &str, agent: &Agent) -> Value {
-    let output = Command::new(python)
+    let output = command(python)
         .arg(script(name))
         .arg(format!("https://{}", agent.address))
-        .arg(agent.folder.path())
+        .arg(agent.room.folder())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

@@ -1,25 +1,29 @@
-//! The page of the demonstration: its stations are there while it lasts, and nothing of it is left behind.
+//! The demonstration: its numbers agree, its page shows its stations while it lasts, and nothing of it is left behind.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
+use evlbi_testkit::{Room, Running, command, until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::control::support::{EVLBI, PATIENCE};
+use crate::control::support::EVLBI;
+use crate::result::number;
 
+/// With a page it ends by itself well only when all numbers agree; then the page stays until Ctrl-C.
 #[test]
 fn the_demonstration_shows_its_stations() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut demo = Command::new(EVLBI)
-        .args(["demo", "--keep", "--duration", "2s", "--stations", "3"])
+    let room = Room::new();
+    let mut demo = command(EVLBI)
+        .args(["demo", "--keep", "--duration", "500ms", "--stations", "3"])
         .args(["--rate", "16M"])
-        .env("TMPDIR", folder.path())
+        .env("TMPDIR", room.folder())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
+        .map(Running)
         .unwrap();
-    let mut said = BufReader::new(demo.stderr.take().unwrap()).lines();
+    let mut said = BufReader::new(demo.0.stderr.take().unwrap()).lines();
     let line = said.by_ref().map_while(Result::ok);
     let url = line
         .take(2)
@@ -40,26 +44,65 @@ fn the_demonstration_shows_its_stations() {
         });
         serde_json::from_str(&text).unwrap()
     };
-    let begun = Instant::now();
-    let has_fringes = |flow: &Value| {
+    until("the correlator shows three baselines", || {
+        let flow = flow();
         let baselines = flow["status"]["baselines"].as_array();
         baselines.is_some_and(|baselines| baselines.len() == 3)
-    };
-    while !has_fringes(&flow()) {
-        assert!(begun.elapsed() < PATIENCE, "{}", flow());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    });
     let is_kept = |line: String| line.contains("stays until Ctrl-C");
     assert!(said.map_while(Result::ok).any(is_kept));
-    let told = Command::new("kill")
-        .args(["-INT", &demo.id().to_string()])
-        .status();
-    assert!(told.unwrap().success());
-    assert!(demo.wait().unwrap().success());
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    demo.signal(Signal::SIGINT);
+    assert!(demo.wait().success());
+    assert_eq!(std::fs::read_dir(room.folder()).unwrap().count(), 0);
     assert!(
         runtime
             .block_on(client.get(format!("https://{address}/")).send())
             .is_err()
     );
+}
+
+/// Every number that is known in two places is the same in both, from the sender to the recording; what a socket dropped is
+/// counted.
+#[test]
+fn the_numbers_of_the_demonstration_agree() {
+    let room = Room::new();
+    let output = command(EVLBI)
+        .args(["demo", "--json", "--duration", "500ms", "--stations", "2"])
+        .args(["--rate", "16M", "--loss", "5%", "--duplicate", "5%"])
+        .args(["--reorder", "1%", "--seed", "7", "--out", &room.path("out")])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["accounting_agrees"], true);
+    let stations = result["stations"].as_array().unwrap();
+    assert_eq!(stations.len(), 2);
+    for station in stations {
+        let checks = station["checks"].as_array().unwrap();
+        assert!(checks.len() > 5, "{checks:?}");
+        for check in checks {
+            let [truth, found, within] =
+                ["truth", "found", "within"].map(|name| number(check, name));
+            assert!(truth.abs_diff(found) <= within, "{check}");
+        }
+        // Beside what the program compared by itself.
+        let (truth, account) = (&station["relay"]["truth"], &station["received"]["account"]);
+        let [offered, lost, duplicates] =
+            ["offered", "lost", "duplicates"].map(|count| number(truth, count));
+        assert!(lost > 0 && duplicates > 0, "{truth}");
+        let dropped = number(&station["relay"], "socket_drops");
+        assert_eq!(offered + dropped, number(&station["sent"], "sent"));
+        assert_eq!(number(truth, "delivered"), offered - lost);
+        let dropped = number(&station["received"], "socket_drops");
+        assert_eq!(
+            number(account, "received") + dropped,
+            offered - lost + duplicates,
+            "{truth} {account}"
+        );
+        let recording = &station["recording"];
+        let file = std::fs::metadata(recording["path"].as_str().unwrap()).unwrap();
+        assert_eq!(file.len(), number(recording, "bytes"));
+        assert_eq!(number(recording, "out_of_step"), 0);
+    }
 }

@@ -1,17 +1,16 @@
 //! Flows from their start to their end, with and without the agent that started them.
 
 use std::fs;
-use std::process::Command;
 
+use evlbi_testkit::{command, until, until_some};
+use nix::sys::signal::{Signal, kill};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::control::support::{Agent, PATIENCE, has_ended, processes_in, received, recv, send};
+use crate::control::support::{
+    Agent, EVLBI, SKY_FRAME, SLOW, has_ended, processes_in, received, recv, send, sent, sky,
+};
 use crate::result::number;
-
-fn sending(flow: &Value, key: &str) -> u64 {
-    number(&flow["status"]["sending"], key)
-}
 
 /// Rate and shed policy change while the data flows, and both ends' results agree on what was sent and shed.
 #[test]
@@ -19,16 +18,11 @@ fn a_flow_is_started_changed_and_stopped() {
     let agent = Agent::start("");
     let to = agent.receive(&recv("to", "scan.vdif"));
     assert_eq!(agent.flow("to")["state"], "running");
-    let mut sender = send("from", &to, "4M");
-    sender["mtu"] = json!(9000);
-    agent.begin(&sender);
-    agent.wait("from", |flow| {
-        flow["status"]["sending"]["rate_bps"]
-            .as_f64()
-            .is_some_and(|rate| rate > 3e6)
-    });
+    agent.begin(&sky("from", &to, SLOW));
+    let flow = agent.wait("from", |flow| sent(flow, "sent") > 1);
+    assert_eq!(sent(&flow, "rate_asked_bps"), 32_000);
     let path = "/api/v1/flows/from";
-    let change = json!({"revision": 1, "rate": "8M", "shed": "every:10"});
+    let change = json!({"revision": 1, "rate": "64k", "shed": "every:2"});
     let changed = agent.ask(Method::PATCH, path, &change);
     assert_eq!(
         (changed.status, &changed.body["revision"]),
@@ -36,60 +30,58 @@ fn a_flow_is_started_changed_and_stopped() {
         "{}",
         changed.body
     );
-    assert_eq!(changed.body["options"]["shed"], "every:10");
-    let flow = agent.wait("from", |flow| {
-        let rate = flow["status"]["sending"]["rate_bps"].as_f64().unwrap();
-        // 8 Mbit/s less a tenth.
-        (6.8e6..7.6e6).contains(&rate)
-    });
-    assert_eq!(flow["status"]["sending"]["shed_policy"], "every:10");
+    assert_eq!(changed.body["options"]["shed"], "every:2");
+    let flow = agent.wait("from", |flow| sent(flow, "shed") > 1);
+    assert_eq!(sent(&flow, "rate_asked_bps"), 64_000);
+    assert_eq!(flow["status"]["sending"]["shed_policy"], "every:2");
     // The same command once more, whoever recorded it: it was meant for the flow as it was.
     let again = agent.ask(Method::PATCH, path, &change);
     assert_eq!(again.status, 409, "{}", again.body);
     let back = agent.ask(Method::PATCH, path, &json!({"revision": 2, "shed": "none"}));
     assert_eq!(back.status, 200, "{}", back.body);
-    let shed = sending(
-        &agent.wait("from", |flow| {
-            flow["status"]["sending"]["shed_policy"] == "none"
-        }),
-        "shed",
-    );
-    assert!(shed > 0);
-    let sent = agent.finish("from");
+    let before = agent.wait("from", |flow| {
+        flow["status"]["sending"]["shed_policy"] == "none"
+    });
+    // The last number is one that was sent.
+    agent.wait("from", |flow| sent(flow, "sent") > sent(&before, "sent"));
+    let result = agent.finish("from");
     // All that left has come when the receiver says so.
-    let all = number(&sent, "sent");
+    let all = number(&result, "sent");
     agent.wait("to", |flow| received(flow, "unique") == all);
     let received = agent.finish("to");
-    let policies = sent["shedding_before"].as_array().unwrap();
-    let policies: Vec<&str> = policies
+    let sheds = result["shedding_before"].as_array().unwrap().iter();
+    let sheds: Vec<&Value> = sheds.chain([&result["shedding"]]).collect();
+    let policies: Vec<&str> = sheds
         .iter()
         .map(|shed| shed["policy"].as_str().unwrap())
         .collect();
-    assert_eq!(
-        (policies, &sent["shedding"]["policy"]),
-        (vec!["none", "every:10"], &json!("none"))
-    );
+    assert_eq!(policies, ["none", "every:2", "none"]);
+    let counts = |shed: &Value| [number(shed, "offered"), number(shed, "shed")];
+    let [[begun, none], [offered, shed], [ended, nothing]] = [0, 1, 2].map(|at| counts(sheds[at]));
+    assert!(begun > 1 && ended > 0, "{sheds:?}");
+    assert_eq!((none, shed, nothing), (0, offered / 2, 0), "{sheds:?}");
+    assert_eq!(number(&result, "shed"), shed);
     assert_eq!(number(&received, "unique"), all);
     assert_eq!(
         number(&received, "lost"),
-        number(&sent, "shed"),
+        shed,
         "what is shed uses up its numbers"
     );
     assert_eq!(number(&received, "host_lost"), 0);
     // What is shown of flows that have ended is what came of them.
     let last = agent.flow("from")["status"]["sending"].clone();
     for count in ["offered", "sent", "shed", "not_sent"] {
-        assert_eq!(last[count], sent[count], "{count} of {last}");
+        assert_eq!(last[count], result[count], "{count} of {last}");
     }
     let last = agent.flow("to")["status"]["receiving"][0].clone();
     for count in ["expected", "received", "unique", "lost"] {
         assert_eq!(last[count], received[count], "{count} of {last}");
     }
     let recorded = fs::metadata(agent.recording("scan.vdif")).unwrap().len();
-    assert_eq!(recorded, number(&received, "frames") * 8032);
+    assert_eq!(recorded, number(&received, "frames") * SKY_FRAME);
     let events = agent.events();
     for said in [
-        "from: changed: rate 8M, shed every:10",
+        "from: changed: rate 64k, shed every:2",
         "from: changed: shed none",
         "from: stopped",
         "to: stopped",
@@ -99,12 +91,14 @@ fn a_flow_is_started_changed_and_stopped() {
             "{said}: {events:?}"
         );
     }
-    let course = agent.get("/api/v1/flows/to/course");
-    let seconds = course["rate_bps"].as_array().unwrap();
-    assert!(
-        seconds.iter().any(|rate| rate.as_f64().unwrap() > 3e6),
-        "{course}"
-    );
+    until_some("the course of a flow", || {
+        let course = agent.get("/api/v1/flows/to/course");
+        let seconds = course["rate_bps"].as_array().unwrap().clone();
+        seconds
+            .iter()
+            .find(|rate| rate.as_f64() > Some(0.0))
+            .cloned()
+    });
 }
 
 /// What cannot be changed is said, and changes nothing.
@@ -232,18 +226,19 @@ fn a_flow_is_forgotten_but_not_its_recording() {
 fn flows_outlive_their_agent() {
     let agent = Agent::start("");
     let to = agent.receive(&recv("to", "scan.vdif"));
-    agent.begin(&send("from", &to, "40M"));
+    agent.begin(&sky("from", &to, SLOW));
     agent.wait("to", |flow| received(flow, "bytes") > 0);
-    let before = sending(&agent.flow("from"), "sent");
+    let before = sent(&agent.flow("from"), "sent");
     let agent = agent.killed_and_restarted();
     assert_eq!(number(&agent.ready, "running"), 2);
     let flow = agent.wait("from", |flow| {
-        flow["state"] == "running" && flow["status"]["sending"]["sent"].as_u64() > Some(before)
+        flow["state"] == "running" && sent(flow, "sent") > before
     });
     assert_eq!(flow["revision"], 1);
     let change = json!({"revision": 1, "shed": "random:50%"});
     let reply = agent.ask(Method::PATCH, "/api/v1/flows/from", &change);
     assert_eq!(reply.status, 200, "{}", reply.body);
+    agent.wait("from", |flow| sent(flow, "shed") > 0);
     let sent = agent.finish("from");
     let all = number(&sent, "sent");
     agent.wait("to", |flow| received(flow, "unique") == all);
@@ -254,23 +249,14 @@ fn flows_outlive_their_agent() {
     );
     // What ends while no agent is there is known to the next one all the same.
     let to = agent.receive(&recv("more", "null"));
-    let mut short = send("short", &to, "8M");
-    short["duration"] = json!("1s");
-    agent.begin(&short);
-    let folder = agent.folder.path().to_owned();
+    agent.begin(&sky("short", &to, "400k"));
+    let folder = agent.room.folder().to_owned();
     let agent = {
         let mut agent = agent;
-        agent.child.kill().unwrap();
-        agent.child.wait().unwrap();
-        let begun = std::time::Instant::now();
-        while processes_in(&folder).len() > 1 {
-            assert!(begun.elapsed() < PATIENCE, "the short flow does not end");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        let left = processes_in(&folder);
-        let status = Command::new("kill").args(["-9", &left[0]]).status();
-        assert!(status.unwrap().success());
-        agent.killed_and_restarted()
+        agent.kill();
+        until("the short flow ends", || processes_in(&folder).len() == 1);
+        kill(processes_in(&folder)[0], Signal::SIGKILL).unwrap();
+        agent.restarted()
     };
     assert_eq!(agent.wait("short", has_ended)["end"]["outcome"], "finished");
     let killed = agent.wait("more", has_ended);
@@ -287,9 +273,9 @@ fn trailing(sent: &Value, received: &Value) -> u64 {
 #[test]
 fn a_folder_has_one_agent() {
     let agent = Agent::start("");
-    let second = Command::new(crate::control::support::EVLBI)
+    let second = command(EVLBI)
         .args(["agent", "--bind", "127.0.0.1:0", "--dir"])
-        .arg(agent.folder.path())
+        .arg(agent.room.folder())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&second.stderr);

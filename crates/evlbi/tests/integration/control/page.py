@@ -9,9 +9,8 @@ from playwright.sync_api import sync_playwright
 
 from browser import accessible, everywhere, opened, row, seen, select, until
 
-URL, FOLDER, SKY = sys.argv[1:4]
+URL, FOLDER, SKY, TO = sys.argv[1:5]
 TOKEN = pathlib.Path(FOLDER, "tokens", "operate").read_text().strip()
-seen |= {"weights": {}, "theory": {}, "slow": None}
 
 
 def start(page, name, command, host, fields, flags=()):
@@ -67,31 +66,23 @@ with sync_playwright() as play:
     page.click("#begin")
     until(page, "the session does not begin", lambda: "running" in row(page, "correlator").inner_text())
     until(page, "ef does not send", lambda: re.search("[kM]bit/s", row(page, "ef").inner_text()))
-    start(page, "jb", "send", "jb", {"source": f"sky:{SKY}/Jb", "to": "udp://10.77.0.1:2631", "repeat": "600"})
+    start(page, "jb", "send", "jive", {"source": f"sky:{SKY}/Jb", "to": f"udp://{TO}", "repeat": "600"})
 
     select(page, "correlator")
-    try:
-        until(page, "the rate does not rise", lambda: re.search(r"1[12]\.\d Mbit/s received", page.text_content("#summary")))
-    except AssertionError as error:
-        seen["slow"] = str(error)
+    until(page, "no rate is shown", lambda: re.search(r"[1-9][\d.]* [kM]bit/s received", page.text_content("#summary")))
     until(page, "no fringes", lambda: len(weights(page)) == 3)
     until(page, "full weights", lambda: all(weight > 0.99 for weight, _ in weights(page).values()))
 
     select(page, "jb")
-    page.fill("#shed", "random:20%")
+    page.fill("#shed", "every:5")
     page.click("#change button")
     until(page, "the change is not taken", lambda: "is changed" in page.text_content("#done"))
-    until(page, "no loss is seen", lambda: re.search(r"1\d\.\d %|2\d\.\d %", row(page, "jb").inner_text()))
+    until(page, "no loss is seen", lambda: re.search(r"[1-9]\d?\.\d+ %", row(page, "jb").inner_text()))
     select(page, "correlator")
-    until(page, "the weight does not follow", lambda: weights(page)["Ef-Jb"][0] < 0.9)
-    # Means of some integrations.
-    rounds = []
-    while len(rounds) < 8:
-        last = rounds[-1:]
-        until(page, "the weights stand still", lambda: len(now := weights(page)) == 3 and [now] != last and not rounds.append(now))
-    for name in rounds[0]:
-        seen["weights"][name] = sum(r[name][0] for r in rounds) / len(rounds)
-        seen["theory"][name] = sum(r[name][1] for r in rounds) / len(rounds)
+    expected = {"Ef-Jb": 0.8, "Ef-On": 1.0, "Jb-On": 0.8}
+    # What is lost beside that when this host stands still is made up for later.
+    near = lambda found: found.keys() == expected.keys() and all(abs(value - expected[name]) < 0.02 for name in found for value in found[name])
+    until(page, "the weights do not follow", lambda: near(weights(page)))
     everywhere(page)
 
     stop(page, "jb")

@@ -1,6 +1,6 @@
 //! A past of a month on the page of an agent: as a whole, and a part of it.
 
-use std::process::Command;
+use evlbi_testkit::command;
 
 use crate::control::browser::{self, python_with_a_browser};
 use crate::control::support::{Agent, recv};
@@ -14,9 +14,9 @@ fn days_are_looked_at_by_zooming() {
     };
     let agent = Agent::start("");
     agent.listen(&recv("ef", "null"));
-    let filled = Command::new(&python)
+    let filled = command(&python)
         .arg(browser::script("fill.py"))
-        .arg(agent.folder.path().join("history.sqlite"))
+        .arg(agent.room.folder().join("history.sqlite"))
         .output()
         .unwrap();
     assert!(

@@ -2,25 +2,26 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use evlbi_testkit::command;
+use evlbi_testkit::until::WATCHDOG;
+use evlbi_testkit::{Room, Running, command, until_some};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::result::number;
+
 pub const EVLBI: &str = env!("CARGO_BIN_EXE_evlbi");
-/// Longer than anything here takes on a machine that is not overrun.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent at work.
 pub struct Agent {
-    pub folder: TempDir,
-    pub child: Child,
+    pub room: Room,
+    child: Running,
     pub address: SocketAddr,
     pub ready: Value,
     runtime: Runtime,
@@ -37,63 +38,76 @@ pub struct Reply {
 impl Agent {
     /// An agent in a folder of its own, with these settings beside those that are shipped.
     pub fn start(settings: &str) -> Agent {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("agent.toml"), settings).unwrap();
-        Agent::open(folder)
+        let room = Room::new();
+        room.write("agent.toml", settings);
+        Agent::open(room)
     }
 
     /// An agent in a folder that an agent had before it.
-    pub fn open(folder: TempDir) -> Agent {
-        let mut child = command(EVLBI)
+    pub fn open(room: Room) -> Agent {
+        Agent::by(command(EVLBI), room)
+    }
+
+    /// The same, which may have so many files and connections open.
+    pub fn limited(settings: &str, files: usize) -> Agent {
+        let room = Room::new();
+        room.write("agent.toml", settings);
+        let mut starts = command("sh");
+        starts
+            .args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
+            .arg(EVLBI);
+        Agent::by(starts, room)
+    }
+
+    fn by(mut starts: Command, room: Room) -> Agent {
+        starts
             .args(["agent", "--json", "--bind", "127.0.0.1:0", "--dir"])
-            .arg(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut text = String::new();
-        for line in lines.map_while(Result::ok) {
-            text += &line;
-            if line == "}" {
-                break;
-            }
-        }
-        let ready: Value = serde_json::from_str(&text).expect("the agent says that it is there");
-        let address = ready["url"]
-            .as_str()
-            .unwrap()
-            .strip_prefix("https://")
-            .unwrap();
+            .arg(room.folder());
+        let (child, ready) = ready(starts);
+        let address = ready["url"].as_str().unwrap();
+        let address = address.strip_prefix("https://").unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
+        write_sky(&room, "recordings/sky.toml");
         Agent {
             address: address.parse().unwrap(),
             ready,
-            folder,
+            room,
             child,
             runtime: Runtime::new().unwrap(),
             client: Client::builder()
                 .tls_danger_accept_invalid_certs(true)
+                // Only what never comes takes longer.
+                .timeout(WATCHDOG)
                 .build()
                 .unwrap(),
         }
     }
 
-    /// Ends the agent as nothing can be caught, and starts it anew.
+    /// Ends the agent as nothing can be caught.
+    pub fn kill(&mut self) {
+        self.child.0.kill().unwrap();
+        self.child.0.wait().unwrap();
+    }
+
+    /// The same, and starts it anew.
     pub fn killed_and_restarted(mut self) -> Agent {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
-        Agent::open(folder)
+        self.kill();
+        self.restarted()
+    }
+
+    /// Starts an agent that was killed anew.
+    pub fn restarted(mut self) -> Agent {
+        let room = std::mem::replace(&mut self.room, Room::new());
+        Agent::open(room)
     }
 
     pub fn token(&self, role: &str) -> String {
-        let text = fs::read_to_string(self.folder.path().join("tokens").join(role)).unwrap();
+        let text = self.room.text(&format!("tokens/{role}"));
         text.trim().to_owned()
     }
 
     pub fn recording(&self, name: &str) -> PathBuf {
-        self.folder.path().join("recordings").join(name)
+        self.room.folder().join("recordings").join(name)
     }
 
     /// A request without a token.
@@ -105,7 +119,7 @@ impl Agent {
 
     pub fn send(&self, request: RequestBuilder) -> Reply {
         self.runtime.block_on(async {
-            let response = request.timeout(PATIENCE).send().await.expect("an answer");
+            let response = request.send().await.expect("an answer");
             let status = response.status().as_u16();
             let text = response.text().await.unwrap();
             let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
@@ -177,15 +191,11 @@ impl Agent {
     /// Waits until a flow is as it should be.
     #[track_caller]
     pub fn wait(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let flow = self.flow(id);
-            if is_so(&flow) {
-                return flow;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{flow}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut last = Value::Null;
+        until_some(&format!("{id} is not so yet"), || {
+            last = self.flow(id);
+            is_so(&last).then(|| last.clone())
+        })
     }
 
     /// Stops a flow, waits for its end, and gives its result.
@@ -213,22 +223,43 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         // Flows go on without their agent.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for process in processes_in(&self.folder.path().join("flows")) {
-            let _ = Command::new("kill").args(["-9", &process]).status();
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
+        for process in processes_in(&self.room.folder().join("flows")) {
+            let _ = kill(process, Signal::SIGKILL);
         }
     }
 }
 
+/// Starts an agent that says as JSON that it is there, and waits until it has.
+pub fn ready(mut starts: Command) -> (Running, Value) {
+    let mut child = starts
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(Running)
+        .unwrap();
+    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let mut text = String::new();
+    for line in lines.map_while(Result::ok) {
+        text += &line;
+        if line == "}" {
+            break;
+        }
+    }
+    let ready = serde_json::from_str(&text).expect("the agent says that it is there");
+    (child, ready)
+}
+
 /// The processes at work in or below this folder.
-pub fn processes_in(folder: &Path) -> Vec<String> {
+pub fn processes_in(folder: &Path) -> Vec<Pid> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let in_folder = all.filter(|entry| {
         fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
     });
-    in_folder
-        .map(|entry| entry.file_name().into_string().unwrap())
+    let processes = in_folder.map(|entry| entry.file_name().into_string().unwrap());
+    processes
+        .filter_map(|process| process.parse().ok().map(Pid::from_raw))
         .collect()
 }
 
@@ -241,10 +272,106 @@ pub fn received(flow: &Value, key: &str) -> u64 {
     flow["status"]["receiving"][0][key].as_u64().unwrap_or(0)
 }
 
+/// A count of what a flow sends, none until it says so.
+pub fn sent(flow: &Value, key: &str) -> u64 {
+    flow["status"]["sending"][key].as_u64().unwrap_or(0)
+}
+
 pub fn recv(id: &str, to: &str) -> Value {
     json!({"id": id, "command": "recv", "from": "udp://127.0.0.1:0", "to": to, "ring": "64MiB"})
 }
 
 pub fn send(id: &str, to: &str, rate: &str) -> Value {
     json!({"id": id, "command": "send", "source": "pattern:8032", "to": to, "rate": rate})
+}
+
+/// Length of a frame of the sky, in bytes.
+pub const SKY_FRAME: u64 = 2032;
+/// Frames of each station of the sky: the buffer of any receiver holds all of them, so that none is lost however long it stands still.
+pub const SKY_FRAMES: u64 = 75;
+/// Two frames of the sky a second: what is to be done meanwhile is done long before the last.
+pub const SLOW: &str = "32k";
+/// What the noise of the sky's stations has in common.
+pub const CORRELATION: f64 = 0.3;
+
+/// The plan of a sky over three stations.
+pub fn write_sky(room: &Room, name: &str) -> String {
+    assert!(
+        evlbi_testkit::buffer::holds(1016) as u64 >= 2 * SKY_FRAMES,
+        "buffers of receivers are too small here"
+    );
+    let stations = ["Ef", "Jb", "On"].map(|name| format!("[[station]]\nname = \"{name}\"\n"));
+    let plan = format!(
+        "start = \"2026-05-01T12:00:00Z\"\nduration = 0.3\nseed = 7\nsample_rate = 2_000_000\nbits = 2\nchannels = 1\nthreads = 1
+         complex = false\npayload = 2000\nedv = 1\ncorrelation = {CORRELATION}\nsky_frequency = 4_980_000_000\n{}",
+        stations.concat()
+    );
+    room.write(name, plan)
+}
+
+/// Sends the sky's first station, once.
+pub fn sky(id: &str, to: &str, rate: &str) -> Value {
+    json!({"id": id, "command": "send", "source": "sky:sky.toml/Ef", "to": to, "rate": rate})
+}
+
+/// What flows while an agent has other things to do: datagrams, and a stream of bytes as fast as a host with other things to do can
+/// send it.
+pub struct Beside<'a>(&'a Agent);
+
+impl Beside<'_> {
+    /// Starts flows `ef-1` and `from`, `bytes` and `all`.
+    pub fn begin(agent: &Agent) -> Beside<'_> {
+        let to = agent.receive(&recv("ef-1", "null"));
+        agent.begin(&sky("from", &to, SLOW));
+        let mut bytes = recv("bytes", "check");
+        bytes["from"] = json!("tcp://127.0.0.1:0");
+        let to = format!("tcp://{}", agent.listen(&bytes));
+        agent.begin(&send("all", &to, "50M"));
+        Beside(agent)
+    }
+
+    /// Whether all that was sent has come.
+    pub fn end(self) {
+        let agent = self.0;
+        let [datagrams, stream] = ["from", "all"].map(|sender| {
+            agent.stop(sender);
+            agent.wait(sender, has_ended);
+            agent.get(&format!("/api/v1/flows/{sender}/result"))
+        });
+        assert_eq!(
+            (number(&datagrams, "not_sent"), number(&stream, "not_sent")),
+            (0, 0)
+        );
+        let all = number(&datagrams, "sent");
+        agent.wait("ef-1", |flow| received(flow, "unique") == all);
+        let received = agent.finish("ef-1");
+        assert_eq!(
+            (number(&received, "unique"), number(&received, "lost")),
+            (all, 0)
+        );
+        // It ends with its connection.
+        let end = agent.wait("bytes", has_ended);
+        assert_eq!(end["end"]["outcome"], "finished", "{end}");
+        let received = agent.get("/api/v1/flows/bytes/result");
+        assert_eq!(
+            number(&received["check"], "good"),
+            number(&stream, "frames"),
+            "{}",
+            received["check"]
+        );
+        assert_eq!(number(&received, "bytes"), number(&stream, "bytes"));
+    }
+}
+
+/// An address of loopback that is this run's alone, so that nobody else takes a port there that was free a moment before.
+pub fn own_address() -> Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | high & 63, middle, low)
+}
+
+/// Ports that are free there, for UDP and TCP.
+pub fn free_ports<const N: usize>() -> [SocketAddr; N] {
+    // Held until all are found, so that they differ.
+    let bound = [(); N].map(|()| UdpSocket::bind((own_address(), 0)).unwrap());
+    bound.map(|socket| socket.local_addr().unwrap())
 }

@@ -5,5 +5,3 @@ mod files;
 mod live;
 mod path;
 mod result;
-mod stalls;
-mod stolen;

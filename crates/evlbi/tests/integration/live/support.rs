@@ -8,7 +8,6 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, UNIX_EPOCH};
 
 use evlbi_core::path::{Impairment, Path as Lossy};
 use evlbi_net::cpu;
@@ -19,7 +18,6 @@ use evlbi_wire::vtp;
 use serde_json::Value;
 
 use crate::result::{brief, number};
-use crate::stalls::Stalls;
 
 /// The program.
 pub fn evlbi() -> Command {
@@ -459,15 +457,4 @@ pub fn each<T: Sync + std::fmt::Debug>(items: &[T], work: impl Fn(&T) + Sync) {
         }
     });
     assert_eq!(failed.into_inner(), 0, "of {} failed", items.len());
-}
-
-/// Whether this host stood still for more than this, all in all, which is said: what was measured meanwhile is not the program's
-/// alone.
-pub fn stood_still(stalls: Stalls, limit: Duration) -> bool {
-    let seconds = stalls.seconds_since(UNIX_EPOCH);
-    let is_more = seconds > limit.as_secs_f64();
-    if is_more {
-        eprintln!("skipped in part: this host stood still for {seconds:.2} s");
-    }
-    is_more
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: how fast and how evenly the program carries, correlates and reads data, beside its peers. Each figure is
 //! the median of repeated runs that take turns with the peer's.
+#![allow(clippy::disallowed_methods, reason = "benches measure")]
 
 mod analyse;
 mod cores;

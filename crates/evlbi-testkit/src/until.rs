@@ -1,5 +1,6 @@
 //! Waiting for what another process or the kernel does. It is the only place where tests ask a clock: a watchdog, which no
 //! busy machine comes near, ends the wait for what never happens.
+#![allow(clippy::disallowed_methods, reason = "the watchdog of all tests")]
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! How fast samples are decoded and encoded: `cargo bench -p evlbi-fx --bench codec`.
 
+#![allow(clippy::disallowed_methods, reason = "measuring is its job")]
+
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -1,5 +1,7 @@
 //! How fast stations are simulated: `cargo bench -p evlbi-fx --bench sky`.
 
+#![allow(clippy::disallowed_methods, reason = "measuring is its job")]
+
 use std::time::Instant;
 
 use evlbi_fx::sky::{SkyPlan, StationPlan};

@@ -161,7 +161,7 @@ fn packets_go_with_their_headers() {
 #[test]
 fn what_just_fits_a_link_is_kept() {
     let room = Room::new();
-    let input = room.write("in.vdif", &recording());
+    let input = room.write("in.vdif", recording());
     // 50 frames a second, 1032 + 8 + 8 + 20 + 38 bytes each on the wire: 442 400 bit/s; half of it.
     let output = room.path("out.vdif");
     let report = json(&["drop", &input, &output, "--shed", "fit:221200"]);
@@ -229,7 +229,7 @@ fn raw_data_is_dropped_in_packets() {
 #[test]
 fn nothing_is_overwritten_unasked() {
     let room = Room::new();
-    let input = room.write("in.vdif", &recording());
+    let input = room.write("in.vdif", recording());
     let output = room.write("out.vdif", b"precious");
     let drop = |output: &str, rest: &[&str]| {
         failure(&[&["drop", &input, output, "--shed", "every:2"], rest].concat())
@@ -250,8 +250,8 @@ fn nothing_is_overwritten_unasked() {
 #[test]
 fn wrong_arguments_say_what_to_do() {
     let room = Room::new();
-    let (input, output) = (room.write("in.vdif", &recording()), room.path("out.vdif"));
-    let short = room.write("short.vdif", &recording()[..20 * FRAME]);
+    let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
+    let short = room.write("short.vdif", recording()[..20 * FRAME]);
     let cases: [(&[&str], &str); 9] = [
         (&["drop", &input, &output], "--shed"),
         (&["drop", &input, &output, "--shed", "often"], "every:N"),
@@ -297,7 +297,7 @@ fn baseband_reads_what_drop_leaves() {
         return;
     };
     let room = Room::new();
-    let (input, output) = (room.write("in.vdif", &recording()), room.path("out.vdif"));
+    let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
     json(&["drop", &input, &output, "--shed", "every:10"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/baseband_stream.py");
     let read = command(python)

@@ -251,7 +251,7 @@ fn nothing_is_overwritten_unasked() {
 fn wrong_arguments_say_what_to_do() {
     let room = Room::new();
     let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
-    let short = room.write("short.vdif", recording()[..20 * FRAME]);
+    let short = room.write("short.vdif", &recording()[..20 * FRAME]);
     let cases: [(&[&str], &str); 9] = [
         (&["drop", &input, &output], "--shed"),
         (&["drop", &input, &output, "--shed", "often"], "every:N"),

@@ -32,8 +32,11 @@ pub fn committed(file: &Path) -> Value {
 pub fn compare(file: &Path, answer: &Value) {
     if std::env::var(VARIABLE).is_ok_and(|value| value == "write") {
         // A row a line, so that differences can be seen.
-        let text = answer.to_string().replace("],[", "],\n[");
-        fs::write(file, text.replace("},{", "},\n{") + "\n").expect("the folder of answers");
+        let mut text = answer.to_string() + "\n";
+        for (end, begin) in [("]", "["), ("}", "{"), ("\"", "\"")] {
+            text = text.replace(&format!("{end},{begin}"), &format!("{end},\n{begin}"));
+        }
+        fs::write(file, text).expect("the folder of answers");
     }
     // Through the same text, which may round the last digit of a number.
     let now: Value = serde_json::from_str(&answer.to_string()).expect("JSON");

@@ -5,6 +5,7 @@ mod correlate;
 mod doctor;
 mod drop;
 mod inspect;
+mod oracles;
 mod plan;
 mod sky;
 

@@ -387,3 +387,6 @@ fn highest(flow: &Flow, algorithm: Algorithm, loss: f64) -> f64 {
     }
     low
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! Flows of a real kernel over emulated paths, each with something else that limits it: `tests/oracles/tcp` has what the kernel said
+//! and what both ends counted, and `tests/oracles/record.sh` what was done to them.
+
+use std::fs;
+use std::path::Path;
+
+use evlbi_core::tcp::{HeldBack, Info, Reading};
+use evlbi_net::probe::{End, FlowEnd, FlowsEnd, Record};
+use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Sampled, Taken};
+use evlbi_testkit::oracle;
+use serde_json::{Map, Value, json};
+
+use super::super::Background;
+use super::super::flow::Knowledge;
+use super::*;
+use crate::probe::point::Direction;
+
+/// When the first message of a trace was due.
+const START: u64 = 1_800_000_000_000_000_000;
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/tcp"))
+}
+
+fn text(name: &str) -> String {
+    fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// What the sender's kernel said, as `--samples` has written it.
+fn readings(name: &str) -> Vec<Reading> {
+    let text = text(&format!("{name}.csv"));
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    let reading = |line: &str| {
+        let values = line.split(',').map(value);
+        let fields: Map<String, Value> = names
+            .iter()
+            .map(|name| name.to_string())
+            .zip(values)
+            .collect();
+        let at = START + (fields["seconds"].as_f64().unwrap() * 1e9) as u64;
+        let backlog = fields["backlog"].clone();
+        let reading = json!({ "at": at, "connection": 0, "backlog": backlog, "info": fields });
+        serde_json::from_value(reading).unwrap()
+    };
+    lines.map(reading).collect()
+}
+
+/// Messages as `--records` has written them.
+fn records(name: &str) -> Vec<Record> {
+    let text = text(&format!("{name}.messages.csv"));
+    let numbers = |line: &str| -> Vec<i64> {
+        line.split(',')
+            .map(|field| field.parse().unwrap())
+            .collect()
+    };
+    let at = |since: i64| START.saturating_add_signed(since);
+    let record = |line: &str| {
+        let fields = numbers(line);
+        Record(fields[1] as u64, at(fields[2]), at(fields[3]))
+    };
+    text.lines().skip(1).map(record).collect()
+}
+
+fn of<T: serde::de::DeserializeOwned>(value: &Value, name: &str) -> T {
+    serde_json::from_value(value[name].clone()).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// A recorded flow, and what was asked for.
+fn recorded(name: &str) -> (Flow, Asked) {
+    let known: Value = serde_json::from_str(&text(&format!("{name}.json"))).unwrap();
+    let (asked, flow) = (&known["asked"], &known["flow"]);
+    let background = asked["background"].as_object().map(|_| Background {
+        rate: of(&asked["background"], "rate"),
+        from: of(&asked["background"], "from"),
+        to: of(&asked["background"], "to"),
+    });
+    let asked = Asked {
+        rate: of(asked, "rate"),
+        message: of(asked, "message"),
+        backlog: of(asked, "backlog"),
+        full: of(asked, "full"),
+        duration: of(asked, "duration"),
+        sample: of(asked, "sample"),
+        background,
+        round_trip: of(asked, "round_trip"),
+    };
+    let readings = readings(name);
+    let last = Info {
+        data_segments: of(flow, "segments"),
+        sent_again: of(flow, "sent_again"),
+        needless: of(flow, "needless"),
+        timeouts: of(flow, "timeouts"),
+        ..readings.last().unwrap().info
+    };
+    let messages = flow.get("messages");
+    let given = Given {
+        seconds: of(flow, "seconds"),
+        blocked_seconds: of(flow, "blocked"),
+        cpu_seconds: of(flow, "sender_cpu_seconds"),
+        messages: messages.map(|messages| MessagesOut {
+            start: START,
+            due: of(messages, "due"),
+            sent: of(messages, "sent"),
+            shed: of(messages, "shed"),
+            most_waiting: of(messages, "most_waiting"),
+            blocked: of(messages, "blocked"),
+        }),
+        ..Given::default()
+    };
+    let taken = Taken {
+        bytes: of(flow, "bytes"),
+        cpu_seconds: of(flow, "receiver_cpu_seconds"),
+        messages: messages.map(|messages| MessagesIn {
+            count: of(messages, "received"),
+            records: records(name),
+        }),
+        ..Taken::default()
+    };
+    let end = |given, taken, readings: Vec<Reading>| End {
+        flows: Some(FlowsEnd {
+            flows: vec![FlowEnd {
+                algorithm: of(flow, "algorithm"),
+                ports: of(flow, "ports"),
+                send_buffer: of(flow, "send_buffer"),
+                receive_buffer: of(flow, "receive_buffer"),
+                given,
+                taken,
+                last: Some(last),
+            }],
+            sampled: Sampled {
+                readings,
+                ..Sampled::default()
+            },
+        }),
+        ..End::default()
+    };
+    let found = Flow::new(&Knowledge {
+        number: 0,
+        direction: Direction::There,
+        asked: &asked,
+        interval: 1.0,
+        sender: &end(Some(given), None, readings),
+        receiver: &end(None, Some(taken), Vec::new()),
+        clock: None,
+    });
+    (found.unwrap(), asked)
+}
+
+/// What limited a recorded flow, by how it was made.
+struct Case {
+    name: &'static str,
+    /// The part of the time that this took, and at least how much it is.
+    part: fn(&HeldBack) -> f64,
+    least: f64,
+    /// What is said of it, among other things.
+    said: &'static [&'static str],
+}
+
+const CASES: [Case; 10] = [
+    // Messages at 5 Mbit/s over 100.
+    Case {
+        name: "application",
+        part: |held| held.application,
+        least: 0.98,
+        said: &[
+            "came through, as asked",
+            "held back by the application, which had no more to send",
+        ],
+    },
+    // A receive buffer of 60 kB.
+    Case {
+        name: "receiver",
+        part: |held| held.receiver,
+        least: 0.9,
+        said: &["held back by the receiver's window", "--receive-buffer"],
+    },
+    // A send buffer of 20 kB.
+    Case {
+        name: "buffer",
+        part: |held| held.buffer,
+        least: 0.9,
+        said: &["held back by the send buffer", "--buffer"],
+    },
+    // A queue of 20 Mbit/s on the sending host, which loses nothing.
+    Case {
+        name: "host",
+        part: |held| held.host,
+        least: 0.9,
+        said: &["held back by the sending host", "nothing was sent again"],
+    },
+    // A loss in a hundred packets.
+    Case {
+        name: "window",
+        part: |held| held.window,
+        least: 0.8,
+        said: &["held back by the congestion window", "segments sent again"],
+    },
+    // A bottleneck of 20 Mbit/s with a buffer of 100 KiB, which is full.
+    Case {
+        name: "path",
+        part: |held| held.window,
+        least: 0.8,
+        said: &["held back by the congestion window", "18."],
+    },
+    // A stream of 35 Mbit/s beside it, from 5 s to 6 s.
+    Case {
+        name: "burst",
+        part: |held| held.window,
+        least: 0.8,
+        said: &["from 5.0000 s to 6.0000 s beside the other stream the rate went from"],
+    },
+    // Packets longer than 1300 bytes vanish, and nothing says so.
+    Case {
+        name: "black-hole",
+        part: |held| held.repair,
+        least: 0.9,
+        said: &["a path MTU black hole", "--mss"],
+    },
+    // Messages at 50 Mbit/s through a send buffer of half the bandwidth-delay product, of which Linux makes the whole, and losses.
+    Case {
+        name: "product",
+        part: |held| held.buffer,
+        least: 0.5,
+        said: &[
+            "held back by the send buffer",
+            "never timely again",
+            "reno needs a send buffer of",
+        ],
+    },
+    // The same, where what finds no room is given up.
+    Case {
+        name: "shedding",
+        part: |held| held.buffer,
+        least: 0.5,
+        said: &["held back by the send buffer", "messages were shed"],
+    },
+];
+
+/// What held each flow back is known from how it was made; its parts of the time and all sentences are those that are committed,
+/// so that whoever changes them sees it.
+#[test]
+fn what_limited_recorded_flows_is_named() {
+    let mut found = Map::new();
+    for case in CASES {
+        let (name, (flow, asked)) = (case.name, recorded(case.name));
+        let held = &flow.course.held_back;
+        let parts = [
+            ("application", held.application),
+            ("window", held.window),
+            ("receiver", held.receiver),
+            ("buffer", held.buffer),
+            ("repair", held.repair),
+            ("host", held.host),
+        ];
+        let sum: f64 = parts.iter().map(|(_, part)| part).sum();
+        assert!((sum - 1.0).abs() < 1e-9, "{name}: {held:?}");
+        assert!((case.part)(held) >= case.least, "{name}: {held:?}");
+        let sentences = of_flow(&flow, &asked);
+        for said in case.said {
+            let is_said = sentences.iter().any(|sentence| sentence.contains(said));
+            assert!(is_said, "{name}: {said}: {sentences:#?}");
+        }
+        // In thousandths of the time, which no arithmetic changes.
+        let thousandths =
+            parts.map(|(part, time)| (part.to_owned(), json!((time * 1000.0).round() as u64)));
+        let thousandths: Map<String, Value> = thousandths.into_iter().collect();
+        found.insert(
+            name.to_owned(),
+            json!({ "held back, in thousandths": thousandths, "findings": sentences }),
+        );
+    }
+    oracle::compare(&folder().join("findings.json"), &found.into());
+}
+
+/// Messages are late and shed as both ends counted.
+#[test]
+fn timeliness_of_recorded_messages_is_told() {
+    let (application, _) = recorded("application");
+    let (product, _) = recorded("product");
+    let (shedding, _) = recorded("shedding");
+    for flow in [&application, &product, &shedding] {
+        let messages = flow.messages.as_ref().unwrap();
+        assert_eq!(messages.due, messages.sent + messages.shed);
+        assert_eq!(messages.received, messages.sent);
+    }
+    let late = |flow: &Flow| flow.messages.as_ref().unwrap().timely.late.clone();
+    assert!(late(&product).last().unwrap().until.is_none());
+    let messages = product.messages.as_ref().unwrap();
+    assert!(messages.shed == 0 && messages.blocked > 1.0);
+    let messages = shedding.messages.as_ref().unwrap();
+    assert!(messages.shed > 1000);
+    // Who sheds is never as late as who waits.
+    let longest = |flow: &Flow| flow.messages.as_ref().unwrap().timely.longest;
+    assert!(longest(&shedding) < longest(&product));
+}

@@ -1,0 +1,57 @@
+//! What `baseband` reads in a recording that `drop` has left frames out of.
+
+use std::path::Path;
+
+use evlbi_testkit::{Room, command, oracle};
+use serde_json::{Value, json};
+
+use super::super::{RATE, json, recording};
+use super::{answer, path};
+
+const ANSWER: &str = "drop.json";
+
+/// A recording without each tenth frame, as in `every_tenth_frame_becomes_invalid_and_nothing_else_changes`.
+fn shed(room: &Room) -> String {
+    let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
+    json(&["drop", &input, &output, "--shed", "every:10"]);
+    output
+}
+
+/// All frames are there at their times, and those that were shed are invalid and empty, says `baseband` of this very file.
+#[test]
+fn baseband_read_what_drop_leaves() {
+    let room = Room::new();
+    shed(&room);
+    let answer = answer(ANSWER);
+    assert_eq!(oracle::hash(&room.read("out.vdif")), answer["file"]);
+    let found = &answer["found"];
+    assert_eq!(found["frames"], 150);
+    assert_eq!(found["samples"], 150 * 4000);
+    assert_eq!(found["start"], "2024-05-01T12:00:00.000000000");
+    assert_eq!(found["stop"], "2024-05-01T12:00:03.000000000");
+    assert_eq!(found["late"], json!([]));
+    let invalid: Vec<u64> = (0..15).map(|nth| 10 * nth + 9).collect();
+    let numbers: Vec<u64> = invalid.iter().map(|n| n % u64::from(RATE)).collect();
+    assert_eq!(found["invalid"], json!(numbers));
+    assert_eq!(found["zero_frames"], json!(invalid));
+}
+
+#[test]
+fn baseband_still_reads_what_drop_leaves() {
+    let Some(python) = evlbi_testkit::python::python("baseband") else {
+        return;
+    };
+    let room = Room::new();
+    let output = shed(&room);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/baseband_stream.py");
+    let read = command(python)
+        .arg(script)
+        .args([&RATE.to_string(), &output])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&read.stderr);
+    assert!(read.status.success(), "{errors}");
+    let found: Value = serde_json::from_slice(&read.stdout).unwrap();
+    let file = oracle::hash(&room.read("out.vdif"));
+    oracle::compare(&path(ANSWER), &json!({ "file": file, "found": found }));
+}

@@ -4,6 +4,7 @@
 mod ci;
 mod deps;
 mod fresh;
+mod oracles;
 mod run;
 mod setup;
 mod soak;
@@ -49,6 +50,8 @@ enum Task {
     /// Pause processes: a part of `stress`
     #[command(hide = true)]
     Pause { millis: u64, processes: Vec<i32> },
+    /// Ask tshark, baseband and the other programs again whose answers are committed, and show what differs
+    Oracles(oracles::Oracles),
     /// The dependency rules of the architecture
     Deps,
     /// Measure beside peers: `cargo xtask bench --help` lists the benches
@@ -110,6 +113,7 @@ fn run(task: Task) -> Result<()> {
             stress::pause(millis, &processes);
             Ok(())
         }
+        Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
         Task::Bench { arguments } => bench(&arguments),
     }

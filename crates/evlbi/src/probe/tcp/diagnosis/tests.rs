@@ -34,11 +34,8 @@ fn readings(name: &str) -> Vec<Reading> {
     let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
     let reading = |line: &str| {
         let values = line.split(',').map(value);
-        let fields: Map<String, Value> = names
-            .iter()
-            .map(|name| name.to_string())
-            .zip(values)
-            .collect();
+        let fields: Map<String, Value> =
+            names.iter().map(ToString::to_string).zip(values).collect();
         let at = START + (fields["seconds"].as_f64().unwrap() * 1e9) as u64;
         let backlog = fields["backlog"].clone();
         let reading = json!({ "at": at, "connection": 0, "backlog": backlog, "info": fields });

@@ -1,0 +1,161 @@
+//! `cargo xtask oracles`: asks the programs again whose answers are committed, and shows what differs.
+//!
+//! What is asked lies beside the tests: `crates/evlbi/tests/oracles` has captures, TCP traces and visibilities with the scripts
+//! that made them, the tests of `evlbi-wire`, `evlbi-fx` and `evlbi` ask baseband.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use evlbi_testkit::need::{PACKAGES, which};
+
+const ORACLES: &str = "crates/evlbi/tests/oracles";
+/// Where new answers go.
+const NEW: &str = "target/oracles";
+const EVLBI: &str = "target/debug/evlbi";
+const PYTHON: &str = "target/venv/bin/python";
+/// Tests that ask baseband, and one that has what evlbi says of the TCP traces: package, target, name.
+const TESTS: [(&str, &[&str], &str); 4] = [
+    ("evlbi-wire", &["--test", "integration"], "baseband_still"),
+    ("evlbi-fx", &["--test", "integration"], "baseband_still"),
+    ("evlbi", &["--test", "integration"], "baseband_still"),
+    ("evlbi", &["--bin", "evlbi"], "what_limited_recorded_flows"),
+];
+
+#[derive(Args)]
+pub struct Oracles {
+    /// Put the new answers in the place of those that are committed
+    #[arg(long)]
+    write: bool,
+    /// Record the captures and TCP traces anew, too (as root; a quiet machine makes better ones)
+    #[arg(long)]
+    record: bool,
+}
+
+/// Asks again, and compares.
+///
+/// # Errors
+/// When a program is missing or fails, and when answers differ and are not to be written.
+pub fn run(args: &Oracles) -> Result<()> {
+    check(args.record)?;
+    succeed(Command::new("cargo").args(["build", "--quiet", "--package", "evlbi"]))?;
+    let new = Path::new(NEW);
+    if new.exists() {
+        fs::remove_dir_all(new)?;
+    }
+    fs::create_dir_all(new.join("captures"))?;
+    if args.record {
+        succeed(script("record.sh").arg(EVLBI).arg(NEW))?;
+    }
+    // Answers are to what was recorded now, or before.
+    let recorded = if args.record { new } else { Path::new(ORACLES) };
+    for capture in files(&recorded.join("captures"), "pcap")? {
+        let answer = Command::new("python3")
+            .arg(Path::new(ORACLES).join("tshark.py"))
+            .arg(&capture)
+            .output()?;
+        ensure!(
+            answer.status.success(),
+            "{}",
+            String::from_utf8_lossy(&answer.stderr)
+        );
+        let name = capture.with_extension("tshark.json");
+        let name = name.file_name().context("a capture has a name")?;
+        fs::write(new.join("captures").join(name), answer.stdout)?;
+    }
+    succeed(script("swin/make.sh").arg(EVLBI).arg(NEW))?;
+    let mut differ = 0;
+    for (folder, kind) in [("", "txt"), ("captures", ""), ("tcp", ""), ("swin", "")] {
+        for file in files(&new.join(folder), kind)? {
+            differ += u32::from(differs(&file, folder, args.write)?);
+        }
+    }
+    for (package, target, name) in TESTS {
+        let mut tests = Command::new("cargo");
+        tests.args(["test", "--quiet", "--package", package]);
+        tests.args(target).arg(name);
+        tests.env("EVLBI_REQUIRE", "tools");
+        if args.write {
+            tests.env("EVLBI_ORACLES", "write");
+        }
+        // A test shows itself what differs.
+        if !tests.status()?.success() {
+            println!("{package}: {name}: other answers");
+            differ += 1;
+        }
+    }
+    match (differ, args.write) {
+        (0, _) => println!("all answers are as committed"),
+        (differ, true) => println!("{differ} files written: look at them with git diff"),
+        (differ, false) => bail!("{differ} files differ: --write puts the new ones in their place"),
+    }
+    Ok(())
+}
+
+/// Says what is missing.
+fn check(record: bool) -> Result<()> {
+    let asked = ["python3", "tshark"];
+    let recording = ["ip", "tc", "tcpdump", "ss", "getent"];
+    let programs = asked.iter().chain(recording.iter().filter(|_| record));
+    let mut missing: Vec<String> = programs
+        .filter(|program| which(program).is_none())
+        .map(|program| {
+            let package = PACKAGES.iter().find(|(name, _)| name == program);
+            package.map_or(program.to_string(), |(_, package)| {
+                format!("{program} (apt install {package})")
+            })
+        })
+        .collect();
+    if std::env::var_os("EVLBI_PYTHON").is_none() && !Path::new(PYTHON).exists() {
+        missing.push("Python with baseband (cargo xtask setup)".to_owned());
+    }
+    if record && fs::metadata("/proc/self")?.uid() != 0 {
+        missing.push("root, for paths with tcpdump".to_owned());
+    }
+    ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
+    Ok(())
+}
+
+fn script(name: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.arg(Path::new(ORACLES).join(name));
+    command
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{command:?}"))?;
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
+
+/// Files of a kind in a folder, by their names; none where there is no folder.
+fn files(folder: &Path, kind: &str) -> Result<Vec<PathBuf>> {
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let all = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let mut files = all.collect::<std::io::Result<Vec<PathBuf>>>()?;
+    files.retain(|file| kind.is_empty() || file.extension().is_some_and(|own| own == kind));
+    files.sort();
+    Ok(files)
+}
+
+/// Whether a new file differs from the committed one: shows how, and writes it if it shall.
+fn differs(new: &Path, folder: &str, write: bool) -> Result<bool> {
+    let name = new.file_name().context("a file has a name")?;
+    let committed = Path::new(ORACLES).join(folder).join(name);
+    if committed.exists() && fs::read(&committed)? == fs::read(new)? {
+        return Ok(false);
+    }
+    // It says by itself of other bytes that they differ.
+    let mut show = Command::new("git");
+    show.args(["--no-pager", "diff", "--no-index", "--stat", "--patch"]);
+    show.arg(&committed).arg(new).status()?;
+    if write {
+        fs::copy(new, &committed)?;
+    }
+    Ok(true)
+}

@@ -26,10 +26,10 @@ struct Cli {
 enum Task {
     /// Everything that the gate checks: format, dependency rules, lints, tests, loom, rustdoc
     Ci,
-    /// Scenes that want the machine for themselves, as a report: `cargo xtask live --help`
+    /// A report of what needs a machine with time for it: figures with expectation and tolerance, facts, the host's stalls
     #[command(disable_help_flag = true)]
     Live {
-        /// What evlbi-bench is given
+        /// What evlbi-bench live is given: --only NAME, --json, --list
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -6,6 +6,7 @@ mod analyse;
 mod cores;
 mod disk;
 mod fx;
+mod live;
 mod net;
 mod pacing;
 mod path;
@@ -40,6 +41,8 @@ enum Bench {
     Tcp(tcp::TcpArgs),
     /// Captures beside tshark (as root)
     Analyse(analyse::AnalyseArgs),
+    /// A report of what needs a machine with time for it: figures, facts, the host's stalls
+    Live(live::LiveArgs),
 }
 
 fn main() -> ExitCode {
@@ -61,5 +64,6 @@ fn run(bench: &Bench) -> Result<()> {
         Bench::Probe(args) => probe::run(args),
         Bench::Tcp(args) => tcp::run(args),
         Bench::Analyse(args) => analyse::run(args),
+        Bench::Live(args) => live::run(args),
     }
 }

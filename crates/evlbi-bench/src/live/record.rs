@@ -1,0 +1,347 @@
+//! What a scene reports: figures with an expectation, facts that no stall excuses, and curves.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::host::Host;
+use super::picture::Picture;
+
+/// A measurement with expectations.
+#[derive(Clone, Copy)]
+pub struct Scene {
+    /// Short name, for `--only`.
+    pub name: &'static str,
+    /// One sentence: what it shows.
+    pub shows: &'static str,
+    /// Without these it is left out.
+    pub needs: &'static [Need],
+    /// A longer stall of the host excuses a figure that misses its expectation.
+    pub stall: Duration,
+    /// Measures.
+    pub play: fn(&mut Record) -> Result<()>,
+}
+
+/// What a machine may lack.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// Network namespaces and queueing disciplines.
+    Root,
+    /// Emulated paths: `/dev/net/tun`, and root.
+    Paths,
+    /// A program of [`evlbi_testkit::need::PACKAGES`].
+    Program(&'static str),
+}
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug)]
+pub enum Aim {
+    /// This, up to a relative deviation.
+    Near { expected: f64, tolerance: f64 },
+    /// Within these, both included.
+    Within(f64, f64),
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+    /// Anything: it is shown beside the others.
+    Shown,
+}
+
+impl Aim {
+    /// Lowest and highest value that it allows.
+    pub fn bounds(self) -> (f64, f64) {
+        match self {
+            Aim::Near {
+                expected,
+                tolerance,
+            } => {
+                let slack = (expected * tolerance).abs();
+                (expected - slack, expected + slack)
+            }
+            Aim::Within(low, high) => (low, high),
+            Aim::AtMost(high) => (f64::NEG_INFINITY, high),
+            Aim::AtLeast(low) => (low, f64::INFINITY),
+            Aim::Shown => (f64::NEG_INFINITY, f64::INFINITY),
+        }
+    }
+}
+
+/// How a figure compares with its expectation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Met,
+    Missed,
+    /// It misses, and the host stood still meanwhile.
+    NotJudged,
+    /// There is no expectation.
+    Shown,
+}
+
+impl Verdict {
+    pub fn words(self) -> &'static str {
+        match self {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::NotJudged => "not judged",
+            Verdict::Shown => "shown",
+        }
+    }
+}
+
+/// A number that was found, and what it should be.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub name: String,
+    pub unit: &'static str,
+    pub found: f64,
+    pub aim: Aim,
+    pub verdict: Verdict,
+}
+
+/// What must hold on any host.
+#[derive(Clone, Debug)]
+pub struct Fact {
+    pub what: String,
+    pub holds: bool,
+    pub detail: String,
+}
+
+/// How a scene ended.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    Played,
+    /// This machine lacks these.
+    LeftOut(Vec<String>),
+    /// It could not be measured, though all it needs is there.
+    Failed(String),
+}
+
+/// All that a scene reports.
+#[derive(Default)]
+pub struct Record {
+    pub figures: Vec<Figure>,
+    pub facts: Vec<Fact>,
+    pub pictures: Vec<Picture>,
+    /// Stalls that the scene's own programs saw: of the relay, of those who look at connections, of senders.
+    pub seen: Vec<String>,
+    /// The scene's limit, in seconds.
+    pub stall: f64,
+}
+
+impl Record {
+    pub fn new(scene: &Scene) -> Record {
+        Record {
+            stall: scene.stall.as_secs_f64(),
+            ..Record::default()
+        }
+    }
+
+    pub fn figure(&mut self, name: impl Into<String>, unit: &'static str, found: f64, aim: Aim) {
+        self.figures.push(Figure {
+            name: name.into(),
+            unit,
+            found,
+            aim,
+            verdict: Verdict::Shown,
+        });
+    }
+
+    /// A figure that should be near another.
+    pub fn near(
+        &mut self,
+        name: impl Into<String>,
+        unit: &'static str,
+        found: f64,
+        expected: f64,
+        tolerance: f64,
+    ) {
+        let aim = Aim::Near {
+            expected,
+            tolerance,
+        };
+        self.figure(name, unit, found, aim);
+    }
+
+    /// A statement that should be made, or a name that should be given, as a figure: 1 where it is.
+    pub fn said(&mut self, name: impl Into<String>, is_said: bool) {
+        self.figure(name, "", f64::from(u8::from(is_said)), Aim::AtLeast(1.0));
+    }
+
+    /// What no stall excuses.
+    pub fn fact(&mut self, what: impl Into<String>, holds: bool, detail: impl Into<String>) {
+        self.facts.push(Fact {
+            what: what.into(),
+            holds,
+            detail: detail.into(),
+        });
+    }
+
+    /// Two counts that must be the same.
+    pub fn same(&mut self, what: impl Into<String>, found: u64, expected: u64) {
+        self.fact(
+            what,
+            found == expected,
+            format!("{found}, expected {expected}"),
+        );
+    }
+
+    /// A stall that a program of the scene saw, if it is longer than the scene allows, in seconds.
+    pub fn stalled(&mut self, who: &str, seconds: f64) {
+        if seconds > self.stall {
+            self.seen
+                .push(format!("{who} stood still for {:.0} ms", seconds * 1e3));
+        }
+    }
+
+    /// What the relay of a path says of its own stalls.
+    pub fn relay(&mut self, state: &Value) {
+        self.stalled("the relay", relay_stall(state));
+    }
+
+    /// Looks at connections that a probe and its responder missed, if they are more than `most`.
+    pub fn looks(&mut self, result: &Value, most: u64) {
+        let observers = result["observers"].as_array().into_iter().flatten();
+        let missed: u64 = observers
+            .filter_map(|observer| observer["missed"].as_u64())
+            .sum();
+        if missed > most {
+            self.seen
+                .push(format!("{missed} looks at connections were missed"));
+        }
+    }
+
+    /// What excuses a figure.
+    pub fn excuses(&self, host: &Host) -> Vec<String> {
+        let mut excuses = self.seen.clone();
+        excuses.extend(host.excuses(self.stall));
+        excuses
+    }
+
+    /// Compares each figure with its expectation.
+    pub fn judge(&mut self, is_excused: bool) {
+        for figure in &mut self.figures {
+            let (low, high) = figure.aim.bounds();
+            // A difference in the last digits is none.
+            let slack = 1e-9 * figure.found.abs();
+            let is_within = figure.found >= low - slack && figure.found <= high + slack;
+            figure.verdict = match (figure.aim, is_within) {
+                (Aim::Shown, _) => Verdict::Shown,
+                (_, true) => Verdict::Met,
+                (_, false) if is_excused => Verdict::NotJudged,
+                (_, false) => Verdict::Missed,
+            };
+        }
+    }
+}
+
+/// The longest stall of a path's relay, in seconds.
+pub fn relay_stall(state: &Value) -> f64 {
+    let lateness = state["lateness"].as_array().into_iter().flatten();
+    lateness
+        .filter_map(|late| late["max_s"].as_f64())
+        .fold(0.0, f64::max)
+}
+
+impl Figure {
+    /// What is expected, in words.
+    pub fn expected(&self) -> String {
+        let number = |value: f64| format!("{}{}", short(value), spaced(self.unit));
+        match self.aim {
+            Aim::Near {
+                expected,
+                tolerance,
+            } => format!("{} ± {:.0} %", number(expected), tolerance * 100.0),
+            Aim::Within(low, high) if low == high => number(low),
+            Aim::Within(low, high) => format!("{} … {}", short(low), number(high)),
+            Aim::AtMost(_) | Aim::AtLeast(_) if self.unit.is_empty() && self.is_said() => {
+                "yes".to_owned()
+            }
+            Aim::AtMost(high) => format!("≤ {}", number(high)),
+            Aim::AtLeast(low) => format!("≥ {}", number(low)),
+            Aim::Shown => String::new(),
+        }
+    }
+
+    /// What was found, in words.
+    pub fn found(&self) -> String {
+        if self.is_said() {
+            return if self.found >= 1.0 { "yes" } else { "no" }.to_owned();
+        }
+        format!("{}{}", short(self.found), spaced(self.unit))
+    }
+
+    /// Whether it is a statement.
+    pub fn is_said(&self) -> bool {
+        self.unit.is_empty()
+            && matches!(self.aim, Aim::AtLeast(1.0))
+            && (self.found == 0.0 || self.found == 1.0)
+    }
+
+    pub fn json(&self) -> Value {
+        let (low, high) = self.aim.bounds();
+        let finite = |value: f64| value.is_finite().then_some(value);
+        let (expected, tolerance) = match self.aim {
+            Aim::Near {
+                expected,
+                tolerance,
+            } => (Some(expected), Some(tolerance)),
+            _ => (None, None),
+        };
+        json!({
+            "name": self.name,
+            "unit": self.unit,
+            "found": finite(self.found),
+            "expected": expected,
+            "tolerance": tolerance,
+            "low": finite(low),
+            "high": finite(high),
+            "verdict": self.verdict.words().to_lowercase(),
+        })
+    }
+}
+
+fn spaced(unit: &str) -> String {
+    if unit.is_empty() {
+        String::new()
+    } else {
+        format!(" {unit}")
+    }
+}
+
+/// A number in four digits.
+pub fn short(value: f64) -> String {
+    if !value.is_finite() {
+        return "none".to_owned();
+    }
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if value.fract() == 0.0 && value.abs() < 1e9 {
+        return grouped(value);
+    }
+    let digits = 3 - value.abs().log10().floor() as i32;
+    let digits = usize::try_from(digits.clamp(0, 9)).unwrap_or(0);
+    let text = format!("{value:.digits$}");
+    if !text.contains('.') {
+        return grouped(text.parse().unwrap_or(value));
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A whole number with a comma before each three digits.
+fn grouped(value: f64) -> String {
+    let text = format!("{:.0}", value.abs());
+    let mut grouped = String::new();
+    for (place, digit) in text.chars().enumerate() {
+        if place > 0 && (text.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if value < 0.0 {
+        grouped.insert(0, '-');
+    }
+    grouped
+}

@@ -29,7 +29,7 @@ use evlbi_testkit::need::{PACKAGES, which};
 use serde_json::{Value, json};
 
 use host::{Host, Watch};
-use record::{Ending, Fact, Figure, Need, Record, Scene, Verdict};
+use record::{Ending, Figure, Need, Record, Scene, Verdict};
 
 #[derive(Args)]
 pub struct LiveArgs {
@@ -233,19 +233,14 @@ fn lacking(need: Need) -> Option<String> {
 
 /// Curves outside their panels are a broken fact.
 fn stray_scene(strays: &[String]) -> Played {
+    let mut record = Record::default();
     let detail = strays[..strays.len().min(5)].join("; ");
+    record.fact("no point of a curve lies outside its panel", false, detail);
     Played {
         name: "pictures",
         shows: "Curves stay in their panels.",
         ending: Ending::Played,
-        record: Record {
-            facts: vec![Fact {
-                what: "no point of a curve lies outside its panel".to_owned(),
-                holds: false,
-                detail,
-            }],
-            ..Record::default()
-        },
+        record,
         host: Host::default(),
         excuses: Vec::new(),
     }
@@ -255,7 +250,7 @@ fn print(scene: &Played) {
     println!("\n{}: {}", scene.name, scene.shows);
     for figure in &scene.record.figures {
         println!(
-            "  {:<52} {:>16}   {:<24} {}",
+            "  {:<58} {:>16}   {:<22} {}",
             figure.name,
             figure.found(),
             figure.expected(),

@@ -7,25 +7,16 @@ use evlbi_testkit::Room;
 use serde_json::Value;
 
 use super::picture::{Curve, Picture, Style};
-use super::programs::{Fields, Listening, evlbi, json_of, output};
+use super::programs::{Fields, Listening, evlbi, json_of, output_of, started};
 use super::record::{Aim, Record, Scene};
 
-pub const SCENES: &[Scene] = &[
-    Scene {
-        name: "live-fringe",
-        shows: "Two stations over midnight, one of them late, are correlated as they come: nothing is late for it, and each integration has its fringe.",
-        needs: &[],
-        stall: Duration::from_millis(100),
-        play: fringe,
-    },
-    Scene {
-        name: "long-integration",
-        shows: "An integration longer than what may wait for the correlator comes to its end.",
-        needs: &[],
-        stall: Duration::from_millis(500),
-        play: long,
-    },
-];
+pub const SCENES: &[Scene] = &[Scene {
+    name: "live-fringe",
+    shows: "Two stations over midnight, one of them late, are correlated as they come: nothing is late for it, and each integration has its fringe.",
+    needs: &[],
+    stall: Duration::from_millis(100),
+    play: fringe,
+}];
 
 const PLAN: &str = r#"
 start = "2024-01-01T23:59:59Z"
@@ -40,10 +31,9 @@ name = "Jb"
 delay = [1e-6]
 "#;
 
-/// Both stations of a plan sent to a correlator with these options; what was sent, and the lines of the correlator.
-fn correlated(plan: &str, correlate: &[&str], send: &[&str]) -> Result<(Vec<Value>, Vec<Value>)> {
+fn fringe(record: &mut Record) -> Result<()> {
     let room = Room::new();
-    let plan = room.write("plan.toml", plan);
+    let plan = room.write("plan.toml", PLAN);
     let mut command = evlbi()?;
     command
         .args([
@@ -52,61 +42,45 @@ fn correlated(plan: &str, correlate: &[&str], send: &[&str]) -> Result<(Vec<Valu
             "udp://127.0.0.1:0",
             "--live",
             "--json",
-            "--idle",
-            "5s",
         ])
-        .args(correlate);
+        .args([
+            "--channels",
+            "128",
+            "--freq",
+            "4.9G",
+            "--integration",
+            "500ms",
+        ])
+        .args([
+            "--delay", "0", "--delay", "1us", "--wait", "20s", "--idle", "5s",
+        ]);
     let correlator = Listening::start(&mut command, 2)?;
-    let sent: Vec<Result<Value>> = std::thread::scope(|scope| {
-        let senders: Vec<_> = ["Ef", "Jb"]
-            .into_iter()
-            .zip(&correlator.addresses)
-            .enumerate()
-            .map(|(late, (station, address))| {
-                let source = format!("sky:{plan}/{station}");
-                scope.spawn(move || {
-                    std::thread::sleep(Duration::from_millis(200 * late as u64));
-                    let mut command = evlbi()?;
-                    command.args([
-                        "send",
-                        &source,
-                        "--to",
-                        &format!("udp://{address}"),
-                        "--json",
-                    ]);
-                    json_of(&output(command.args(send))?)
-                })
-            })
-            .collect();
-        let of = senders.into_iter();
-        of.map(|sender| {
-            sender
-                .join()
-                .unwrap_or_else(|_| anyhow::bail!("a sender's thread failed"))
+    let senders: Vec<_> = ["Ef", "Jb"]
+        .into_iter()
+        .zip(&correlator.addresses)
+        .enumerate()
+        .map(|(late, (station, address))| {
+            let mut send = evlbi()?;
+            send.args([
+                "send",
+                &format!("sky:{plan}/{station}"),
+                "--to",
+                &format!("udp://{address}"),
+            ])
+            .args(["--realtime", "--mtu", "9000", "--json"]);
+            std::thread::sleep(Duration::from_millis(200 * late as u64));
+            started(&mut send)
         })
-        .collect()
-    });
+        .collect::<Result<_>>()?;
+    let sent: Vec<Value> = senders
+        .into_iter()
+        .map(|sender| json_of(&output_of(sender)?))
+        .collect::<Result<_>>()?;
     let said = correlator.finish()?;
-    let lines: Result<Vec<Value>, _> = said.lines().map(serde_json::from_str).collect();
-    Ok((sent.into_iter().collect::<Result<_>>()?, lines?))
-}
-
-fn fringe(record: &mut Record) -> Result<()> {
-    let correlate = [
-        "--channels",
-        "128",
-        "--freq",
-        "4.9G",
-        "--integration",
-        "500ms",
-        "--delay",
-        "0",
-        "--delay",
-        "1us",
-        "--wait",
-        "20s",
-    ];
-    let (sent, lines) = correlated(PLAN, &correlate, &["--realtime", "--mtu", "9000"])?;
+    let lines: Vec<Value> = said
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
     let (last, periods) = lines
         .split_last()
         .context("the correlator printed nothing")?;
@@ -170,24 +144,5 @@ fn fringe(record: &mut Record) -> Result<()> {
         levels: vec![(0.3, "of the sky".to_owned())],
         ..Picture::default()
     });
-    Ok(())
-}
-
-fn long(record: &mut Record) -> Result<()> {
-    let slow = PLAN
-        .replace("8e6", "128e3")
-        .replace("duration = 4.5", "duration = 330");
-    let slow = slow.replace("edv = 1", "edv = 1\npayload = 800");
-    let (_, lines) = correlated(
-        &slow,
-        &["--channels", "64", "--integration", "160s"],
-        &["--rate", "8M"],
-    )?;
-    // They come faster than in real time, so that one may be ahead by more than is waited for; but all comes to an end.
-    record.figure("lines printed", "", lines.len() as f64, Aim::AtLeast(2.0));
-    let seconds = lines.last().map_or(f64::NAN, |last| {
-        last["seconds"].as_f64().unwrap_or(f64::NAN)
-    });
-    record.figure("time correlated, of 330 s", "s", seconds, Aim::Shown);
     Ok(())
 }

@@ -132,11 +132,12 @@ fn round_trips(stamps: &str) -> Vec<f64> {
     found
 }
 
-/// Sums that hold for the points of any probe.
+/// Sums that hold for the points of any probe; and the time that their senders gave up.
 pub fn sums(record: &mut Record, result: &Value) -> Result<Vec<Value>> {
     let points = result.list("points")?.clone();
     let mut holds = true;
     for point in &points {
+        record.stalled("the sender", point["sender"]["slips"].real("seconds")?);
         let of = |name: &str| point.count(name);
         holds &= of("sent")? == of("unique")? + of("lost")?;
         holds &= of("received")? == of("unique")? + of("duplicates")?;
@@ -256,11 +257,12 @@ fn doctor(record: &mut Record) -> Result<()> {
     let mut doctor = evlbi()?;
     doctor.args(["doctor", "--interface", "lo", "--to", "127.0.0.1", "--json"]);
     let result = json_of(&output(&mut doctor)?)?;
+    let sized_for = result.real("buffer_seconds")? * 1e3;
     record.figure(
         "time that buffers are sized for",
-        "s",
-        result.real("buffer_seconds")?,
-        Aim::AtMost(0.1),
+        "ms",
+        sized_for,
+        Aim::AtMost(100.0),
     );
     let from = result.text("buffer_seconds_from")?;
     record.fact("it is the round trip's", from == "the round trip", from);

@@ -116,7 +116,7 @@ fn section(scene: &Played) -> String {
     let mut section = format!(
         "<section id=\"{0}\"><h2>{0}</h2><p class=\"shows\">{1}</p>",
         scene.name,
-        escape(scene.shows)
+        words(scene.shows)
     );
     match &scene.ending {
         Ending::Played => {}
@@ -216,7 +216,7 @@ fn bullet(figure: &Figure) -> String {
     }
     let (low, high) = figure.aim.bounds();
     let (from, to) = match figure.aim {
-        Aim::Shown => return String::new(),
+        Aim::Shown | Aim::AtMost(0.0) => return String::new(),
         Aim::Near { .. } | Aim::Within(..) if high > low => {
             (low - (high - low), high + (high - low))
         }
@@ -224,8 +224,7 @@ fn bullet(figure: &Figure) -> String {
             let width = low.abs().max(1.0);
             (low - width, high + width)
         }
-        Aim::AtMost(high) if high > 0.0 => (0.0, 1.6 * high),
-        Aim::AtMost(high) => (high - 1.0, high + 1.0),
+        Aim::AtMost(high) => (0.0, 1.6 * high),
         Aim::AtLeast(low) if low > 0.0 => (0.0, 2.0 * low.max(0.6 * figure.found)),
         Aim::AtLeast(low) => (low - 1.0, low + 1.0 + figure.found.abs()),
     };
@@ -292,6 +291,18 @@ fn ribbon(host: &Host) -> String {
          <path class=\"rail\" d=\"M0 26H{WIDTH}\"/>{stalls}</svg></div>",
         escape(&host.words())
     )
+}
+
+/// A sentence with commands between backticks.
+fn words(text: &str) -> String {
+    let text = escape(text);
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(place, part)| match place % 2 {
+            0 => part.to_owned(),
+            _ => format!("<code>{part}</code>"),
+        })
+        .collect()
 }
 
 /// Text within a page.

@@ -33,12 +33,17 @@ pub const TOKEN: &str = "live";
 
 /// Runs a program to its end, which has to come.
 pub fn output(command: &mut Command) -> Result<Output> {
-    let child = command
+    output_of(started(command)?)
+}
+
+/// Starts a program; what it prints is kept for [`output_of`].
+pub fn started(command: &mut Command) -> Result<Child> {
+    command
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-    output_of(child)
+        .with_context(|| format!("cannot start {}", command.get_program().display()))
 }
 
 /// What a program prints that was started with pipes.
@@ -77,8 +82,12 @@ pub fn printed(command: &mut Command) -> Result<String> {
 }
 
 fn said(output: &Output) -> Result<String> {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {errors}", output.status);
+    if !output.status.success() {
+        // What a path counted follows after that.
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors: Vec<&str> = errors.lines().take(5).collect();
+        bail!("{}: {}", output.status, errors.join("; "));
+    }
     Ok(String::from_utf8(output.stdout.clone())?)
 }
 
@@ -238,12 +247,12 @@ pub fn respond(pair: &Pair, more: &[&str]) -> Result<Listening> {
 
 /// Runs a program at an end.
 pub fn at(end: &End, command: &mut Command) -> Result<Output> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let child = end.namespace.run(|| command.spawn())??;
-    output_of(child)
+    output_of(started_at(end, command)?)
+}
+
+/// Starts a program at an end.
+pub fn started_at(end: &End, command: &mut Command) -> Result<Child> {
+    end.namespace.run(|| started(command))?
 }
 
 /// A probe of a kind from the near end.

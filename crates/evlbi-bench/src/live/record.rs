@@ -1,5 +1,6 @@
 //! What a scene reports: figures with an expectation, facts that no stall excuses, and curves.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -124,10 +125,12 @@ pub struct Record {
     pub figures: Vec<Figure>,
     pub facts: Vec<Fact>,
     pub pictures: Vec<Picture>,
-    /// Stalls that the scene's own programs saw: of the relay, of those who look at connections, of senders.
+    /// Stalls that the scene's own programs saw: who stood still, and for how many seconds at most.
+    stalls: BTreeMap<String, f64>,
+    /// What else held them up.
     pub seen: Vec<String>,
     /// The scene's limit, in seconds.
-    pub stall: f64,
+    stall: f64,
 }
 
 impl Record {
@@ -187,12 +190,10 @@ impl Record {
         );
     }
 
-    /// A stall that a program of the scene saw, if it is longer than the scene allows, in seconds.
+    /// A stall that a program of the scene saw, in seconds.
     pub fn stalled(&mut self, who: &str, seconds: f64) {
-        if seconds > self.stall {
-            self.seen
-                .push(format!("{who} stood still for {:.0} ms", seconds * 1e3));
-        }
+        let longest = self.stalls.entry(who.to_owned()).or_default();
+        *longest = longest.max(seconds);
     }
 
     /// What the relay of a path says of its own stalls.
@@ -214,8 +215,15 @@ impl Record {
 
     /// What excuses a figure.
     pub fn excuses(&self, host: &Host) -> Vec<String> {
-        let mut excuses = self.seen.clone();
-        excuses.extend(host.excuses(self.stall));
+        let mut excuses = host.excuses(self.stall);
+        let long = self
+            .stalls
+            .iter()
+            .filter(|(_, longest)| **longest > self.stall);
+        excuses.extend(
+            long.map(|(who, longest)| format!("{who} stood still for {:.0} ms", longest * 1e3)),
+        );
+        excuses.extend(self.seen.iter().cloned());
         excuses
     }
 
@@ -258,6 +266,7 @@ impl Figure {
             Aim::AtMost(_) | Aim::AtLeast(_) if self.unit.is_empty() && self.is_said() => {
                 "yes".to_owned()
             }
+            Aim::AtMost(0.0) => number(0.0),
             Aim::AtMost(high) => format!("≤ {}", number(high)),
             Aim::AtLeast(low) => format!("≥ {}", number(low)),
             Aim::Shown => String::new(),

@@ -176,7 +176,7 @@ impl Stations {
 fn ends(record: &mut Record, flows: &[Value], asked_s: f64) -> Result<Vec<f64>> {
     let (mut lasted, mut ends) = (Vec::new(), Vec::new());
     for flow in flows {
-        let name = flow.text("name").unwrap_or("a flow").to_owned();
+        let name = name_of(flow)?;
         record.said(
             format!("{name} finished by itself"),
             flow["end"]["outcome"] == "finished",
@@ -206,6 +206,12 @@ fn ends(record: &mut Record, flows: &[Value], asked_s: f64) -> Result<Vec<f64>> 
     let apart = ends.last().unwrap_or(&0.0) - ends.first().unwrap_or(&0.0);
     record.figure("senders end apart", "s", apart, Aim::AtMost(2.0));
     Ok(lasted)
+}
+
+/// A flow's name, without that of its run.
+fn name_of(flow: &Value) -> Result<String> {
+    let id = flow.text("id")?;
+    Ok(id.rsplit('.').next().unwrap_or(id).to_owned())
 }
 
 fn correlator(flows: &[Value]) -> Result<&Value> {
@@ -355,13 +361,14 @@ fn kills(record: &mut Record) -> Result<()> {
         {}
         kill -9 $(cat agent-jb/lock)
         {}
+        rm agent-jb/address
         $E path exec jb -- $E agent --dir agent-jb --bind 10.77.0.3:3650 > agent-jb/again & P=\"$P $!\"
         {}
         kill -9 $R; wait $R || true
         $E run session.toml --resume $(sed -n 's/^run //p' run.log) --json",
         wait("grep -q 'on starts' run.log"),
         wait("grep -q 'jb does not answer' run.log"),
-        wait("grep -q 'answers again' run.log")
+        wait("[ -s agent-jb/address ]")
     );
     let said = stations.run(&script)?;
     let result: Value = serde_json::from_str(&said)?;
@@ -487,7 +494,7 @@ fn killed_network(record: &mut Record) -> Result<()> {
         "",
     );
     for flow in room.json("again.json").list("flows")? {
-        let name = flow.text("name").unwrap_or("a flow");
+        let name = name_of(flow)?;
         record.said(
             format!("{name} finished in the session after that"),
             flow["end"]["outcome"] == "finished",

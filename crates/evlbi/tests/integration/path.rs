@@ -8,14 +8,13 @@ mod tcp;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Deref;
-use std::os::unix::net::UnixStream;
 use std::process::{ChildStdin, Command, Output, Stdio};
 
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::netns::{has_users_of_its_own, paths};
 use evlbi_testkit::{Running, command, need, until};
 use evlbi_wire::pattern;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::live::support::Recv;
 use crate::result::number;
@@ -196,17 +195,20 @@ impl Up<'_> {
 
     /// `recv` on a host.
     #[track_caller]
-    fn receive(&self, host: &str, from: &str, to: &str, more: &[&str]) -> Receiver {
-        let socket = self.room.path(&format!("{host}.socket"));
+    fn receive(&self, host: &str, from: &str, to: &str, more: &[&str]) -> Recv {
         let mut command = self.evlbi_at(host);
         command
-            .args(["recv", from, "--to", to, "--json", "--control", &socket])
+            .args(["recv", from, "--to", to, "--json"])
             .args(["--ring", "64MiB", "--hold", "60s"])
             .args(more);
-        Receiver {
-            recv: Recv::listening(&mut command, 1),
-            socket,
-        }
+        self.listening(&mut command, host)
+    }
+
+    /// Runs a command until it listens, with a control socket in the room, where a plain user may make it.
+    #[track_caller]
+    fn listening(&self, command: &mut Command, name: &str) -> Recv {
+        let socket = self.room.path(&format!("{name}.socket"));
+        Recv::controlled(command, 1, socket)
     }
 
     /// `send` from the first host, as fast as that can, which must not fail: so many pattern frames, each in a datagram and a
@@ -229,13 +231,13 @@ impl Up<'_> {
     /// `respond` on the far host.
     #[track_caller]
     fn respond(&self) -> Recv {
-        Recv::listening(&mut self.responder(), 1)
+        self.listening(&mut self.responder(), "responder")
     }
 
     /// The same, by a clock that is wrong.
     #[track_caller]
     fn respond_by(&self, clock: &Shifted) -> Recv {
-        Recv::listening(clock.apply(&mut self.responder()), 1)
+        self.listening(clock.apply(&mut self.responder()), "responder")
     }
 
     fn responder(&self) -> Command {
@@ -271,38 +273,6 @@ impl Up<'_> {
             .parse()
             .unwrap()
     }
-}
-
-/// A receiver on a host. It is told to end once it has all: no time without a datagram ends it, because a busy machine may hold
-/// up a sender for any time.
-struct Receiver {
-    recv: Recv,
-    socket: String,
-}
-
-impl Receiver {
-    /// Its result once so many datagrams have come, copies included.
-    #[track_caller]
-    fn finish(self, received: u64) -> Value {
-        until("all datagrams come", || {
-            let answer = ask(&self.socket, &json!({ "do": "status" }));
-            let streams = answer["status"]["receiving"].as_array();
-            let stream = streams.and_then(|streams| streams.first());
-            stream.is_some_and(|stream| number(stream, "received") >= received)
-        });
-        assert_eq!(ask(&self.socket, &json!({ "do": "stop" })), "done");
-        self.recv.finish()
-    }
-}
-
-/// What a run with `--control` answers.
-#[track_caller]
-fn ask(socket: &str, request: &Value) -> Value {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    writeln!(stream, "{request}").unwrap();
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).unwrap();
-    serde_json::from_str(&answer).unwrap()
 }
 
 /// What a command prints, which must not fail.
@@ -471,7 +441,7 @@ fn stations_meet_at_a_switch() {
     let count = cells::fitting().min(500);
     up.send(group, cells::FIRST, count);
     for receiver in receivers {
-        let received = receiver.finish(count);
+        let received = receiver.finish_after(count);
         let of = |name: &str| number(&received, name);
         assert_eq!((of("unique"), of("duplicates"), of("lost")), (count, 0, 0));
     }

@@ -2,6 +2,7 @@
 //! what was recorded can be read.
 
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 
 use evlbi_testkit::{command, disk, name, until};
 use serde_json::{Value, json};
@@ -132,15 +133,24 @@ fn a_full_disk_ends_its_recording_only() {
             ("count", count, "to = \"null\""),
         ]
         .map(|(name, at, to)| {
-            format!(
-                "[[flow]]\nname = \"{name}\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"tcp://{at}\"\n{to}\n
-                 [[flow]]\nname = \"to-{name}\"\nhost = \"jive\"\ncommand = \"send\"\nsource = \"sky:{}/Ef\"\nto = \"tcp://{at}\"\nmax = true\nrepeat = {rounds}\n",
-                site.room.path("sky.toml")
-            )
+            format!("[[flow]]\nname = \"{name}\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"tcp://{at}\"\n{to}\n")
         });
         let session = site.write_session("full", &flows.concat());
-        assert_eq!(site.run("run", &["run", &session]), Some(1));
+        let mut run = site.begin("run", &["run", &session]);
+        let source = format!("sky:{}/Ef", site.room.path("sky.toml"));
+        for at in [rec, count] {
+            until("a receiver listens", || listens(at));
+            let sent = command(EVLBI)
+                .args(["send", &source, "--to", &format!("tcp://{at}"), "--max"])
+                .args(["--repeat", &rounds.to_string()])
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&sent.stderr);
+            assert!(sent.status.success(), "{said}");
+        }
+        let status = run.wait().code();
         let said = site.room.text("run.err");
+        assert_eq!(status, Some(1), "{said}");
         let all = rounds * SKY_FRAMES;
         for name in ["rec", "count"] {
             let came = site.result("full", "jive", name);
@@ -164,6 +174,18 @@ fn a_full_disk_ends_its_recording_only() {
         assert!(recorded > 3_000_000, "{recorded}");
         assert_eq!(frames_in(&path), recorded / SKY_FRAME);
     });
+}
+
+/// Whether somebody listens by TCP at an address of this host.
+fn listens(at: SocketAddr) -> bool {
+    let IpAddr::V4(ip) = at.ip() else {
+        panic!("{at} is no IPv4 address");
+    };
+    let ip = u32::from_ne_bytes(ip.octets());
+    let local = format!(" {ip:08X}:{:04X} 00000000:0000 0A ", at.port());
+    fs::read_to_string("/proc/net/tcp")
+        .unwrap()
+        .contains(&local)
 }
 
 /// How many frames a recording has.

@@ -191,10 +191,10 @@ impl Agent {
     /// Waits until a flow is as it should be.
     #[track_caller]
     pub fn wait(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
+        let mut last = Last(Value::Null);
         until_some(&format!("{id} is not so yet"), || {
-            last = self.flow(id);
-            is_so(&last).then(|| last.clone())
+            last.0 = self.flow(id);
+            is_so(&last.0).then(|| last.0.clone())
         })
     }
 
@@ -217,6 +217,17 @@ impl Agent {
             format!("{flow}: {}", event["text"].as_str().unwrap())
         };
         events.iter().map(text).collect()
+    }
+}
+
+/// A flow as it was seen last, which is shown when a wait for more is in vain.
+struct Last(Value);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0);
+        }
     }
 }
 

@@ -381,7 +381,7 @@ fn a_stalled_reader_does_not_stall_the_sender() {
         };
         looks == 20
     });
-    assert_eq!(ask(&control, r#"{"do":"stop"}"#), "done");
+    assert_eq!(ask(&control.path("socket"), r#"{"do":"stop"}"#), "done");
     assert!(sender.wait().success());
     let result: Value = serde_json::from_reader(sender.0.stdout.take().unwrap()).unwrap();
     assert!(number(&result, "not_sent") > 0, "{}", brief(&result));

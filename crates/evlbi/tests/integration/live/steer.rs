@@ -87,16 +87,19 @@ fn a_sender_is_watched_changed_and_stopped() {
     until("it listens", || {
         std::os::unix::net::UnixStream::connect(room.path("socket")).is_ok()
     });
-    let sending = || ask(&room, r#"{"do":"status"}"#)["status"]["sending"].take();
+    let sending = || ask(&room.path("socket"), r#"{"do":"status"}"#)["status"]["sending"].take();
     until("it sends", || sending()["sent"].as_u64() > Some(0));
-    let changed = ask(&room, r#"{"do":"change","rate":"10M","shed":"every:10"}"#);
+    let changed = ask(
+        &room.path("socket"),
+        r#"{"do":"change","rate":"10M","shed":"every:10"}"#,
+    );
     assert_eq!(changed, "done");
     until("a change is taken up", || number(&sending(), "shed") >= 10);
     let seen = sending();
     assert_eq!(seen["rate_asked_bps"], 10_000_000);
     assert_eq!(seen["shed_policy"], "every:10");
     assert_eq!(number(&seen, "bytes"), number(&seen, "sent") * 1024);
-    assert_eq!(ask(&room, r#"{"do":"stop"}"#), "done");
+    assert_eq!(ask(&room.path("socket"), r#"{"do":"stop"}"#), "done");
     assert!(sender.wait().success());
     let result: serde_json::Value = serde_json::from_reader(stdout).unwrap();
     assert!(number(&result, "sent") >= number(&seen, "sent"));

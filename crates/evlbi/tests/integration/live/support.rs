@@ -28,8 +28,10 @@ pub fn evlbi() -> Command {
 pub struct Recv {
     pub child: Running,
     pub addresses: Vec<SocketAddr>,
-    /// Holds the socket by which it is asked how it is, and told to end.
-    control: Room,
+    /// The socket by which it is asked how it is, and told to end.
+    control: String,
+    /// Where that is, if nobody else has to be able to reach it.
+    _folder: Option<Room>,
     stdout: Said,
     stderr: JoinHandle<String>,
 }
@@ -70,9 +72,16 @@ impl Recv {
 
     /// Runs a command of the program and waits until it listens on so many ports.
     pub fn listening(command: &mut Command, ports: usize) -> Recv {
-        let control = Room::new();
+        let folder = Room::new();
+        let mut recv = Recv::controlled(command, ports, folder.path("socket"));
+        recv._folder = Some(folder);
+        recv
+    }
+
+    /// The same, with its control socket at a place of the caller's.
+    pub fn controlled(command: &mut Command, ports: usize, control: String) -> Recv {
         let mut child = command
-            .args(["--control", &control.path("socket")])
+            .args(["--control", &control])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -101,6 +110,7 @@ impl Recv {
             child: Running(child),
             addresses,
             control,
+            _folder: None,
             stdout,
             stderr,
         }
@@ -227,10 +237,10 @@ impl Said {
     }
 }
 
-/// What a run answers to a request over its control socket, which is `socket` of a folder.
+/// What a run answers to a request over its control socket.
 #[track_caller]
-pub fn ask(control: &Room, request: &str) -> Value {
-    let mut stream = UnixStream::connect(control.path("socket")).expect("a control socket");
+pub fn ask(control: &str, request: &str) -> Value {
+    let mut stream = UnixStream::connect(control).expect("a control socket");
     stream
         .write_all(format!("{request}\n").as_bytes())
         .expect("it listens");

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
 use evlbi_testkit::{command, disk, name, until};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::control::session::{STATIONS, Site, as_the_sky};
@@ -148,6 +149,10 @@ fn a_full_disk_ends_its_recording_only() {
             let said = String::from_utf8_lossy(&sent.stderr);
             assert!(sent.status.success(), "{said}");
         }
+        site.hear("run", ".rec FAILED; the others go on");
+        site.hear("run", ".count has finished");
+        // Receivers may be sent more.
+        run.signal(Signal::SIGINT);
         let status = run.wait().code();
         let said = site.room.text("run.err");
         assert_eq!(status, Some(1), "{said}");

@@ -76,7 +76,7 @@ fn five_million_datagrams_over_the_switch() {
 /// All of the paper's.
 #[test]
 #[ignore = "soak: half a minute of a processor"]
-fn fifty_million_datagrams_over_the_switch() {
+fn soak_fifty_million_datagrams_over_the_switch() {
     datagrams_over_the_switch(50_000_000);
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use evlbi_testkit::times::{TIMES, slowest};
 
 use crate::run::well;
@@ -28,8 +28,20 @@ struct Gate {
 
 impl Gate {
     fn run(&mut self) -> Result<()> {
-        // What the tests need is fetched while the processors compile.
-        let setup = std::thread::spawn(|| setup::run(false));
+        // What the tests need is fetched while the processors compile; nothing of it is left running.
+        let setup = std::thread::scope(|scope| {
+            let setup = scope.spawn(|| setup::run(false));
+            self.build()?;
+            setup.join().map_err(|_| anyhow!("setup failed"))
+        })?;
+        self.step("rest of the setup", || setup)?;
+        // All that fails is worth knowing at once.
+        self.cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
+        self.step("loom", loom)?;
+        self.step("rustdoc", rustdoc)
+    }
+
+    fn build(&mut self) -> Result<()> {
         self.cargo("format", &["fmt", "--all", "--check"])?;
         self.step("dependency rules", deps::check)?;
         let lints = [
@@ -41,15 +53,7 @@ impl Gate {
             "warnings",
         ];
         self.cargo("lints", &lints)?;
-        self.cargo("build of the tests", &["test", "--workspace", "--no-run"])?;
-        self.step("rest of the setup", || match setup.join() {
-            Ok(installed) => installed,
-            Err(_) => bail!("setup failed"),
-        })?;
-        // All that fails is worth knowing at once.
-        self.cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
-        self.step("loom", loom)?;
-        self.step("rustdoc", rustdoc)
+        self.cargo("build of the tests", &["test", "--workspace", "--no-run"])
     }
 
     fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<()> {

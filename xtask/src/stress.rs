@@ -76,7 +76,7 @@ pub fn random_seed() -> u64 {
 fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     println!("stress: seed {seed}");
     let begun = Instant::now();
-    let mark = format!("{}.{seed}", std::process::id());
+    let mark = evlbi_testkit::leftovers::mark();
     let (output, input) = std::io::pipe()?;
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--workspace", "--no-fail-fast", "--"]);
@@ -100,9 +100,9 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
             });
         }
         scope.spawn(|| stopper.run(&is_over));
-        let told = follow(output);
-        is_over.store(true, Ordering::Relaxed);
-        told
+        // However it ends: the others would go on for ever.
+        let _over = Over(&is_over);
+        follow(output)
     })?;
     let status = child.wait()?;
     let is_well = status.success() && told.failed.is_empty();
@@ -120,6 +120,15 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     writeln!(file, "{result}")?;
     println!("stress: {result}");
     Ok(is_well)
+}
+
+/// Says that all is over when it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What the test binaries told.

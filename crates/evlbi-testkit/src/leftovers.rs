@@ -2,20 +2,24 @@
 //! the next run removes those of runs that are no more.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// In the environment of all processes that a run starts: the run's mark.
 pub const MARK: &str = "EVLBI_TEST_RUN";
 
 const FOLDERS: &str = "evlbi-test-";
 
-/// This run's mark: its process and when that began, since numbers of processes come again.
+/// This run's mark: its process, when that began, since numbers of processes come again, and the namespace in which it has that
+/// number.
 #[must_use]
 pub fn mark() -> String {
     // A run of a single test belongs to the run that has started it.
     std::env::var(MARK).unwrap_or_else(|_| {
         let process = std::process::id();
-        format!("{process}.{}", began(process).unwrap_or_default())
+        let began = began_in("self").unwrap_or_default();
+        format!("{process}.{began}.{}", namespace())
     })
 }
 
@@ -34,12 +38,7 @@ fn on_disk() -> Option<PathBuf> {
     Some(crate::need::target(&program)?.join("tmp"))
 }
 
-/// When a process began, in ticks since the machine did; none if there is no such process.
-fn began(process: u32) -> Option<u64> {
-    began_in(&process.to_string())
-}
-
-/// The same of the process or thread whose folder in /proc this is.
+/// When the process or thread whose folder in /proc this is began, in ticks since the machine did; none if there is no such one.
 pub(crate) fn began_in(folder: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{folder}/stat")).ok()?;
     // Behind the name in brackets: state is field 3, the time of the beginning field 22.
@@ -47,15 +46,25 @@ pub(crate) fn began_in(folder: &str) -> Option<u64> {
     fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Whether the run of a mark is no more.
+/// Whether the run of a mark is no more. Of runs in other namespaces of processes, as containers have, nothing is known.
 fn is_over(mark: &str) -> bool {
-    let Some((process, began_then)) = mark.split_once('.') else {
+    let mut parts = mark.split('.');
+    let numbers: [Option<u64>; 3] = std::array::from_fn(|_| parts.next()?.parse().ok());
+    let [Some(process), Some(began_then), Some(space)] = numbers else {
         return false;
     };
-    let (Ok(process), Ok(began_then)) = (process.parse(), began_then.parse::<u64>()) else {
+    if space != namespace() {
         return false;
-    };
-    began(process) != Some(began_then)
+    }
+    match fs::metadata(format!("/proc/{process}")) {
+        Ok(_) => began_in(&process.to_string()).is_some_and(|began| began != began_then),
+        Err(error) => error.kind() == ErrorKind::NotFound && Path::new("/proc/self").exists(),
+    }
+}
+
+/// The namespace of processes that this one is in.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |space| space.ino())
 }
 
 /// Removes what runs have left that are no more. What belongs to others stays, without a word.

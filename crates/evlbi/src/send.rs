@@ -286,7 +286,7 @@ fn start(asked: Option<jiff::Timestamp>) -> Nanos {
     match u64::try_from(ahead) {
         Ok(ahead) => cpu::now().plus(Nanos(ahead)).max(soon),
         Err(_) => {
-            eprintln!("evlbi: --start {asked} is over, so the data leaves at once");
+            eprintln!("evlbi: warning: --start {asked} is over, so the data leaves at once");
             soon
         }
     }

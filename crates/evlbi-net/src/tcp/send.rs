@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -309,7 +310,7 @@ impl<'a> Giving<'a> {
     fn has_ended(&self) -> bool {
         self.connection
             .socket()
-            .read(&mut [0; 1])
+            .peek(&mut [MaybeUninit::uninit(); 1])
             .is_ok_and(|count| count == 0)
     }
 

@@ -97,12 +97,13 @@ impl Room {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The last complaint of the flow.
+    /// The last complaint of the flow, which no warning is: with those it goes on.
     fn complaint(&self) -> Option<String> {
         let log = self.log().ok()?;
-        let mut lines = log.lines().rev();
-        lines
-            .find_map(|line| line.strip_prefix("evlbi: "))
+        log.lines()
+            .rev()
+            .filter_map(|line| line.strip_prefix("evlbi: "))
+            .find(|line| !line.starts_with("warning: "))
             .map(str::to_owned)
     }
 

@@ -406,7 +406,15 @@ impl Console<'_> {
                     let status = flow.status.as_ref();
                     has_ended(flow) || status.is_some_and(|status| !status.listening.is_empty())
                 };
-                *flow = self.seen(flow.id.as_str(), PATIENCE, is_ready).await?.0;
+                let (seen, is_in_time) = self.seen(flow.id.as_str(), PATIENCE, is_ready).await?;
+                if !is_in_time {
+                    bail!(
+                        "{} does not listen after {} s, so no sender was started; what was started goes on",
+                        seen.id,
+                        PATIENCE.as_secs()
+                    );
+                }
+                *flow = seen;
             }
         }
         let failed = begun.iter().find_map(|flow| {
@@ -554,15 +562,15 @@ impl Console<'_> {
         number: &str,
         time: Duration,
     ) -> Result<String> {
-        let wanted: u64 = number
-            .parse()
-            .map_err(|_| anyhow!("`{number}` is no count to wait for"))?;
         if !COUNTED.contains(&counter) {
             bail!(
                 "`{counter}` is no counter: there are {}",
                 COUNTED.join(", ")
             );
         }
+        let wanted: u64 = number
+            .parse()
+            .map_err(|_| anyhow!("`{number}` is no count to wait for"))?;
         let has_come = |flow: &Flow| count(flow, counter) >= Some(wanted);
         let is_over = |flow: &Flow| has_come(flow) || has_ended(flow);
         let (flow, is_in_time) = self.seen(name, time, is_over).await?;

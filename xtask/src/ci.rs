@@ -1,7 +1,6 @@
 //! What has to pass before a change lands, in the order in which it fails fastest.
 
 use std::fs;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -57,7 +56,7 @@ impl Gate {
     }
 
     fn cargo(&mut self, name: &'static str, arguments: &[&str]) -> Result<()> {
-        self.step(name, || well(Command::new("cargo").args(arguments)))
+        self.step(name, || well(evlbi_testkit::cargo().args(arguments)))
     }
 
     fn step(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -93,7 +92,7 @@ impl Gate {
 
 /// The ring's hand-over, in every interleaving of its two threads: evlbi-net has nothing but its ring then.
 fn loom() -> Result<()> {
-    let mut command = Command::new("cargo");
+    let mut command = evlbi_testkit::cargo();
     command
         .args(["test", "--release", "--package", "evlbi-net", "--lib"])
         .args(["--target-dir", "target/loom", "every_interleaving"])
@@ -108,7 +107,7 @@ fn rustdoc() -> Result<()> {
         "--no-deps",
         "--document-private-items",
     ];
-    let mut command = Command::new("cargo");
+    let mut command = evlbi_testkit::cargo();
     command.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
     well(&mut command)
 }

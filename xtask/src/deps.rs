@@ -1,8 +1,6 @@
 //! Dependencies point one way: wire <- core <- net <- evlbi; wire <- fx <- evlbi. What belongs to the
 //! program (command line, JSON, HTTP, anyhow) stays in the program.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
 /// Each library and the crates of this workspace that it may use.
@@ -50,7 +48,7 @@ pub fn check() -> Result<()> {
 
 /// Names of the normal dependencies of `library`, down to `depth`.
 fn tree(library: &str, depth: Option<u32>) -> Result<Vec<String>> {
-    let mut command = Command::new("cargo");
+    let mut command = evlbi_testkit::cargo();
     command.args([
         "tree",
         "--edges",

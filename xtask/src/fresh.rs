@@ -122,7 +122,7 @@ fn prepare() -> Result<PathBuf> {
     let manifest = checkout.join("Cargo.toml");
     let manifest = manifest.to_string_lossy();
     // From here on there is no network.
-    well(Command::new("cargo").args([
+    well(evlbi_testkit::cargo().args([
         "fetch",
         "--locked",
         "--quiet",

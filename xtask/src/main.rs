@@ -65,7 +65,7 @@ enum Task {
 
 /// Benches are a program of their own, since they are built for speed.
 fn bench(arguments: &[String]) -> Result<()> {
-    let status = std::process::Command::new("cargo")
+    let status = evlbi_testkit::cargo()
         .args([
             "run",
             "--release",

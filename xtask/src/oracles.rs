@@ -41,7 +41,7 @@ pub struct Oracles {
 /// When a program is missing or fails, and when answers differ and are not to be written.
 pub fn run(args: &Oracles) -> Result<()> {
     check(args.record)?;
-    succeed(Command::new("cargo").args(["build", "--quiet", "--package", "evlbi"]))?;
+    succeed(evlbi_testkit::cargo().args(["build", "--quiet", "--package", "evlbi"]))?;
     let new = Path::new(NEW);
     if new.exists() {
         fs::remove_dir_all(new)?;
@@ -74,7 +74,7 @@ pub fn run(args: &Oracles) -> Result<()> {
         }
     }
     for (package, target, name) in TESTS {
-        let mut tests = Command::new("cargo");
+        let mut tests = evlbi_testkit::cargo();
         tests.args(["test", "--quiet", "--package", package]);
         tests.args(target).arg(name);
         tests.env("EVLBI_REQUIRE", "tools");

@@ -107,7 +107,7 @@ fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
         // libFuzzer's seeds have 32 bits; 0 is a random one.
         let seed = random.next() % u64::from(u32::MAX) + 1;
         println!("soak: fuzz target {target} for {seconds} s, seed {seed}");
-        let mut fuzz = Command::new("cargo");
+        let mut fuzz = evlbi_testkit::cargo();
         fuzz.args(["+nightly", "fuzz", "run", &target, "--"])
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-seed={seed}"))
@@ -133,7 +133,7 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     while begun.elapsed() < time {
         let seed = random.next().to_string();
         println!("soak: properties, PROPTEST_RNG_SEED={seed}");
-        let mut tests = Command::new("cargo");
+        let mut tests = evlbi_testkit::cargo();
         tests.args(["test", "--quiet", "--no-fail-fast"]);
         for library in ["evlbi-wire", "evlbi-core", "evlbi-fx", "evlbi-net"] {
             tests.args(["--package", library]);
@@ -156,7 +156,7 @@ fn ignored() -> Result<()> {
         "--ignored",
         "soak",
     ];
-    well(Command::new("cargo").args(tests))
+    well(evlbi_testkit::cargo().args(tests))
 }
 
 /// Tries a sample of mutants, half of them in the strict modules, and tells which survive.
@@ -164,7 +164,7 @@ fn mutants(limit: Duration, random: &mut Random) -> Result<()> {
     let path = tool("cargo-mutants")?;
     let checkout = clone()?;
     let cargo = |arguments: &[&str]| {
-        let mut command = Command::new("cargo");
+        let mut command = evlbi_testkit::cargo();
         command.arg("mutants").args(arguments).env("PATH", &path);
         for files in MUTATED {
             command.args(["--file", files]);
@@ -318,7 +318,7 @@ fn judge(results: &Path) -> Result<()> {
 fn tool(name: &str) -> Result<String> {
     let folder = fs::canonicalize(".")?.join(TOOLS).join("bin");
     if !folder.join(name).exists() {
-        well(Command::new("cargo").args(["install", "--locked", "--root", TOOLS, name]))
+        well(evlbi_testkit::cargo().args(["install", "--locked", "--root", TOOLS, name]))
             .with_context(|| format!("install it by hand: cargo install --locked {name}"))?;
     }
     let path = std::env::var("PATH").unwrap_or_default();

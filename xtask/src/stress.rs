@@ -48,7 +48,7 @@ pub struct StressArgs {
 /// # Errors
 /// When a test failed in one of these runs.
 pub fn run(args: &StressArgs) -> Result<()> {
-    let mut build = Command::new("cargo");
+    let mut build = evlbi_testkit::cargo();
     // Compilers are not what is tested.
     well(build.args(["test", "--workspace", "--no-run"]))?;
     let mut is_well = true;
@@ -78,7 +78,7 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     let begun = Instant::now();
     let mark = evlbi_testkit::leftovers::mark();
     let (output, input) = std::io::pipe()?;
-    let mut cargo = Command::new("cargo");
+    let mut cargo = evlbi_testkit::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast", "--"]);
     cargo.args(only).env(MARK, &mark).stdin(Stdio::null());
     cargo.stdout(input.try_clone()?).stderr(input);

@@ -57,7 +57,7 @@ impl Carried {
 /// Builds what is measured.
 pub fn build() -> Result<()> {
     let build = ["build", "--release", "--package", "evlbi"];
-    let status = Command::new("cargo")
+    let status = evlbi_testkit::cargo()
         .args(build)
         .status()
         .context("cargo")?;

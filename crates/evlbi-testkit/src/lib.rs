@@ -17,5 +17,5 @@ pub mod until;
 
 pub use need::{need, skip};
 pub use room::Room;
-pub use running::{Running, command};
+pub use running::{Running, cargo, command};
 pub use until::{until, until_some};

@@ -14,6 +14,20 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// What starts cargo from a program that cargo runs. Without what cargo told that program of its own package, which build scripts
+/// take for a change: `ring`'s, and all that depends on it, would be compiled anew after each call from a shell.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
+}
+
 /// A process that does not outlive a test that fails.
 #[derive(Debug)]
 pub struct Running(pub Child);

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use evlbi_testkit::need::{PACKAGES, which};
+use evlbi_testkit::need::missing;
 use serde_json::{Value, json};
 
 use host::{Host, Watch};
@@ -129,7 +129,6 @@ pub fn run(args: &LiveArgs) -> Result<()> {
     if scenes.is_empty() {
         bail!("no scene has such a name: cargo xtask live --list names them");
     }
-    crate::stage::build()?;
     let begun = jiff::Timestamp::now()
         .strftime("%Y-%m-%d %H:%M UTC")
         .to_string();
@@ -222,12 +221,7 @@ fn lacking(need: Need) -> Option<String> {
                 .open("/dev/net/tun");
             tun.err().map(|error| format!("/dev/net/tun ({error})"))
         }
-        Need::Program(program) if which(program).is_some() => None,
-        Need::Program(program) => {
-            let package = PACKAGES.iter().find(|(name, _)| *name == program);
-            let package = package.map_or(program, |(_, package)| package);
-            Some(format!("{program} (apt install {package})"))
-        }
+        Need::Program(program) => missing(&[program]),
     }
 }
 
@@ -265,8 +259,9 @@ fn print(scene: &Played) {
             println!("  BROKEN: {} ({})", fact.what, fact.detail);
         }
     }
-    if scene.record.facts.iter().all(|fact| fact.holds) && !scene.record.facts.is_empty() {
-        println!("  {} facts hold", scene.record.facts.len());
+    let holding = scene.record.facts.iter().filter(|fact| fact.holds).count();
+    if holding > 0 {
+        println!("  facts that hold: {holding}");
     }
     match &scene.ending {
         Ending::Played => println!("  host: {}", scene.host.words()),

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::stage::children_cpu;
 
 /// The watch asks to be woken after this time.
-const NAP: Duration = Duration::from_millis(10);
+const NAP: Duration = Duration::from_millis(2);
 /// It takes note of what came so much later than asked for.
-const NOTED: f64 = 0.01;
+const NOTED: f64 = 0.005;
 /// More of the processors' time, given to other machines, excuses a figure.
 const STOLEN: f64 = 0.01;
 

@@ -276,8 +276,8 @@ fn ribbon(host: &Host) -> String {
         .iter()
         .map(|(at, length)| {
             let (from, to) = (place(at - length), place(*at));
-            // By decades, from 10 ms to a second.
-            let height = (6.0 + 9.0 * (length / 0.01).log10()).clamp(6.0, 24.0);
+            // By decades, from 5 ms to half a second.
+            let height = (6.0 + 9.0 * (length / 0.005).log10()).clamp(6.0, 24.0);
             format!(
                 "<rect class=\"stall\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\"><title>{:.0} ms at {at:.1} s</title></rect>",
                 26.0 - height,

@@ -662,12 +662,18 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
         .enumerate()
         .filter(|(_, pair)| pair[1][1] < 0.7 * pair[0][1]);
     let fall = falls.map(|(place, _)| place).next_back();
-    let Some(fall) = fall.filter(|fall| (30..samples.len().saturating_sub(4)).contains(fall))
+    let Some(fall) = fall.filter(|fall| (31..samples.len().saturating_sub(4)).contains(fall))
     else {
         record.said("the last loss lowers the window", false);
         return Ok(());
     };
-    let (before, after) = (samples[fall], samples[fall + 2]);
+    // A look in the midst of the reduction shows a part of it.
+    let was = if samples[fall - 1][1] > samples[fall][1] {
+        fall - 1
+    } else {
+        fall
+    };
+    let (before, after) = (samples[was], samples[fall + 2]);
     record.figure(
         "window after the loss, of that before",
         "",
@@ -676,7 +682,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
     );
     // Three seconds of growth in which none other was lost.
     for (when, range) in [
-        ("before", fall - 30..fall),
+        ("before", was - 30..was),
         ("after", fall + 2..samples.len().min(fall + 32)),
     ] {
         let part = &samples[range];

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::buckets::{filter, limit};
 use super::picture::{Curve, Picture, Style};
-use super::programs::{Fields, LIMIT, ask, asked, evlbi, json_of, output, pair, respond};
+use super::programs::{
+    Fields, LIMIT, ask, asked, clock, evlbi, json_of, output, pair, respond, respond_by,
+};
 use super::record::{Aim, Need, Record, Scene};
 
 pub const SCENES: &[Scene] = &[
@@ -145,7 +147,8 @@ fn shares(record: &mut Record) -> Result<()> {
 
 fn constant_rate(record: &mut Record) -> Result<()> {
     let pair = pair()?;
-    let responder = respond(&pair, &["--shift-clock=-33.5,30e-6"])?;
+    let library = Room::new();
+    let responder = respond_by(&pair, &clock(&library, -33.5, 30e-6)?)?;
     let room = Room::new();
     let records = room.path("r.csv");
     let more = [

@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evlbi_testkit::Room;
 use serde_json::Value;
 
 use super::picture::{Curve, Picture, Style};
-use super::programs::{Fields, HOSTS, Listening, OnPath, evlbi, json_of, output, responder, wait};
+use super::programs::{
+    Fields, HOSTS, Listening, OnPath, clock, evlbi, json_of, output, responder_by, wait,
+};
 use super::record::{Aim, Need, Record, Scene};
 
 pub const SCENES: &[Scene] = &[
@@ -152,10 +155,10 @@ fn one_way(record: &mut Record) -> Result<()> {
     let path = OnPath::new(&format!(
         "{HOSTS}rtt = \"20ms\"\nbackward = [{{ delay = \"10ms\" }}]\n"
     ));
-    let script = responder(
-        "manchester",
-        "--bind 0.0.0.0:8620 --shift-clock=1234.5,20e-6",
-    ) + "$E probe udp manchester:8620 --rate 10M --count 1000 --both --records r.csv --limit 1000 --json > p.json";
+    let library = Room::new();
+    let wrong = clock(&library, 1234.5, 20e-6)?;
+    let script = responder_by(&wrong, "manchester", "--bind 0.0.0.0:8620")
+        + "$E probe udp manchester:8620 --rate 10M --count 1000 --both --records r.csv --limit 1000 --json > p.json";
     path.run(&[], &script)?;
     record.relay(&path.state());
     let result = path.room.json("p.json");
@@ -216,7 +219,9 @@ fn one_way(record: &mut Record) -> Result<()> {
 
 fn far_clock(record: &mut Record) -> Result<()> {
     let mut responder = evlbi()?;
-    responder.args(["respond", "--bind", "127.0.0.1:0", "--shift-clock=-3600.25"]);
+    responder.args(["respond", "--bind", "127.0.0.1:0"]);
+    let library = Room::new();
+    clock(&library, -3600.25, 0.0)?.apply(&mut responder);
     let responder = Listening::start(&mut responder, 1)?;
     let mut probe = evlbi()?;
     probe.args(["probe", "udp", &responder.address().to_string(), "--json"]);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use evlbi_testkit::{Room, Running, command};
-use nix::sys::signal::Signal;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -52,7 +51,7 @@ pub const SCENES: &[Scene] = &[
         name: "beside-strangers",
         shows: "1000 silent connections and a flood of requests to an agent cost a flow of 50 Mbit/s beside them nothing.",
         needs: &[],
-        stall: Duration::from_millis(500),
+        stall: Duration::from_millis(50),
         play: strangers,
     },
     Scene {
@@ -547,7 +546,7 @@ fn strangers(record: &mut Record) -> Result<()> {
 fn full_disk(record: &mut Record) -> Result<()> {
     let room = Room::new();
     // Seen by this receiver alone.
-    let inside = "mount -t tmpfs -o size=4m none disk && exec \"$E\" recv udp://127.0.0.1:0 --to disk/rec.vdif --ring 64MiB --json";
+    let inside = "mount -t tmpfs -o size=4m none disk && exec \"$E\" recv udp://127.0.0.1:0 --to disk/rec.vdif --ring 64MiB --idle 10s --json";
     fs::create_dir(room.folder().join("disk"))?;
     let mut recording = command("unshare");
     recording
@@ -563,6 +562,8 @@ fn full_disk(record: &mut Record) -> Result<()> {
         "check",
         "--ring",
         "64MiB",
+        "--idle",
+        "10s",
         "--json",
     ]);
     let counting = Listening::start(&mut counting, 1)?;
@@ -577,13 +578,11 @@ fn full_disk(record: &mut Record) -> Result<()> {
     for sender in senders {
         sent.push(json_of(&output_of(sender)?)?.count("sent")?);
     }
-    std::thread::sleep(Duration::from_secs(1));
     for ((receiver, sent), name) in [recording, counting]
         .into_iter()
         .zip(sent)
         .zip(["recording", "beside it"])
     {
-        receiver.signal(Signal::SIGINT);
         // The one whose disk was full ends with an error.
         let (_, printed, said) = receiver.end();
         let result: Value = serde_json::from_str(&printed).context(said)?;

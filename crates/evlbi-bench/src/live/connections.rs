@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::buckets::{filter, limit};
 use super::picture::{Curve, Picture, Style};
 use super::programs::{
-    Fields, LIMIT, ask, asked, clock, evlbi, json_of, output, pair, respond, respond_by,
+    Fields, LIMIT, ask, asked, evlbi, json_of, output, pair, respond, respond_by, shifted,
 };
 use super::record::{Aim, Need, Record, Scene};
 
@@ -26,7 +26,7 @@ pub const SCENES: &[Scene] = &[
     Scene {
         name: "constant-rate",
         shows: "8000 messages a second arrive over TCP once each, in order and on time, by a remote clock that is off by 33.5 s.",
-        needs: &[Need::Root],
+        needs: &[Need::Root, Need::Program("cc")],
         stall: Duration::from_millis(30),
         play: constant_rate,
     },
@@ -147,9 +147,10 @@ fn shares(record: &mut Record) -> Result<()> {
 
 fn constant_rate(record: &mut Record) -> Result<()> {
     let pair = pair()?;
-    let library = Room::new();
-    let responder = respond_by(&pair, &clock(&library, -33.5, 30e-6)?)?;
     let room = Room::new();
+    let mut responder = evlbi()?;
+    shifted(&room, -33.5, 30e-6)?.apply(&mut responder);
+    let responder = respond_by(&pair, responder, &[])?;
     let records = room.path("r.csv");
     let more = [
         "--rate",

@@ -52,7 +52,7 @@ fn fringe(record: &mut Record) -> Result<()> {
             "500ms",
         ])
         .args([
-            "--delay", "0", "--delay", "1us", "--wait", "20s", "--idle", "5s",
+            "--delay", "0", "--delay", "1us", "--wait", "20s", "--idle", "10s",
         ]);
     let correlator = Listening::start(&mut command, 2)?;
     let senders: Vec<_> = ["Ef", "Jb"]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::picture::{Curve, Picture, Style};
 use super::programs::{
-    Fields, HOSTS, Listening, OnPath, clock, evlbi, json_of, output, responder_by, wait,
+    Fields, HOSTS, Listening, OnPath, evlbi, json_of, output, responder_with, shifted, wait,
 };
 use super::record::{Aim, Need, Record, Scene};
 
@@ -24,14 +24,14 @@ pub const SCENES: &[Scene] = &[
     Scene {
         name: "one-way-delay",
         shows: "A probe finds one-way delays of 10 and 20 ms again, though the remote clock is off by 1234.5 s and runs 20 ppm fast.",
-        needs: &[Need::Paths],
+        needs: &[Need::Paths, Need::Program("cc")],
         stall: Duration::from_millis(30),
         play: one_way,
     },
     Scene {
         name: "far-clock",
         shows: "A clock that is an hour off is found, and delays over loopback stay delays over loopback.",
-        needs: &[],
+        needs: &[Need::Program("cc")],
         stall: Duration::from_millis(30),
         play: far_clock,
     },
@@ -97,12 +97,12 @@ fn ping(record: &mut Record) -> Result<()> {
             at(1.0),
             Aim::Shown,
         );
-        let parts = (0..=297).map(|part| f64::from(part) / 300.0);
+        let parts = (0..=285).map(|part| f64::from(part) / 300.0);
         let points = parts.map(|part| (at(part), part * 100.0)).collect();
         curves.push(Curve::new(format!("{delay} ms"), Style::Line, points));
     }
     record.pictures.push(Picture {
-        title: "Round trips of pings over the plan's delay, up to p99".to_owned(),
+        title: "Round trips of pings over the plan's delay, up to p95".to_owned(),
         x: "longer than the plan, ms",
         y: "% of round trips",
         curves,
@@ -155,9 +155,8 @@ fn one_way(record: &mut Record) -> Result<()> {
     let path = OnPath::new(&format!(
         "{HOSTS}rtt = \"20ms\"\nbackward = [{{ delay = \"10ms\" }}]\n"
     ));
-    let library = Room::new();
-    let wrong = clock(&library, 1234.5, 20e-6)?;
-    let script = responder_by(&wrong, "manchester", "--bind 0.0.0.0:8620")
+    let clock = shifted(&path.room, 1234.5, 20e-6)?.prefix();
+    let script = responder_with("manchester", &clock, "--bind 0.0.0.0:8620")
         + "$E probe udp manchester:8620 --rate 10M --count 1000 --both --records r.csv --limit 1000 --json > p.json";
     path.run(&[], &script)?;
     record.relay(&path.state());
@@ -218,10 +217,10 @@ fn one_way(record: &mut Record) -> Result<()> {
 }
 
 fn far_clock(record: &mut Record) -> Result<()> {
+    let room = Room::new();
     let mut responder = evlbi()?;
     responder.args(["respond", "--bind", "127.0.0.1:0"]);
-    let library = Room::new();
-    clock(&library, -3600.25, 0.0)?.apply(&mut responder);
+    shifted(&room, -3600.25, 0.0)?.apply(&mut responder);
     let responder = Listening::start(&mut responder, 1)?;
     let mut probe = evlbi()?;
     probe.args(["probe", "udp", &responder.address().to_string(), "--json"]);

@@ -237,26 +237,17 @@ pub fn pair() -> Result<Pair> {
 
 /// A responder at the far end.
 pub fn respond(pair: &Pair, more: &[&str]) -> Result<Listening> {
-    respond_as(pair, |responder| responder.args(more))
+    respond_by(pair, evlbi()?, more)
 }
 
-/// The same, by a clock that is wrong.
-pub fn respond_by(pair: &Pair, clock: &Shifted) -> Result<Listening> {
-    respond_as(pair, |responder| clock.apply(responder))
-}
-
-fn respond_as(pair: &Pair, how: impl FnOnce(&mut Command) -> &mut Command) -> Result<Listening> {
-    let mut responder = evlbi()?;
-    responder.args(["respond", "--bind", &format!("{}:0", pair.far.v4)]);
-    how(&mut responder);
+/// The same by a run of the program that has been prepared.
+pub fn respond_by(pair: &Pair, mut responder: Command, more: &[&str]) -> Result<Listening> {
+    responder
+        .args(["respond", "--bind", &format!("{}:0", pair.far.v4)])
+        .args(more);
     pair.far
         .namespace
         .run(|| Listening::start(&mut responder, 1))?
-}
-
-/// A clock that is wrong by so many seconds, and gains; its library is in a room that has to outlive the program's start.
-pub fn clock(room: &Room, offset: f64, skew: f64) -> Result<Shifted> {
-    Shifted::new(room, offset, skew).context("cc is not installed (apt install build-essential)")
 }
 
 /// Runs a program at an end.
@@ -385,17 +376,18 @@ pub fn wait(condition: &str) -> String {
 
 /// A responder at another host of the path, with these options.
 pub fn responder(host: &str, more: &str) -> String {
-    responder_with("", host, more)
+    responder_with(host, "", more)
 }
 
-/// The same, by a clock that is wrong.
-pub fn responder_by(clock: &Shifted, host: &str, more: &str) -> String {
-    responder_with(&clock.prefix(), host, more)
-}
-
-fn responder_with(before: &str, host: &str, more: &str) -> String {
+/// The same, with a clock that is wrong.
+pub fn responder_with(host: &str, clock: &str, more: &str) -> String {
     format!(
-        "$E path exec {host} -- {before} $E respond {more} 2> respond.txt &\n{}\n",
+        "$E path exec {host} -- {clock} $E respond {more} 2> respond.txt &\n{}\n",
         wait("grep -q listening respond.txt")
     )
+}
+
+/// A wall clock that is so many seconds ahead and gains so many a second.
+pub fn shifted(room: &Room, offset: f64, skew: f64) -> Result<Shifted> {
+    Shifted::new(room, offset, skew).context("no C compiler")
 }

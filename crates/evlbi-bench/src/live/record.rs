@@ -259,6 +259,10 @@ impl Figure {
         match self.aim {
             Aim::Near {
                 expected,
+                tolerance: 0.0,
+            } => number(expected),
+            Aim::Near {
+                expected,
                 tolerance,
             } => format!("{} ± {:.0} %", number(expected), tolerance * 100.0),
             Aim::Within(low, high) if low == high => number(low),

@@ -635,7 +635,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
     let apart = samples.windows(2).map(|pair| pair[1][0] - pair[0][0]);
     record.stalled("iperf3", apart.fold(0.0, f64::max) - 0.12);
     record.pictures.push(Picture {
-        title: "Reno's window by iperf3".to_owned(),
+        title: "Reno's window by iperf3, after the losses that end slow start".to_owned(),
         x: "s",
         y: "segments",
         curves: vec![Curve::new(
@@ -643,17 +643,11 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
             Style::Line,
             samples
                 .iter()
+                .filter(|sample| sample[0] > 3.7)
                 .map(|sample| (sample[0], sample[1]))
                 .collect(),
         )],
-        marks: vec![
-            (2.0, "losses"),
-            (2.4, "losses"),
-            (2.8, "losses"),
-            (3.2, "losses"),
-            (3.6, "losses"),
-            (8.0, "loss"),
-        ],
+        marks: vec![(8.0, "loss")],
         ..Picture::default()
     });
     // The last loss, and what came before and after it.
@@ -690,8 +684,8 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
         let round_trip = part.iter().map(|sample| sample[2]).sum::<f64>() / part.len() as f64;
         let slope = (last[1] - first[1]) / (last[0] - first[0]);
         record.near(
-            format!("growth {when} it, in a round trip"),
-            "segments",
+            format!("growth {when} it, segments a round trip"),
+            "",
             slope * round_trip,
             1.0,
             0.1,

@@ -178,7 +178,7 @@ fn same_headers(name: &str, ours: &[Record], theirs: &[Record]) {
     let whole = theirs.iter().take_while(|record| record.seconds < end);
     let count = whole.count();
     assert!(count >= 114, "{name}: {count}");
-    for (own, their) in ours.iter().zip(&theirs[..count]) {
+    for (own, their) in ours[..count].iter().zip(theirs) {
         let integers = |record: &Record| {
             (
                 record.baseline,

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use evlbi_testkit::until::WATCHDOG;
-use evlbi_testkit::{Room, command};
+use evlbi_testkit::{Room, command, until_some};
 use reqwest::Method;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -730,10 +730,15 @@ fn counters_and_events_are_given_to_other_programs() {
     assert!(ids.len() > 3 && ids.is_sorted_by(|a, b| a < b), "{ids:?}");
     assert_eq!(events(ids[1]), ids[2..]);
     assert_eq!(events(ids[ids.len() - 1]), [0; 0]);
-    // The table of a course says what the course says.
-    let now = agent.get("/api/v1/about")["time"].as_f64().unwrap() as u64;
-    let span = format!("from={}&to={now}", now - 60);
-    let course = agent.get(&format!("/api/v1/flows/to/course?{span}"));
+    // The table of a course says what the course says: in all, what the flow counted.
+    let (span, course) = until_some("the course has all", || {
+        let now = agent.get("/api/v1/about")["time"].as_f64().unwrap() as u64;
+        let span = format!("from={}&to={now}", now - 600);
+        let course = agent.get(&format!("/api/v1/flows/to/course?{span}"));
+        let expected = course["expected"].as_array().unwrap().iter();
+        let all: u64 = expected.filter_map(Value::as_u64).sum();
+        (all == number(&came, "expected")).then_some((span, course))
+    });
     let request = agent
         .bare(Method::GET, &format!("/api/v1/flows/to/course.csv?{span}"))
         .bearer_auth(agent.token("watch"));

@@ -290,31 +290,3 @@ fn wrong_arguments_say_what_to_do() {
         assert!(error.contains(says), "{arguments:?}: {error}");
     }
 }
-
-#[test]
-fn baseband_reads_what_drop_leaves() {
-    let Some(python) = evlbi_testkit::python::python("baseband") else {
-        return;
-    };
-    let room = Room::new();
-    let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
-    json(&["drop", &input, &output, "--shed", "every:10"]);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/baseband_stream.py");
-    let read = command(python)
-        .arg(script)
-        .args([&RATE.to_string(), &output])
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&read.stderr);
-    assert!(read.status.success(), "{errors}");
-    let found: Value = serde_json::from_slice(&read.stdout).unwrap();
-    assert_eq!(found["frames"], 150);
-    assert_eq!(found["samples"], 150 * 4000);
-    assert_eq!(found["start"], "2024-05-01T12:00:00.000000000");
-    assert_eq!(found["stop"], "2024-05-01T12:00:03.000000000");
-    assert_eq!(found["late"], Value::Array(Vec::new()));
-    let invalid: Vec<u64> = (0..15).map(|nth| 10 * nth + 9).collect();
-    let numbers: Vec<u64> = invalid.iter().map(|n| n % u64::from(RATE)).collect();
-    assert_eq!(found["invalid"], Value::from(numbers));
-    assert_eq!(found["zero_frames"], Value::from(invalid));
-}

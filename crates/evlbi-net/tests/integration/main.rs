@@ -1,5 +1,6 @@
 //! `evlbi-net` from outside: real sockets, real files, and wires between network namespaces.
 
+mod datagrams;
 mod files;
 mod fuzz_corpora;
 mod namespaces;

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::datagrams::{collect, payloads};
 use evlbi_net::host::Counters;
 use evlbi_net::udp::{
     Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
 use evlbi_testkit::netns::{End, Pair, Wire, pair};
-use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{name, need, until};
 
 fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
@@ -27,37 +27,12 @@ fn addresses(pair: &Pair) -> [SocketAddr; 2] {
     [IpAddr::V4(pair.far.v4), IpAddr::V6(pair.far.v6)].map(|ip| SocketAddr::new(ip, 2630))
 }
 
-fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|n| {
-            (0..size)
-                .map(|i| (i * 7 + n * 13 + i / 251) as u8)
-                .collect()
-        })
-        .collect()
-}
-
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     let mut train = sender.batch();
     for datagram in datagrams {
         train.push(Head::new(), datagram);
     }
     train.send().unwrap()
-}
-
-fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
-    let mut batch = Batch::new();
-    let mut datagrams = Vec::new();
-    while datagrams.len() < count {
-        assert!(
-            receiver.wait(WATCHDOG).unwrap(),
-            "{} of {count}",
-            datagrams.len()
-        );
-        receiver.receive(&mut batch).unwrap();
-        datagrams.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
-    }
-    datagrams
 }
 
 fn round_trips(pair: &Pair, join: bool) {

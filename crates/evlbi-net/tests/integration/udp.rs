@@ -6,6 +6,7 @@ use evlbi_net::udp::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use crate::datagrams::{collect, payloads};
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{buffer, need, until};
 
@@ -16,33 +17,6 @@ fn receiver(address: SocketAddr, options: &ReceiverOptions) -> (Receiver, Socket
     let receiver = Receiver::bind(&[address.into()], options).unwrap();
     let bound = receiver.local_addresses().next().unwrap();
     (receiver, bound)
-}
-
-/// Takes up `count` datagrams.
-fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
-    let mut batch = Batch::new();
-    let mut datagrams = Vec::new();
-    while datagrams.len() < count {
-        assert!(
-            receiver.wait(WATCHDOG).unwrap(),
-            "{} of {count}",
-            datagrams.len()
-        );
-        receiver.receive(&mut batch).unwrap();
-        datagrams.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
-    }
-    datagrams
-}
-
-/// Datagrams of `size` bytes, each different from every other and within itself.
-fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|n| {
-            (0..size)
-                .map(|i| (i * 7 + n * 13 + i / 251) as u8)
-                .collect()
-        })
-        .collect()
 }
 
 /// Sends each of `datagrams` with its first bytes as the head and the rest as the body.

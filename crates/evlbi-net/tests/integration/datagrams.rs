@@ -1,0 +1,31 @@
+//! Datagrams that tests send, and how they take them up again.
+
+use evlbi_net::udp::{Batch, Receiver};
+use evlbi_testkit::until::WATCHDOG;
+
+/// Datagrams of `size` bytes, each different from every other and within itself.
+pub fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|n| {
+            (0..size)
+                .map(|i| (i * 7 + n * 13 + i / 251) as u8)
+                .collect()
+        })
+        .collect()
+}
+
+/// Takes up `count` datagrams.
+pub fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
+    let mut batch = Batch::new();
+    let mut datagrams = Vec::new();
+    while datagrams.len() < count {
+        assert!(
+            receiver.wait(WATCHDOG).unwrap(),
+            "{} of {count}",
+            datagrams.len()
+        );
+        receiver.receive(&mut batch).unwrap();
+        datagrams.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+    }
+    datagrams
+}

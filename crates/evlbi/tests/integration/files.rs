@@ -85,7 +85,8 @@ fn time(number: i64) -> FrameTime {
     FrameTime::from_index(start.index(rate) + number, rate)
 }
 
-fn noise(length: usize, seed: u64) -> Vec<u8> {
+/// Bytes in which no frame is.
+pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;

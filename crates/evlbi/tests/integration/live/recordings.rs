@@ -9,6 +9,8 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
 use evlbi_wire::{mark5b, pattern};
 
+use crate::files::noise;
+
 /// UTC of the first frame: the last second of a day.
 const SECOND: i64 = 1_704_153_599;
 
@@ -172,16 +174,4 @@ fn mark5b() -> Recording {
         [&header.to_bytes()[..], &payload].concat()
     };
     Recording::of("ours.m5b", (0..12).flat_map(frame).collect())
-}
-
-/// Bytes in which no frame is.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 24) as u8
-    };
-    (0..length).map(|_| next()).collect()
 }

@@ -3,20 +3,12 @@
 use std::net::UdpSocket;
 use std::path::Path;
 
-use crate::live::support::{Recv, assert_numbers, fit};
+use crate::live::support::{Recv, assert_numbers, exact_wire, fit, no_room};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::{Pair, Wire, filter, pair};
 use evlbi_testkit::{Room, name, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
-
-fn exact_wire() -> Wire {
-    Wire {
-        mtu: 9000,
-        segmentation: false,
-        join: false,
-    }
-}
 
 fn listen(pair: &Pair, more: &[&str]) -> Recv {
     let from = format!("udp://{}:0", pair.far.v4);
@@ -56,16 +48,6 @@ fn dropped(pair: &Pair) -> u64 {
         .unwrap();
     let (_, after) = rules.split_once("packets ").unwrap();
     after.split_once(' ').unwrap().0.parse().unwrap()
-}
-
-/// The namespace's own count of datagrams that found no room in a socket.
-fn no_room(pair: &Pair) -> u64 {
-    let counters = pair
-        .far
-        .namespace
-        .run(evlbi_net::host::Counters::read)
-        .unwrap();
-    counters.unwrap().udp.receive_buffer_errors
 }
 
 #[test]
@@ -133,10 +115,10 @@ fn stalled(pair: &Pair, period: Option<u32>) -> Value {
     let dropped = u64::from(period.map_or(0, |period| last.div_ceil(period)));
     recv.signal("STOP");
     send(0..last);
-    until("its buffer overflows", || no_room(pair) > 0);
+    until("its buffer overflows", || no_room(&pair.far) > 0);
     recv.signal("CONT");
     until("all has arrived or found no room", || {
-        recv.arrived(0) + no_room(pair) + dropped == u64::from(last)
+        recv.arrived(0) + no_room(&pair.far) + dropped == u64::from(last)
     });
     let all = recv.arrived(0) + 1;
     send(last..TOO_MANY);
@@ -151,7 +133,7 @@ fn loss_in_the_host_is_the_kernels_counter() {
         return;
     };
     let result = stalled(&pair, None);
-    let lost = no_room(&pair);
+    let lost = no_room(&pair.far);
     // A buffer of 200 kB, which the kernel doubles, holds no more than so many.
     assert!(lost >= u64::from(TOO_MANY) - 400);
     let numbers = [
@@ -175,7 +157,7 @@ fn loss_in_host_and_network_is_told_apart() {
         return;
     }
     let result = stalled(&pair, Some(50));
-    let host = no_room(&pair);
+    let host = no_room(&pair.far);
     let dropped = dropped(&pair);
     assert_eq!(dropped, u64::from(TOO_MANY.div_ceil(50)));
     // The rule's first victim is the stream's first datagram, which a receiver cannot miss.

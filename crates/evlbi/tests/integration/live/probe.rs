@@ -10,22 +10,14 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
-use crate::live::support::{Recv, evlbi};
+use crate::live::support::{Recv, evlbi, exact_wire, no_room};
 use crate::result::{brief, number};
-use evlbi_testkit::netns::{End, Pair, Wire};
+use evlbi_testkit::netns::Pair;
 use evlbi_testkit::{Room, Running, buffer, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const TOKEN: &str = "a token of tests";
-
-fn exact_wire() -> Wire {
-    Wire {
-        mtu: 9000,
-        segmentation: false,
-        join: false,
-    }
-}
 
 fn respond(bind: &str, more: &[&str]) -> Recv {
     Recv::listening(&mut responder(bind, more), 1)
@@ -149,12 +141,6 @@ fn assert_fits(count: usize, size: usize) {
     let holds = buffer::holds(size);
     let all = count + REQUESTS;
     assert!(all <= holds, "{all} of {size} bytes, but it holds {holds}");
-}
-
-/// Datagrams that a host's sockets had no room for, as its kernel counts.
-fn no_room(end: &End) -> u64 {
-    let counters = end.namespace.run(evlbi_net::host::Counters::read);
-    counters.unwrap().unwrap().udp.receive_buffer_errors
 }
 
 /// The points of a probe that ends well.

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use evlbi_core::path::{Impairment, Path as Lossy};
 use evlbi_net::cpu;
 use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
+use evlbi_testkit::netns::{End, Wire};
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Room, Running, buffer, command, until};
 use evlbi_wire::vtp;
@@ -447,6 +448,21 @@ impl Relay {
 
 fn sequence(packet: &[u8]) -> u64 {
     u64::from_le_bytes(packet[..8].try_into().unwrap())
+}
+
+/// A wire that carries every datagram as a packet of its own.
+pub fn exact_wire() -> Wire {
+    Wire {
+        mtu: 9000,
+        segmentation: false,
+        join: false,
+    }
+}
+
+/// Datagrams that a host's sockets had no room for, as its kernel counts.
+pub fn no_room(end: &End) -> u64 {
+    let counters = end.namespace.run(evlbi_net::host::Counters::read);
+    counters.unwrap().unwrap().udp.receive_buffer_errors
 }
 
 /// Runs `work` on each item, a few at a time; a panic is one of the whole.

@@ -8,7 +8,7 @@ mod tcp;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Deref;
-use std::process::{ChildStdin, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::netns::{has_users_of_its_own, paths};
@@ -113,35 +113,39 @@ impl Room {
             .unwrap()
     }
 
-    /// Makes a path that ends with this process, however that ends: its command reads what nobody writes.
+    /// Makes the path of the plan.
     #[track_caller]
     fn up(&self) -> Up<'_> {
         let log = self.path("log.csv");
         let said = fs::File::create(self.path("path.txt")).unwrap();
-        let mut child = self
-            .evlbi()
-            .args(["path", "run", &self.plan, "--force", "--log", &log])
-            .args(["--json", &self.path("path.json"), "--", "cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(said)
-            .spawn()
-            .unwrap();
-        let mut input = child.stdin.take().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let child = Running(child);
-        // What comes back has been on the first host.
-        let _ = input.write_all(b"up\n");
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        assert_eq!(line, "up\n", "{}", self.text("path.txt"));
+        let mut path = self.evlbi();
+        path.args(["path", "run", &self.plan, "--force", "--log", &log])
+            .args(["--json", &self.path("path.json")])
+            .stderr(said);
+        let child = raise(&mut path).unwrap_or_else(|| panic!("{}", self.text("path.txt")));
         Up {
             name: format!("plan.{}", child.0.id()),
             room: self,
             child,
-            input: Some(input),
         }
     }
+}
+
+/// Makes a path that ends with this process, however that ends: its command reads what nobody writes. None if it fails.
+pub fn raise(path_run: &mut Command) -> Option<Running> {
+    let mut path = path_run
+        .args(["--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(Running)
+        .unwrap();
+    // What comes back has been on the first host.
+    let _ = path.0.stdin.as_mut().unwrap().write_all(b"up\n");
+    let mut line = String::new();
+    let mut output = BufReader::new(path.0.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    (line == "up\n").then_some(path)
 }
 
 /// A path that is up.
@@ -149,7 +153,6 @@ struct Up<'a> {
     room: &'a Room,
     name: String,
     child: Running,
-    input: Option<ChildStdin>,
 }
 
 impl Up<'_> {
@@ -187,7 +190,7 @@ impl Up<'_> {
     /// Takes it down; gives what it did.
     #[track_caller]
     fn end(mut self) -> Value {
-        drop(self.input.take());
+        drop(self.child.0.stdin.take());
         let status = self.child.wait();
         assert!(status.success(), "{}", self.room.text("path.txt"));
         self.room.json("path.json")

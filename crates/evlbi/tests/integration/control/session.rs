@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,6 +14,7 @@ use crate::control::support::{
     Agent, CORRELATION, EVLBI, SLOW, free_ports, own_address, processes_in, ready, received, recv,
     write_sky,
 };
+use crate::path::raise;
 use crate::result::number;
 use evlbi_testkit::netns::paths;
 use evlbi_testkit::{Room, Running, command, until_some};
@@ -94,20 +94,9 @@ impl Site {
 
     /// Makes the path, which ends with what is at work there when this does.
     pub fn raise_path(&mut self) {
-        let mut path = command(EVLBI)
-            .args(["path", "run"])
-            .arg(self.room.path("path.toml"))
-            .args(["--", "sh", "-c", "echo up; exec cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map(Running)
-            .unwrap();
-        let mut said = String::new();
-        let mut stdout = BufReader::new(path.0.stdout.take().unwrap());
-        stdout.read_line(&mut said).unwrap();
-        assert_eq!(said, "up\n", "no path");
-        self.path = Some(path);
+        let mut path = command(EVLBI);
+        path.args(["path", "run"]).arg(self.room.path("path.toml"));
+        self.path = Some(raise(&mut path).expect("a path"));
     }
 
     /// Kills the relay, which is the first process of all hosts of the path: everything there ends at once.

@@ -166,7 +166,7 @@ fn simulated_stations_are_read_from_end_to_end() {
     }
 }
 
-/// `baseband` found what the plan says, and so many components in it.
+/// `baseband` found what the plan says, and `components` components in it.
 fn assert_found(plan: &SkyPlan, found: &Value, components: usize) {
     let number = |key: &str| found[key].as_f64().unwrap();
     let group = if plan.complex { 2 } else { 1 };

@@ -17,7 +17,7 @@ pub fn decode(station: &Station) -> Vec<Vec<f32>> {
     decode_file(&generate(station), channels)
 }
 
-/// The values in a file of so many channels in all threads together.
+/// The values in a file that has `channels` channels in all threads together.
 pub fn decode_file(bytes: &[u8], channels: u64) -> Vec<Vec<f32>> {
     let shape = Header::parse(bytes).unwrap().shape();
     let group = if shape.complex { 2 } else { 1 };

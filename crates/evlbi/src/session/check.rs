@@ -300,7 +300,7 @@ mod tests {
         toml::from_str(&text.concat()).unwrap()
     }
 
-    /// What is found when each station sends 64 Mbit/s and so many bytes are free where they are recorded.
+    /// What is found when each station sends 64 Mbit/s and `free` bytes are free where they are recorded.
     fn found(session: &Session, free: u64) -> Vec<String> {
         let mut findings = Findings::default();
         findings.hosts.push(HostChecked {
@@ -329,7 +329,7 @@ mod tests {
         let wide = session("link = \"128M\"", "{scan}-STATION.vdif");
         assert_eq!(found(&wide, 1 << 40), [""; 0]);
         let found = found(&session("link = \"127M\"", "{scan}-STATION.vdif"), 1 << 40);
-        // Once a scan; whoever asks hears the same once.
+        // Once per scan; `check` reports equal problems once.
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(
             found[0].starts_with("jive: 128")

@@ -214,7 +214,7 @@ impl Up<'_> {
         Recv::controlled(command, 1, socket)
     }
 
-    /// `send` from the first host, as fast as that can, which must not fail: so many pattern frames, each in a datagram and a
+    /// `send` from the first host, as fast as that can, which must not fail: `count` pattern frames, each in a datagram and a
     /// frame of its own, numbered from `first` on.
     #[track_caller]
     fn send(&self, to: &str, first: u64, count: u64) -> Value {
@@ -333,7 +333,7 @@ fn no_round_trip_is_shorter_than_the_plans_delays() {
         ("manchester", "jive"),
         ("jive", "manchester-v6"),
     ] {
-        // With a deadline, far off, it ends when so many answers have come; without, it waits two round trips for the last.
+        // With a deadline, far off, it ends with the last answer; without, it waits two round trips for the last.
         let ping = ["ping", "-n", "-c", "20", "-i", "0.01", "-w", "100", to];
         let shown = printed(up.at(from).args(ping));
         let times = shown.lines().filter_map(|line| {
@@ -563,7 +563,7 @@ fn a_killed_path_leaves_nothing_behind() {
         names.any(|file| file.file_name().to_string_lossy().ends_with(ending))
     };
     let relays = || processes(&format!("path\0relay\0{}", room.plan));
-    // Begun, and at each step until its command runs; and in between, after looking at all processes so many times.
+    // Begun, and at each step until its command runs; and in between, after a number of looks at all processes.
     type Step<'a> = &'a dyn Fn() -> bool;
     let steps: [Step; 4] = [
         &|| !relays().is_empty(),

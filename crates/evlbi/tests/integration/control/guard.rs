@@ -495,7 +495,7 @@ fn dial(agent: &Agent) -> TcpStream {
 fn until_closed(mut stream: impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
-        // Whoever has not heard the end of the other's TLS, or had something to say still, hears this.
+        // The error where the other end sends no end of TLS, or this end still sends.
         let ends = [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof];
         assert!(ends.contains(&error.kind()), "it stays open: {error}");
     }
@@ -588,7 +588,7 @@ fn answers_are_guarded() {
     assert_eq!(agent.get("/api/v1/about")["role"], Value::from("agent"));
 }
 
-/// Whoever stands between, with another certificate, is told nothing; the right one is known by its fingerprint alone.
+/// A certificate with another fingerprint is refused; the right one is known by its fingerprint alone.
 #[test]
 fn another_certificate_is_refused() {
     let agent = Agent::start("");
@@ -626,7 +626,7 @@ fn another_certificate_is_refused() {
     assert!(is_well, "{said}");
 }
 
-/// A token that was removed is made anew by the next start, and the old one opens nothing any more; the others stay.
+/// The next start replaces a token that was removed, and the old one opens nothing any more; the others stay.
 #[test]
 fn a_token_that_is_removed_is_made_anew() {
     let agent = Agent::start("");

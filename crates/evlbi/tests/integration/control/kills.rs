@@ -30,8 +30,8 @@ fn named<'a>(result: &'a Value, name: &str) -> &'a Value {
     flow.unwrap_or_else(|| panic!("no {name} in {result}"))
 }
 
-/// An agent is killed and started anew: its flow goes on, and the controller says that it is away. Then the controller is killed:
-/// the flows go on, and a controller after it has the whole result.
+/// An agent is killed and restarted: its flow continues, and the controller reports that the agent is away. Then the controller is
+/// killed: the flows continue, and a controller after it has the whole result.
 #[test]
 fn a_session_outlives_its_controller_and_an_agent() {
     let mut site = Site::on_loopback(&["jive", "ef", "jb", "on"], "");
@@ -235,13 +235,13 @@ fn a_recording_outlives_its_receiver() {
     // All of it is frames.
     let recorded = fs::metadata(&path).unwrap().len();
     assert_eq!(frames_in(&path), recorded / SKY_FRAME);
-    // Whoever sends does not mind.
+    // The sender continues.
     let flow = agent.wait("from", |flow| sent(flow, "sent") > before);
     assert_eq!(flow["state"], "running");
 }
 
 /// The relay of the path is killed, which is the first process of all its hosts: everything there ends at once, as when the
-/// power goes. What was recorded before can be read; agents that are started again tell what was killed, and a session runs anew.
+/// power goes. What was recorded before can be read; restarted agents report what was killed, and another session runs.
 #[test]
 fn recordings_and_agents_outlive_their_network() {
     let Some(mut site) = Site::on_a_path() else {

@@ -266,7 +266,7 @@ impl Site {
         folder
     }
 
-    /// What must come of it whoever drives: jb shed every fifth frame from a moment on, the others nothing; the correlator
+    /// What must come of it by any of the drivers: jb shed every fifth frame from a moment on, the others nothing; the correlator
     /// missed just that, its weights are what is left, and the amplitudes those of the sky.
     fn agrees(&self, session: &str) -> [Value; 3] {
         let sent = STATIONS.map(|name| self.result(session, name, name));
@@ -333,7 +333,7 @@ impl Site {
     }
 }
 
-/// Whether a baseline that correlated so many frames found what the sky's stations have in common, and no delay.
+/// Whether a baseline that correlated `frames` frames found what the sky's stations have in common, and no delay.
 pub fn as_the_sky(baseline: &Value, frames: f64) {
     let amplitude = baseline["amplitude"]["corrected"].as_f64().unwrap();
     let sigma = CORRELATION / VALID / (frames * SAMPLES).sqrt();
@@ -350,7 +350,7 @@ impl Drop for Site {
         for agent in self.agents.values_mut() {
             let _ = agent.0.kill();
         }
-        // Those of a path end with it; others go on without their agents.
+        // Those of a path end with it; others continue without their agents.
         for process in processes_in(self.room.folder()) {
             let _ = kill(process, Signal::SIGKILL);
         }
@@ -361,7 +361,7 @@ fn title(name: &str) -> String {
     name[..1].to_uppercase() + &name[1..]
 }
 
-/// All is slow until what is to be seen was seen; then it goes on by as much as is correlated, of which jb sheds a fifth.
+/// All is slow until what is to be seen was seen; then comes as much as is correlated, of which jb sheds a fifth.
 const STEPS: &str = "check
 begin
 wait correlator running

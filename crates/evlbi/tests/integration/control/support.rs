@@ -48,7 +48,7 @@ impl Agent {
         Agent::by(command(EVLBI), room)
     }
 
-    /// The same, which may have so many files and connections open.
+    /// The same, with a limit on its open files and connections.
     pub fn limited(settings: &str, files: usize) -> Agent {
         let room = Room::new();
         room.write("agent.toml", settings);
@@ -89,13 +89,13 @@ impl Agent {
         self.child.0.wait().unwrap();
     }
 
-    /// The same, and starts it anew.
+    /// The same, and restarts it.
     pub fn killed_and_restarted(mut self) -> Agent {
         self.kill();
         self.restarted()
     }
 
-    /// Starts an agent that was killed anew.
+    /// Restarts an agent that was killed.
     pub fn restarted(mut self) -> Agent {
         let room = std::mem::replace(&mut self.room, Room::new());
         Agent::open(room)

@@ -12,7 +12,7 @@ use crate::result::number;
 /// Bytes of data in a datagram, which is a frame.
 const PAYLOAD: u64 = 8000;
 
-/// Two stations over midnight, of which one is late: so many seconds at so many samples a second.
+/// Two stations over midnight, of which one is late: `seconds` at `sample_rate` samples a second.
 fn plan(room: &Room, seconds: f64, sample_rate: f64, payload: u64) -> String {
     let plan = format!(
         r#"
@@ -100,7 +100,7 @@ fn two_streams_show_a_fringe_as_they_come() {
     });
     let lines = lines(&correlator.stop());
     let (last, periods) = lines.split_last().unwrap();
-    // Four times what noise of so many samples does.
+    // Four times what the noise of an integration does.
     let noise = 4.0 / (integration * sample_rate).sqrt();
     for (number_of, period) in periods.iter().enumerate() {
         assert_eq!(period["schema"], "evlbi.live/1");

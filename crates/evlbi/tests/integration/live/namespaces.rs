@@ -92,7 +92,7 @@ fn loss_in_the_network_is_the_rules_counter() {
 const TOO_MANY: u32 = 2000;
 
 /// A receiver that stands still while all but the last of a stream's datagrams come, and takes what its buffer holds of them before
-/// the last comes. Where every so manyth is dropped on the way, `period` says which.
+/// the last comes. One in `period` is dropped on the way.
 fn stalled(pair: &Pair, period: Option<u32>) -> Value {
     let recv = listen(pair, &["--no-gro", "--buffer", "200k"]);
     let socket = pair
@@ -134,7 +134,7 @@ fn loss_in_the_host_is_the_kernels_counter() {
     };
     let result = stalled(&pair, None);
     let lost = no_room(&pair.far);
-    // A buffer of 200 kB, which the kernel doubles, holds no more than so many.
+    // A buffer of 200 kB, which the kernel doubles, holds at most 400 datagrams.
     assert!(lost >= u64::from(TOO_MANY) - 400);
     let numbers = [
         ("first_seq", 0),

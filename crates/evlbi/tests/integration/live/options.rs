@@ -31,7 +31,7 @@ struct Recording {
     rate: FrameRate,
 }
 
-/// Up to so many frames, which fit a receiver's buffer as so many datagrams each.
+/// Up to `frames` frames, which fit a receiver's buffer as `datagrams` datagrams each.
 fn recording(room: &Room, frames: u32, datagrams: usize) -> Recording {
     let frames = fit(frames, datagrams, FRAME / datagrams);
     let rate = rate(frames * 3 / 7);

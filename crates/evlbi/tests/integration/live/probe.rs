@@ -133,7 +133,7 @@ fn stop(process: &Recv) {
     });
 }
 
-/// A stream of so many datagrams of a size, and the requests that tell the clock, fit into a receiver's buffer: however long that
+/// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that
 /// stands still, nothing is lost.
 #[track_caller]
 fn assert_fits(count: usize, size: usize) {
@@ -187,7 +187,7 @@ fn ask(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Output {
     begin(pair, responder, kind, more).end()
 }
 
-/// The same, which goes on meanwhile.
+/// The same, without waiting for its end.
 fn begin(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Probing {
     let start = || Probing::start(&mut probe_of(kind, responder.address(), more));
     pair.near.namespace.run(start).unwrap()

@@ -18,7 +18,7 @@ const SECOND: i64 = 1_704_153_599;
 pub struct Recording {
     pub name: String,
     pub bytes: Vec<u8>,
-    /// What a receiver is to be told of it: how many frames of a thread a second has, where it cannot be learnt in time.
+    /// Options of its receiver: how many frames of a thread a second has, where it cannot be learnt in time.
     pub options: &'static [&'static str],
 }
 
@@ -54,7 +54,7 @@ impl Recording {
         let is_vdif = Path::new(&self.name)
             .extension()
             .is_some_and(|ext| ext == "vdif");
-        // A corrupted recording is no VDIF, and neither is a pointer to one.
+        // A corrupted recording is not VDIF, and neither is a pointer to one.
         let is_broken = self.name.contains("corrupted") || self.bytes.len() < 5000;
         if !is_vdif || is_broken {
             return None;
@@ -66,7 +66,7 @@ impl Recording {
 }
 
 /// Ours: VDIF of several lengths, threads, bits and channels, of old headers, and with frames that are invalid already; Mark 5B;
-/// bytes that are no recording.
+/// bytes that are not a recording.
 pub fn ours() -> Vec<Recording> {
     let long = pattern::frames(8032, SECOND, FrameRate::new(64).unwrap(), 40).unwrap();
     let mut ours = vec![

@@ -26,7 +26,7 @@ fn a_status_tells_of_this_moment() {
     for (number, frame) in (0..u64::from(count)).zip(frames.chunks(1032)) {
         let datagram = [&number.to_le_bytes()[..], frame].concat();
         socket.send_to(&datagram, recv.address()).unwrap();
-        // The first ones, which may not be a stream yet, are told too.
+        // The first ones, which may not be a stream yet, count too.
         recv.until_arrived(number + 1);
     }
     let status = recv.status();
@@ -59,7 +59,7 @@ fn a_status_tells_of_this_moment() {
     assert_eq!(result["ended"], "stopped");
 }
 
-/// A sender's status tells what it has sent, a change is taken up, and it ends when it is told to.
+/// A sender's status tells what it has sent, a change is taken up, and it ends on request.
 #[test]
 fn a_sender_is_watched_changed_and_stopped() {
     let room = Room::new();

@@ -71,7 +71,7 @@ impl Recv {
         Recv::listening(command.args(more), ports)
     }
 
-    /// Runs a command of the program and waits until it listens on so many ports.
+    /// Runs a command of the program and waits until it listens on `ports` ports.
     pub fn listening(command: &mut Command, ports: usize) -> Recv {
         let folder = Room::new();
         let mut recv = Recv::controlled(command, ports, folder.path("socket"));
@@ -156,7 +156,7 @@ impl Recv {
         }
     }
 
-    /// Waits until so many datagrams have arrived. Those that it had no room for never do.
+    /// Waits until this number of datagrams has arrived. Those that it had no room for never do.
     #[track_caller]
     pub fn until_arrived(&self, datagrams: u64) {
         let what = format!("{datagrams} datagrams arrive");
@@ -168,7 +168,7 @@ impl Recv {
         self.stdout.so_far.lock().unwrap().clone()
     }
 
-    /// Tells it to end once so many datagrams have arrived, and waits for that.
+    /// Stops it once this number of datagrams has arrived, and waits for its end.
     #[track_caller]
     pub fn end_after(self, datagrams: u64) -> Received {
         self.until_arrived(datagrams);
@@ -271,7 +271,7 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     command.args(more).output().expect("the sender starts")
 }
 
-/// How many of `wanted` units a receiver's socket holds when each is sent as so many datagrams with so many bytes of data. A test
+/// How many of `wanted` units a receiver's socket holds when each is sent as `datagrams` datagrams with `data` bytes of data. A test
 /// that sends no more loses nothing in its hosts, however long they stand still.
 #[track_caller]
 pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {

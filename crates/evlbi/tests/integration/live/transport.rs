@@ -238,7 +238,7 @@ fn become_invalid_frames(recordings: &[Recording]) {
     });
 }
 
-/// A file of so many frames of the test pattern, and what they are.
+/// A file of `frames` frames of the test pattern, and what they are.
 fn pattern(room: &Room, frames: u32) -> (String, Vec<u8>) {
     let rate = pattern::frame_rate(1250);
     let bytes = pattern::frames(8032, 1_700_000_000, rate, frames).unwrap();
@@ -318,7 +318,7 @@ fn what_the_sender_sheds_the_receiver_misses() {
             assert_eq!(missing.len() as u64, frames.len() as u64 * PIECES);
             assert_eq!((first % PIECES, last % PIECES), (0, PIECES - 1));
         } else {
-            // Else it would be no other unit.
+            // Else it would be the same unit.
             assert!(missing.len() as u64 != frames.len() as u64 * PIECES);
         }
         let missing: Vec<u64> = (missing

@@ -71,7 +71,7 @@ pub fn read(log: &str, direction: &str) -> Vec<Entry> {
         .collect()
 }
 
-/// Numbers of a stream of so many datagrams as they passed a tap.
+/// Numbers of a stream of `count` datagrams as they passed a tap.
 pub fn stream(log: &[Entry], tap: &str, count: u64) -> Vec<u64> {
     numbers(log, tap, FIRST..FIRST + count)
 }
@@ -114,7 +114,7 @@ impl Up<'_> {
     }
 }
 
-/// The entries of a stream of so many datagrams: of the kernels' own packets, which came before, nobody knows the lengths.
+/// The entries of a stream of `count` datagrams: of the kernels' own packets, which came before, nobody knows the lengths.
 fn of_stream(log: &[Entry], count: u64) -> Vec<Entry> {
     let entries = log.iter().cloned();
     entries
@@ -155,7 +155,7 @@ impl Identity for Packet {
     }
 }
 
-/// What these cells do in virtual time to the packets of a log, whose frames have a link-layer header of so many bytes.
+/// What these cells do in virtual time to the packets of a log, whose frames have a link-layer header of `header` bytes.
 fn in_virtual_time(planned: &[Planned], log: &[Entry], header: u32) -> Vec<Entry> {
     let mut network = Network::new();
     let line = network.line(planned.iter().map(|(_, law, _)| law.clone()), 1);

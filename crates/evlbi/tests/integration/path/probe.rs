@@ -11,7 +11,7 @@ use crate::path::{FORWARD, HOSTS, Room, printed};
 use crate::result::number;
 
 /// One-way delays that differ, of a clock that is wrong and runs wrong: neither is found shorter than the plan lets it be, beyond
-/// the error that is said, nor both together, of which the clock takes no part.
+/// the reported error, nor both together, of which the clock takes no part.
 #[test]
 fn delays_are_found_again() {
     let cells = "rtt = \"20ms\"\nbackward = [{ delay = \"10ms\" }]\n";
@@ -59,7 +59,7 @@ fn assert_sums(counts: &Value) {
     );
 }
 
-/// Results of a campaign lie in a file that survives the death of what writes it, and that is gone on with.
+/// Results of a campaign lie in a file that survives the death of what writes it, and that another run continues.
 #[test]
 fn what_comes_back_is_seen_by_a_campaign() {
     let (first, last) = (tap("in"), tap("out"));

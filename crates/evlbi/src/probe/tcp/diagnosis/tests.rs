@@ -151,7 +151,7 @@ struct Case {
     /// The part of the time that this took, and at least how much it is.
     part: fn(&HeldBack) -> f64,
     least: f64,
-    /// What is said of it, among other things.
+    /// Parts of its findings.
     said: &'static [&'static str],
 }
 
@@ -236,7 +236,7 @@ const CASES: [Case; 10] = [
 ];
 
 /// What held each flow back is known from how it was made; its parts of the time and all sentences are those that are committed,
-/// so that whoever changes them sees it.
+/// so that a change to them is seen.
 #[test]
 fn what_limited_recorded_flows_is_named() {
     let mut found = Map::new();

@@ -48,7 +48,7 @@ fn others_wait_for_a_test_or_are_refused() {
     assert_fits(10, 100);
     let responder = respond("127.0.0.1:0", &["--max-rate", "100M", "--max-tests", "1"]);
     let address = responder.address();
-    // Ten datagrams a second, until it is told to end.
+    // Ten datagrams a second, until it is interrupted.
     let endless = [
         "--rate",
         "8k",
@@ -202,7 +202,7 @@ fn a_responder_survives_strangers() {
 fn a_client_that_vanishes_leaves_nothing_behind() {
     let responder = respond("127.0.0.1:0", &["--max-rate", "100M", "--max-tests", "1"]);
     let address = responder.address();
-    // Killed in the midst of a stream towards it, which would take an hour.
+    // Killed during a stream towards it, which would take an hour.
     let more = ["--rate", "50M", "--duration", "1h", "--reverse"];
     let mut killed = Probing::start(&mut probe(address, &more));
     until("a stream is sent", || {

@@ -184,8 +184,8 @@ fn buffers_are_drawn() {
     assert!(drawn.contains("receive buffer asked") && drawn.contains("runs of loss"));
 }
 
-/// The points of a sweep come in its order, each with what it was asked for; what limits them is told of samples in
-/// `probe/region.rs`.
+/// The points of a sweep come in its order, each with what it was asked for; tests in `probe/region.rs`
+/// check what limits them.
 #[test]
 fn a_sweep_has_all_of_its_points() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
@@ -268,7 +268,7 @@ fn tests_every_now_and_then() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [there, back] = ["there", "back"].map(|way| windows(&report, way));
     assert_eq!(there.len(), back.len());
-    // What was told while it went on stays as it was.
+    // What was reported during the campaign stays as it was.
     let before = windows(&so_far, "there");
     assert!(before.len() >= 3 && there[..before.len()] == before);
     // Each test is a run of its own.

@@ -121,7 +121,7 @@ pub fn to_a_stopped_receiver(pair: &Pair, plan: &[&str]) -> [Value; 2] {
 }
 
 /// A receiver that stands still while more is sent to it than its buffer holds: the kernel's own count of what it had no room
-/// for is what is said to be lost, and where.
+/// for is the loss in the report, in the receiving socket.
 #[test]
 fn what_the_socket_drops_is_the_hosts() {
     let Some(pair) = pair(&exact_wire(), name!()) else {
@@ -261,7 +261,7 @@ fn assert_follows(
         if !point.is_null() {
             assert_sums(point);
         }
-        // A rate that is asked for is no capacity if its sender did not reach it.
+        // A rate that is asked for is not a capacity if its sender did not reach it.
         let is_reached = float(point, "rate_sent").is_some_and(|sent| sent >= 0.98 * asked(&trial));
         let is_lossless = point["lost"] == 0;
         assert_eq!(trial["passed"], is_reached && is_lossless, "{trial}");

@@ -18,8 +18,7 @@ use evlbi_testkit::{Room, Running, buffer, command, name, need, skip, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// The clock that was found is off from the true one by no more than is said, and that is no more than half a round trip and what
-/// the fit is not sure of.
+/// The clock that was found is off from the true one by no more than the reported error.
 #[track_caller]
 fn assert_clock(clock: &Value, ahead: f64) {
     let of = |name: &str| clock[name].as_f64().unwrap();
@@ -52,7 +51,7 @@ fn round_trips_are_counted() {
     let respond = || Recv::listening(clock.apply(&mut responder(&bind, &[])), 1);
     let responder = pair.far.namespace.run(respond).unwrap();
     let ask = |more: &[&str]| {
-        // Whatever stands still, a reply that is on its way is waited for.
+        // Whatever stands still, it waits for a reply that is on its way.
         let more = [more, &["--loss-timeout", "60s"]].concat();
         begin(&pair, &responder, "latency", &more)
     };
@@ -85,7 +84,7 @@ fn round_trips_are_counted() {
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(counts(&result), [[100, 100, 0], [100, 100, 0]]);
     assert_clock(&result["clock"], -7.5);
-    // Those that were dropped are waited for, until it is told to end.
+    // It waits for those that were dropped until it is interrupted.
     let more = [
         "--size",
         "100",
@@ -325,7 +324,7 @@ fn results_go_where_they_are_wanted() {
     end(responder);
 }
 
-/// A clock that is an hour behind is found to be, within what is said of it; no delay is less than nothing by more than that.
+/// A clock that is an hour behind is found to be, within the reported error; no delay is less than nothing by more than that.
 #[test]
 fn a_far_clock_is_found_out() {
     assert_fits(100, 100);
@@ -462,7 +461,7 @@ fn three_flows_at_once() {
     assert_fits(20, 1472);
     let responder = respond("127.0.0.1:0", &["--max-rate", "70k"]);
     let address = responder.address();
-    // Two datagrams a second, until it is told to end.
+    // Two datagrams a second, until it is interrupted.
     let flow = ["--rate", "20k", "--duration", "1h", "--json"];
     let flows = [0; 3].map(|_| Probing::start(&mut probe(address, &flow)));
     until("three tests run", || {

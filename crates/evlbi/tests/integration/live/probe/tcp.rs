@@ -188,7 +188,7 @@ fn messages_at_a_constant_rate_all_come() {
     assert!(numbers.eq(expected), "{}", kept.len());
 }
 
-/// What is said of a connection is what ss says of it. Between messages a connection rests, so that both see it as it is for most
+/// Samples of a connection are what ss shows of it. Between messages a connection rests, so that both see it as it is for most
 /// of the time.
 #[test]
 fn samples_are_what_ss_says() {
@@ -290,7 +290,7 @@ fn samples_are_what_ss_says() {
 }
 
 /// What an application gives is what comes, as slow as that is; and what the network drops is sent again. What holds a flow back
-/// is told of samples in `probe/tcp/diagnosis.rs`.
+/// has its tests in `probe/tcp/diagnosis.rs`.
 #[test]
 fn what_is_asked_for_comes_although_some_is_dropped() {
     let Some(pair) = pair(&exact_wire(), name!()) else {

@@ -139,15 +139,20 @@ fn a_full_disk_ends_its_recording_only() {
         let session = site.write_session("full", &flows.concat());
         let mut run = site.begin("run", &["run", &session]);
         let source = format!("sky:{}/Ef", site.room.path("sky.toml"));
-        for at in [rec, count] {
+        let repeat = rounds.to_string();
+        let senders = [("to-rec", rec), ("to-count", count)].map(|(name, at)| {
             until("a receiver listens", || listens(at));
-            let sent = command(EVLBI)
-                .args(["send", &source, "--to", &format!("tcp://{at}"), "--max"])
-                .args(["--repeat", &rounds.to_string()])
-                .output()
-                .unwrap();
-            let said = String::from_utf8_lossy(&sent.stderr);
-            assert!(sent.status.success(), "{said}");
+            let to = format!("tcp://{at}");
+            let send = ["send", &source, "--to", &to, "--max", "--repeat", &repeat];
+            (name, site.begin(name, &send))
+        });
+        for (name, mut sender) in senders {
+            let status = sender.wait();
+            assert!(
+                status.success(),
+                "{}",
+                site.room.text(&format!("{name}.err"))
+            );
         }
         site.hear("run", ".rec FAILED; the others go on");
         site.hear("run", ".count has finished");

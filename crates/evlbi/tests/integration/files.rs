@@ -5,7 +5,7 @@ mod correlate;
 mod doctor;
 mod drop;
 mod inspect;
-mod oracles;
+pub mod oracles;
 mod plan;
 mod sky;
 

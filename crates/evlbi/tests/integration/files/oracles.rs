@@ -1,7 +1,7 @@
 //! What other programs said, once and for all: `tests/oracles` has files of ours and their answers, so that these tests need none
 //! of them. `tests/oracles/README.md` lists the claims; `cargo xtask oracles` asks again.
 
-mod captures;
+pub mod captures;
 mod drop;
 mod swin;
 

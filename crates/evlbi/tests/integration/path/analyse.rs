@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use evlbi_testkit::{Running, need, until};
 use serde_json::Value;
 
+use crate::files::oracles::captures::{largest, packets_by_event};
 use crate::live::support::Passed;
 use crate::path::cells::{self, FIRST, lossy, stream};
 use crate::path::{FORWARD, HOSTS, Room, Up, cell, printed};
@@ -92,27 +93,6 @@ fn analyse(room: &Room, name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The direction that carried most.
-fn largest(analysis: &Value) -> &Value {
-    let way = &analysis["connections"][0]["ways"][0];
-    assert!(number(way, "bytes") > 100_000, "{analysis}");
-    way
-}
-
-/// Packets of each event.
-fn events(room: &Room, name: &str) -> BTreeMap<String, BTreeSet<u64>> {
-    let text = room.text(&format!("{name}.csv"));
-    let mut events = BTreeMap::<String, BTreeSet<u64>>::new();
-    for line in text.lines().skip(1) {
-        let fields: Vec<&str> = line.split(',').collect();
-        events
-            .entry(fields[4].to_owned())
-            .or_default()
-            .insert(fields[0].parse().unwrap());
-    }
-    events
-}
-
 /// These fields of each packet that passes the filter, as tshark has them.
 fn tshark<const N: usize>(
     room: &Room,
@@ -174,7 +154,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
         ];
         let packets = tshark(&room, &name, "frame", fields);
         assert_eq!(number(&analysis, "packets"), packets.len() as u64);
-        let events = events(&room, &name);
+        let events = packets_by_event(&room.text(&format!("{name}.csv")));
         for (ours, theirs) in [
             (
                 &[&again[..], &["reordered", "duplicate"]].concat()[..],

@@ -68,15 +68,20 @@ fn analyse(name: &str) -> (Value, BTreeMap<String, BTreeSet<u64>>) {
         "--interval",
         "100ms",
     ]);
+    (analysis, packets_by_event(&room.text("events.csv")))
+}
+
+/// Packets of each event, from a table of `--events`.
+pub fn packets_by_event(events: &str) -> BTreeMap<String, BTreeSet<u64>> {
     let mut packets = BTreeMap::<String, BTreeSet<u64>>::new();
-    for line in fs::read_to_string(&events).unwrap().lines().skip(1) {
+    for line in events.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
         packets
             .entry(fields[4].to_owned())
             .or_default()
             .insert(fields[0].parse().unwrap());
     }
-    (analysis, packets)
+    packets
 }
 
 /// The connection or stream between these ends.
@@ -202,7 +207,7 @@ fn same_connection(name: &str, ours: &Value, theirs: &Value) {
 }
 
 /// The direction that carried most.
-fn largest(analysis: &Value) -> &Value {
+pub fn largest(analysis: &Value) -> &Value {
     let way = &analysis["connections"][0]["ways"][0];
     assert!(number(way, "bytes") > 100_000, "{analysis}");
     way

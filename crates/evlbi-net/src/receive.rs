@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evlbi_core::account::{self, Attribution};
 use evlbi_core::reorder::Event;
@@ -119,17 +119,29 @@ impl Watch {
         self.lock().live.clone()
     }
 
-    /// Asks the receiving thread and returns the counters of this moment; those of [`last`](Watch::last) if it does not run.
-    pub fn now(&self) -> Live {
+    /// Has the receiving threads of these receivers write their counters down, all at once: those of [`last`](Watch::last) are
+    /// then of this moment. A thread that does not run is given half a second.
+    pub fn refresh<'a>(watches: impl IntoIterator<Item = &'a Watch>) {
+        let asked: Vec<(&Watch, u64)> = watches
+            .into_iter()
+            .map(|watch| (watch, watch.ask()))
+            .collect();
+        let deadline = Instant::now() + MAX_ANSWER;
+        for (watch, before) in asked {
+            let is_old = |shown: &mut Shown| shown.times == before && !shown.is_last;
+            let time = deadline.saturating_duration_since(Instant::now());
+            // In time or not: what is there is shown.
+            let _ = watch
+                .has_shown
+                .wait_timeout_while(watch.lock(), time, is_old);
+        }
+    }
+
+    /// Asks for new counters; returns how often some were written down before.
+    fn ask(&self) -> u64 {
         let shown = self.lock();
-        let before = shown.times;
         self.is_asked.store(true, Ordering::Relaxed);
-        let is_old = |shown: &mut Shown| shown.times == before && !shown.is_last;
-        let (shown, _) = self
-            .has_shown
-            .wait_timeout_while(shown, MAX_ANSWER, is_old)
-            .unwrap_or_else(PoisonError::into_inner);
-        shown.live.clone()
+        shown.times
     }
 
     fn is_asked(&self) -> bool {

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -15,7 +15,7 @@ use evlbi_core::deframe::{self, Partial};
 use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{
-    self, Ended, Numbering, Numbers, Opening, ReceiveOptions, ReceiveReport, Receiving,
+    self, Ended, Numbering, Numbers, Opening, ReceiveOptions, ReceiveReport, Receiving, Watch,
 };
 use evlbi_net::udp::{Listen, ReceiverOptions};
 use evlbi_wire::time::FrameRate;
@@ -144,7 +144,7 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
         steer::say_listening(*address);
     }
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
-        eprintln!("evlbi: {remedy}");
+        eprintln!("evlbi: warning: {remedy}");
     }
     let (report, drained) = watch(args, receiving, opening, settings, sink)?;
     let host = before.and_then(|before| {
@@ -237,7 +237,10 @@ fn watch(
     let total = args.duration.map(|duration| duration.as_millis() as u64);
     steer::on_status({
         let seen = Arc::clone(&seen);
-        move || tell(&seen.now(), None)
+        move || {
+            Watch::refresh([&*seen]);
+            tell(&seen, None);
+        }
     });
     let mut progress = Progress::new(total);
     let mut before = (0, Instant::now());
@@ -254,7 +257,7 @@ fn watch(
                 rate = (live.bytes - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
                 before = (live.bytes, Instant::now());
             }
-            tell(&live, Some(rate));
+            tell(&seen, Some(rate));
             if has_ended {
                 break;
             }
@@ -270,13 +273,15 @@ fn watch(
 }
 
 /// Writes down how the stream is, at the rate of before if none is given.
-fn tell(live: &receive::Live, rate: Option<f64>) {
+fn tell(seen: &Watch, rate: Option<f64>) {
     steer::tell(|status| {
+        // Read here, so that no older counters take the place of newer ones.
+        let live = seen.last();
         let before = status
             .receiving
             .first()
             .map_or(0.0, |before| before.rate_bps);
-        status.receiving = vec![Status::of(live, rate.unwrap_or(before))];
+        status.receiving = vec![Status::of(&live, rate.unwrap_or(before))];
     });
 }
 
@@ -313,6 +318,10 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
     };
     let mut straight = Straight::new(settings, sink);
     let mut stream = Tcp::default();
+    steer::on_status({
+        let bytes = Arc::clone(&stream.bytes);
+        move || tell_bytes(&bytes, None)
+    });
     let mut progress = Progress::new(args.duration.map(|duration| duration.as_millis() as u64));
     let connection = loop {
         match listener.accept() {
@@ -350,7 +359,7 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         foreign_header: 0,
         sender: None,
         datagram_data: None,
-        bytes: stream.bytes,
+        bytes: stream.bytes.load(Ordering::Relaxed),
         seconds: stream.seconds,
         first_arrival: None,
         last_arrival: None,
@@ -374,7 +383,7 @@ struct Tcp {
     sender: Option<String>,
     buffer: Vec<u8>,
     filled: usize,
-    bytes: u64,
+    bytes: Arc<AtomicU64>,
     seconds: f64,
 }
 
@@ -394,7 +403,6 @@ impl Tcp {
         let start = Instant::now();
         let mut last = start;
         let mut shown = 0;
-        let mut rate = 0.0;
         let ended = loop {
             if self.buffer.len() < self.filled + TCP_BLOCK {
                 self.buffer.resize(self.filled + TCP_BLOCK, 0);
@@ -404,9 +412,8 @@ impl Tcp {
                 Ok(count) => {
                     last = Instant::now();
                     self.filled += count;
-                    self.bytes += count as u64;
+                    self.bytes.fetch_add(count as u64, Ordering::Relaxed);
                     self.pass_on(straight, false);
-                    self.tell(rate);
                 }
                 Err(error) if is_wait(&error) => {}
                 Err(error) => break Err(error),
@@ -418,27 +425,17 @@ impl Tcp {
                 break Ok(Some(Ended::Idle));
             }
             if progress.is_due() {
-                rate = (self.bytes - shown) as f64 * 8.0;
-                shown = self.bytes;
-                self.tell(rate);
+                let bytes = self.bytes.load(Ordering::Relaxed);
+                let rate = (bytes - shown) as f64 * 8.0;
+                shown = bytes;
+                tell_bytes(&self.bytes, Some(rate));
                 progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));
             }
         };
         self.seconds = last.duration_since(start).as_secs_f64();
         self.pass_on(straight, true);
-        self.tell(0.0);
+        tell_bytes(&self.bytes, Some(0.0));
         ended
-    }
-
-    fn tell(&self, rate: f64) {
-        steer::tell(|status| {
-            status.receiving = vec![Status {
-                is_streaming: rate > 0.0,
-                rate_bps: rate,
-                bytes: self.bytes,
-                ..Status::default()
-            }];
-        });
     }
 
     fn pass_on(&mut self, straight: &mut Straight, ended: bool) {
@@ -446,6 +443,20 @@ impl Tcp {
         self.buffer.copy_within(taken..self.filled, 0);
         self.filled -= taken;
     }
+}
+
+/// Writes down how many bytes have come, at the rate of before if none is given.
+fn tell_bytes(bytes: &AtomicU64, rate: Option<f64>) {
+    steer::tell(|status| {
+        let before = status.receiving.first();
+        let rate_bps = rate.unwrap_or(before.map_or(0.0, |before| before.rate_bps));
+        status.receiving = vec![Status {
+            is_streaming: rate_bps > 0.0,
+            rate_bps,
+            bytes: bytes.load(Ordering::Relaxed),
+            ..Status::default()
+        }];
+    });
 }
 
 fn is_wait(error: &std::io::Error) -> bool {

@@ -391,7 +391,8 @@ impl Teller {
         steer::on_status({
             let (watched, names) = (watched.clone(), Arc::clone(&names));
             move || {
-                tell_streams(&watched, &names, receive::Watch::now, |_, _, before| before);
+                receive::Watch::refresh(watched.iter().map(|stream| &*stream.watch));
+                tell_streams(&watched, &names, |_, _, before| before);
             }
         });
         let thread = std::thread::Builder::new().name("status".into()).spawn({
@@ -439,7 +440,7 @@ fn watch(mut streams: Vec<Watched>, names: &OnceLock<Vec<String>>, is_over: &Ato
             true => 0.0,
             false => live.bytes.saturating_sub(stream.bytes) as f64 * 8.0 / elapsed.as_secs_f64(),
         };
-        let bytes = tell_streams(&streams, names, receive::Watch::last, rate);
+        let bytes = tell_streams(&streams, names, rate);
         if has_ended {
             return;
         }
@@ -453,7 +454,6 @@ fn watch(mut streams: Vec<Watched>, names: &OnceLock<Vec<String>>, is_over: &Ato
 fn tell_streams(
     streams: &[Watched],
     names: &OnceLock<Vec<String>>,
-    look: impl Fn(&receive::Watch) -> receive::Live,
     rate: impl Fn(&Watched, &receive::Live, f64) -> f64,
 ) -> Vec<u64> {
     let newest: Vec<Option<f64>> = streams.iter().map(|s| s.feed.state().newest()).collect();
@@ -462,8 +462,11 @@ fn tell_streams(
         .flatten()
         .copied()
         .fold(f64::NEG_INFINITY, f64::max);
-    let lives: Vec<receive::Live> = streams.iter().map(|stream| look(&stream.watch)).collect();
+    let mut bytes = Vec::new();
     steer::tell(|status| {
+        // Read here, so that no older counters take the place of newer ones.
+        let lives: Vec<receive::Live> = streams.iter().map(|stream| stream.watch.last()).collect();
+        bytes.extend(lives.iter().map(|live| live.bytes));
         let of = |number: usize| {
             let (stream, live) = (&streams[number], &lives[number]);
             let before = status.receiving.get(number);
@@ -476,7 +479,7 @@ fn tell_streams(
         };
         status.receiving = (0..streams.len()).map(of).collect();
     });
-    lives.iter().map(|live| live.bytes).collect()
+    bytes
 }
 
 /// What was shown last of each stream.

@@ -279,6 +279,20 @@ pub fn paths() -> bool {
     }
 }
 
+/// The beginning of a plan of an emulated path: two hosts, and the link between them.
+pub const HOSTS: &str = r#"
+[[host]]
+name = "jive"
+congestion = "reno"
+buffer = "64MiB"
+[[host]]
+name = "manchester"
+congestion = "reno"
+buffer = "64MiB"
+[[link]]
+between = ["jive", "manchester"]
+"#;
+
 /// Has a host's packet filter treat what arrives by these rules of a chain `c` of a table `t`. False where there is no `nft`, and
 /// the calling test is skipped.
 ///

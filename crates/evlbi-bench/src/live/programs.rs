@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use evlbi_testkit::clock::Shifted;
+pub use evlbi_testkit::netns::HOSTS;
 use evlbi_testkit::netns::{End, Pair, Wire};
 use evlbi_testkit::{Room, Running, command};
 use nix::sys::signal::Signal;
@@ -282,20 +283,6 @@ pub struct OnPath {
     pub room: Room,
     plan: String,
 }
-
-/// Two hosts and the beginning of the link between them.
-pub const HOSTS: &str = r#"
-[[host]]
-name = "jive"
-congestion = "reno"
-buffer = "64MiB"
-[[host]]
-name = "manchester"
-congestion = "reno"
-buffer = "64MiB"
-[[link]]
-between = ["jive", "manchester"]
-"#;
 
 impl OnPath {
     pub fn new(plan: &str) -> OnPath {

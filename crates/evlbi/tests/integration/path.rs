@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::process::{Command, Output, Stdio};
 
 use evlbi_testkit::clock::Shifted;
-use evlbi_testkit::netns::{has_users_of_its_own, paths};
+use evlbi_testkit::netns::{HOSTS, has_users_of_its_own, paths};
 use evlbi_testkit::{Running, command, need, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -20,19 +20,6 @@ use crate::live::support::Recv;
 use crate::result::number;
 
 const EVLBI: &str = env!("CARGO_BIN_EXE_evlbi");
-
-const HOSTS: &str = r#"
-[[host]]
-name = "jive"
-congestion = "reno"
-buffer = "64MiB"
-[[host]]
-name = "manchester"
-congestion = "reno"
-buffer = "64MiB"
-[[link]]
-between = ["jive", "manchester"]
-"#;
 
 /// The direction in which tests send.
 const FORWARD: &str = "jive>manchester";

@@ -1,12 +1,12 @@
 //! `cargo xtask bench analyse`: how fast captures are read, beside tshark.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
+use evlbi_testkit::Room;
 
 use crate::net::STANDARD;
 use crate::stage::{EVLBI, Program, Stage, iperf3_with};
@@ -36,10 +36,9 @@ pub fn run(args: &AnalyseArgs) -> Result<()> {
 
 fn connection(stage: &Stage, args: &AnalyseArgs, table: &mut Table) -> Result<()> {
     tools(&["tcpdump", "iperf3"])?;
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("flow.pcap");
-    capture(stage, args, &path)?;
-    let path = path.to_str().context("a path that can be written")?;
+    let room = Room::new();
+    let path = &*room.path("flow.pcap");
+    capture(stage, args, path)?;
     let read = [EVLBI, "analyse", path, "--json"];
     let mut evlbi = Command::new(read[0]);
     let result = Program::start("evlbi analyse", evlbi.args(&read[1..]))?.json()?;
@@ -67,7 +66,7 @@ fn connection(stage: &Stage, args: &AnalyseArgs, table: &mut Table) -> Result<()
 }
 
 /// Captures the headers of a transfer whose every segment is a packet.
-fn capture(stage: &Stage, args: &AnalyseArgs, file: &Path) -> Result<()> {
+fn capture(stage: &Stage, args: &AnalyseArgs, file: &str) -> Result<()> {
     let mut cut = stage.sender("ethtool");
     cut.args(["-K", stage.sending_device(), "tso", "off", "gso", "off"]);
     Program::start("ethtool", &mut cut)?.finish()?;

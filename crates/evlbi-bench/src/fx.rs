@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use evlbi_fx::codec::Codec;
-use evlbi_testkit::command;
+use evlbi_testkit::{Room, command};
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex32;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::stage::{EVLBI, Program, children_cpu};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
@@ -41,8 +40,8 @@ pub struct FxArgs {
 }
 
 pub fn run(args: &FxArgs) -> Result<()> {
-    let room = Room::new()?;
-    let scenes: [(&str, Scene<Room, FxArgs>); 4] = [
+    let room = Recordings::new()?;
+    let scenes: [(&str, Scene<Recordings, FxArgs>); 4] = [
         ("steps", steps),
         ("whole", whole),
         ("numpy", numpy),
@@ -52,16 +51,16 @@ pub fn run(args: &FxArgs) -> Result<()> {
 }
 
 /// Recordings of eight stations, gone at the end.
-struct Room(TempDir);
+struct Recordings(Room);
 
-impl Room {
-    fn new() -> Result<Room> {
-        let room = Room(tempfile::tempdir()?);
+impl Recordings {
+    fn new() -> Result<Recordings> {
+        let room = Recordings(Room::new());
         room.plan("plan.toml", RATE, SECONDS)?;
         eprintln!("making the recordings of {} stations", STATIONS.len());
-        let (plan, out) = (room.0.path().join("plan.toml"), room.0.path());
         let mut sky = command(EVLBI);
-        sky.arg("sky").arg(plan).arg("--out").arg(out);
+        sky.args(["sky", &room.0.path("plan.toml"), "--out"]);
+        sky.arg(room.0.folder());
         Program::start("evlbi sky", &mut sky)?.finish()?;
         Ok(room)
     }
@@ -73,11 +72,11 @@ impl Room {
         for station in STATIONS {
             plan += &format!("[[station]]\nname = \"{station}\"\n");
         }
-        Ok(std::fs::write(self.0.path().join(name), plan)?)
+        Ok(std::fs::write(self.0.path(name), plan)?)
     }
 
-    fn file(&self, station: &str) -> PathBuf {
-        self.0.path().join(format!("{station}.vdif"))
+    fn file(&self, station: &str) -> String {
+        self.0.path(&format!("{station}.vdif"))
     }
 
     /// Processor seconds that `evlbi correlate` takes for the first `stations`.
@@ -108,7 +107,7 @@ fn per_sample(runs: usize, samples: usize, mut work: impl FnMut()) -> f64 {
 }
 
 /// Decoding and transforms by themselves; the rest from how the whole grows.
-fn steps(room: &Room, args: &FxArgs, table: &mut Table) -> Result<()> {
+fn steps(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     const DECODED: usize = 1 << 22;
     const UNIT: &str = "ns per sample";
     let bytes: Vec<u8> = (0..DECODED / 4)
@@ -170,7 +169,7 @@ const KINDS: [(&str, &[&str]); 2] = [
 ];
 
 /// Eight stations from files on one thread, and how the cost grows.
-fn whole(room: &Room, args: &FxArgs, table: &mut Table) -> Result<()> {
+fn whole(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     for (what, options) in KINDS {
         let mut rates = (0..args.runs)
             .map(|_| Ok(8.0 * SAMPLES * 2.0 / room.correlate(8, options)? / 1e9))
@@ -200,7 +199,7 @@ fn whole(room: &Room, args: &FxArgs, table: &mut Table) -> Result<()> {
 }
 
 /// The same two recordings, here and in numpy, in turn.
-fn numpy(room: &Room, args: &FxArgs, table: &mut Table) -> Result<()> {
+fn numpy(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let version = ["-c", "import numpy; print(numpy.__version__)"];
     let version = Command::new(&args.python).args(version).output();
@@ -235,7 +234,7 @@ fn numpy(room: &Room, args: &FxArgs, table: &mut Table) -> Result<()> {
 }
 
 /// Two streams are sent and correlated on this machine, at rising rates until something is lost or late.
-fn live(room: &Room, _: &FxArgs, table: &mut Table) -> Result<()> {
+fn live(room: &Recordings, _: &FxArgs, table: &mut Table) -> Result<()> {
     let mut highest = 0;
     for megabits in [128u32, 256, 384, 512, 576, 640, 704, 768] {
         if !stream(room, megabits)? {
@@ -251,7 +250,7 @@ fn live(room: &Room, _: &FxArgs, table: &mut Table) -> Result<()> {
 }
 
 /// Whether two streams of this rate are correlated with nothing lost or late.
-fn stream(room: &Room, megabits: u32) -> Result<bool> {
+fn stream(room: &Recordings, megabits: u32) -> Result<bool> {
     const SECONDS: f64 = 8.0;
     room.plan("live.toml", f64::from(megabits) * 1e6 / 2.0, SECONDS)?;
     let ports = [47_630, 47_631];
@@ -263,8 +262,7 @@ fn stream(room: &Room, megabits: u32) -> Result<bool> {
     let correlator = Program::start("evlbi correlate", &mut correlator)?;
     std::thread::sleep(Duration::from_millis(1500));
     let send = |station: &str, url: &str| {
-        let plan = room.0.path().join("live.toml");
-        let source = format!("sky:{}/{station}", plan.display());
+        let source = format!("sky:{}/{station}", room.0.path("live.toml"));
         let mut send = command(EVLBI);
         send.args(["send", &source, "--to", url, "--mtu", "9000", "--json"]);
         Program::start("evlbi send", &mut send)

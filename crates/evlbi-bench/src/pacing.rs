@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use evlbi_testkit::Room;
 
 use crate::net::{NetArgs, STANDARD, STANDARD_FRAME};
 use crate::stage::{EVLBI, Program, Stage};
@@ -179,8 +180,8 @@ impl Spacing {
 
 /// The gaps between the packets that a program sends, as the receiving device's kernel stamped them.
 fn capture(stage: &Stage, (program, arguments, listens): Peer<'_>) -> Result<Vec<f64>> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("gaps.pcap");
+    let room = Room::new();
+    let file = room.path("gaps.pcap");
     let listening = listens
         .map(|(program, arguments, port)| stage.listener(port, program, arguments))
         .transpose()?;

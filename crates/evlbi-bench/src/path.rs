@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -10,7 +9,6 @@ use clap::Args;
 use evlbi_testkit::command;
 use evlbi_testkit::need::which;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::stage::EVLBI;
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play, tools};
@@ -28,7 +26,7 @@ pub struct PathArgs {
 }
 
 pub fn run(args: &PathArgs) -> Result<()> {
-    let room = Room::new()?;
+    let room = Room(evlbi_testkit::Room::new());
     let scenes: [(&str, Scene<Room, PathArgs>); 5] = [
         ("delay", delay),
         ("rate", rate),
@@ -43,13 +41,9 @@ pub fn run(args: &PathArgs) -> Result<()> {
 type OnPath<'a> = &'a dyn Fn(&str) -> Result<()>;
 
 /// A folder for plans and results, gone at the end.
-struct Room(TempDir);
+struct Room(evlbi_testkit::Room);
 
 impl Room {
-    fn new() -> Result<Room> {
-        Ok(Room(tempfile::tempdir()?))
-    }
-
     /// Runs a script on a path whose link has these keys. In it, `$FAR COMMAND` runs a command on the other host, whose
     /// name is `$HOST`.
     fn run(&self, link: &str, script: &str) -> Result<()> {
@@ -66,7 +60,7 @@ impl Room {
             host("near"),
             host("far")
         );
-        fs::write(self.0.path().join("plan.toml"), plan)?;
+        fs::write(self.0.path("plan.toml"), plan)?;
         let evlbi = fs::canonicalize(EVLBI)?;
         let far = format!("{} path exec far --", evlbi.display());
         self.finish(
@@ -96,7 +90,7 @@ impl Room {
     fn finish(&self, command: &mut Command) -> Result<()> {
         let output = command
             .env("E", fs::canonicalize(EVLBI)?)
-            .current_dir(&self.0)
+            .current_dir(self.0.folder())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .output()?;
@@ -109,7 +103,10 @@ impl Room {
 
     /// What the programs of a script have said: it keeps that in files `*.txt`.
     fn said(&self) -> String {
-        let files = fs::read_dir(self.0.path()).into_iter().flatten().flatten();
+        let files = fs::read_dir(self.0.folder())
+            .into_iter()
+            .flatten()
+            .flatten();
         let texts = files
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|it| it == "txt"));
@@ -122,17 +119,13 @@ impl Room {
     }
 
     fn json(&self, name: &str) -> Result<Value> {
-        let text = fs::read_to_string(self.0.path().join(name))?;
+        let text = fs::read_to_string(self.0.path(name))?;
         serde_json::from_str(&text).with_context(|| format!("in {name}: {text}"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
     }
 }
 
 /// Kernel stamps of the datagrams that a capture holds, by their sequence number.
-fn stamps(capture: &Path) -> Result<HashMap<u64, f64>> {
+fn stamps(capture: &str) -> Result<HashMap<u64, f64>> {
     let bytes = fs::read(capture)?;
     let at = |place: usize| -> Option<u32> {
         Some(u32::from_le_bytes(
@@ -141,7 +134,7 @@ fn stamps(capture: &Path) -> Result<HashMap<u64, f64>> {
     };
     // pcap with nanoseconds; a header of 24 bytes, then 16 before each frame.
     if at(0) != Some(0xa1b2_3c4d) {
-        bail!("{} is no capture with nanoseconds", capture.display());
+        bail!("{capture} is no capture with nanoseconds");
     }
     let (mut place, mut stamps) = (24, HashMap::new());
     while let (Some(seconds), Some(nanos), Some(length)) = (at(place), at(place + 4), at(place + 8))
@@ -222,8 +215,8 @@ fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<Vec<f6
     );
     room.run(&format!("rtt = \"{rtt}ms\""), &script)?;
     let (near, far) = (
-        stamps(&room.path("near.pcap"))?,
-        stamps(&room.path("far.pcap"))?,
+        stamps(&room.0.path("near.pcap"))?,
+        stamps(&room.0.path("far.pcap"))?,
     );
     let planned = f64::from(rtt) * 0.5e-3;
     let begin = near.values().copied().fold(f64::INFINITY, f64::min);
@@ -265,7 +258,7 @@ fn rate(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
         args.seconds.min(3)
     );
     ours(&script)?;
-    let mut stamps: Vec<f64> = stamps(&room.path("far.pcap"))?.into_values().collect();
+    let mut stamps: Vec<f64> = stamps(&room.0.path("far.pcap"))?.into_values().collect();
     stamps.sort_by(f64::total_cmp);
     let span = stamps.last().context("nothing was captured")? - stamps[0];
     let path = room.json("path.json")?;

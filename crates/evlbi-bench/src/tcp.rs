@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
+use evlbi_testkit::Room;
 
 use crate::net::STANDARD;
 use crate::probe::{PORT, TOKEN, respond};
@@ -88,15 +89,14 @@ fn beside(
 
 /// A file that the host has in memory, to a receiver that throws it away.
 fn from_disk(stage: &Stage, args: &TcpArgs, table: &mut Table) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("scan");
-    let file = std::fs::File::create(&path)?;
+    let room = Room::new();
+    let path = &*room.path("scan");
+    let file = std::fs::File::create(path)?;
     let block: Vec<u8> = (0..BLOCK).map(|at| (at * 7) as u8).collect();
     for _ in 0..FILE / BLOCK {
         (&file).write_all(&block)?;
     }
     file.sync_all()?;
-    let path = path.to_str().context("a path that can be written")?;
     let mut rates = Vec::new();
     for _ in 0..args.runs {
         rates.push(ours(stage, 60, &["--from", path])?.received);

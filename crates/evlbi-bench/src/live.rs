@@ -41,7 +41,7 @@ pub struct LiveArgs {
     json: bool,
     /// List the scenes and what they need
     #[arg(long)]
-    list: bool,
+    pub list: bool,
 }
 
 /// Where the report goes.

@@ -56,7 +56,9 @@ fn main() -> ExitCode {
 }
 
 fn run(bench: &Bench) -> Result<()> {
-    stage::build()?;
+    if !matches!(bench, Bench::Live(args) if args.list) {
+        stage::build()?;
+    }
     match bench {
         Bench::Net(args) => net::run(args),
         Bench::Fx(args) => fx::run(args),

@@ -3,7 +3,7 @@
 //! copies, libraries, headers and the toolchain are bound into it.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -73,6 +73,11 @@ pub fn run(args: &FreshArgs) -> Result<()> {
     if !Uid::effective().is_root() {
         bail!("only root can prepare a machine without tools (mounts, chroot): run it as root");
     }
+    fs::create_dir_all(FOLDER)?;
+    let lock = File::create(Path::new(FOLDER).join("lock"))?;
+    lock.try_lock().context(
+        "target/fresh is in use: wait until the other run of `cargo xtask fresh` has ended",
+    )?;
     let root = prepare()?;
     enter(&root)?;
     let mut failed = BTreeSet::new();
@@ -101,7 +106,6 @@ pub fn run(args: &FreshArgs) -> Result<()> {
 /// Makes the folder: a clone, links to programs, empty folders for what is bound.
 fn prepare() -> Result<PathBuf> {
     let sysroot = PathBuf::from(output_of("rustc", &["--print", "sysroot"])?);
-    fs::create_dir_all(FOLDER)?;
     let folder = fs::canonicalize(FOLDER)?;
     let root = folder.join("root");
     let checkout = root.join(&CHECKOUT[1..]);

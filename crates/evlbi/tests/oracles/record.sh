@@ -1,11 +1,11 @@
-#!/bin/sh -e
+#!/bin/sh
 # Records evlbi's own traffic and TCP flows over emulated paths, as root:
 #
 #     record.sh EVLBI FOLDER [SCENE...]
 #
 # Captures (FOLDER/captures/NAME.pcap, headers only) and TCP traces (FOLDER/tcp/NAME.csv with what the kernels said, NAME.json with
 # evlbi's result, NAME.messages.csv with arrivals of messages). `cargo xtask oracles --record` runs it and asks tshark.
-set -u
+set -eu
 export E=$(realpath "$1") OUT=$(realpath "$2") EVLBI_TOKEN=t
 shift 2
 mkdir -p "$OUT/captures" "$OUT/tcp"

@@ -1,5 +1,6 @@
-#!/bin/sh -e
+#!/bin/sh
 # Correlates the stations of plan.toml into ours.swin and asks the reader in Python what is in it: make.sh EVLBI FOLDER
+set -eu
 here=$(dirname "$(realpath "$0")")
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT

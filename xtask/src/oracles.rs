@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use evlbi_testkit::need::{PACKAGES, which};
 
+use crate::run::well;
+
 const ORACLES: &str = "crates/evlbi/tests/oracles";
 /// Where new answers go.
 const NEW: &str = "target/oracles";
@@ -41,14 +43,14 @@ pub struct Oracles {
 /// When a program is missing or fails, and when answers differ and are not to be written.
 pub fn run(args: &Oracles) -> Result<()> {
     check(args.record)?;
-    succeed(evlbi_testkit::cargo().args(["build", "--quiet", "--package", "evlbi"]))?;
+    well(evlbi_testkit::cargo().args(["build", "--quiet", "--package", "evlbi"]))?;
     let new = Path::new(NEW);
     if new.exists() {
         fs::remove_dir_all(new)?;
     }
     fs::create_dir_all(new.join("captures"))?;
     if args.record {
-        succeed(script("record.sh").arg(EVLBI).arg(NEW))?;
+        well(script("record.sh").arg(EVLBI).arg(NEW))?;
     }
     // Answers are to what was recorded now, or before.
     let recorded = if args.record { new } else { Path::new(ORACLES) };
@@ -66,7 +68,7 @@ pub fn run(args: &Oracles) -> Result<()> {
         let name = name.file_name().context("a capture has a name")?;
         fs::write(new.join("captures").join(name), answer.stdout)?;
     }
-    succeed(script("swin/make.sh").arg(EVLBI).arg(NEW))?;
+    well(script("swin/make.sh").arg(EVLBI).arg(NEW))?;
     let mut differ = 0;
     for (folder, kind) in [("", "txt"), ("captures", ""), ("tcp", ""), ("swin", "")] {
         for file in files(&new.join(folder), kind)? {
@@ -123,12 +125,6 @@ fn script(name: &str) -> Command {
     let mut command = Command::new("sh");
     command.arg(Path::new(ORACLES).join(name));
     command
-}
-
-fn succeed(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("{command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
 }
 
 /// Files of a kind in a folder, by their names; none where there is no folder.

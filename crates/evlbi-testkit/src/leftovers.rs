@@ -1,9 +1,9 @@
 //! What a killed run leaves: processes, with the namespaces and mounts that they hold, and folders. Each run marks its own, and
 //! the next run removes those of runs that are no more.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// In the environment of all processes that a run starts: the run's mark.
@@ -31,6 +31,22 @@ pub(crate) fn folder() -> PathBuf {
 /// The same on the disk that the test binary lies on: the system's folder for such things is often in memory.
 pub(crate) fn folder_on_disk() -> Option<PathBuf> {
     Some(on_disk()?.join(format!("{FOLDERS}{}", mark())))
+}
+
+/// Makes a run's folder. Its name can be guessed, so somebody else may have made it; other users pass through it to folders that
+/// tests have given them.
+pub(crate) fn make(folder: &Path) -> std::io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o711)
+        .create(folder)?;
+    let made = fs::symlink_metadata(folder)?;
+    if made.is_dir() && made.uid() == nix::unistd::geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(
+        "it is another user's, or a link: remove it",
+    ))
 }
 
 fn on_disk() -> Option<PathBuf> {
@@ -103,4 +119,24 @@ pub fn remove() {
 pub(crate) fn remove_own() {
     let _ = fs::remove_dir(folder());
     folder_on_disk().map(fs::remove_dir);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::Room;
+
+    #[test]
+    fn a_folder_that_another_may_have_made_is_refused() {
+        let room = Room::new();
+        let [own, link] = ["own", "link"].map(|name| room.folder().join(name));
+        make(&own).expect("made");
+        make(&own).expect("there");
+        let mode = fs::metadata(&own).expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o066, 0);
+        symlink(&own, &link).expect("a link");
+        assert!(make(&link).is_err());
+    }
 }

@@ -10,6 +10,8 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
+use crate::room::Room;
+
 /// Programs that tests and benches call, with the Debian package of each.
 pub const PACKAGES: &[(&str, &str)] = &[
     ("cc", "build-essential"),
@@ -186,28 +188,24 @@ pub(crate) const REPORT_TO: &str = "EVLBI_TEST_REPORT";
 
 /// What is given to a run of a single test, so that its skips become this run's.
 pub(crate) struct Inner {
-    file: tempfile::NamedTempFile,
+    room: Room,
     test: String,
 }
 
 impl Inner {
     pub(crate) fn new(test: &str) -> Inner {
-        watch();
-        Inner {
-            file: tempfile::NamedTempFile::new().expect("a temporary file"),
-            test: test.to_owned(),
-        }
+        let (room, test) = (Room::new(), test.to_owned());
+        room.write(REPORT, "");
+        Inner { room, test }
     }
 
     pub(crate) fn value(&self) -> String {
-        format!("{}={}", self.file.path().display(), self.test)
+        format!("{}={}", self.room.path(REPORT), self.test)
     }
 
     /// Takes over what the run has skipped.
-    pub(crate) fn take(mut self) {
-        let mut text = String::new();
-        self.file.read_to_string(&mut text).expect("a report");
-        for reason in text.lines() {
+    pub(crate) fn take(self) {
+        for reason in self.room.text(REPORT).lines() {
             record(reason, &self.test);
         }
     }

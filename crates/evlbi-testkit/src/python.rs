@@ -1,9 +1,9 @@
 //! The Python that tests call.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::need::{Kind, skip};
+use crate::running::command;
 
 /// A Python that has these modules: the one that `EVLBI_PYTHON` names, which must, or that of `cargo xtask setup`. Where there is
 /// none, the calling test is skipped.
@@ -13,12 +13,11 @@ use crate::need::{Kind, skip};
 #[must_use]
 #[track_caller]
 pub fn python(modules: &str) -> Option<PathBuf> {
-    crate::need::watch();
     let named = std::env::var_os("EVLBI_PYTHON").map(PathBuf::from);
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/python");
     let is_named = named.is_some();
     let python = named.unwrap_or(usual);
-    let import = Command::new(&python)
+    let import = command(&python)
         .args(["-c", &format!("import {modules}")])
         .output();
     if import.is_ok_and(|output| output.status.success()) {

@@ -34,7 +34,7 @@ impl Room {
 
     fn within(folder: &Path) -> Room {
         crate::need::watch();
-        fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        leftovers::make(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         Room(TempDir::new_in(folder).expect("a temporary folder"))
     }
 

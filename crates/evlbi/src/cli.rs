@@ -2,6 +2,8 @@
 
 mod analyse;
 mod control;
+#[cfg(test)]
+mod docs;
 mod doctor;
 mod path;
 mod plan;

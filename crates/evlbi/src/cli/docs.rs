@@ -1,0 +1,186 @@
+//! What README, docs and help tell people to type is what this program takes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+
+use super::Cli;
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// README and the other pages: their paths and texts.
+fn pages() -> Vec<(PathBuf, String)> {
+    let of = |folder: PathBuf| fs::read_dir(folder).expect("a folder").flatten();
+    let all = of(root())
+        .chain(of(root().join("docs/src")))
+        .chain(of(root().join("fuzz")));
+    all.map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .map(|path| (path.clone(), fs::read_to_string(path).expect("a page")))
+        .collect()
+}
+
+/// The help of a command and of all below it, without breaks within lines.
+fn helps(command: &clap::Command, all: &mut Vec<String>) {
+    all.push(command.clone().term_width(0).render_long_help().to_string());
+    for below in command.get_subcommands() {
+        helps(below, all);
+    }
+}
+
+/// What somebody may type.
+#[derive(Clone, Copy, PartialEq)]
+enum Shown {
+    /// A line of a block of code, or of a help.
+    Whole,
+    /// Between backquotes: what it takes may be left out.
+    Named,
+}
+
+fn typed(text: &str) -> Vec<(Shown, String)> {
+    let joined = text.replace("\\\n", " ");
+    let (mut lines, mut prose, mut is_code) = (Vec::new(), String::new(), false);
+    for line in joined.lines() {
+        if line.starts_with("```") {
+            is_code = !is_code;
+        } else if is_code {
+            lines.push((Shown::Whole, line.to_owned()));
+        } else {
+            prose += line.trim();
+            prose.push(' ');
+        }
+    }
+    let named = prose.split('`').skip(1).step_by(2);
+    lines.extend(named.map(|line| (Shown::Named, line.to_owned())));
+    lines
+}
+
+/// The command lines of this program in a line of a shell: words up to what ends a command.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    // A quote that goes over several lines is none within a line.
+    let words =
+        shlex::split(line).unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
+    let begins = words
+        .iter()
+        .enumerate()
+        .filter(|(_, word)| *word == "evlbi");
+    let command = |from: usize| {
+        let mut command = Vec::new();
+        for word in &words[from..] {
+            let ends = ["|", "||", "&", "&&", ";"].contains(&&**word);
+            if ends || word.starts_with(['>', '<', '#', '(']) || word.starts_with("2>") {
+                break;
+            }
+            command.push(word.trim_end_matches([';', ')']).to_owned());
+            if word.ends_with([';', ')']) {
+                break;
+            }
+        }
+        command
+    };
+    begins.map(|(from, _)| command(from)).collect()
+}
+
+/// Why a command line is not one. A token may come from the environment.
+fn refused(command: &[String], shown: Shown) -> Option<String> {
+    use clap::error::ErrorKind as Kind;
+    let error = Cli::try_parse_from(command).err()?;
+    match (error.kind(), shown) {
+        (Kind::DisplayHelp | Kind::DisplayVersion, _)
+        | (Kind::MissingRequiredArgument | Kind::InvalidValue, Shown::Named) => None,
+        (Kind::MissingRequiredArgument, Shown::Whole) => {
+            let with_token = command.iter().map(String::as_str).chain(["--token", "t"]);
+            Cli::try_parse_from(with_token).err()?;
+            Some(error.to_string())
+        }
+        _ => Some(error.to_string()),
+    }
+}
+
+#[test]
+fn every_command_line_is_taken() {
+    let mut helps_of_all = Vec::new();
+    helps(&Cli::command(), &mut helps_of_all);
+    // Examples stand on lines of their own in helps, some with a remark.
+    let helps = helps_of_all.iter().flat_map(|help| {
+        let lines = help.lines().map(str::trim);
+        let lines = lines.filter(|line| line.starts_with("evlbi "));
+        lines.map(|line| ("help".to_owned(), Shown::Whole, line.split("  ").next()))
+    });
+    let helps = helps.filter_map(|(place, shown, line)| Some((place, shown, line?.to_owned())));
+    let pages = pages().into_iter().flat_map(|(path, text)| {
+        let lines = typed(&text).into_iter();
+        lines.map(move |(shown, line)| (path.display().to_string(), shown, line))
+    });
+    let (mut taken, mut bad) = (0, Vec::new());
+    for (place, shown, line) in helps.chain(pages) {
+        for command in commands(&line) {
+            // What is named without what it takes, or with what is left out, is not to be typed.
+            let is_example = command.len() > 1 && !command.iter().any(|word| word.contains("..."));
+            let is_name = command.iter().skip(1).all(|word| {
+                !word.starts_with('-')
+                    && word.chars().all(|it| it.is_ascii_lowercase() || it == '-')
+            });
+            if !is_example || is_name {
+                continue;
+            }
+            match refused(&command, shown) {
+                Some(error) => bad.push(format!("{place}: {}\n{error}", command.join(" "))),
+                None => taken += 1,
+            }
+        }
+    }
+    let count = bad.len() + taken;
+    assert!(
+        bad.is_empty(),
+        "{} of {count}:\n{}",
+        bad.len(),
+        bad.join("\n")
+    );
+    assert!(taken >= 100, "only {taken} command lines were found");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for (path, text) in pages() {
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() {
+                path.clone()
+            } else {
+                path.with_file_name("").join(file)
+            };
+            assert!(to.exists(), "{}: {link}", path.display());
+            if heading.is_empty() {
+                continue;
+            }
+            let page = fs::read_to_string(&to).expect("a page");
+            let anchors = page
+                .lines()
+                .filter(|line| line.starts_with('#'))
+                .map(|line| {
+                    let letters = line.trim_start_matches('#').trim().to_lowercase();
+                    let kept = letters
+                        .chars()
+                        .filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+                    kept.collect::<String>().replace(' ', "-")
+                });
+            assert!(
+                anchors.into_iter().any(|it| it == heading),
+                "{}: {link}",
+                path.display()
+            );
+        }
+    }
+}

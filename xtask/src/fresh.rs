@@ -159,6 +159,8 @@ fn prepare() -> Result<PathBuf> {
     unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace")?;
     const NONE: Option<&str> = None;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
+    // As on any machine, the root is a mount.
+    bind(&root, &root, false)?;
     for at in BOUND.map(Path::new).into_iter().filter(|at| at.exists()) {
         let is_kernels = ["/dev", "/proc", "/sys"].map(Path::new).contains(&at);
         bind(at, &root.join(at.strip_prefix("/")?), !is_kernels)?;

@@ -510,7 +510,9 @@ fn a_page_drives_three_stations() {
     let shed = sent.each_ref().map(|sent| number(sent, "shed"));
     assert!(shed[0] == 0 && shed[1] > 0 && shed[2] == 0, "{shed:?}");
     let found = site.result("paged", "jive", "correlator");
-    for (stream, sent) in found["streams"].as_array().unwrap().iter().zip(&sent) {
+    let streams = found["streams"].as_array().unwrap();
+    assert_eq!(streams.len(), sent.len());
+    for (stream, sent) in streams.iter().zip(&sent) {
         let [expected, unique, lost] =
             ["expected", "unique", "lost"].map(|count| number(stream, count));
         assert_eq!(expected, unique + lost, "{stream}");

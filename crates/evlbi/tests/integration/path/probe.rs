@@ -28,6 +28,7 @@ fn delays_are_found_again() {
     let result = up.probe("udp", &[&options[..], &["--loss-timeout", "5s"]].concat());
     let points = result["points"].as_array().unwrap();
     let of = |point: &Value, name: &str| point["delay"][name].as_f64().unwrap() * 1e-6;
+    assert_eq!(points.len(), 2);
     for (point, delay) in points.iter().zip([10.0, 20.0]) {
         assert_sums(point);
         assert_eq!((number(point, "sent"), number(point, "lost")), (100, 0));

@@ -221,7 +221,7 @@ fn lacking(need: Need) -> Option<String> {
                 .open("/dev/net/tun");
             tun.err().map(|error| format!("/dev/net/tun ({error})"))
         }
-        Need::Program(program) => missing(&[program]),
+        Need::Program(program) => missing(&[program]).pop(),
     }
 }
 

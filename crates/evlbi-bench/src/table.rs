@@ -68,10 +68,9 @@ pub fn play<S, A>(
 
 /// Fails where a program is not installed, and names its package.
 pub fn tools(programs: &[&str]) -> Result<()> {
-    match missing(programs) {
-        Some(missing) => bail!("not installed: {missing}"),
-        None => Ok(()),
-    }
+    let missing = missing(programs);
+    ensure!(missing.is_empty(), "not installed: {}", missing.join(", "));
+    Ok(())
 }
 
 /// What a figure, or its ratio to the peer's, should be.
@@ -183,8 +182,8 @@ impl Table {
     /// Whether a peer is installed; the table names one that is not.
     pub fn has_peer(&mut self, program: &str) -> bool {
         let missing = missing(&[program]);
-        self.missing.extend(missing.clone());
-        missing.is_none()
+        self.missing.extend(missing.iter().cloned());
+        missing.is_empty()
     }
 
     /// Something of the scene failed; the rest of it goes on.

@@ -54,28 +54,30 @@ pub enum Kind {
 #[track_caller]
 pub fn need(programs: &[&str]) -> bool {
     watch();
-    match missing(programs) {
-        Some(missing) => skip(Kind::Tool, &missing),
-        None => return true,
+    let missing = missing(programs);
+    let is_complete = missing.is_empty();
+    if !is_complete {
+        skip_for(Kind::Tool, &missing);
     }
-    false
+    is_complete
 }
 
-/// The first of these programs that is not installed, with what installs it.
+/// Those of these programs that are not installed, with what installs each.
 ///
 /// # Panics
 /// When one is not in [`PACKAGES`].
 #[must_use]
 #[track_caller]
-pub fn missing(programs: &[&str]) -> Option<String> {
-    programs.iter().find_map(|program| {
+pub fn missing(programs: &[&str]) -> Vec<String> {
+    let missing = programs.iter().filter_map(|program| {
         let (_, package) = PACKAGES
             .iter()
             .find(|(name, _)| name == program)
             .unwrap_or_else(|| panic!("{program} has no package in PACKAGES"));
         let is_missing = which(program).is_none();
         is_missing.then(|| format!("{program} (apt install {package})"))
-    })
+    });
+    missing.collect()
 }
 
 /// Where a program is.
@@ -139,6 +141,11 @@ pub fn recordings() -> Option<PathBuf> {
 /// When `EVLBI_REQUIRE` forbids that.
 #[track_caller]
 pub fn skip(kind: Kind, reason: &str) {
+    skip_for(kind, &[reason.to_owned()]);
+}
+
+#[track_caller]
+fn skip_for(kind: Kind, reasons: &[String]) {
     watch();
     let required = std::env::var("EVLBI_REQUIRE").unwrap_or_default();
     let forbidden = match required.as_str() {
@@ -149,9 +156,13 @@ pub fn skip(kind: Kind, reason: &str) {
     };
     assert!(
         !forbidden,
-        "missing: {reason}; EVLBI_REQUIRE={required} lets no test be skipped for it (cargo xtask setup installs what is missing)"
+        "missing: {}; EVLBI_REQUIRE={required} lets no test be skipped for it (cargo xtask setup installs what is missing)",
+        reasons.join(", ")
     );
-    record(reason, &test_name());
+    let test = test_name();
+    for reason in reasons {
+        record(reason, &test);
+    }
 }
 
 /// Skips of this process: reason, tests.

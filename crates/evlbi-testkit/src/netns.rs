@@ -167,12 +167,22 @@ macro_rules! name {
 #[must_use]
 #[track_caller]
 pub fn pair(wire: &Wire, test: &str) -> Option<Pair> {
-    let programs: &[&str] = if wire.join {
+    pair_with(&[], wire, test)
+}
+
+/// The same for a test that needs these programs too.
+///
+/// # Panics
+/// As [`pair`].
+#[must_use]
+#[track_caller]
+pub fn pair_with(programs: &[&str], wire: &Wire, test: &str) -> Option<Pair> {
+    let own: &[&str] = if wire.join {
         &["ip", "ethtool"]
     } else {
         &["ip"]
     };
-    if !crate::need(programs) || !as_root_of_its_own(test) {
+    if !crate::need(&[own, programs].concat()) || !as_root_of_its_own(test) {
         return None;
     }
     match Pair::new(wire) {
@@ -293,17 +303,12 @@ buffer = "64MiB"
 between = ["jive", "manchester"]
 "#;
 
-/// Has a host's packet filter treat what arrives by these rules of a chain `c` of a table `t`. False where there is no `nft`, and
-/// the calling test is skipped.
+/// Has a host's packet filter treat what arrives by these rules of a chain `c` of a table `t`. The calling test needs `nft`.
 ///
 /// # Panics
 /// When `nft` refuses them.
-#[must_use]
 #[track_caller]
-pub fn filter(end: &End, rules: &[&str]) -> bool {
-    if !crate::need(&["nft"]) {
-        return false;
-    }
+pub fn filter(end: &End, rules: &[&str]) {
     let chain = [
         "add table ip t".to_owned(),
         "add chain ip t c { type filter hook input priority 0; }".to_owned(),
@@ -314,20 +319,16 @@ pub fn filter(end: &End, rules: &[&str]) -> bool {
             panic!("{error}");
         }
     }
-    true
 }
 
-/// Has a host's traffic control do this. False where this kernel lacks the queueing discipline, or there is no `tc`, and the calling
-/// test is skipped.
+/// Has a host's traffic control do this. False where this kernel lacks the queueing discipline, and the calling test, which needs
+/// `tc`, is skipped.
 ///
 /// # Panics
 /// When `tc` refuses it for another reason.
 #[must_use]
 #[track_caller]
 pub fn tc(end: &End, arguments: &[&str]) -> bool {
-    if !crate::need(&["tc"]) {
-        return false;
-    }
     match end.namespace.command("tc", arguments) {
         Ok(_) => true,
         Err(error) if error.to_string().contains("qdisc kind is unknown") => {

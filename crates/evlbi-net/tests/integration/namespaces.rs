@@ -7,8 +7,8 @@ use evlbi_net::host::Counters;
 use evlbi_net::udp::{
     Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
-use evlbi_testkit::netns::{End, Pair, Wire, pair};
-use evlbi_testkit::{name, need, until};
+use evlbi_testkit::netns::{End, Pair, Wire, pair, pair_with};
+use evlbi_testkit::{name, until};
 
 fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
     let listen = [listen.into()];
@@ -110,15 +110,12 @@ fn a_filter_on_a_wire_without_segmentation_counts_datagrams() {
         segmentation: false,
         ..Wire::default()
     };
-    let Some(pair) = pair(&wire, name!()) else {
+    let Some(pair) = pair_with(&["nft"], &wire, name!()) else {
         return;
     };
     let rules = "add table inet t; \
         add chain inet t in { type filter hook input priority 0; }; \
         add rule inet t in udp dport 2630 numgen inc mod 10 0 counter drop";
-    if !need(&["nft"]) {
-        return;
-    }
     pair.far.namespace.command("nft", &[rules]).unwrap();
     let to = addresses(&pair)[0];
     let options = ReceiverOptions {
@@ -147,12 +144,9 @@ fn a_filter_on_a_wire_without_segmentation_counts_datagrams() {
 
 #[test]
 fn a_filter_at_the_sender_is_counted() {
-    let Some(pair) = pair(&Wire::default(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::default(), name!()) else {
         return;
     };
-    if !need(&["nft"]) {
-        return;
-    }
     let to = addresses(&pair)[0];
     let mut receiver = receiver(&pair.far, to, &ReceiverOptions::default());
     let mut sender = sender(&pair.near, to, &SenderOptions::default());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::live::support::{Recv, assert_numbers, exact_wire, fit, no_room};
 use crate::result::{brief, number};
-use evlbi_testkit::netns::{Pair, Wire, filter, pair};
+use evlbi_testkit::netns::{Pair, Wire, filter, pair, pair_with};
 use evlbi_testkit::{Room, name, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -33,11 +33,10 @@ fn pattern(frames: u32) -> Vec<u8> {
     pattern::frames(1024, 1_700_000_000, pattern::frame_rate(25_600), frames).unwrap()
 }
 
-/// Drops every so manyth datagram that arrives; says so when that cannot be done here.
-#[must_use]
-fn drop_every(pair: &Pair, period: u32) -> bool {
+/// Drops one in `period` of the datagrams that arrive.
+fn drop_every(pair: &Pair, period: u32) {
     let rule = format!("ip protocol udp numgen inc mod {period} 0 counter drop");
-    filter(&pair.far, &[&rule])
+    filter(&pair.far, &[&rule]);
 }
 
 fn dropped(pair: &Pair) -> u64 {
@@ -52,12 +51,10 @@ fn dropped(pair: &Pair) -> u64 {
 
 #[test]
 fn loss_in_the_network_is_the_rules_counter() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
-    if !drop_every(&pair, 100) {
-        return;
-    }
+    drop_every(&pair, 100);
     let recv = listen(&pair, &["--no-gro"]);
     let count = fit(2000, 1, 1024);
     let sent = send(&pair, &recv, count, &["--no-gso"]);
@@ -150,12 +147,10 @@ fn loss_in_the_host_is_the_kernels_counter() {
 
 #[test]
 fn loss_in_host_and_network_is_told_apart() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
-    if !drop_every(&pair, 50) {
-        return;
-    }
+    drop_every(&pair, 50);
     let result = stalled(&pair, Some(50));
     let host = no_room(&pair.far);
     let dropped = dropped(&pair);
@@ -182,12 +177,10 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
         mtu: 9000,
         ..Wire::default()
     };
-    let Some(pair) = pair(&wire, name!()) else {
+    let Some(pair) = pair_with(&["nft"], &wire, name!()) else {
         return;
     };
-    if !drop_every(&pair, 10) {
-        return;
-    }
+    drop_every(&pair, 10);
     let recv = listen(&pair, &[]);
     let trains = fit(100, TRAIN as usize, 1024);
     let count = u64::from(TRAIN * trains);

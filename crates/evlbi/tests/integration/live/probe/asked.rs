@@ -7,7 +7,7 @@ use super::{
 };
 use crate::live::support::evlbi;
 use crate::result::{brief, number};
-use evlbi_testkit::netns::{End, filter, pair};
+use evlbi_testkit::netns::{End, filter, pair, pair_with};
 use evlbi_testkit::{Room, buffer, name, until_some};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub fn counted(end: &End, comment: &str) -> u64 {
 
 #[test]
 fn datagrams_carry_their_class_of_service() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
     // Data, requests and replies begin with EVPD, EVPQ and EVPR.
@@ -32,9 +32,8 @@ fn datagrams_carry_their_class_of_service() {
         format!("meta l4proto udp @th,64,32 {magic} ip dscp 46 counter comment \"{magic}\"")
     });
     let rules = rules.each_ref().map(String::as_str);
-    if !filter(&pair.near, &rules) || !filter(&pair.far, &rules) {
-        return;
-    }
+    filter(&pair.near, &rules);
+    filter(&pair.far, &rules);
     let responder = respond_far(&pair, &[]);
     let urgent = |kind: &str, more: &[&str]| {
         let mut all = vec!["--dscp", "46", "--count", "100", "--json"];
@@ -229,13 +228,11 @@ fn a_sweep_has_all_of_its_points() {
 /// Tests on a schedule, both ways, some of which lose; what there is so far can be looked at.
 #[test]
 fn tests_every_now_and_then() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
     let rules = ["meta l4proto udp @th,64,32 0x45565044 numgen inc mod 10 0 counter drop"];
-    if !filter(&pair.far, &rules) {
-        return;
-    }
+    filter(&pair.far, &rules);
     // 100 ms of 2 Mbit/s.
     assert_fits(60, 500);
     let responder = respond_far(&pair, &[]);

@@ -13,8 +13,8 @@ use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::need::Kind;
-use evlbi_testkit::netns::{filter, pair};
-use evlbi_testkit::{Room, Running, buffer, command, name, need, skip, until};
+use evlbi_testkit::netns::{filter, pair, pair_with};
+use evlbi_testkit::{Room, Running, buffer, command, name, skip, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn assert_clock(clock: &Value, ahead: f64) {
 
 #[test]
 fn round_trips_are_counted() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
     // Requests begin with EVPQ; those of a hundred bytes lose each tenth. Replies begin with EVPR.
@@ -39,10 +39,8 @@ fn round_trips_are_counted() {
     ];
     let replies =
         "meta l4proto udp udp length 108 @th,64,32 0x45565052 counter comment \"replies\"";
-    if !filter(&pair.far, &rules.each_ref().map(String::as_str)) || !filter(&pair.near, &[replies])
-    {
-        return;
-    }
+    filter(&pair.far, &rules.each_ref().map(String::as_str));
+    filter(&pair.near, &[replies]);
     let room = Room::new();
     let Some(clock) = Shifted::new(&room, -7.5, 0.0) else {
         return;
@@ -367,12 +365,9 @@ const COUNT: usize = 300;
 /// The histogram of times between arrivals is that of a capture of the same packets, bin by bin.
 #[test]
 fn the_histogram_is_tsharks() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["tcpdump", "tshark"], &exact_wire(), name!()) else {
         return;
     };
-    if !need(&["tcpdump", "tshark"]) {
-        return;
-    }
     // It gives up its groups first, which the root of a user namespace may not.
     if fs::read_to_string("/proc/self/setgroups").is_ok_and(|may| may.trim() == "deny") {
         return skip(Kind::Tool, "captures by tcpdump (root)");

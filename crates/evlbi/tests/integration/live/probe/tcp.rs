@@ -8,8 +8,8 @@ use super::{ask, assert_refused, begin, end, exact_wire, respond_far, responder,
 use crate::live::support::Recv;
 use crate::result::number;
 use evlbi_testkit::clock::Shifted;
-use evlbi_testkit::netns::{End, Pair, filter, pair};
-use evlbi_testkit::{Room, disk, name, need, until};
+use evlbi_testkit::netns::{End, Pair, filter, pair, pair_with};
+use evlbi_testkit::{Room, disk, name, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -44,12 +44,9 @@ fn of_ss(line: &str, name: &str) -> Option<u64> {
 
 #[test]
 fn connections_share_what_there_is_both_ways() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["ss"], &exact_wire(), name!()) else {
         return;
     };
-    if !need(&["ss"]) {
-        return;
-    }
     let room = Room::new();
     let [samples, page] = ["s.csv", "p.html"].map(|name| room.path(name));
     let more = [
@@ -192,12 +189,9 @@ fn messages_at_a_constant_rate_all_come() {
 /// of the time.
 #[test]
 fn samples_are_what_ss_says() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["ss"], &exact_wire(), name!()) else {
         return;
     };
-    if !need(&["ss"]) {
-        return;
-    }
     let responder = respond_far(&pair, &[]);
     let room = Room::new();
     let samples = room.path("s.csv");
@@ -293,16 +287,14 @@ fn samples_are_what_ss_says() {
 /// has its tests in `probe/tcp/diagnosis.rs`.
 #[test]
 fn what_is_asked_for_comes_although_some_is_dropped() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
     // Of segments with data each fiftieth, from the first on; those of the control connection are shorter.
     let rule = "ip length > 1400 tcp flags & syn == 0 numgen inc mod 50 0 counter drop comment \"dropped\"";
     let asked = ["--rate", "16M", "--message", "1000", "--duration", "500ms"];
     let as_it_is = once(&pair, &asked);
-    if !filter(&pair.far, &[rule]) {
-        return;
-    }
+    filter(&pair.far, &[rule]);
     let lossy = once(&pair, &[&asked[..], &["--mss", "1448"]].concat());
     for result in [&as_it_is, &lossy] {
         let flow = &result["flows"][0];
@@ -373,15 +365,13 @@ fn what_cannot_be_is_refused() {
 /// Connections that a firewall holds back are missed.
 #[test]
 fn connections_that_do_not_come_are_missed() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
         return;
     };
     let responder = respond_far(&pair, &[]);
     let port = responder.address().port();
     let rule = format!("tcp dport != {port} tcp flags syn / syn,ack drop");
-    if !filter(&pair.far, &[&rule]) {
-        return;
-    }
+    filter(&pair.far, &[&rule]);
     let output = ask(&pair, &responder, "tcp", &["--duration", "10min"]);
     assert_refused(&output, "cannot connect");
     end(responder);
@@ -494,12 +484,9 @@ fn a_full_disk_is_told() {
 /// A client that is killed in mid-test leaves nothing behind at the responder: no thread, no connection.
 #[test]
 fn a_killed_client_leaves_nothing_behind() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["ss"], &exact_wire(), name!()) else {
         return;
     };
-    if !need(&["ss"]) {
-        return;
-    }
     let responder = respond_far(&pair, &[]);
     let all = || {
         let folder = format!("/proc/{}/task", responder.child.0.id());

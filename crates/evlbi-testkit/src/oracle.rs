@@ -24,13 +24,19 @@ pub fn committed(file: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
 }
 
+/// Whether answers are written.
+#[must_use]
+pub fn is_written() -> bool {
+    std::env::var(VARIABLE).is_ok_and(|value| value == "write")
+}
+
 /// Compares an answer with the committed one.
 ///
 /// # Panics
 /// When it is another.
 #[track_caller]
 pub fn compare(file: &Path, answer: &Value) {
-    if std::env::var(VARIABLE).is_ok_and(|value| value == "write") {
+    if is_written() {
         // A row a line, so that differences can be seen.
         let mut text = answer.to_string() + "\n";
         for (end, begin) in [("]", "["), ("}", "{"), ("\"", "\"")] {

@@ -138,7 +138,7 @@ fn baseband_still_reads_stations_the_same() {
     for (name, plan) in small_plans() {
         let file = answers(&format!("{name}.vdif"));
         // Processors differ in the odd sample, so what was asked about is kept.
-        if !file.exists() {
+        if oracle::is_written() && !file.exists() {
             std::fs::write(&file, generate(&plan.station("Ef").unwrap())).unwrap();
         }
         let (theirs, found) = baseband.run(&["stream".as_ref(), &file]);

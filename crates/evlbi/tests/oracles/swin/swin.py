@@ -1,66 +1,56 @@
-"""Reads SWIN, the visibilities of DiFX, and prints them as JSON: one object a record.
+#!/usr/bin/env python3
+"""Read a SWIN file (visibilities of the DiFX correlator) and print it as JSON, one record per line.
 
-    swin.py FILE CHANNELS
+Usage: swin.py FILE CHANNELS
 
-Written from the description of the format alone (DiFX user guide, appendix "DiFX output files"), and not from evlbi's reader:
-
-    sync word              int32     0xFF00FF00
-    header version         int32     1
-    baseline number        int32     256 times the first antenna, plus the second; antennas count from 1
-    modified Julian date   int32
-    seconds                float64   of the day, at the middle of the integration
-    configuration index    int32
-    source index           int32
-    frequency index        int32
-    polarisation pair      char[2]
-    pulsar bin             int32
-    data weight            float64
-    u, v, w                float64   in metres
-    visibilities           2 x float32 for each channel: real, imaginary
-
-All of it is little-endian and without padding. The number of channels is not in the file.
+Little-endian, unpadded; records follow each other to the end of the file.
+  byte  type      content
+     0  u32       sync word 0xFF00FF00
+     4  i32       header version, 1
+     8  i32       baseline: 256*a + b, antennas counted from 1
+    12  i32       modified Julian date
+    16  f64       seconds of that day, at mid-integration
+    24  3 x i32   indices of configuration, source, frequency
+    36  2 chars   polarisation pair
+    38  i32       pulsar bin
+    42  f64       data weight
+    50  3 x f64   u, v, w in metres
+    74  CHANNELS x (f32, f32): real and imaginary part of each channel
 """
-
 import json
 import struct
 import sys
 
-HEADER = struct.Struct("<IiiidiiiccidDDD".replace("D", "d"))
-SYNC = 0xFF00FF00
+HEADER = struct.Struct("<Iiiidiii2sid3d")
+SYNC, VERSION = 0xFF00FF00, 1
 
 
-def records(data, channels):
-    spectrum = struct.Struct(f"<{2 * channels}f")
-    size = HEADER.size + spectrum.size
-    if len(data) % size:
-        raise SystemExit(f"{len(data)} bytes are no whole number of records of {size} bytes")
-    for at in range(0, len(data), size):
-        sync, version, baseline, mjd, seconds, config, source, frequency, first, second, pulsar, weight, u, v, w = (
-            HEADER.unpack_from(data, at)
-        )
-        if sync != SYNC or version != 1:
-            raise SystemExit(f"at byte {at}: sync word {sync:08x}, version {version}")
-        numbers = spectrum.unpack_from(data, at + HEADER.size)
-        yield {
-            "baseline": list(divmod(baseline, 256)),
-            "mjd": mjd,
-            "seconds": seconds,
-            "configuration": config,
-            "source": source,
-            "frequency": frequency,
-            "polarisations": (first + second).decode("ascii"),
-            "bin": pulsar,
-            "weight": weight,
-            "uvw": [u, v, w],
-            "channels": [list(pair) for pair in zip(numbers[::2], numbers[1::2])],
-        }
+def read_records(data, channels):
+    body = struct.Struct(f"<{2 * channels}f")
+    size = HEADER.size + body.size
+    for start in range(0, len(data), size):
+        left = len(data) - start
+        if left < size:
+            raise ValueError(f"incomplete record at byte {start}: {left} bytes left of {size}")
+        (sync, version, baseline, mjd, seconds, configuration, source, frequency,
+         polarisations, pulsar_bin, weight, *uvw) = HEADER.unpack_from(data, start)
+        if sync != SYNC:
+            raise ValueError(f"wrong sync word 0x{sync:08X} at byte {start}, not 0x{SYNC:08X}")
+        if version != VERSION:
+            raise ValueError(f"wrong header version {version} at byte {start + 4}, not {VERSION}")
+        values = body.unpack_from(data, start + HEADER.size)
+        yield {"baseline": divmod(baseline, 256), "mjd": mjd, "seconds": seconds,
+               "configuration": configuration, "source": source, "frequency": frequency,
+               "polarisations": polarisations.decode("latin-1"), "bin": pulsar_bin,
+               "weight": weight, "uvw": uvw, "channels": list(zip(values[::2], values[1::2]))}
 
 
-def main(path, channels):
-    with open(path, "rb") as file:
-        found = list(records(file.read(), int(channels)))
-    # A record a line, so that differences can be read.
-    print("[\n" + ",\n".join(json.dumps(record) for record in found) + "\n]")
-
-
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal() or int(sys.argv[2]) == 0:
+        sys.exit(__doc__)
+    try:
+        with open(sys.argv[1], "rb") as file:
+            lines = [json.dumps(record) for record in read_records(file.read(), int(sys.argv[2]))]
+    except (OSError, ValueError) as error:
+        sys.exit(f"{sys.argv[1]}: {error}")
+    print("[\n" + ",\n".join(lines) + "\n]")

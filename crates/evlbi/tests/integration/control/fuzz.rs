@@ -38,8 +38,9 @@ fn fuzz(program: &Path, agent: &Agent, token: &str) {
             "120",
             "--seed",
             "7",
+            // Python 3.11 sometimes fails to parse in two threads at once (CPython issue 106905).
             "--workers",
-            "2",
+            "1",
         ])
         // What a schema cannot say (which files are there, what fits together) is refused with 422, and of flows that are
         // looked at only, what stands against them is the answer.

@@ -14,6 +14,7 @@ use crate::room::Room;
 
 /// Programs that tests and benches call, with the Debian package of each.
 pub const PACKAGES: &[(&str, &str)] = &[
+    ("bash", "bash"),
     ("cc", "build-essential"),
     ("chromium", "chromium"),
     ("dumpcap", "wireshark-common"),
@@ -29,6 +30,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     ("python3", "python3-venv"),
     ("setpriv", "util-linux"),
+    ("setsid", "util-linux"),
     ("ss", "iproute2"),
     ("tc", "iproute2"),
     ("tcpdump", "tcpdump"),
@@ -78,6 +80,18 @@ pub fn missing(programs: &[&str]) -> Vec<String> {
         is_missing.then(|| format!("{program} (apt install {package})"))
     });
     missing.collect()
+}
+
+/// Whether a program says that it may not do something, or that this kernel has no such thing. All else is a failure.
+#[must_use]
+pub fn is_refused(said: &str) -> bool {
+    let reasons = [
+        "Operation not permitted",
+        "Permission denied",
+        "No space left on device",
+        "No such device",
+    ];
+    reasons.iter().any(|reason| said.contains(reason))
 }
 
 /// Where a program is.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use evlbi_net::netns::{Namespace, Unavailable};
 
-use crate::need::{Inner, Kind, REPORT_TO, skip};
+use crate::need::{Inner, Kind, REPORT_TO, is_refused, skip};
 use crate::running::command;
 use crate::until::until;
 
@@ -245,10 +245,14 @@ pub fn has_users_of_its_own() -> bool {
         return false;
     }
     let output = unshare().arg("true").output().expect("unshare starts");
-    if !output.status.success() {
-        skip(Kind::Tool, NO_NAMESPACES);
+    if output.status.success() {
+        return true;
     }
-    output.status.success()
+    // A limit of no namespaces says that there is no space for them.
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(is_refused(&said), "{said}");
+    skip(Kind::Tool, NO_NAMESPACES);
+    false
 }
 
 fn unshare() -> std::process::Command {
@@ -273,7 +277,10 @@ pub fn paths() -> bool {
         .write(true)
         .open("/dev/net/tun");
     if let Err(error) = tun {
-        skip(Kind::Tool, &format!("/dev/net/tun ({error})"));
+        let reason = format!("/dev/net/tun ({error})");
+        let is_absent = error.kind() == std::io::ErrorKind::NotFound;
+        assert!(is_absent || is_refused(&reason), "{reason}");
+        skip(Kind::Tool, &reason);
         return false;
     }
     if !nix::unistd::Uid::effective().is_root() {

@@ -20,9 +20,13 @@ pub fn python(modules: &str) -> Option<PathBuf> {
     let import = command(&python)
         .args(["-c", &format!("import {modules}")])
         .output();
-    if import.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
+    let said = match import {
+        Ok(output) if output.status.success() => return Some(python),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    let is_missing = said.contains("ModuleNotFoundError") || !python.exists();
+    assert!(is_missing, "{}: {said}", python.display());
     assert!(
         !is_named,
         "EVLBI_PYTHON: {} cannot import {modules}",

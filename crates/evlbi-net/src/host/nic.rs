@@ -131,30 +131,31 @@ pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::
 
 #[cfg(test)]
 mod tests {
+    use evlbi_testkit::name;
+    use evlbi_testkit::netns::{Wire, pair_with};
+
     use super::*;
 
     #[test]
     fn what_ethtool_prints_is_read() {
-        if !evlbi_testkit::need(&["ethtool"]) {
+        let Some(pair) = pair_with(&["ethtool"], &Wire::default(), name!()) else {
             return;
-        }
-        let interfaces = std::fs::read_dir("/sys/class/net").unwrap();
-        for interface in interfaces.flatten() {
-            let name = interface.file_name().into_string().unwrap();
-            let output = evlbi_testkit::command("ethtool")
-                .args(["-S", &name])
-                .output()
-                .unwrap();
-            let printed = String::from_utf8_lossy(&output.stdout);
-            let printed: Vec<&str> = printed
-                .lines()
-                .filter_map(|line| line.trim().rsplit_once(": "))
-                .map(|(name, _)| name)
-                .collect();
-            let counted = counters(std::iter::once(&name));
-            for name in counted.values().flat_map(BTreeMap::keys) {
-                assert!(printed.contains(&name.as_str()), "{name}: {printed:?}");
-            }
+        };
+        let name = pair.near.device.to_owned();
+        let printed = pair.near.namespace.command("ethtool", &["-S", &name]);
+        let printed = printed.unwrap();
+        let printed: Vec<&str> = printed
+            .lines()
+            .filter_map(|line| line.trim().rsplit_once(": "))
+            .map(|(name, _)| name)
+            .collect();
+        let look = || counters(std::iter::once(&name));
+        let counted = pair.near.namespace.run(look).unwrap();
+        let counted: Vec<&str> = counted[&name].keys().map(String::as_str).collect();
+        // The index of the other end, at least.
+        assert!(!counted.is_empty());
+        for name in counted {
+            assert!(printed.contains(&name), "{name}: {printed:?}");
         }
         let none = ["lo", "no interface has such a name"].map(str::to_owned);
         assert!(counters(none.iter()).is_empty());

@@ -8,7 +8,7 @@ use evlbi_net::udp::{
     Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
 use evlbi_testkit::netns::{End, Pair, Wire, pair, pair_with};
-use evlbi_testkit::{name, until};
+use evlbi_testkit::{buffer, name, until};
 
 fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
     let listen = [listen.into()];
@@ -44,7 +44,12 @@ fn round_trips(pair: &Pair, join: bool) {
         let mut receiver = receiver(&pair.far, to, &options);
         let mut sender = sender(&pair.near, to, &SenderOptions::default());
         for size in [1, 100, 1000, 1452, 1453, 1472, 1473, 4000] {
+            // What comes in fragments takes more room.
+            let holds = buffer::holds(size) / 2;
             for count in [1, 2, 44, 45, 100] {
+                if count > holds {
+                    continue;
+                }
                 let sent = payloads(size, count);
                 assert_eq!(send(&mut sender, &sent), count);
                 assert_eq!(collect(&mut receiver, count), sent, "{count} of {size}");
@@ -124,22 +129,24 @@ fn a_filter_on_a_wire_without_segmentation_counts_datagrams() {
     };
     let mut receiver = receiver(&pair.far, to, &options);
     let mut sender = sender(&pair.near, to, &SenderOptions::default());
-    let sent = payloads(1200, 1000);
-    assert_eq!(send(&mut sender, &sent), 1000);
-    assert!(sender.counts().messages < 100);
+    let tenth = (buffer::holds(1200) / 10).min(100);
+    let sent = payloads(1200, 10 * tenth);
+    assert_eq!(send(&mut sender, &sent), 10 * tenth);
+    assert!(sender.counts().messages < tenth as u64);
     let kept: Vec<Vec<u8>> = sent
         .into_iter()
         .enumerate()
         .filter(|(n, _)| n % 10 != 0)
         .map(|(_, datagram)| datagram)
         .collect();
-    assert_eq!(collect(&mut receiver, 900), kept);
+    assert_eq!(collect(&mut receiver, 9 * tenth), kept);
     let rules = pair
         .far
         .namespace
         .command("nft", &["list ruleset"])
         .unwrap();
-    assert!(rules.contains("counter packets 100 "), "{rules}");
+    let counted = format!("counter packets {tenth} ");
+    assert!(rules.contains(&counted), "{rules}");
 }
 
 #[test]

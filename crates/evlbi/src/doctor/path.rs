@@ -281,7 +281,7 @@ mod tests {
         // Whether it takes the connection or refuses it.
         let root = Root("/".into());
         let route = look(&root, "127.0.0.1").unwrap();
-        assert!(route.round_trip().unwrap() < 1.0);
+        assert!(route.round_trip().unwrap() > 0.0);
         assert_eq!(route.way.unwrap().interface.as_deref(), Ok("lo"));
     }
 }

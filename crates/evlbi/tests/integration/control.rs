@@ -8,4 +8,4 @@ mod guard;
 mod kills;
 mod past;
 mod session;
-mod support;
+pub mod support;

@@ -541,6 +541,9 @@ fn processes(with: &str) -> Vec<u32> {
 /// Who is killed, program or relay, and when: nothing stays behind, not even what went into the background.
 #[test]
 fn a_killed_path_leaves_nothing_behind() {
+    if !need(&["bash", "setsid"]) {
+        return;
+    }
     let Some(room) = Room::new(&format!("{HOSTS}rtt = \"2ms\"\n")) else {
         return;
     };

@@ -38,15 +38,11 @@ impl Recording {
     }
 
     /// What there is of a file, up to what the buffer of a receiver holds at any size of datagrams from 1000 bytes on: even the
-    /// smallest of them takes no more than four times as much of the buffer as a large one of as much data.
+    /// smallest of them takes no more than eight times as much of the buffer as a large one of as much data.
     fn read(path: &Path) -> Recording {
         let mut bytes = fs::read(path).unwrap();
-        bytes.truncate(buffer::holds(1000) * 1000 / 4);
-        Recording {
-            name: path.display().to_string(),
-            bytes,
-            options: &[],
-        }
+        bytes.truncate(buffer::holds(1000) * 1000 / 8);
+        Recording::of(&path.display().to_string(), bytes)
     }
 
     /// The frames of a recording in VDIF, and how long one is.
@@ -65,13 +61,13 @@ impl Recording {
     }
 }
 
-/// Ours: VDIF of several lengths, threads, bits and channels, of old headers, and with frames that are invalid already; Mark 5B;
-/// bytes that are not a recording.
+/// Ours, no longer than any receiver's buffer holds: VDIF of several lengths, threads, bits and channels, of old headers, and with
+/// frames that are invalid already; Mark 5B; bytes that are not a recording.
 pub fn ours() -> Vec<Recording> {
-    let long = pattern::frames(8032, SECOND, FrameRate::new(64).unwrap(), 40).unwrap();
+    let long = pattern::frames(8032, SECOND, FrameRate::new(64).unwrap(), 12).unwrap();
     let mut ours = vec![
         Recording::of("pattern.vdif", long),
-        vdif("four-threads.vdif", 4, 5032, |shape| Shape {
+        vdif("four-threads.vdif", 4, 2536, |shape| Shape {
             bits: 1,
             log2_channels: 3,
             ..shape

@@ -336,14 +336,17 @@ fn a_thread_that_begins_later_is_counted() {
         frame[14] = thread;
         frame
     };
-    for number in 0..100 {
+    // The threads are learnt from the first 64.
+    let (alone, both) = (80, u64::from(fit(140, 1, FRAME) - 80) / 2);
+    assert!(both > 10, "{both}");
+    for number in 0..alone {
         stream.raw(&frame(number, 0));
     }
-    for number in 100..200 {
+    for number in alone..alone + both {
         stream.raw(&frame(number, 0));
         stream.raw(&frame(number, 1));
     }
-    let received = recv.end_after(300);
+    let received = recv.end_after(alone + 2 * both);
     assert!(
         received.stderr.contains("was not there"),
         "{}",
@@ -352,9 +355,9 @@ fn a_thread_that_begins_later_is_counted() {
     assert_numbers(
         &received.result(),
         &[
-            ("unique", 200),
-            ("foreign", 100),
-            ("foreign_header", 100),
+            ("unique", alone + both),
+            ("foreign", both),
+            ("foreign_header", both),
             ("lost", 0),
         ],
     );
@@ -393,6 +396,18 @@ fn a_stalled_reader_does_not_stall_the_sender() {
     let (mut connection, _) = listener.accept().unwrap();
     let taken = std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
     assert_eq!(taken, number(&result, "bytes"));
+    // Its own time ends it, too.
+    let mut command = evlbi();
+    command.args(["send", "pattern:8032", "--to", &to, "--max", "--json"]);
+    command.args(["--duration", "1s"]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut sender = Running(child);
+    assert!(sender.wait().success());
+    let result: Value = serde_json::from_reader(sender.0.stdout.take().unwrap()).unwrap();
+    assert_eq!(
+        number(&result, "offered"),
+        number(&result, "sent") + number(&result, "not_sent")
+    );
 }
 
 /// Whether the thread that sends sleeps within the kernel's call, as it does while the connection takes nothing.

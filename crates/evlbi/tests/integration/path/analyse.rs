@@ -117,7 +117,7 @@ fn tshark<const N: usize>(
 /// and reorders; and what was sent again, why, and what came twice is as the sender's kernel counted.
 #[test]
 fn a_capture_tells_what_tshark_and_the_kernel_tell() {
-    if !need(&["dumpcap", "tshark"]) {
+    if !need(&["bash", "dumpcap", "tshark"]) {
         return;
     }
     let cells = "rtt = \"15ms\"\nrate = \"50M\"\nbuffer = \"1MiB\"\nforward = [{ loss = \"1%\" }, { reorder = \"0.1%\", distance = 4 }]\n";
@@ -244,7 +244,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
 /// Streams of VTP: what the path lost, doubled and reordered, and times between packets as tshark has them.
 #[test]
 fn losses_of_streams_are_the_paths() {
-    if !need(&["dumpcap", "tshark"]) {
+    if !need(&["bash", "dumpcap", "tshark"]) {
         return;
     }
     let (plan, _) = lossy();

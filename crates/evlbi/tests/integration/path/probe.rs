@@ -38,14 +38,15 @@ fn delays_are_found_again() {
     let sum = |name: &str| points.iter().map(|point| of(point, name)).sum::<f64>();
     let (found, slack) = (sum("min"), sum("error_if_symmetric"));
     assert!(found > 30.0 - slack, "{found} -+ {slack}");
-    // The clock is found to half a round trip, however long that was.
+    // The clock is found to half a round trip, however long that was. It gains 2.4 ms in the time of the watchdog.
+    const DRIFT: f64 = 2.4;
     let offset = result["clock"]["offset"].as_f64().unwrap() * 1e-6;
     let error = points
         .iter()
         .map(|point| of(point, "error"))
         .fold(0.0, f64::max);
     assert!(
-        (offset - 1_234_500.0).abs() < error + 1.0,
+        (offset - 1_234_500.0).abs() < error + DRIFT,
         "{offset} -+ {error}"
     );
 }

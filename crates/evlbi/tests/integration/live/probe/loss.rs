@@ -5,7 +5,7 @@ use std::process::Command;
 use super::asked::counted;
 use super::{
     Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire,
-    field, no_room, probe, respond, respond_far, run, stop, threads,
+    field, no_room, points, probe, respond, respond_far, run, stop, threads,
 };
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
@@ -368,6 +368,7 @@ fn assert_limits(pair: &Pair, bucket: &Bucket<'_>, way: &[&str], direction: &str
     let points: Vec<&Value> = trials.iter().map(|trial| &trial["point"]).collect();
     let points = points.into_iter().filter(|point| point.is_object());
     let mut lost = Vec::new();
+    assert!(!trials.is_empty());
     for point in points {
         assert_eq!(point["direction"], direction);
         let all = number(point, "lost");
@@ -464,6 +465,16 @@ fn a_receiver_under_load() {
         // They end with the test.
         until("the tasks have ended", || tasks().is_empty());
     }
+    // One test for each nice value; each ends after its time.
+    let mut more = [&load[..], &["0,19"]].concat();
+    *more.iter_mut().find(|option| **option == "1h").unwrap() = "100ms";
+    let all = points(&run(&mut probe(responder.address(), &more)));
+    let nice: Vec<&Value> = all
+        .iter()
+        .map(|point| &point["burden"]["tasks_nice"])
+        .collect();
+    assert_eq!(nice, [0, 19]);
+    all.iter().for_each(assert_sums);
     end(responder);
 }
 

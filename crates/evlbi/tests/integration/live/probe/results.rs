@@ -48,11 +48,12 @@ fn round_trips_are_counted() {
     let bind = format!("{}:0", pair.far.v4);
     let respond = || Recv::listening(clock.apply(&mut responder(&bind, &[])), 1);
     let responder = pair.far.namespace.run(respond).unwrap();
-    let ask = |more: &[&str]| {
-        // Whatever stands still, it waits for a reply that is on its way.
-        let more = [more, &["--loss-timeout", "60s"]].concat();
+    let ask_within = |timeout: &str, more: &[&str]| {
+        let more = [more, &["--loss-timeout", timeout]].concat();
         begin(&pair, &responder, "latency", &more)
     };
+    // Whatever stands still, it waits for a reply that is on its way.
+    let ask = |more: &[&str]| ask_within("60s", more);
     let counts = |result: &Value| -> Vec<[u64; 3]> {
         let points = result["points"].as_array().unwrap().iter();
         points
@@ -103,6 +104,14 @@ fn round_trips_are_counted() {
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(counts(&result), [[50, 45, 5]]);
     assert_clock(&result["clock"], -7.5);
+    // By itself it ends as well; replies that come too late are lost.
+    let output = ask_within("500ms", &more).end();
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [sent, received, lost] = counts(&result)[0];
+    assert!(
+        (sent, lost) == (50, 50 - received) && received <= 45,
+        "{result}"
+    );
     let output = ask(&["--count", "20", "--format", "pscheduler"]).end();
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(

@@ -206,6 +206,7 @@ fn mutants(limit: Duration, random: &mut Random) -> Result<()> {
             .args(["--shard", &shard, "--output"])
             .arg(&results)
             .stdout(Stdio::null())
+            .stderr(fs::File::create(results.join("errors.txt"))?)
             .spawn()?;
         let status = loop {
             if let Some(status) = child.try_wait()? {

@@ -71,3 +71,81 @@ impl GapLog {
         self.overflow
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(number: u32) -> Missing {
+        Missing {
+            key: StreamKey::default(),
+            time: FrameTime {
+                second: 7,
+                frame: number,
+            },
+            first_byte: 100 * u64::from(number),
+            bytes: None,
+            cause: Cause::Lost,
+        }
+    }
+
+    fn next(missing: &Missing) -> Tick {
+        let FrameTime { second, frame } = missing.time;
+        FrameTime {
+            second,
+            frame: frame + 1,
+        }
+        .into()
+    }
+
+    #[test]
+    fn a_run_is_of_one_cause_and_one_part() {
+        let mut log = GapLog::default();
+        let source = Cause::Source;
+        let part = || Some(8..16);
+        for missing in [
+            frame(0),
+            frame(1),
+            Missing {
+                cause: source,
+                ..frame(2)
+            },
+            Missing {
+                bytes: part(),
+                ..frame(3)
+            },
+            Missing {
+                bytes: part(),
+                ..frame(4)
+            },
+            frame(6),
+        ] {
+            let next = next(&missing);
+            log.add(missing, next);
+        }
+        let runs: Vec<_> = log
+            .gaps()
+            .iter()
+            .map(|run| (run.start.frame, run.frames, run.first_byte))
+            .collect();
+        let expected = [
+            (0, 2, Some(0)),
+            (2, 1, Some(200)),
+            (3, 2, Some(300)),
+            (6, 1, Some(600)),
+        ];
+        assert_eq!(runs, expected);
+        assert_eq!(log.overflow(), 0);
+    }
+
+    #[test]
+    fn runs_beyond_those_that_are_kept_are_counted() {
+        let mut log = GapLog::default();
+        for number in 0..MOST_GAPS as u32 + 3 {
+            let missing = frame(2 * number);
+            let next = next(&missing);
+            log.add(missing, next);
+        }
+        assert_eq!((log.gaps().len(), log.overflow()), (MOST_GAPS, 3));
+    }
+}

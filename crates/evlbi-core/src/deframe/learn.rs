@@ -41,12 +41,12 @@ impl Deframer {
                 self.state = State::Priming(layout);
                 Step::On
             }
-            Found::Undecided if !decide => {
+            Found::Undecided => {
                 let not_before = span.left().saturating_mul(2);
                 self.state = State::Learning { not_before };
                 Step::Wait
             }
-            Found::Undecided | Found::Nothing => {
+            Found::Nothing => {
                 self.state = State::Raw;
                 Step::On
             }

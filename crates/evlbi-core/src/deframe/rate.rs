@@ -271,6 +271,20 @@ mod tests {
     }
 
     #[test]
+    fn a_header_is_believed_before_what_was_learnt_and_after_what_was_given() {
+        let mut learnt = Rate::default();
+        learnt.turn(at(7, 23), at(8, 0), 1, true);
+        learnt.tell(rate(25));
+        assert_eq!(learnt.get(), rate(25));
+        learnt.tell(None);
+        learnt.tell(rate(26));
+        assert_eq!(learnt.get(), rate(25), "the first one");
+        let mut given = Rate::given(rate(24));
+        given.tell(rate(25));
+        assert_eq!(given.get(), rate(24));
+    }
+
+    #[test]
     fn one_damaged_turn_does_not_change_the_rate() {
         let mut learnt = Rate::default();
         learnt.turn(at(7, 24), at(8, 0), 1, true);

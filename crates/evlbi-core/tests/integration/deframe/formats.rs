@@ -183,6 +183,8 @@ fn a_file_may_be_one_frame() {
     let (output, deframer) = walk(&stream.bytes[..96], Settings::default());
     assert_eq!(deframer.format(), Some(Format::Vdif));
     assert_eq!(output.counts.whole, 1);
+    let (output, _) = walk(&stream.bytes[..192], Settings::default());
+    assert_eq!(output.counts.whole, 2);
     let (output, deframer) = walk(&stream.bytes[..95], Settings::default());
     assert_eq!(deframer.format(), Some(Format::Raw));
     assert_eq!(output.bytes.len(), 95);
@@ -192,6 +194,37 @@ fn a_file_may_be_one_frame() {
     };
     let (output, _) = walk(&stream.bytes[..150], told);
     assert_eq!(output.bytes, stream.bytes[..96]);
+}
+
+#[test]
+fn frames_are_found_if_three_of_them_fit() {
+    let stream = Plan::new(1).make();
+    for (hold, format) in [(3 * 96, Format::Vdif), (3 * 96 - 1, Format::Raw)] {
+        let settings = Settings {
+            hold,
+            ..Settings::default()
+        };
+        let (output, deframer) = walk(&stream.bytes, settings);
+        assert_eq!(deframer.format(), Some(format));
+        assert!(output.bytes == stream.bytes);
+    }
+}
+
+#[test]
+fn what_looks_like_frames_for_a_while_is_none() {
+    let stream = Plan::new(1).make();
+    let mut two = stream.bytes.clone();
+    two[2 * 96..].fill(0xff);
+    // The time of a thread goes on from frame to frame.
+    let twice: Vec<u8> = (0..120)
+        .flat_map(|n| stream.frame(n / 2))
+        .copied()
+        .collect();
+    for bytes in [two, twice] {
+        let (output, deframer) = walk(&bytes, Settings::default());
+        assert_eq!(deframer.format(), Some(Format::Raw));
+        assert!(output.bytes == bytes);
+    }
 }
 
 #[test]

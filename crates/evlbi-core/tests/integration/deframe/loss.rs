@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use evlbi_core::deframe::{FrameState, Partial, Settings};
 use evlbi_wire::validity::Cause;
+use evlbi_wire::vdif::Header;
 use proptest::prelude::*;
 
 use crate::deframe::stream::{Path, Plan, assert_same, carry, expected, key};
@@ -262,7 +263,7 @@ fn a_thread_that_follows_but_was_never_seen_gets_its_frame() {
         if number % 3 != 2 || number > 256 {
             assert_eq!(frame, stream.frame(number));
         } else {
-            let header = evlbi_wire::vdif::Header::parse(frame).unwrap();
+            let header = Header::parse(frame).unwrap();
             assert!(header.is_invalid());
             assert!(header.key().thread > 1, "{header:?}");
         }
@@ -305,4 +306,68 @@ fn a_gap_of_a_million_frames_takes_no_memory() {
     assert!(output.longest_chunk <= 1 << 20);
     assert_eq!(output.counts.lost_frames, 1_099_000);
     assert_eq!(output.gaps.len(), 3);
+}
+
+#[test]
+fn the_first_frame_may_be_the_last_of_its_second() {
+    let plan = Plan {
+        first_frame: 24,
+        cycles: 3,
+        ..Plan::new(1)
+    };
+    assert_eq!(check(&plan, [], false).rate, plan.make().rate());
+}
+
+#[test]
+fn the_rate_is_learnt_from_what_follows_the_first_loss() {
+    let plan = Plan {
+        first_frame: 23,
+        ..Plan::new(1)
+    };
+    let stream = plan.make();
+    let path = Path::new(96, [2]);
+    let output = carry(&stream, &path, settings(None, Partial::Whole));
+    let (bytes, _) = expected(&stream, &path, Partial::Whole);
+    assert_same(&output.bytes, &bytes, &stream);
+}
+
+#[test]
+fn of_too_many_threads_those_of_late_are_remembered() {
+    let plan = Plan {
+        rate: 10_000,
+        cycles: 4200,
+        ..Plan::new(2)
+    };
+    let mut stream = plan.make();
+    // Every other frame is of a station of its own.
+    for (number, frame) in stream.bytes.chunks_mut(96).enumerate().skip(1).step_by(2) {
+        let mut header = Header::parse(frame).unwrap();
+        header.set_key(key(100 + number as u16, 0));
+        header.emit(frame);
+    }
+    // When the 4096th of them has come.
+    let path = Path::new(96, [8192, 8194]);
+    let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
+    let (bytes, _) = expected(&stream, &path, Partial::Whole);
+    assert_same(&output.bytes, &bytes, &stream);
+}
+
+#[test]
+fn runs_that_the_list_has_no_room_for_are_counted() {
+    let plan = Plan {
+        rate: 1000,
+        frame_length: 40,
+        cycles: 2 * 65_540,
+        ..Plan::new(1)
+    };
+    let stream = plan.make();
+    let lost = (0..65_539).map(|number| 2 * number + 1);
+    let path = Path {
+        most_new: 1 << 16,
+        ..Path::new(plan.frame_length, lost)
+    };
+    let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
+    assert_eq!(output.counts.lost_frames, 65_539);
+    assert_eq!(output.gaps.len(), 1 << 16);
+    assert_eq!(output.counts.gaps_not_listed, 3);
 }

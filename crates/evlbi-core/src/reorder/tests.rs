@@ -269,6 +269,61 @@ fn a_jump_beyond_the_window_is_a_gap_once_a_second_datagram_says_so() {
 }
 
 #[test]
+fn the_longest_gap_is_one_and_what_is_longer_is_a_restart() {
+    for (jump, event) in [(1000, Event::Gap(1000)), (1001, Event::Restart)] {
+        let mut recording = Recording::new(settings());
+        recording
+            .receive_all(0..5000)
+            .receive_all(5000 + jump..5003 + jump);
+        assert_eq!(recording.events, [(5000, event)]);
+    }
+}
+
+/// The consumer hears of both, however late it asks.
+#[test]
+fn gaps_with_data_between_are_two() {
+    let mut reorder = Reorder::new(settings());
+    for (number, verdict) in [
+        (0, Verdict::Place(0)),
+        (500, Verdict::Keep),
+        (501, Verdict::Replay),
+        (500, Verdict::Place(1)),
+        (501, Verdict::Place(2)),
+        (900, Verdict::Keep),
+        (901, Verdict::Replay),
+        (900, Verdict::Place(3)),
+    ] {
+        assert_eq!(reorder.offer(number, 0), verdict);
+    }
+    assert_eq!(reorder.next_event(), Some((1, Event::Gap(499))));
+    assert_eq!(reorder.next_event(), Some((3, Event::Gap(398))));
+    assert_eq!(reorder.next_event(), None);
+}
+
+#[test]
+fn a_second_datagram_says_so_less_than_a_window_away() {
+    let mut recording = Recording::new(settings());
+    recording.receive_all(0..5).receive_all([500, 508]);
+    assert_eq!(recording.verdicts.last(), Some(&Verdict::Keep));
+    recording.receive(515);
+    assert_eq!(recording.events, [(5, Event::Gap(503))]);
+    let report = recording.end();
+    assert_eq!(report.counters.foreign_sequence, 1);
+}
+
+#[test]
+fn a_second_datagram_says_so_within_some_others() {
+    for (others, verdict) in [(64, Verdict::Replay), (65, Verdict::Keep)] {
+        let mut recording = Recording::new(settings());
+        recording
+            .receive_all(0..5)
+            .receive(500)
+            .receive_all(5..5 + others);
+        assert_eq!(recording.reorder.offer(501, recording.freed), verdict);
+    }
+}
+
+#[test]
 fn a_sender_that_restarts_begins_a_new_sequence() {
     let mut recording = Recording::new(settings());
     // Beyond the longest gap, backward before the first number, and through the wrap of the numbers.

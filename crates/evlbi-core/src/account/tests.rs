@@ -236,6 +236,30 @@ fn lists_are_bounded_and_counts_are_not() {
     assert_eq!(report.segments_not_listed, 1);
 }
 
+/// Of a sequence that is not listed the intervals are not, and make room for others.
+#[test]
+fn intervals_are_listed_with_their_sequence_or_counted() {
+    let mut account = Account::new(64);
+    for base in 0..MOST_SEGMENTS as u64 - 1 {
+        account.open_segment(base);
+        account.unique(0, false);
+    }
+    let many = MOST_INTERVALS as u64 * 3 / 5;
+    for _ in 0..3 {
+        account.open_segment(7);
+        for number in 0..=many {
+            account.unique(2 * number, false);
+        }
+    }
+    let report = account.finish();
+    assert_eq!(report.segments.len(), MOST_SEGMENTS);
+    assert_eq!(report.segments_not_listed, 2);
+    let last = report.segments.last().unwrap();
+    assert_eq!(last.intervals.len() as u64, many);
+    assert_eq!(report.intervals_not_listed, 2 * many);
+    assert_eq!(report.counters.lost, 3 * many);
+}
+
 #[test]
 fn loss_is_told_by_place() {
     let told = |lost, ring, drops, per_drop| {

@@ -432,6 +432,7 @@ mod tests {
             admit(&mut admission, sender(1), &[], Nanos(2)),
             Admitted::ForeignSize
         );
+        assert_eq!((admission.foreign_size, admission.foreign_source), (4, 1));
     }
 
     #[test]
@@ -518,5 +519,123 @@ mod tests {
             8
         );
         assert_eq!(admission.sender(), sender(2));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        for (count, length, most) in [(600, 9, 512), (20, 1 << 20, 17)] {
+            let mut admission = Admission::new(None, 1);
+            for port in 0..count {
+                let admitted = admit(&mut admission, sender(port), &vec![7; length], Nanos(0));
+                assert_eq!(admitted, Admitted::Kept);
+            }
+            assert_eq!(admission.undecided(), most);
+            assert_eq!(admission.foreign_source, u64::from(count) - most);
+            admission.drop_kept();
+            assert_eq!(admission.undecided(), 0);
+            assert_eq!(admission.foreign_source, u64::from(count));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_waits_from_the_first_on() {
+        let mut admission = Admission::new(None, 1);
+        assert!(!admission.has_waited(Nanos(100), Nanos(10)));
+        admit(&mut admission, sender(1), b"a", Nanos(100));
+        admit(&mut admission, sender(1), b"b", Nanos(105));
+        assert!(!admission.has_waited(Nanos(109), Nanos(10)));
+        assert!(admission.has_waited(Nanos(110), Nanos(10)));
+    }
+
+    #[test]
+    fn only_one_host_is_heard_where_it_is_given() {
+        let host = sender(1).map(|sender| sender.ip());
+        let other = Some(SocketAddr::from(([10, 0, 0, 2], 1)));
+        let mut admission = Admission::new(host, 1);
+        for number in 0..8 {
+            let bytes = datagram(number, 100);
+            let admitted = admit(&mut admission, other, &bytes, Nanos(0));
+            assert_eq!(admitted, Admitted::ForeignSource);
+            let admitted = admit(&mut admission, sender(1), &bytes, Nanos(0));
+            assert_eq!(admitted, Admitted::Kept);
+        }
+        let ours = admission.settle(&mut Numbers, false, Nanos(0)).unwrap();
+        assert_eq!((ours.len(), admission.foreign_source), (8, 8));
+        let next = datagram(8, 100);
+        let admitted = [other, sender(2)].map(|from| admit(&mut admission, from, &next, SILENCE));
+        assert_eq!(admitted, [Admitted::ForeignSource, Admitted::Kept]);
+        assert_eq!(admission.foreign_source, 9);
+    }
+
+    #[test]
+    fn the_first_of_two_senders_at_a_port_is_the_stream() {
+        let mut admission = Admission::new(None, 1);
+        for number in 0..8 {
+            admit(&mut admission, sender(1), &datagram(number, 100), Nanos(0));
+            if number == 3 {
+                admit(&mut admission, sender(2), &datagram(9, 100), Nanos(0));
+            }
+        }
+        let ours = admission.settle(&mut Numbers, true, Nanos(0)).unwrap();
+        assert!(ours.iter().all(|kept| kept.source == sender(1)));
+        assert_eq!((ours.len(), admission.foreign_source), (8, 1));
+        assert_eq!(admission.undecided(), 0);
+    }
+
+    #[test]
+    fn silence_is_measured_by_the_kernels_stamps_where_there_are_some() {
+        let at = |admission: &mut Admission, port, bytes: &[u8], millis| {
+            let datagram = Datagram {
+                bytes,
+                source: sender(port),
+                port: 0,
+                truncated: false,
+                stamp: Some(Duration::from_millis(millis)),
+            };
+            // All are read at once.
+            admission.admit(&datagram, Nanos(0))
+        };
+        let mut admission = Admission::new(None, 1);
+        for number in 0..8 {
+            at(&mut admission, 1, &datagram(number, 100), number);
+        }
+        admission.settle(&mut Numbers, false, Nanos(0)).unwrap();
+        let rival = datagram(1000, 100);
+        assert_eq!(
+            at(&mut admission, 2, &rival, 7 + 299),
+            Admitted::ForeignSource
+        );
+        assert_eq!(at(&mut admission, 2, &rival, 7 + 300), Admitted::Kept);
+        let next = at(&mut admission, 1, &datagram(8, 100), 400);
+        assert_eq!(next, Admitted::Yes);
+        assert_eq!(at(&mut admission, 2, &rival, 699), Admitted::ForeignSource);
+    }
+
+    #[test]
+    fn a_single_datagram_is_a_stream_if_its_number_is_one_of_a_sender() {
+        let settles = |number, data| {
+            let mut admission = Admission::new(None, 1);
+            admit(&mut admission, sender(1), &datagram(number, data), Nanos(0));
+            admission.settle(&mut Numbers, true, Nanos(0)).is_some()
+        };
+        assert!(settles((1 << 48) - 1, 1));
+        assert!(!settles(1 << 48, 1));
+        assert!(!settles(0, 0));
+    }
+
+    #[test]
+    fn numbers_of_a_stream_lie_close_together_and_differ() {
+        let number_on = |numbers: &[u64]| {
+            let datagrams: Vec<_> = numbers.iter().map(|number| datagram(*number, 1)).collect();
+            let datagrams: Vec<_> = datagrams.iter().map(Vec::as_slice).collect();
+            number_on(&mut Numbers, &datagrams)
+        };
+        assert!(number_on(&[7, 100_006]));
+        assert!(number_on(&[100_006, 7]));
+        assert!(!number_on(&[7, 100_007]));
+        assert!(!number_on(&[7, 7]));
+        // One step of two, and one of three.
+        assert!(number_on(&[7, 8, 1 << 40]));
+        assert!(!number_on(&[7, 8, 1 << 40, 1 << 41]));
     }
 }

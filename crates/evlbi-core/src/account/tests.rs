@@ -261,6 +261,17 @@ fn intervals_are_listed_with_their_sequence_or_counted() {
 }
 
 #[test]
+fn a_number_that_was_used_is_expected() {
+    let mut account = Account::default();
+    account.open_segment(0);
+    account.unique(0, false);
+    account.used(4);
+    account.used(2);
+    let counters = account.counters();
+    assert_eq!((counters.expected, counters.lost), (5, 4));
+}
+
+#[test]
 fn loss_is_told_by_place() {
     let told = |lost, ring, drops, per_drop| {
         let Attribution {

@@ -234,6 +234,7 @@ fn a_full_ring_refuses_and_counts() {
 #[test]
 fn one_wild_number_moves_nothing() {
     let mut recording = Recording::new(settings());
+    assert_eq!(recording.reorder.ends(), None);
     recording
         .receive_all(0..5)
         .receive(1 << 60)
@@ -244,6 +245,7 @@ fn one_wild_number_moves_nothing() {
         .receive_all(100..110);
     assert_eq!(recording.content(), (0..110).collect::<Vec<_>>());
     recording.reorder.flush();
+    assert_eq!(recording.reorder.ends(), Some((0, 109)));
     let counters = recording.reorder.counters();
     assert_eq!((counters.foreign_sequence, counters.lost), (3, 0));
     assert!(recording.events.is_empty());
@@ -279,9 +281,9 @@ fn the_longest_gap_is_one_and_what_is_longer_is_a_restart() {
     }
 }
 
-/// The consumer hears of both, however late it asks.
+/// The consumer hears of all, however late it asks.
 #[test]
-fn gaps_with_data_between_are_two() {
+fn events_with_data_between_stay_apart() {
     let mut reorder = Reorder::new(settings());
     for (number, verdict) in [
         (0, Verdict::Place(0)),
@@ -292,11 +294,35 @@ fn gaps_with_data_between_are_two() {
         (900, Verdict::Keep),
         (901, Verdict::Replay),
         (900, Verdict::Place(3)),
+        (90_000, Verdict::Keep),
+        (90_001, Verdict::Replay),
+        (90_000, Verdict::Place(4)),
     ] {
         assert_eq!(reorder.offer(number, 0), verdict);
     }
     assert_eq!(reorder.next_event(), Some((1, Event::Gap(499))));
     assert_eq!(reorder.next_event(), Some((3, Event::Gap(398))));
+    assert_eq!(reorder.next_event(), Some((4, Event::Restart)));
+    assert_eq!(reorder.next_event(), None);
+}
+
+#[test]
+fn gaps_without_data_between_are_one() {
+    let mut reorder = Reorder::new(settings());
+    for number in 0..32 {
+        assert_eq!(reorder.offer(number, 0), Verdict::Place(number));
+    }
+    for (number, verdict) in [
+        (500, Verdict::Keep),
+        (501, Verdict::Replay),
+        (500, Verdict::RingFull),
+        (501, Verdict::RingFull),
+        (1000, Verdict::Keep),
+        (1001, Verdict::Replay),
+    ] {
+        assert_eq!(reorder.offer(number, 0), verdict);
+    }
+    assert_eq!(reorder.next_event(), Some((32, Event::Gap(968))));
     assert_eq!(reorder.next_event(), None);
 }
 

@@ -624,6 +624,12 @@ mod tests {
     }
 
     #[test]
+    fn from_nothing_no_numbers_are_learnt() {
+        assert!(!Numbers.learn(&[]));
+        assert!(Numbers.learn(&[&datagram(7, 1)]));
+    }
+
+    #[test]
     fn numbers_of_a_stream_lie_close_together_and_differ() {
         let number_on = |numbers: &[u64]| {
             let datagrams: Vec<_> = numbers.iter().map(|number| datagram(*number, 1)).collect();

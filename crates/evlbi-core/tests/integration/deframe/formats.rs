@@ -8,7 +8,7 @@ use evlbi_wire::vdif::{Extended, Header};
 use evlbi_wire::{fill, mark5b};
 
 use crate::deframe::stream::{
-    Output, Path, Plan, SECOND, Stream, assert_same, carry, carry_into, expected,
+    Output, Path, Plan, SECOND, Stream, assert_same, carry, carry_into, expected, key,
 };
 
 fn walk(bytes: &[u8], settings: Settings) -> (Output, Deframer) {
@@ -208,6 +208,12 @@ fn frames_are_found_if_three_of_them_fit() {
         assert_eq!(deframer.format(), Some(format));
         assert!(output.bytes == stream.bytes);
     }
+    // Of the third one the header is enough.
+    for (length, format) in [(223, None), (224, Some(Format::Vdif))] {
+        let mut deframer = Deframer::new(Settings::default());
+        deframer.walk(&stream.bytes[..length], false, &mut |_| ());
+        assert_eq!(deframer.format(), format);
+    }
 }
 
 #[test]
@@ -220,7 +226,14 @@ fn what_looks_like_frames_for_a_while_is_none() {
         .flat_map(|n| stream.frame(n / 2))
         .copied()
         .collect();
-    for bytes in [two, twice] {
+    // And so does a station's.
+    let mut stations = stream.bytes.clone();
+    for (number, frame) in stations.chunks_mut(96).enumerate() {
+        let mut header = Header::parse(frame).unwrap();
+        header.set_key(key(number as u16, 0));
+        header.emit(frame);
+    }
+    for bytes in [two, twice, stations] {
         let (output, deframer) = walk(&bytes, Settings::default());
         assert_eq!(deframer.format(), Some(Format::Raw));
         assert!(output.bytes == bytes);

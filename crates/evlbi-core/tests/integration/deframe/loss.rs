@@ -332,6 +332,42 @@ fn the_rate_is_learnt_from_what_follows_the_first_loss() {
 }
 
 #[test]
+fn a_thread_that_was_seen_once_is_known_a_cycle_later() {
+    let plan = Plan {
+        cycles: 200,
+        ..Plan::new(2)
+    };
+    let mut stream = plan.make();
+    // A thread ends, and after a few damaged headers another one has its place.
+    for number in (301..400).step_by(2) {
+        let mut header = stream.header(number);
+        header.set_key(key(7, 10 + (number as u16 - 301).min(6)));
+        header.emit(&mut stream.bytes[number * 96..]);
+    }
+    let path = Path {
+        most_new: 7,
+        ..Path::new(96, [309])
+    };
+    let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
+    let (bytes, _) = expected(&stream, &path, Partial::Whole);
+    assert_same(&output.bytes, &bytes, &stream);
+    assert_eq!(output.counts.ambiguous, 0);
+}
+
+#[test]
+fn lost_frames_that_cannot_have_been_the_threads_are_ambiguous() {
+    let mut stream = Plan::new(1).make();
+    stream.bytes.splice(20 * 96..20 * 96, [7; 2 * 96]);
+    let path = Path {
+        most_new: 5,
+        ..Path::new(96, [20, 21])
+    };
+    let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
+    assert_eq!(output.counts.lost_frames, 2);
+    assert_eq!(output.counts.ambiguous, 1);
+}
+
+#[test]
 fn of_too_many_threads_those_of_late_are_remembered() {
     let plan = Plan {
         rate: 10_000,

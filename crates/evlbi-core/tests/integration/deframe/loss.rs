@@ -309,6 +309,15 @@ fn a_gap_of_a_million_frames_takes_no_memory() {
 }
 
 #[test]
+fn a_hole_may_be_in_the_very_first_header() {
+    let stream = Plan::new(3).make();
+    let path = Path::new(8, [1]);
+    let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
+    let (bytes, _) = expected(&stream, &path, Partial::Whole);
+    assert_same(&output.bytes, &bytes, &stream);
+}
+
+#[test]
 fn the_first_frame_may_be_the_last_of_its_second() {
     let plan = Plan {
         first_frame: 24,

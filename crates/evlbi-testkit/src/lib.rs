@@ -6,6 +6,7 @@ pub mod clock;
 pub mod disk;
 pub mod leftovers;
 pub mod limit;
+pub mod lines;
 pub mod need;
 pub mod netns;
 pub mod oracle;
@@ -15,6 +16,7 @@ pub mod running;
 pub mod times;
 pub mod until;
 
+pub use lines::Lines;
 pub use need::{need, skip};
 pub use room::Room;
 pub use running::{Running, cargo, command};

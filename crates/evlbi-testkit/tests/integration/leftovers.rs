@@ -1,10 +1,9 @@
 //! What a killed run leaves goes with the next run; what belongs to a run that goes on stays.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use evlbi_testkit::{Room, Running, command, leftovers, until};
+use evlbi_testkit::{Lines, Room, Running, command, leftovers, until};
 use nix::sys::signal::Signal;
 
 use crate::another_run;
@@ -38,10 +37,7 @@ fn a_killed_runs_are_removed_and_a_living_runs_stay() {
     let mut run = another_run(&room, "leftovers::makes_things_and_waits");
     run.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut run = Running(run.spawn().expect("it starts"));
-    let output = BufReader::new(run.0.stdout.take().expect("a pipe"));
-    let made = output
-        .lines()
-        .map_while(Result::ok)
+    let made = Lines::of(run.0.stdout.take().expect("a pipe"))
         .find_map(|line| Some(line.split_once("made ")?.1.to_owned()))
         .expect("it tells what it has made");
     let (process, folder) = made.split_once(' ').expect("a process and a folder");

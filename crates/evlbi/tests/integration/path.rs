@@ -6,13 +6,13 @@ mod probe;
 mod tcp;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::ops::Deref;
 use std::process::{Command, Output, Stdio};
 
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::netns::{HOSTS, has_users_of_its_own, paths};
-use evlbi_testkit::{Running, command, need, until};
+use evlbi_testkit::{Lines, Running, command, need, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
 
@@ -129,10 +129,8 @@ pub fn raise(path_run: &mut Command) -> Option<Running> {
         .unwrap();
     // What comes back has been on the first host.
     let _ = path.0.stdin.as_mut().unwrap().write_all(b"up\n");
-    let mut line = String::new();
-    let mut output = BufReader::new(path.0.stdout.take().unwrap());
-    output.read_line(&mut line).unwrap();
-    (line == "up\n").then_some(path)
+    let line = Lines::of(path.0.stdout.take().unwrap()).next();
+    (line.as_deref() == Some("up")).then_some(path)
 }
 
 /// A path that is up.

@@ -1,13 +1,12 @@
 //! The demonstration: its numbers agree, its page shows its stations while it lasts, and nothing of it is left behind.
 
-use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use evlbi_testkit::{Room, Running, command, until};
+use evlbi_testkit::{Lines, Room, Running, command, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::control::support::EVLBI;
+use crate::control::support::{EVLBI, asked};
 use crate::result::number;
 
 /// With a page it ends by itself well only when all numbers agree; then the page stays until Ctrl-C.
@@ -23,42 +22,24 @@ fn the_demonstration_shows_its_stations() {
         .spawn()
         .map(Running)
         .unwrap();
-    let mut said = BufReader::new(demo.0.stderr.take().unwrap()).lines();
-    let line = said.by_ref().map_while(Result::ok);
-    let url = line
+    let mut said = Lines::of(demo.0.stderr.take().unwrap());
+    let url = said
+        .by_ref()
         .take(2)
         .find_map(|line| Some(line.split_once("https://")?.1.to_owned()))
         .expect("an address");
     let (address, token) = url.split_once("/#token=").unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
-        .tls_danger_accept_invalid_certs(true)
-        .build()
-        .unwrap();
-    let flow = || -> Value {
-        let asked = client.get(format!("https://{address}/api/v1/flows/correlator"));
-        let text = runtime.block_on(async {
-            let answer = asked.bearer_auth(token).send().await.unwrap();
-            answer.text().await.unwrap()
-        });
-        serde_json::from_str(&text).unwrap()
-    };
+    let url = format!("https://{address}/api/v1/flows/correlator");
     until("the correlator shows three baselines", || {
-        let flow = flow();
+        let flow = asked(&url, token).expect("the page is there");
         let baselines = flow["status"]["baselines"].as_array();
         baselines.is_some_and(|baselines| baselines.len() == 3)
     });
-    let is_kept = |line: String| line.contains("stays until Ctrl-C");
-    assert!(said.map_while(Result::ok).any(is_kept));
+    assert!(said.any(|line| line.contains("stays until Ctrl-C")));
     demo.signal(Signal::SIGINT);
     assert!(demo.wait().success());
     assert_eq!(std::fs::read_dir(room.folder()).unwrap().count(), 0);
-    assert!(
-        runtime
-            .block_on(client.get(format!("https://{address}/")).send())
-            .is_err()
-    );
+    assert_eq!(asked(&url, token), None);
 }
 
 /// Every number that is known in two places is the same in both, from the sender to the recording; what a socket dropped is

@@ -1,13 +1,12 @@
 //! An agent under test, and who asks it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use evlbi_testkit::until::WATCHDOG;
-use evlbi_testkit::{Room, Running, command, until_some};
+use evlbi_testkit::{Lines, Room, Running, command, until_some};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::{Client, Method, RequestBuilder};
@@ -66,7 +65,6 @@ impl Agent {
         let (child, ready) = ready(starts);
         let address = ready["url"].as_str().unwrap();
         let address = address.strip_prefix("https://").unwrap();
-        let _ = rustls::crypto::ring::default_provider().install_default();
         write_sky(&room, "recordings/sky.toml");
         Agent {
             address: address.parse().unwrap(),
@@ -74,12 +72,7 @@ impl Agent {
             room,
             child,
             runtime: Runtime::new().unwrap(),
-            client: Client::builder()
-                .tls_danger_accept_invalid_certs(true)
-                // Only what never comes takes longer.
-                .timeout(WATCHDOG)
-                .build()
-                .unwrap(),
+            client: client(),
         }
     }
 
@@ -220,6 +213,27 @@ impl Agent {
     }
 }
 
+/// What asks agents and pages, whatever their certificates.
+fn client() -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder()
+        .tls_danger_accept_invalid_certs(true)
+        // Only what never comes takes longer.
+        .timeout(WATCHDOG)
+        .build()
+        .unwrap()
+}
+
+/// What an address answers to who has this token; none where nobody listens.
+pub fn asked(url: &str, token: &str) -> Option<Value> {
+    let runtime = Runtime::new().unwrap();
+    let text = runtime.block_on(async {
+        let request = client().get(url).bearer_auth(token);
+        request.send().await.ok()?.text().await.ok()
+    });
+    Some(serde_json::from_str(&text?).expect("JSON"))
+}
+
 /// A flow as it was seen last, which is shown when a wait for more is in vain.
 struct Last(Value);
 
@@ -250,9 +264,8 @@ pub fn ready(mut starts: Command) -> (Running, Value) {
         .spawn()
         .map(Running)
         .unwrap();
-    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let mut text = String::new();
-    for line in lines.map_while(Result::ok) {
+    for line in Lines::of(child.0.stdout.take().unwrap()) {
         text += &line;
         if line == "}" {
             break;

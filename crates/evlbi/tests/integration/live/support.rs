@@ -102,8 +102,10 @@ impl Recv {
             all
         });
         let stdout = Said::read(child.stdout.take().unwrap());
-        let addresses: Vec<SocketAddr> = addresses.iter().take(ports).collect();
+        let next = || addresses.recv_timeout(WATCHDOG).ok();
+        let addresses: Vec<SocketAddr> = std::iter::from_fn(next).take(ports).collect();
         if addresses.len() < ports {
+            let _ = child.kill();
             let _ = child.wait();
             panic!("the receiver does not listen: {}", stderr.join().unwrap());
         }
@@ -245,6 +247,7 @@ pub fn ask(control: &str, request: &str) -> Value {
     stream
         .write_all(format!("{request}\n").as_bytes())
         .expect("it listens");
+    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     let mut line = String::new();
     BufReader::new(stream)
         .read_line(&mut line)

@@ -14,7 +14,7 @@ use crate::result::{brief, number};
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::need::Kind;
 use evlbi_testkit::netns::{filter, pair, pair_with};
-use evlbi_testkit::{Room, Running, buffer, command, name, skip, until};
+use evlbi_testkit::{Lines, Room, Running, buffer, command, name, skip, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -411,13 +411,11 @@ fn the_histogram_is_tsharks() {
     let capture = pair.far.namespace.run(|| capture.spawn()).unwrap();
     let mut capture = Running(capture.unwrap());
     // It says that it listens once it does.
-    let mut said = std::io::BufReader::new(capture.0.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("listening on") {
-        line.clear();
-        let read = std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        assert!(read > 0, "tcpdump does not listen");
-    }
+    let mut said = Lines::of(capture.0.stderr.take().unwrap());
+    assert!(
+        said.any(|line| line.contains("listening on")),
+        "tcpdump does not listen"
+    );
     let near = [
         "--spacing",
         "200us",

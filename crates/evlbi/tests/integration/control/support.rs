@@ -1,9 +1,10 @@
 //! An agent under test, and who asks it.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Lines, Room, Running, command, until_some};
@@ -387,15 +388,23 @@ impl Beside<'_> {
     }
 }
 
-/// An address of loopback that is this run's alone, so that nobody else takes a port there that was free a moment before.
+/// An address of loopback that is its caller's alone, so that nobody else takes a port there that was free a moment before: of
+/// the process and, up to 190 in each, of the call.
 pub fn own_address() -> Ipv4Addr {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | high & 63, middle, low)
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let [.., middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 + call % 190, middle, low)
 }
 
-/// Ports that are free there, for UDP and TCP.
+/// Ports of an address of their own that are free for UDP and TCP.
 pub fn free_ports<const N: usize>() -> [SocketAddr; N] {
+    let address = own_address();
     // Held until all are found, so that they differ.
-    let bound = [(); N].map(|()| UdpSocket::bind((own_address(), 0)).unwrap());
-    bound.map(|socket| socket.local_addr().unwrap())
+    let bound = [(); N].map(|()| {
+        let udp = UdpSocket::bind((address, 0)).unwrap();
+        let tcp = TcpListener::bind(udp.local_addr().unwrap()).expect("nobody else is there");
+        (udp, tcp)
+    });
+    bound.map(|(udp, _)| udp.local_addr().unwrap())
 }

@@ -1,5 +1,6 @@
 """A page in Chromium, driven as an operator would, and what is seen of it."""
 
+import os
 import re
 import time
 
@@ -12,7 +13,7 @@ seen = {"elsewhere": [], "errors": [], "violations": []}
 
 def opened(play, url, path=""):
     """A page of which every request, error and word on the console is noted."""
-    browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    browser = play.chromium.launch(executable_path=os.environ["CHROMIUM"], args=["--no-sandbox"])
     context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(PATIENCE)

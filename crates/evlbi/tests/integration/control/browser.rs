@@ -1,10 +1,12 @@
 //! Pages in Chromium, driven by scripts of Python (Playwright) that print what they saw as a line of JSON.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::control::support::Agent;
+use evlbi_testkit::need::which;
 use evlbi_testkit::python::python;
 use evlbi_testkit::{command, need};
 
@@ -12,6 +14,14 @@ use evlbi_testkit::{command, need};
 pub fn python_with_a_browser() -> Option<PathBuf> {
     let python = python("axe_playwright_python, playwright")?;
     need(&["chromium"]).then_some(python)
+}
+
+/// What runs a script that opens pages in the browser.
+pub fn script_of(python: &Path, name: &str) -> Command {
+    let mut runs = command(python);
+    runs.env("CHROMIUM", which("chromium").unwrap())
+        .arg(script(name));
+    runs
 }
 
 pub fn script(name: &str) -> PathBuf {
@@ -22,8 +32,7 @@ pub fn script(name: &str) -> PathBuf {
 
 /// What a script saw on the page of an agent.
 pub fn seen(python: &Path, name: &str, agent: &Agent) -> Value {
-    let output = command(python)
-        .arg(script(name))
+    let output = script_of(python, name)
         .arg(format!("https://{}", agent.address))
         .arg(agent.room.folder())
         .output()

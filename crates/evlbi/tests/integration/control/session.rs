@@ -489,8 +489,7 @@ fn a_page_drives_three_stations() {
     let said = site.hear("run", "run paged-");
     let (_, page) = said.split_once("page ").unwrap();
     let (page, _) = page.split_once(',').unwrap();
-    let output = command(&python)
-        .arg(browser::script("page.py"))
+    let output = browser::script_of(&python, "page.py")
         .args([page, "controller", &site.room.path("sky.toml")])
         .arg(site.streams[1].to_string())
         .current_dir(site.room.folder())

@@ -1,14 +1,17 @@
 //! Flows from their start to their end, with and without the agent that started them.
 
 use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
 
 use evlbi_testkit::{command, until, until_some};
+use evlbi_wire::pattern;
 use nix::sys::signal::{Signal, kill};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::control::support::{
-    Agent, EVLBI, SKY_FRAME, SLOW, has_ended, processes_in, received, recv, send, sent, sky,
+    Agent, EVLBI, SKY_FRAME, SLOW, endless, has_ended, processes_in, received, recv, send, sent,
 };
 use crate::result::number;
 
@@ -18,7 +21,7 @@ fn a_flow_is_started_changed_and_stopped() {
     let agent = Agent::start("");
     let to = agent.receive(&recv("to", "scan.vdif"));
     assert_eq!(agent.flow("to")["state"], "running");
-    agent.begin(&sky("from", &to, SLOW));
+    agent.begin(&endless("from", &to, SLOW));
     // Fewer than eight datagrams make no stream before they end.
     let flow = agent.wait("from", |flow| sent(flow, "sent") > 8);
     assert_eq!(sent(&flow, "rate_asked_bps"), 32_000);
@@ -227,7 +230,7 @@ fn a_flow_is_forgotten_but_not_its_recording() {
 fn flows_outlive_their_agent() {
     let agent = Agent::start("");
     let to = agent.receive(&recv("to", "scan.vdif"));
-    agent.begin(&sky("from", &to, SLOW));
+    agent.begin(&endless("from", &to, SLOW));
     agent.wait("to", |flow| received(flow, "bytes") > 0);
     let before = sent(&agent.flow("from"), "sent");
     let agent = agent.killed_and_restarted();
@@ -249,12 +252,19 @@ fn flows_outlive_their_agent() {
         number(&sent, "shed") - trailing(&sent, &received)
     );
     // What ends while no agent is there is known to the next one all the same.
-    let to = agent.receive(&recv("more", "null"));
-    agent.begin(&sky("short", &to, "400k"));
+    agent.begin(&recv("more", "null"));
+    let mut short = recv("short", "null");
+    short["from"] = json!("tcp://127.0.0.1:0");
+    // It ends with its connection.
+    let mut connection = TcpStream::connect(agent.listen(&short)).unwrap();
+    let frames = pattern::frames(8032, 1_700_000_000, pattern::frame_rate(8000), 10).unwrap();
+    connection.write_all(&frames).unwrap();
     let folder = agent.room.folder().to_owned();
     let agent = {
         let mut agent = agent;
         agent.kill();
+        assert_eq!(processes_in(&folder).len(), 2);
+        drop(connection);
         until("the short flow ends", || processes_in(&folder).len() == 1);
         kill(processes_in(&folder)[0], Signal::SIGKILL).unwrap();
         agent.restarted()

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::control::session::{STATIONS, Site, as_the_sky};
 use crate::control::support::{
-    Agent, EVLBI, SKY_FRAME, SKY_FRAMES, SLOW, free_ports, has_ended, received, recv, sent, sky,
+    Agent, EVLBI, SKY_FRAME, SKY_FRAMES, STILL, free_ports, has_ended, received, recv, sent, sky,
 };
 use crate::result::number;
 
@@ -35,7 +35,8 @@ fn named<'a>(result: &'a Value, name: &str) -> &'a Value {
 #[test]
 fn a_session_outlives_its_controller_and_an_agent() {
     let mut site = Site::on_loopback(&["jive", "ef", "jb", "on"], "");
-    let session = site.session("three", &STATIONS, &format!("rate = \"{SLOW}\""), "");
+    // A frame in eight seconds: the last leaves after ten minutes.
+    let session = site.session("three", &STATIONS, "rate = \"2k\"", "");
     let mut first = site.begin("first", &["run", &session, "--json"]);
     for name in STATIONS {
         site.hear("first", &format!(".{name} starts"));
@@ -49,7 +50,7 @@ fn a_session_outlives_its_controller_and_an_agent() {
     first.0.kill().unwrap();
     first.wait();
     assert_eq!(site.room.text("first.out"), "");
-    let steps = "wait jb sent 8 2min\nwait correlator unique 12 2min\nset jb rate=2M\nset ef rate=2M\nset on rate=2M\n";
+    let steps = "wait jb sent 2 2min\nset jb rate=2M\nset ef rate=2M\nset on rate=2M\n";
     let mut second = site.begin("second", &["run", &session, "--resume", &run, "--json"]);
     site.hear("second", &format!("run {run}"));
     let steps = site.room.write("faster.script", steps);
@@ -80,7 +81,7 @@ fn a_session_outlives_its_controller_and_an_agent() {
 #[test]
 fn a_station_that_never_starts_is_left_out() {
     let mut site = Site::on_loopback(&["jive", "ef", "jb", "on"], "");
-    let session = site.session("three", &STATIONS, &format!("rate = \"{SLOW}\""), "");
+    let session = site.session("three", &STATIONS, &format!("rate = \"{STILL}\""), "");
     site.kill("on");
     assert_eq!(site.run("refused", &["run", &session]), Some(1));
     let refused = site.room.text("refused.err");
@@ -94,7 +95,7 @@ fn a_station_that_never_starts_is_left_out() {
     }
     let mut alone = site.begin("alone", &["run", &session, "--without", "on", "--json"]);
     site.hear("alone", ".jb starts");
-    let steps = "wait correlator unique 4 2min\nset ef rate=2M\nset jb rate=2M\n";
+    let steps = "wait ef sent 1 2min\nwait jb sent 1 2min\nset ef rate=2M\nset jb rate=2M\n";
     let steps = site.room.write("faster.script", steps);
     site.run_well("faster", &["run", &session, "--script", &steps]);
     let status = alone.wait();
@@ -260,7 +261,7 @@ fn recordings_and_agents_outlive_their_network() {
             site.room.path("sky.toml")
         )
     };
-    let first = site.write_session("first", &record("repeat = 600"));
+    let first = site.write_session("first", &record("repeat = 6000"));
     let again = site.write_session("again", &record(FAST));
     let mut run = site.begin("first", &["run", &first]);
     let recordings = site.room.folder().join("agent-jive/recordings");

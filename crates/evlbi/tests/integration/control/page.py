@@ -66,7 +66,7 @@ with sync_playwright() as play:
     page.click("#begin")
     until(page, "the session does not begin", lambda: "running" in row(page, "correlator").inner_text())
     until(page, "ef does not send", lambda: re.search("[kM]bit/s", row(page, "ef").inner_text()))
-    start(page, "jb", "send", "jive", {"source": f"sky:{SKY}/Jb", "to": f"udp://{TO}", "repeat": "600"})
+    start(page, "jb", "send", "jive", {"source": f"sky:{SKY}/Jb", "to": f"udp://{TO}", "repeat": "6000"})
 
     select(page, "correlator")
     until(page, "no rate is shown", lambda: re.search(r"[1-9][\d.]* [kM]bit/s received", page.text_content("#summary")))

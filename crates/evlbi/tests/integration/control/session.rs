@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::control::browser::{self, python_with_a_browser};
 use crate::control::support::{
-    Agent, CORRELATION, EVLBI, SLOW, free_ports, own_address, processes_in, ready, received, recv,
+    Agent, CORRELATION, EVLBI, STILL, free_ports, own_address, processes_in, ready, received, recv,
     write_sky,
 };
 use crate::path::raise;
@@ -24,6 +24,8 @@ pub const STATIONS: [&str; 3] = ["ef", "jb", "on"];
 const HOSTS: [&str; 4] = ["jive", "ef", "jb", "on"];
 /// What two bits leave of [`CORRELATION`].
 const VALID: f64 = 0.265;
+/// Half an hour of the sky.
+const ENDLESS: &str = "repeat = 6000";
 /// Samples of a frame of the sky.
 const SAMPLES: f64 = 8000.0;
 /// Frames of the sky's time that the correlator counts its beginning by: a sixteenth of a second.
@@ -211,7 +213,7 @@ impl Site {
             .collect();
         let files = self.streams.map(|address| format!("udp://{address}"));
         let correlate = format!(
-            "[[flow]]\nname = \"correlator\"\nhost = \"jive\"\ncommand = \"correlate\"\nlive = true\nwait = \"60s\"\nchannels = 64
+            "[[flow]]\nname = \"correlator\"\nhost = \"jive\"\ncommand = \"correlate\"\nlive = true\nwait = \"10min\"\nchannels = 64
              files = {files:?}\nfreq = [\"4.98G\"]\n"
         );
         self.write_session(name, &format!("{more}{flows}{correlate}"))
@@ -361,16 +363,18 @@ fn title(name: &str) -> String {
     name[..1].to_uppercase() + &name[1..]
 }
 
-/// All is slow until what is to be seen was seen; then comes as much as is correlated, of which jb sheds a fifth.
+/// Nothing comes but the first frame until the rates are set; then comes as much as is correlated, of which jb sheds a fifth.
 const STEPS: &str = "check
 begin
 wait correlator running
-wait jb sent 4 2min
+wait jb sent 1 2min
+wait ef sent 1 2min
+wait on sent 1 2min
 set jb shed=every:5
-wait jb shed 2 2min
 set jb rate=200k
 set ef rate=200k
 set on rate=200k
+wait jb shed 2 2min
 wait jb offered 90 2min
 wait ef sent 90 2min
 wait on sent 90 2min
@@ -382,7 +386,7 @@ fn a_script_and_a_console_drive_three_stations() {
     let Some(site) = Site::on_a_path() else {
         return;
     };
-    let session = site.session("script", &STATIONS, &format!("rate = \"{SLOW}\""), "");
+    let session = site.session("script", &STATIONS, &format!("rate = \"{STILL}\""), "");
     let ends = "stop ef\nstop jb\nstop on\nwait ef ended\nwait jb ended\nwait on ended\n";
     let steps = site.room.write("first.script", format!("{STEPS}{ends}"));
     let said = site.run_well("first", &["run", &session, "--script", &steps]);
@@ -414,7 +418,7 @@ fn a_script_and_a_console_drive_three_stations() {
         "{said}"
     );
 
-    let session = site.session("console", &STATIONS, &format!("rate = \"{SLOW}\""), "");
+    let session = site.session("console", &STATIONS, &format!("rate = \"{STILL}\""), "");
     let steps = format!("{STEPS}show correlator\nstop all\nlist\n");
     let steps = site.room.write("console.steps", steps);
     let script = "exec \"$0\" console \"$1\" < \"$2\"";
@@ -442,8 +446,8 @@ fn a_script_and_a_console_drive_three_stations() {
 fn a_timetable_drives_three_stations() {
     let site = Site::on_loopback(&["jive"], "");
     let scan = "[[scan]]\nname = \"s1\"\nstart = \"+1s\"\nduration = \"3s\"\n";
-    let rate = "repeat = 600\nmtu = 1500";
-    let session = site.session("timed", &STATIONS, rate, scan);
+    let rate = format!("{ENDLESS}\nmtu = 1500");
+    let session = site.session("timed", &STATIONS, &rate, scan);
     let said = site.run_well("timed", &["run", &session, "--json"]);
     let result: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(result["schema"], "evlbi.run/1");
@@ -476,7 +480,7 @@ fn a_page_drives_three_stations() {
         return;
     };
     let site = Site::on_loopback(&["jive"], "");
-    let session = site.session("paged", &["ef", "on"], "repeat = 600", "");
+    let session = site.session("paged", &["ef", "on"], ENDLESS, "");
     let serve = [
         "--hold",
         "--keep",
@@ -536,7 +540,7 @@ fn a_page_looks_for_fringes_in_recordings() {
         let to = format!("tcp://{}", agent.listen(&flow));
         let source = format!("sky:sky.toml/{station}");
         agent.begin(
-            &json!({"id": name, "command": "send", "source": source, "to": to, "repeat": 600}),
+            &json!({"id": name, "command": "send", "source": source, "to": to, "repeat": 6000}),
         );
     }
     for name in ["rec-ef", "rec-jb"] {

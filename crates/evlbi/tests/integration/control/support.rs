@@ -314,8 +314,10 @@ pub fn send(id: &str, to: &str, rate: &str) -> Value {
 pub const SKY_FRAME: u64 = 2032;
 /// Frames of each station of the sky: the buffer of any receiver holds all of them, so that none is lost however long it stands still.
 pub const SKY_FRAMES: u64 = 75;
-/// Two frames of the sky a second: what is to be done meanwhile is done long before the last.
+/// Two frames of the sky a second.
 pub const SLOW: &str = "32k";
+/// One frame of the sky at once, and the last after hours: whatever is to be done before that is done before.
+pub const STILL: &str = "100";
 /// What the noise of the sky's stations has in common.
 pub const CORRELATION: f64 = 0.3;
 
@@ -337,6 +339,13 @@ pub fn write_sky(room: &Room, name: &str) -> String {
 /// Sends the sky's first station, once.
 pub fn sky(id: &str, to: &str, rate: &str) -> Value {
     json!({"id": id, "command": "send", "source": "sky:sky.toml/Ef", "to": to, "rate": rate})
+}
+
+/// Sends it until it is told to end. At [`SLOW`] the buffer of a receiver holds what is sent in half a minute.
+pub fn endless(id: &str, to: &str, rate: &str) -> Value {
+    let mut flow = sky(id, to, rate);
+    flow["repeat"] = json!(6000);
+    flow
 }
 
 /// What flows while an agent has other things to do: datagrams, and a stream of bytes as fast as a host with other things to do can

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use evlbi_testkit::until::WATCHDOG;
-use evlbi_testkit::{Room, command, until_some};
+use evlbi_testkit::{Room, command, until, until_some};
 use reqwest::Method;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -502,21 +502,39 @@ fn until_closed(mut stream: impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Those who say nothing, or say it slowly, are closed; those who have a token are answered meanwhile, and data flows.
+/// More connections than an agent keeps of those who have shown no token: it closes the oldest.
 #[test]
 fn slow_and_silent_connections_keep_nobody_out() {
-    // They are more than it may have open.
-    let agent = Agent::limited("idle = \"3s\"\n", 256);
+    stay_silent(256, |_, silent| silent.len() == 300);
+}
+
+/// More connections than an agent has descriptors: it takes the rest when it has closed those.
+#[test]
+fn connections_without_number_keep_nobody_out() {
+    stay_silent(100, |agent, _| {
+        agent.room.text("said").contains("Too many open files")
+    });
+}
+
+/// Those who say nothing, or say it slowly, are closed; those who have a token are answered meanwhile, and data flows.
+#[track_caller]
+fn stay_silent(files: usize, are_enough: impl Fn(&Agent, &[TcpStream]) -> bool) {
+    // Handshakes have five seconds whatever this is.
+    let agent = Agent::limited("idle = \"6s\"\n", files);
     let beside = Beside::begin(&agent);
-    let silent: Vec<TcpStream> = (0..300).map(|_| dial(&agent)).collect();
-    let mut head = connect(&agent);
-    let mut body = connect(&agent);
+    let mut silent = Vec::new();
+    until("there are too many", || {
+        silent.push(dial(&agent));
+        are_enough(&agent, &silent)
+    });
     let token = agent.token("operate");
+    let mut head = connect(&agent);
     head.write_all(b"GET /api/v1/flows HTTP/1.1\r\nhost: x\r\n")
         .unwrap();
     let lines = format!(
         "POST /api/v1/flows HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: 1000\r\n\r\n{{"
     );
+    let mut body = connect(&agent);
     body.write_all(lines.as_bytes()).unwrap();
     for _ in 0..50 {
         assert_eq!(
@@ -527,7 +545,7 @@ fn slow_and_silent_connections_keep_nobody_out() {
             4
         );
     }
-    for stream in [&silent[0], &silent[299]] {
+    for stream in [&silent[0], &silent[silent.len() - 1]] {
         assert_eq!(until_closed(stream), b"");
     }
     assert_eq!(until_closed(head), b"");

@@ -48,14 +48,15 @@ impl Agent {
         Agent::by(command(EVLBI), room)
     }
 
-    /// The same, with a limit on its open files and connections.
+    /// The same, with a limit on its open files and connections. What it says on standard error goes to the file `said`.
     pub fn limited(settings: &str, files: usize) -> Agent {
         let room = Room::new();
         room.write("agent.toml", settings);
         let mut starts = command("sh");
         starts
             .args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
-            .arg(EVLBI);
+            .arg(EVLBI)
+            .stderr(fs::File::create(room.path("said")).unwrap());
         Agent::by(starts, room)
     }
 

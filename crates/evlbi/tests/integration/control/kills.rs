@@ -4,13 +4,14 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use evlbi_testkit::{command, disk, name, until};
+use evlbi_testkit::{command, disk, name, until, until_some};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::control::session::{STATIONS, Site, as_the_sky};
 use crate::control::support::{
-    Agent, EVLBI, SKY_FRAME, SKY_FRAMES, STILL, free_ports, has_ended, received, recv, sent, sky,
+    Agent, EVLBI, SKY_FRAME, SKY_FRAMES, STILL, asked, free_ports, has_ended, received, recv, sent,
+    sky,
 };
 use crate::result::number;
 
@@ -73,6 +74,78 @@ fn a_session_outlives_its_controller_and_an_agent() {
     }
     for baseline in baselines(correlated) {
         assert!(baseline["weight"].as_f64().unwrap() > 0.99, "{baseline}");
+    }
+}
+
+/// The controller is killed in a scan: the flows continue, and the next controller has the scan at the times that it had.
+#[test]
+fn a_scan_outlives_its_controller() {
+    let site = Site::on_loopback(&["jive"], "");
+    let to = site.streams[0];
+    // Whatever is done in it is done before its end.
+    let flows = format!(
+        "[[scan]]\nname = \"s1\"\nduration = \"1h\"
+         [[flow]]\nname = \"rec\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"udp://{to}\"\nto = \"null\"
+         [[flow]]\nname = \"ef\"\nhost = \"jive\"\ncommand = \"send\"\nsource = \"sky:{}/Ef\"\nto = \"udp://{to}\"\nrate = \"{STILL}\"\n",
+        site.room.path("sky.toml")
+    );
+    let session = site.write_session("scan", &flows);
+    let serve = ["--json", "--dir", "controller", "--bind", "127.0.0.1:0"];
+    let begin = |name: &str, more: &[&str]| {
+        site.begin(
+            name,
+            &[&["run", session.as_str()], serve.as_slice(), more].concat(),
+        )
+    };
+    // The session as the page of a controller has it.
+    let plan = |name: &str| {
+        let said = site.hear(name, "run scan-");
+        let (_, page) = said.split_once("page ").unwrap();
+        let (page, _) = page.split_once(',').unwrap();
+        let token = site.room.text("controller/tokens/operate");
+        until_some("the session runs", || {
+            let plan = asked(&format!("{page}/api/v1/session"), token.trim())?;
+            let is_begun = plan["state"] == "running" && plan["flows"] == json!([]);
+            is_begun.then_some(plan)
+        })
+    };
+    let mut first = begin("first", &[]);
+    site.hear("first", ".ef starts");
+    let before = plan("first");
+    first.0.kill().unwrap();
+    first.wait();
+    assert_eq!(site.room.text("first.out"), "");
+    let run = before["run"].as_str().unwrap();
+    let mut second = begin("second", &["--resume", run]);
+    let after = plan("second");
+    let scans = before["scans"].as_array().unwrap();
+    assert_eq!(
+        (scans.len(), &scans[0]["lasts_s"]),
+        (1, &json!(3600.0)),
+        "{before}"
+    );
+    assert_eq!(
+        (&after["run"], &after["scans"]),
+        (&json!(run), &before["scans"])
+    );
+    let steps = format!(
+        "wait ef sent 1 2min\nset ef rate=2M\nwait ef ended\nwait rec unique {SKY_FRAMES} 2min\nstop rec\n"
+    );
+    let steps = site.room.write("end.script", steps);
+    site.run_well("end", &["run", &session, "--script", &steps]);
+    let status = second.wait();
+    let [said, errors] = ["out", "err"].map(|end| site.room.text(&format!("second.{end}")));
+    assert!(status.success(), "{said}{errors}");
+    let result: Value = serde_json::from_str(&said).unwrap();
+    let [ef, rec] = ["ef", "rec"].map(|name| named(&result, name));
+    assert_eq!(ef["end"]["outcome"], "finished", "{ef}");
+    assert_eq!(number(&ef["result"], "frames"), SKY_FRAMES, "{ef}");
+    assert_eq!(rec["end"]["outcome"], "stopped", "{rec}");
+    let counts = ["unique", "lost"].map(|count| number(&rec["result"], count));
+    assert_eq!(counts, [SKY_FRAMES, 0], "{rec}");
+    for name in ["ef", "rec"] {
+        let options = site.kept("scan", "jive", name)["options"].clone();
+        assert!(options["duration"].is_string(), "{options}");
     }
 }
 

@@ -183,6 +183,7 @@ fn become_invalid_frames(recordings: &[Recording]) {
         let data = match (*cut, frame) {
             (true, 8032) => 1004,
             (true, 2536) => 1268,
+            (true, 5032) => 1258,
             (true, 5000) => 1000,
             (true, 32800) => 1312,
             _ => frame,

@@ -47,7 +47,7 @@ fn a_burst_beside_a_connection_is_accounted_for() {
         "tcp",
         &[
             "--duration",
-            "10s",
+            "5s",
             "--algorithm",
             "reno",
             "--background",

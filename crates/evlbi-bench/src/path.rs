@@ -134,7 +134,7 @@ fn stamps(capture: &str) -> Result<HashMap<u64, f64>> {
     };
     // pcap with nanoseconds; a header of 24 bytes, then 16 before each frame.
     if at(0) != Some(0xa1b2_3c4d) {
-        bail!("{capture} is no capture with nanoseconds");
+        bail!("{capture}: expected a pcap file with stamps in nanoseconds (tcpdump --nano)");
     }
     let (mut place, mut stamps) = (24, HashMap::new());
     while let (Some(seconds), Some(nanos), Some(length)) = (at(place), at(place + 4), at(place + 8))

@@ -14,8 +14,8 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// What starts cargo from a program that cargo runs. Without what cargo told that program of its own package, which build scripts
-/// take for a change: `ring`'s, and all that depends on it, would be compiled anew after each call from a shell.
+/// Starts cargo from a program that cargo runs. It leaves out the variables with which cargo described that program's package:
+/// build scripts take them for a change, and `ring`, with all that depends on it, would be compiled again.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new("cargo");

@@ -374,7 +374,7 @@ pub fn responder_with(host: &str, clock: &str, more: &str) -> String {
     )
 }
 
-/// A wall clock that is so many seconds ahead and gains so many a second.
+/// A wall clock that is `offset` seconds ahead and gains `skew` seconds a second.
 pub fn shifted(room: &Room, offset: f64, skew: f64) -> Result<Shifted> {
     Shifted::new(room, offset, skew).context("no C compiler")
 }

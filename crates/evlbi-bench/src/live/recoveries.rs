@@ -661,7 +661,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
         record.said("the last loss lowers the window", false);
         return Ok(());
     };
-    // A look in the midst of the reduction shows a part of it.
+    // A sample taken during the reduction shows only a part of it.
     let was = if samples[fall - 1][1] > samples[fall][1] {
         fall - 1
     } else {

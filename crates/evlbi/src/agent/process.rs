@@ -97,7 +97,7 @@ impl Room {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The last complaint of the flow, which no warning is: with those it goes on.
+    /// The last complaint of the flow. Warnings are left out: they do not end a flow.
     fn complaint(&self) -> Option<String> {
         let log = self.log().ok()?;
         log.lines()

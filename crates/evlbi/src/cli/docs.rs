@@ -1,4 +1,4 @@
-//! What README, docs and help tell people to type is what this program takes.
+//! Every command line in README, docs and help is one that this program accepts.
 
 use std::fs;
 use std::path::{Path, PathBuf};

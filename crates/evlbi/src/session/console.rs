@@ -570,7 +570,7 @@ impl Console<'_> {
         }
         let wanted: u64 = number
             .parse()
-            .map_err(|_| anyhow!("`{number}` is no count to wait for"))?;
+            .map_err(|_| anyhow!("wait: `{number}` is not a whole number; give a count, as 100"))?;
         let has_come = |flow: &Flow| count(flow, counter) >= Some(wanted);
         let is_over = |flow: &Flow| has_come(flow) || has_ended(flow);
         let (flow, is_in_time) = self.seen(name, time, is_over).await?;

@@ -223,7 +223,7 @@ fn what_looks_like_frames_for_a_while_is_none() {
     let stream = Plan::new(1).make();
     let mut two = stream.bytes.clone();
     two[2 * 96..].fill(0xff);
-    // The time of a thread goes on from frame to frame.
+    // The time of a thread increases with each frame.
     let twice: Vec<u8> = (0..120)
         .flat_map(|n| stream.frame(n / 2))
         .copied()

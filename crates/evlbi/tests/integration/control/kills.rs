@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use evlbi_testkit::{command, disk, name, until, until_some};
+use evlbi_testkit::{Running, command, disk, name, until, until_some};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -31,6 +31,15 @@ fn named<'a>(result: &'a Value, name: &str) -> &'a Value {
     flow.unwrap_or_else(|| panic!("no {name} in {result}"))
 }
 
+/// The result of a run that was begun as `name` and ends well.
+#[track_caller]
+fn ended_well(site: &Site, mut run: Running, name: &str) -> Value {
+    let status = run.wait();
+    let [said, errors] = ["out", "err"].map(|end| site.room.text(&format!("{name}.{end}")));
+    assert!(status.success(), "{said}{errors}");
+    serde_json::from_str(&said).unwrap()
+}
+
 /// An agent is killed and restarted: its flow continues, and the controller reports that the agent is away. Then the controller is
 /// killed: the flows continue, and a controller after it has the whole result.
 #[test]
@@ -52,14 +61,11 @@ fn a_session_outlives_its_controller_and_an_agent() {
     first.wait();
     assert_eq!(site.room.text("first.out"), "");
     let steps = "wait jb sent 2 2min\nset jb rate=2M\nset ef rate=2M\nset on rate=2M\n";
-    let mut second = site.begin("second", &["run", &session, "--resume", &run, "--json"]);
+    let second = site.begin("second", &["run", &session, "--resume", &run, "--json"]);
     site.hear("second", &format!("run {run}"));
     let steps = site.room.write("faster.script", steps);
     site.run_well("faster", &["run", &session, "--script", &steps]);
-    let status = second.wait();
-    let [said, errors] = ["out", "err"].map(|end| site.room.text(&format!("second.{end}")));
-    assert!(status.success(), "{said}{errors}");
-    let result: Value = serde_json::from_str(&said).unwrap();
+    let result = ended_well(&site, second, "second");
     assert_eq!(result["flows"].as_array().map(Vec::len), Some(4));
     for name in STATIONS {
         let flow = named(&result, name);
@@ -116,7 +122,7 @@ fn a_scan_outlives_its_controller() {
     first.wait();
     assert_eq!(site.room.text("first.out"), "");
     let run = before["run"].as_str().unwrap();
-    let mut second = begin("second", &["--resume", run]);
+    let second = begin("second", &["--resume", run]);
     let after = plan("second");
     let scans = before["scans"].as_array().unwrap();
     assert_eq!(
@@ -133,10 +139,7 @@ fn a_scan_outlives_its_controller() {
     );
     let steps = site.room.write("end.script", steps);
     site.run_well("end", &["run", &session, "--script", &steps]);
-    let status = second.wait();
-    let [said, errors] = ["out", "err"].map(|end| site.room.text(&format!("second.{end}")));
-    assert!(status.success(), "{said}{errors}");
-    let result: Value = serde_json::from_str(&said).unwrap();
+    let result = ended_well(&site, second, "second");
     let [ef, rec] = ["ef", "rec"].map(|name| named(&result, name));
     assert_eq!(ef["end"]["outcome"], "finished", "{ef}");
     assert_eq!(number(&ef["result"], "frames"), SKY_FRAMES, "{ef}");
@@ -166,15 +169,12 @@ fn a_station_that_never_starts_is_left_out() {
         let flows = site.room.folder().join(format!("agent-{host}/flows"));
         assert_eq!(fs::read_dir(flows).unwrap().count(), 0, "{host}");
     }
-    let mut alone = site.begin("alone", &["run", &session, "--without", "on", "--json"]);
+    let alone = site.begin("alone", &["run", &session, "--without", "on", "--json"]);
     site.hear("alone", ".jb starts");
     let steps = "wait ef sent 1 2min\nwait jb sent 1 2min\nset ef rate=2M\nset jb rate=2M\n";
     let steps = site.room.write("faster.script", steps);
     site.run_well("faster", &["run", &session, "--script", &steps]);
-    let status = alone.wait();
-    let [said, errors] = ["out", "err"].map(|end| site.room.text(&format!("alone.{end}")));
-    assert!(status.success(), "{said}{errors}");
-    let result: Value = serde_json::from_str(&said).unwrap();
+    let result = ended_well(&site, alone, "alone");
     assert_eq!(result["flows"].as_array().map(Vec::len), Some(3));
     for name in ["ef", "jb"] {
         let flow = named(&result, name);

@@ -59,7 +59,7 @@ fn a_status_tells_of_this_moment() {
     assert_eq!(result["ended"], "stopped");
 }
 
-/// A sender's status tells what it has sent, a change is taken up, and it ends on request.
+/// A sender's status has the counts of what it sent, a change takes effect, and the sender ends on request.
 #[test]
 fn a_sender_is_watched_changed_and_stopped() {
     let room = Room::new();

@@ -49,6 +49,17 @@ async function ask(path, options = {}) {
   if (options.isText || answer.status === 204) return text;
   return JSON.parse(text);
 }
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+// Asks until there is an answer: a slow link or a busy host must not cost what has begun.
+async function insist(asked, say) {
+  for (;;) {
+    try { return await asked(); } catch (error) {
+      if (error instanceof Refused) throw error;
+      say(`${error.message}; asking again …`);
+      await pause(1000);
+    }
+  }
+}
 const flowPath = (id, more = "") => `api/v1/flows/${encodeURIComponent(id)}${more}`;
 
 // ---- The token
@@ -674,13 +685,16 @@ $("check-form").addEventListener("submit", async (event) => {
   const id = `fringe-${new Date().toISOString().replace(/[-:.]/g, "").slice(0, 18)}`;
   try {
     say("Correlating …");
-    let flow = await ask("api/v1/flows", { method: "POST", body: { id, host: flows[0].host, command: "correlate", ...options } });
+    const isMine = (flow) => flow.id === id || flow.id.endsWith(`.${id}`);
+    const body = { id, host: flows[0].host, command: "correlate", ...options };
+    let flow = await insist(async () => (await ask("api/v1/flows")).flows.find(isMine)
+      ?? ask("api/v1/flows", { method: "POST", body }), say);
     while (flow.state !== "ended") {
-      await new Promise((resolve) => setTimeout(resolve, 300));
-      flow = await ask(flowPath(flow.id));
+      await pause(300);
+      flow = await insist(() => ask(flowPath(flow.id)), say);
     }
     if (flow.end.outcome !== "finished") return say(`${flow.end.outcome}: ${flow.end.message ?? ""}`);
-    const found = await ask(flowPath(flow.id, "/result"));
+    const found = await insist(() => ask(flowPath(flow.id, "/result")), say);
     showFound(found);
     say(`${found.seconds.toFixed(2)} s from ${found.start} on.`);
   } catch (error) { say(error.message); }

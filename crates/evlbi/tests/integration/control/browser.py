@@ -8,6 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 
 # Milliseconds: the watchdog of what never comes.
 PATIENCE = 120_000
+# Requests that got no answer, and answers that took more than five seconds.
+late = []
 seen = {"elsewhere": [], "errors": [], "violations": []}
 
 
@@ -19,6 +21,8 @@ def opened(play, url, path=""):
     page.set_default_timeout(PATIENCE)
     page.on("request", lambda r: r.url.startswith((url, "data:", "blob:")) or seen["elsewhere"].append(r.url))
     page.on("pageerror", lambda error: seen["errors"].append(str(error)))
+    page.on("requestfailed", lambda r: late.append((r.method, r.url, r.failure, r.timing)))
+    page.on("requestfinished", lambda r: r.timing["responseEnd"] > 5000 and late.append((r.method, r.url, r.timing)))
     page.on("console", lambda m: m.type == "error" and "401" not in m.text and seen["errors"].append(m.text))
     page.goto(url + path)
     return page
@@ -27,7 +31,7 @@ def opened(play, url, path=""):
 def until(page, what, is_so):
     begun = time.monotonic()
     while not is_so():
-        assert time.monotonic() - begun < PATIENCE / 1000, f"{what}: {page.inner_text('main')[:3000]}"
+        assert time.monotonic() - begun < PATIENCE / 1000, f"{what}: {page.inner_text('main')[:3000]} late: {late}"
         time.sleep(0.2)
 
 

@@ -235,8 +235,23 @@ fn what_looks_like_frames_for_a_while_is_none() {
         header.set_key(key(number as u16, 0));
         header.emit(frame);
     }
-    for bytes in [two, twice, stations] {
-        let (output, deframer) = walk(&bytes, Settings::default());
+    // Of VDIF there are versions 0 and 1.
+    let mut version = stream.bytes.clone();
+    version.chunks_mut(96).for_each(|frame| frame[11] |= 2 << 5);
+    let any = Settings::default();
+    let mark5b = Settings {
+        format: Some(Format::Mark5b),
+        ..any.clone()
+    };
+    let same = stream.bytes.clone();
+    for (bytes, settings) in [
+        (two, &any),
+        (twice, &any),
+        (stations, &any),
+        (version, &any),
+        (same, &mark5b),
+    ] {
+        let (output, deframer) = walk(&bytes, settings.clone());
         assert_eq!(deframer.format(), Some(Format::Raw));
         assert!(output.bytes == bytes);
     }
@@ -266,6 +281,32 @@ fn damaged_headers_are_passed_on_as_they_are() {
         assert_eq!(header.time(), original.header(slot).time());
         assert_eq!(header.key(), original.header(slot).key());
     }
+}
+
+/// However many headers are damaged, frames that lie where they did go on as they did: a lost one among them has the time
+/// that follows from those before, not from the jump behind.
+#[test]
+fn frames_that_lie_as_before_go_on_as_before() {
+    let mut stream = Plan::new(3).make();
+    let later = Plan {
+        first_frame: 7777,
+        ..Plan::new(3)
+    };
+    let original = stream.clone();
+    stream.bytes.truncate(81 * 96);
+    stream.bytes.extend(later.make().bytes);
+    for number in 40..81 {
+        stream.bytes[number * 96 + 8] ^= 4;
+    }
+    let settings = Settings {
+        frame_rate: stream.rate(),
+        ..Settings::default()
+    };
+    let output = carry(&stream, &Path::new(96, [70]), settings);
+    assert_eq!(output.counts.odd_headers, 40);
+    let lost = Header::parse(&output.bytes[70 * 96..]).unwrap();
+    assert_eq!(lost.time(), original.header(70).time());
+    assert_eq!(lost.key(), original.header(70).key());
 }
 
 #[test]

@@ -47,9 +47,6 @@ enum Task {
     Stress(stress::StressArgs),
     /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
     Soak(soak::SoakArgs),
-    /// Pause processes: a part of `stress`
-    #[command(hide = true)]
-    Pause { millis: u64, processes: Vec<i32> },
     /// Ask tshark, baseband and the other programs again whose answers are committed, and show what differs
     Oracles(oracles::Oracles),
     /// The dependency rules of the architecture
@@ -109,10 +106,6 @@ fn run(task: Task) -> Result<()> {
         Task::Fresh(args) => fresh::run(&args),
         Task::Stress(args) => stress::run(&args),
         Task::Soak(args) => soak::run(&args),
-        Task::Pause { millis, processes } => {
-            stress::pause(millis, &processes);
-            Ok(())
-        }
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
         Task::Bench { arguments } => bench(&arguments),

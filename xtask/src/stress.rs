@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -91,7 +91,7 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
         cargo: child.id().cast_signed(),
         random: Random(seed),
     };
-    let told = thread::scope(|scope| {
+    let (told, (tried, pauses)) = thread::scope(|scope| {
         for _ in 0..BUSY_LOOPS {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
@@ -99,13 +99,20 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
                 }
             });
         }
-        scope.spawn(|| stopper.run(&is_over));
-        // However it ends: the others would go on for ever.
-        let _over = Over(&is_over);
-        follow(output)
+        let stopper = scope.spawn(|| stopper.run(&is_over));
+        let told = {
+            // However it ends: the others would go on for ever.
+            let _over = Over(&is_over);
+            follow(output)
+        };
+        told.map(|told| (told, stopper.join().unwrap_or((1, 0))))
     })?;
     let status = child.wait()?;
-    let is_well = status.success() && told.failed.is_empty();
+    let is_paused = pauses > 0 || tried == 0;
+    if !is_paused {
+        println!("stress: nothing could be paused: is ptrace forbidden here?");
+    }
+    let is_well = status.success() && told.failed.is_empty() && is_paused;
     let result = json!({
         "date": output_of("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"])?,
         "commit": output_of("git", &["describe", "--always", "--dirty", "--abbrev=12"])?,
@@ -114,6 +121,7 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
         "passed": told.passed,
         "failed": told.failed,
         "status": status.code(),
+        "pauses": pauses,
         "seconds": begun.elapsed().as_secs(),
     });
     let mut file = OpenOptions::new().create(true).append(true).open(RESULTS)?;
@@ -164,7 +172,9 @@ struct Stopper {
 }
 
 impl Stopper {
-    fn run(mut self, is_over: &AtomicBool) {
+    /// How often something was to be paused, and was.
+    fn run(mut self, is_over: &AtomicBool) -> (u64, u64) {
+        let (mut tried, mut held) = (0, 0);
         let begun = Instant::now();
         let mut pauses: u64 = 0;
         let mut next = begun + EVERY;
@@ -172,7 +182,7 @@ impl Stopper {
             if begun.elapsed() > LIMIT {
                 println!("stress: the run hangs; it is killed");
                 self.kill_all();
-                return;
+                break;
             }
             // So that the end is not waited for.
             thread::sleep(Duration::from_millis(100));
@@ -185,31 +195,34 @@ impl Stopper {
             } else {
                 SHORT
             };
-            self.pause(millis);
+            if let Some(is_held) = self.pause(millis) {
+                tried += 1;
+                held += u64::from(is_held);
+            }
             next += EVERY;
         }
+        (tried, held)
     }
 
-    /// A process of its own pauses them: it lets them go on even if this one is killed meanwhile.
-    fn pause(&mut self, millis: u64) {
+    /// Whether any could be paused; `None` where there was none.
+    fn pause(&mut self, millis: u64) -> Option<bool> {
         let mut all = self.processes();
         all.retain(|process| !process.is_tool());
         if all.is_empty() {
-            return;
+            return None;
         }
         let one = (self.random.next() % all.len() as u64) as usize;
         let (process, group) = (all[one].process, all[one].group);
         let whole_group = self.random.next().is_multiple_of(2);
-        let chosen = all
+        let chosen: Vec<i32> = all
             .iter()
-            .filter(|it| it.process == process || (whole_group && it.group == group));
-        let Ok(program) = std::env::current_exe() else {
-            return;
-        };
-        let mut pause = Command::new(program);
-        pause.arg("pause").arg(millis.to_string());
-        pause.args(chosen.map(|it| it.process.to_string()));
-        let _ = pause.process_group(0).stdin(Stdio::null()).status();
+            .filter(|it| it.process == process || (whole_group && it.group == group))
+            .map(|it| it.process)
+            .collect();
+        thread::scope(|scope| {
+            let paused = scope.spawn(|| pause(millis, &chosen));
+            paused.join().ok()
+        })
     }
 
     fn kill_all(&self) {
@@ -282,29 +295,31 @@ impl Process {
     }
 }
 
-/// Stops processes for so many milliseconds. One that a test has stopped itself, before or meanwhile, stays so.
-pub fn pause(millis: u64, processes: &[i32]) {
-    let is_stopped = |process: i32| Process::read(process).is_some_and(|it| it.state == "T");
-    let signal = |process: i32, signal| kill(Pid::from_raw(process), signal).is_ok();
-    let stopped: Vec<i32> = processes
-        .iter()
-        .copied()
-        .filter(|process| !is_stopped(*process) && signal(*process, Signal::SIGSTOP))
-        .collect();
-    thread::sleep(Duration::from_millis(millis));
-    for process in stopped {
-        if !(is_stopped(process) && has_another_stop(process)) {
-            signal(process, Signal::SIGCONT);
+/// Holds processes for so many milliseconds, or until this thread ends, however it does: they are held as by a debugger, of which
+/// neither they nor the test that stops or continues them notice anything. Whether any was held.
+fn pause(millis: u64, processes: &[i32]) -> bool {
+    let mut held = BTreeSet::new();
+    let mut is_any = false;
+    loop {
+        let before = held.len();
+        for process in processes {
+            let threads = fs::read_dir(format!("/proc/{process}/task"));
+            let threads = threads.into_iter().flatten().flatten();
+            let numbers = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            for thread in numbers.map(Pid::from_raw) {
+                // What ends meanwhile is no matter.
+                if held.insert(thread) && ptrace::seize(thread, ptrace::Options::empty()).is_ok() {
+                    is_any |= ptrace::interrupt(thread).is_ok();
+                }
+            }
+        }
+        // Threads that those began which were not held yet.
+        if held.len() == before {
+            break;
         }
     }
-}
-
-/// Whether a stopped process has been sent SIGSTOP once more: it stays pending until something lets the process go on.
-fn has_another_stop(process: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-    let signals = pending.and_then(|hexadecimal| u64::from_str_radix(hexadecimal.trim(), 16).ok());
-    signals.is_some_and(|signals| signals & (1 << (Signal::SIGSTOP as u32 - 1)) != 0)
+    thread::sleep(Duration::from_millis(millis));
+    is_any
 }
 
 /// Numbers that follow from a seed (splitmix64).

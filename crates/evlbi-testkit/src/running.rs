@@ -1,10 +1,13 @@
 //! Processes that tests start: marked as the run's, and none outlives its test.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::process::{Child, Command, ExitStatus};
 
+use nix::sys::signal::Signal;
+
 use crate::leftovers;
-use crate::until::until_some;
+use crate::until::{until, until_some};
 
 /// What starts a program, marked as this run's.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
@@ -33,14 +36,26 @@ pub fn cargo() -> Command {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Sends a signal.
+    /// Sends a signal. Of one that stops it, all threads stand still when this returns: until then any of them may go on.
     ///
     /// # Panics
     /// When there is no such process any more.
     #[track_caller]
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+    pub fn signal(&self, signal: Signal) {
         let process = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
         nix::sys::signal::kill(process, signal).expect("the process is there");
+        if signal == Signal::SIGSTOP {
+            until("all threads stand still", || self.stands_still());
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0.id()));
+        threads.into_iter().flatten().flatten().all(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ")
+                .is_none_or(|(_, fields)| fields.starts_with('T'))
+        })
     }
 
     /// Waits for the end.

@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use crate::live::support::{Recv, evlbi, exact_wire, no_room};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::Pair;
-use evlbi_testkit::{Room, Running, buffer, until};
+use evlbi_testkit::{Room, Running, buffer};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -120,17 +120,6 @@ fn field(thread: &str, number: usize) -> String {
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let field = fields.split_whitespace().nth(number - 3);
     field.unwrap_or_default().to_owned()
-}
-
-/// Stops a process: once this returns it does nothing more until it is continued.
-fn stop(process: &Recv) {
-    process.signal("STOP");
-    let folder = format!("/proc/{}/task", process.child.0.id());
-    until("all of its threads are stopped", || {
-        let tasks = fs::read_dir(&folder).expect("a process").flatten();
-        let mut states = tasks.map(|task| field(&task.path().display().to_string(), 3));
-        states.all(|state| state == "T")
-    });
 }
 
 /// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that

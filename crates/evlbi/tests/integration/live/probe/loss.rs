@@ -5,7 +5,7 @@ use std::process::Command;
 use super::asked::counted;
 use super::{
     Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire,
-    field, no_room, points, probe, respond, respond_far, run, stop, threads,
+    field, no_room, points, probe, respond, respond_far, run, threads,
 };
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
@@ -105,7 +105,7 @@ pub fn to_a_stopped_receiver(pair: &Pair, plan: &[&str]) -> [Value; 2] {
     let bind = format!("{}:0", pair.far.v4);
     let listen = || Recv::listening(&mut one_way(&bind, "receive", plan), 1);
     let receiver = pair.far.namespace.run(listen).unwrap();
-    stop(&receiver);
+    receiver.signal("STOP");
     let to = receiver.address().to_string();
     let send = || run(&mut one_way(&to, "send", plan));
     let sent = pair.near.namespace.run(send).unwrap();

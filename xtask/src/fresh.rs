@@ -58,7 +58,7 @@ const RUST: &str = "/rust";
 #[derive(clap::Args)]
 pub struct FreshArgs {
     /// Set EVLBI_REQUIRE to this: then the tests fail, and name what is missing
-    #[arg(long)]
+    #[arg(long, env = "EVLBI_REQUIRE")]
     require: Option<String>,
     /// What `cargo test` is given after `--`, e.g. one package and a test's name
     #[arg(last = true, default_value = "--workspace")]

@@ -43,7 +43,7 @@ enum Task {
     Skipped,
     /// The tests of a fresh clone on a machine with Rust and a C compiler alone, as root and as a plain user (as root)
     Fresh(fresh::FreshArgs),
-    /// The tests beside two busy loops, with processes of the tests paused at random
+    /// Run the tests alongside two busy loops, and pause their processes at random
     Stress(stress::StressArgs),
     /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
     Soak(soak::SoakArgs),
@@ -79,8 +79,9 @@ fn bench(arguments: &[String]) -> Result<()> {
 /// What test binaries have reported.
 fn skipped() -> Result<()> {
     match std::fs::read_to_string("target/skipped.txt") {
-        Ok(text) if !text.is_empty() => print!("{text}"),
-        _ => println!("nothing was skipped"),
+        Ok(text) if text.is_empty() => println!("nothing was skipped"),
+        Ok(text) => print!("{text}"),
+        Err(_) => println!("no test has run yet: cargo test --workspace"),
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub struct Oracles {
     /// Put the new answers in the place of those that are committed
     #[arg(long)]
     write: bool,
-    /// Record the captures and TCP traces anew, too (as root; a quiet machine makes better ones)
+    /// Record new captures and TCP traces, too (as root; a quiet machine makes better ones)
     #[arg(long)]
     record: bool,
 }
@@ -90,8 +90,8 @@ pub fn run(args: &Oracles) -> Result<()> {
         }
     }
     match (differ, args.write) {
-        (0, _) => println!("all answers are as committed"),
-        (differ, true) => println!("{differ} files written: look at them with git diff"),
+        (_, true) => println!("the answers are written: git status shows which differ"),
+        (0, false) => println!("all answers are as committed"),
         (differ, false) => bail!("{differ} files differ: --write puts the new ones in their place"),
     }
     Ok(())
@@ -100,7 +100,7 @@ pub fn run(args: &Oracles) -> Result<()> {
 /// Says what is missing.
 fn check(record: bool) -> Result<()> {
     let asked = ["python3", "tshark"];
-    let recording = ["ip", "tc", "tcpdump", "ss", "getent"];
+    let recording = ["bash", "ip", "ss", "sysctl", "tc", "tcpdump"];
     let programs = asked.iter().chain(recording.iter().filter(|_| record));
     let mut missing: Vec<String> = programs
         .filter(|program| which(program).is_none())

@@ -81,6 +81,9 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     let mut cargo = evlbi_testkit::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast", "--"]);
     cargo.args(only).env(MARK, &mark).stdin(Stdio::null());
+    // A test that is skipped shows nothing.
+    let required = std::env::var("EVLBI_REQUIRE").unwrap_or_else(|_| "tools".to_owned());
+    cargo.env("EVLBI_REQUIRE", &required);
     cargo.stdout(input.try_clone()?).stderr(input);
     let mut child = cargo.spawn().context("cargo")?;
     // It holds the pipe's other end.
@@ -120,6 +123,8 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
         "only": only,
         "passed": told.passed,
         "failed": told.failed,
+        "required": required,
+        "skipped": told.skipped,
         "status": status.code(),
         "pauses": pauses,
         "seconds": begun.elapsed().as_secs(),
@@ -144,6 +149,8 @@ impl Drop for Over<'_> {
 struct Told {
     passed: u64,
     failed: BTreeSet<String>,
+    /// Tests that were skipped, of all binaries.
+    skipped: u64,
 }
 
 /// Prints what comes, and counts.
@@ -156,6 +163,9 @@ fn follow(output: impl std::io::Read) -> Result<Told> {
         let words: Vec<&str> = line.split_whitespace().collect();
         if let ["test", name, "...", "FAILED"] = words[..] {
             told.failed.insert(name.to_owned());
+        }
+        if let ["skipped", count, ..] = words[..] {
+            told.skipped += count.trim_end_matches(':').parse().unwrap_or(0);
         }
         if let Some(result) = line.strip_prefix("test result: ") {
             told.passed += counts(result).0;

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,6 +14,7 @@ use rustfft::FftPlanner;
 use rustfft::num_complex::Complex32;
 use serde_json::Value;
 
+use crate::live::programs::Listening;
 use crate::stage::{EVLBI, Program, children_cpu};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
@@ -253,21 +254,19 @@ fn live(room: &Recordings, _: &FxArgs, table: &mut Table) -> Result<()> {
 fn stream(room: &Recordings, megabits: u32) -> Result<bool> {
     const SECONDS: f64 = 8.0;
     room.plan("live.toml", f64::from(megabits) * 1e6 / 2.0, SECONDS)?;
-    let ports = [47_630, 47_631];
-    let urls = ports.map(|port| format!("udp://127.0.0.1:{port}"));
     let mut correlator = command(EVLBI);
-    correlator
-        .args(["correlate", &urls[0], &urls[1], "--live", "--json"])
-        .args(["--idle", "3s", "--wait", "3s"]);
-    let correlator = Program::start("evlbi correlate", &mut correlator)?;
-    std::thread::sleep(Duration::from_millis(1500));
-    let send = |station: &str, url: &str| {
+    correlator.arg("correlate").args(["udp://127.0.0.1:0"; 2]);
+    correlator.args(["--live", "--json", "--idle", "3s", "--wait", "3s"]);
+    let correlator = Listening::start(&mut correlator, 2)?;
+    let send = |stream: usize| {
+        let (station, to) = (STATIONS[stream], correlator.addresses[stream]);
         let source = format!("sky:{}/{station}", room.0.path("live.toml"));
         let mut send = command(EVLBI);
-        send.args(["send", &source, "--to", url, "--mtu", "9000", "--json"]);
+        send.args(["send", &source, "--to", &format!("udp://{to}")]);
+        send.args(["--mtu", "9000", "--json"]);
         Program::start("evlbi send", &mut send)
     };
-    let senders = [send(STATIONS[0], &urls[0])?, send(STATIONS[1], &urls[1])?];
+    let senders = [send(0)?, send(1)?];
     let mut sent = 0;
     let mut slipped = false;
     for sender in senders {

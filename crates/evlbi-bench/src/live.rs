@@ -1,5 +1,6 @@
 //! `cargo xtask live`: what can only be measured on a machine that has time for it, scene by scene, each figure beside what it
-//! should be and beside what the host did meanwhile. The exit status tells of facts alone, which hold on any host.
+//! should be and beside what the host did meanwhile. The exit status tells of facts, which hold on any host, and of
+//! scenes that could not be played to their end: their facts are not known.
 
 mod agents;
 mod buckets;
@@ -10,7 +11,7 @@ mod delays;
 mod host;
 mod page;
 mod picture;
-mod programs;
+pub mod programs;
 mod record;
 mod recoveries;
 mod sessions;

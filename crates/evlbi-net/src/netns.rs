@@ -58,7 +58,10 @@ impl Namespace {
                 .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
         });
         let namespace = namespace.map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => Unavailable::NotPermitted(error),
+            // No room: user.max_net_namespaces is the limit of what a user may have.
+            io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull => {
+                Unavailable::NotPermitted(error)
+            }
             _ => Unavailable::Kernel(error),
         })?;
         namespace.command("ip", &["link", "set", "lo", "up"])?;

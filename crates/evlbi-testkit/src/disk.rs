@@ -34,7 +34,7 @@ pub fn small(mebibytes: usize, test: &str, inside: impl FnOnce(&Path) + Send) {
     });
     match mounted {
         Ok(()) => {}
-        Err(Errno::EPERM) => skip(Kind::Tool, "mounts (CAP_SYS_ADMIN)"),
+        Err(Errno::EPERM | Errno::EACCES) => skip(Kind::Tool, "mounts (CAP_SYS_ADMIN)"),
         Err(error) => panic!("cannot mount a tmpfs: {error}"),
     }
 }

@@ -17,7 +17,7 @@ pub mod times;
 pub mod until;
 
 pub use lines::Lines;
-pub use need::{need, skip};
+pub use need::{need, skip, watch};
 pub use room::Room;
 pub use running::{Running, cargo, command};
 pub use until::{until, until_some};

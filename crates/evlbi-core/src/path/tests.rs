@@ -179,6 +179,7 @@ fn one_packet_is_lost_at_each_time() {
 
 #[test]
 fn bursts_are_as_long_and_as_frequent_as_said() {
+    evlbi_testkit::watch();
     let law = Law::Loss(Loss::Bursts {
         begins: 0.002,
         ends: 0.1,
@@ -210,6 +211,7 @@ fn random_loss_is_binomial_with_geometric_gaps() {
 
 #[test]
 fn a_switch_loses_at_line_rate_and_not_below() {
+    evlbi_testkit::watch();
     let law = || {
         Law::Loss(Loss::Above {
             rate: rate(900_000_000),
@@ -228,6 +230,7 @@ fn a_switch_loses_at_line_rate_and_not_below() {
 
 #[test]
 fn losses_come_and_go() {
+    evlbi_testkit::watch();
     let within = |times, fraction| Law::Loss(Loss::Within { times, fraction });
     let outage = Times::Once {
         from: Nanos(10),

@@ -162,6 +162,7 @@ fn scene(algorithm: Algorithm, round_trip: u64, counting: Counting, buffer: u64)
 /// Figure 2.4 (b) of the report: with 160 MB a loss at 15 ms costs 10 s of window, 160 MB of delay, and nothing after 20 s.
 #[test]
 fn a_large_buffer_makes_a_flow_timely_again() {
+    evlbi_testkit::watch();
     let needs = cbr(0.015, 2.0).needs(Algorithm::Reno);
     let scene = scene(Algorithm::Reno, 15_000_000, Counting::Acks, 170_000_000);
     let mut windows = Vec::new();
@@ -183,6 +184,7 @@ fn a_large_buffer_makes_a_flow_timely_again() {
 /// Figure 2.4 (a): with a buffer of the bandwidth-delay product it never is.
 #[test]
 fn a_buffer_of_the_product_never_does() {
+    evlbi_testkit::watch();
     let scene = scene(Algorithm::Reno, 15_000_000, Counting::Acks, 960_000);
     let mut delays = Vec::new();
     let outcome = scene.run(|sample| delays.push(sample.delay));
@@ -195,6 +197,7 @@ fn a_buffer_of_the_product_never_does() {
 /// Who sheds what does not fit is timely again without it.
 #[test]
 fn shedding_is_timely_again() {
+    evlbi_testkit::watch();
     let scene = Scene {
         full: Full::Shed,
         ..scene(Algorithm::Reno, 15_000_000, Counting::Acks, 960_000)

@@ -70,6 +70,7 @@ fn over_the_switch(stream: &Stream, clock_ahead: u64) -> Tallied {
 /// The paper's count is about 3000 of 50 million lost at 940 Mbit/s, and none at 800: a tenth of that.
 #[test]
 fn five_million_datagrams_over_the_switch() {
+    evlbi_testkit::watch();
     datagrams_over_the_switch(5_000_000);
 }
 

@@ -225,6 +225,7 @@ fn record_with_model(plan: &SkyPlan) -> Vec<Recorded> {
 /// definition says.
 #[test]
 fn spectra_are_what_they_are_defined_as() {
+    evlbi_testkit::watch();
     let still: [&[f64]; 2] = [&[2.3e-6], &[-1.1e-6]];
     let moving: [&[f64]; 2] = [&[2.3e-6, 1.5e-6], &[-1.1e-6, -8e-7]];
     for (bits, complex, channels, threads) in [

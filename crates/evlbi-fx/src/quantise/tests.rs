@@ -109,6 +109,7 @@ fn oracle(rho: f64, a: Codec, b: Codec) -> f64 {
 
 #[test]
 fn curves_agree_with_integration_over_both_noises() {
+    evlbi_testkit::watch();
     // The even part of two 4-bit samplers is beyond the curve.
     for (a, b, tolerance) in [
         (1, 2, 1e-6),

@@ -391,6 +391,7 @@ mod tests {
 
     #[test]
     fn constant_delays_are_exact() {
+        evlbi_testkit::watch();
         for complex in [false, true] {
             for delay in [0.0, 1e-7, -3.456e-7, 1.000_37e-4, -1.234_567_8e-4] {
                 let error = error(&plan(complex, &[delay]));

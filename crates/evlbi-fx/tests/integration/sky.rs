@@ -116,6 +116,7 @@ fn the_same_station_is_always_the_same() {
 
 #[test]
 fn frames_are_whole_and_in_time() {
+    evlbi_testkit::watch();
     for (edv, legacy, complex) in [
         (0, false, false),
         (0, true, true),
@@ -194,6 +195,7 @@ fn samplers_see_noise_of_the_right_level() {
 
 #[test]
 fn stations_correlate_as_the_plan_says() {
+    evlbi_testkit::watch();
     let rho: f64 = 0.3;
     assert!((two_bit(1e-3) / 1e-3 - 0.8825).abs() < 1e-4);
     for (bits, expected) in [(1, 2.0 / PI * rho.asin()), (2, two_bit(rho)), (8, rho)] {
@@ -254,6 +256,7 @@ fn channels_meet_their_like_only() {
 /// side of zero, real and complex.
 #[test]
 fn delays_appear_in_the_phase_of_the_cross_spectrum() {
+    evlbi_testkit::watch();
     for complex in [false, true] {
         for samples in [0.0, 1.0, -3.0, 0.5, 0.2371, -1000.75, 12_345.678] {
             let mut plan = SkyPlan {

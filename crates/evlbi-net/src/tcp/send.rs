@@ -325,7 +325,7 @@ impl<'a> Giving<'a> {
                 Ok(Some(some))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.has_ended() => {
-                Err(io::Error::other("the other end takes no more"))
+                Err(io::Error::other("the remote host takes no more"))
             }
             Err(error)
                 if matches!(

@@ -73,10 +73,10 @@ impl Config {
         settings.extend(toml::from_str::<toml::Table>(text)?);
         let config: Config = settings.try_into()?;
         if config.max_flows == 0 {
-            bail!("max-flows is at least 1");
+            bail!("invalid max-flows: it must be at least 1");
         }
         if config.idle.is_zero() {
-            bail!("idle is more than 0");
+            bail!("invalid idle: it must be more than 0");
         }
         Ok(config)
     }

@@ -43,7 +43,7 @@ kill FLOW                       end at once
 forget FLOW                     strike a flow that has ended off the list
 wait TIME                       do nothing for so long: wait 10s
 wait FLOW running|ended [TIME]  until a flow is so, a minute at most or so long
-wait FLOW COUNTER NUMBER [TIME] until a counter of a flow has come so far: wait jb sent 2000, wait rec-jb unique 2000
+wait FLOW COUNTER NUMBER [TIME] until a counter of a flow reaches NUMBER: wait jb sent 2000, wait rec-jb unique 2000
 result FLOW, log FLOW           what a flow printed, and what it had to say
 events                          what happened
 help, quit
@@ -409,7 +409,7 @@ impl Console<'_> {
                 let (seen, is_in_time) = self.seen(flow.id.as_str(), PATIENCE, is_ready).await?;
                 if !is_in_time {
                     bail!(
-                        "{} does not listen after {} s, so no sender was started; what was started goes on",
+                        "{} does not listen after {} s, so no sender was started; the flows that were started still run",
                         seen.id,
                         PATIENCE.as_secs()
                     );
@@ -543,9 +543,7 @@ impl Console<'_> {
             _ => has_ended(flow),
         };
         if !matches!(state, "running" | "ended") {
-            bail!(
-                "`{state}` is nothing to wait for: running, ended and counters with a number are"
-            );
+            bail!("cannot wait for `{state}`: give running, ended, or a counter with a number");
         }
         let (flow, is_in_time) = self.seen(name, time, is_so).await?;
         if !is_in_time {
@@ -564,13 +562,13 @@ impl Console<'_> {
     ) -> Result<String> {
         if !COUNTED.contains(&counter) {
             bail!(
-                "`{counter}` is no counter: there are {}",
+                "unknown counter `{counter}`: give one of {}",
                 COUNTED.join(", ")
             );
         }
-        let wanted: u64 = number
-            .parse()
-            .map_err(|_| anyhow!("wait: `{number}` is not a whole number; give a count, as 100"))?;
+        let wanted: u64 = number.parse().map_err(|_| {
+            anyhow!("wait: `{number}` is not a whole number; give a count such as 100")
+        })?;
         let has_come = |flow: &Flow| count(flow, counter) >= Some(wanted);
         let is_over = |flow: &Flow| has_come(flow) || has_ended(flow);
         let (flow, is_in_time) = self.seen(name, time, is_over).await?;

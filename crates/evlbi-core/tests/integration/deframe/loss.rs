@@ -289,6 +289,7 @@ fn a_jump_of_the_source_is_followed() {
 
 #[test]
 fn a_gap_of_a_million_frames_takes_no_memory() {
+    evlbi_testkit::watch();
     let plan = Plan {
         cycles: 400_000,
         rate: 1000,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::control::support::{
     Agent, EVLBI, SKY_FRAME, SLOW, endless, has_ended, processes_in, received, recv, send, sent,
+    unread,
 };
 use crate::result::number;
 
@@ -174,7 +175,8 @@ fn changes_that_make_no_sense_are_refused() {
 #[test]
 fn how_a_flow_ended_is_said() {
     let agent = Agent::start("");
-    let mut short = send("short", "udp://127.0.0.1:9", "8M");
+    let (_unread, to) = unread();
+    let mut short = send("short", &to, "8M");
     short["duration"] = json!("300ms");
     agent.begin(&short);
     assert_eq!(agent.wait("short", has_ended)["end"]["outcome"], "finished");

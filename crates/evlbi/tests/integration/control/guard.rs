@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::control::support::{
-    Agent, Beside, EVLBI, SKY_FRAMES, free_ports, has_ended, received, recv, send, sky,
+    Agent, Beside, EVLBI, SKY_FRAMES, free_ports, has_ended, received, recv, send, sky, unread,
 };
 use crate::result::number;
 
@@ -226,7 +226,8 @@ fn files_stay_where_they_may_be() {
         "old"
     );
     // What is allowed is done.
-    let mut flow = send("scan", "udp://127.0.0.1:9", "8M");
+    let (_unread, to) = unread();
+    let mut flow = send("scan", &to, "8M");
     flow["source"] = json!(scan);
     agent.begin(&flow);
     let deep = agent.begin(&recv("deep", "day/one.vdif"));
@@ -321,14 +322,15 @@ fn targets_ports_and_rates_are_held_to() {
     for more in fast {
         agent.refused(&with(target.clone(), &more), 409);
     }
+    let (_unread, to) = unread();
     // A rate is what is written, with its point.
-    let looked = json!({"flows": [send("from", "udp://127.0.0.1:9", "0.0998G")]});
+    let looked = json!({"flows": [send("from", &to, "0.0998G")]});
     let found = agent.ask(Method::POST, "/api/v1/check", &looked).body;
     assert_eq!(found["flows"][0]["rate_bps"], 99_800_000, "{found}");
     assert_eq!(found["flows"][0]["problems"], json!([]), "{found}");
-    agent.refused(&send("from", "udp://127.0.0.1:9", "101M"), 409);
-    agent.begin(&send("one", "udp://127.0.0.1:9", "60M"));
-    let said = agent.refused(&send("two", "udp://127.0.0.1:9", "60M"), 409);
+    agent.refused(&send("from", &to, "101M"), 409);
+    agent.begin(&send("one", &to, "60M"));
+    let said = agent.refused(&send("two", &to, "60M"), 409);
     assert!(said.contains("40Mbit/s is left"), "{said}");
     let more = agent.ask(
         Method::PATCH,
@@ -336,7 +338,7 @@ fn targets_ports_and_rates_are_held_to() {
         &json!({"revision": 1, "rate": "110M"}),
     );
     assert_eq!(more.status, 409, "{}", more.body);
-    agent.begin(&send("two", "udp://127.0.0.1:9", "40M"));
+    agent.begin(&send("two", &to, "40M"));
     let more = agent.ask(
         Method::PATCH,
         "/api/v1/flows/one",
@@ -519,7 +521,7 @@ fn connections_without_number_keep_nobody_out() {
 /// Those who say nothing, or say it slowly, are closed; those who have a token are answered meanwhile, and data flows.
 #[track_caller]
 fn stay_silent(files: usize, are_enough: impl Fn(&Agent, &[TcpStream]) -> bool) {
-    // Handshakes have five seconds whatever this is.
+    // More than the five seconds that handshakes have.
     let agent = Agent::limited("idle = \"6s\"\n", files);
     let beside = Beside::begin(&agent);
     let mut silent = Vec::new();

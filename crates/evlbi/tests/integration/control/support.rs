@@ -311,6 +311,13 @@ pub fn send(id: &str, to: &str, rate: &str) -> Value {
     json!({"id": id, "command": "send", "source": "pattern:8032", "to": to, "rate": rate})
 }
 
+/// Where datagrams go that nobody reads. As long as the socket is there its port is no other's.
+pub fn unread() -> (UdpSocket, String) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = format!("udp://{}", socket.local_addr().unwrap());
+    (socket, to)
+}
+
 /// Length of a frame of the sky, in bytes.
 pub const SKY_FRAME: u64 = 2032;
 /// Frames of each station of the sky: the buffer of any receiver holds all of them, so that none is lost however long it stands still.

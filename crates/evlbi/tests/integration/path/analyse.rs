@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use evlbi_testkit::{Running, need, until};
 use serde_json::Value;
@@ -101,7 +101,7 @@ fn tshark<const N: usize>(
     fields: [&str; N],
 ) -> Vec<[String; N]> {
     let capture = room.path(&format!("{name}.pcap"));
-    let mut tshark = Command::new("tshark");
+    let mut tshark = evlbi_testkit::command("tshark");
     tshark.args(["-r", &capture, "-Y", filter, "-T", "fields"]);
     fields.iter().for_each(|field| {
         tshark.args(["-e", field]);

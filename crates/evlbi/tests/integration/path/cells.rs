@@ -495,9 +495,20 @@ fn every_cell_does_as_in_virtual_time() {
         up.send("udp://239.1.2.3:2630", next, 40);
         next += 40;
         let state = up.state();
-        let at_any_time = ["loss2", "every", "rate", "corrupt", "reorder", "duplicate"];
+        let at_any_time = [
+            "loss",
+            "loss2",
+            "loss3",
+            "loss4",
+            "every",
+            "police",
+            "rate",
+            "corrupt",
+            "reorder",
+            "duplicate",
+        ];
         let is_all = at_any_time.iter().all(|name| done(&state, name) > 0);
-        is_all && state["seconds"].as_f64().unwrap() > 1.5
+        is_all && done(&state, "lose_at") == 2 && state["seconds"].as_f64().unwrap() > 1.5
     });
     let count = next - FIRST;
     let log = up.settled(|log| stream(log, "in", count).len() as u64 == count);

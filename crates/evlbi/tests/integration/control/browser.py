@@ -28,10 +28,11 @@ def opened(play, url, path=""):
     return page
 
 
-def until(page, what, is_so):
+def until(page, what, is_so, more=0):
+    """Waits for what must come, at most for the watchdog's time and so many seconds more."""
     begun = time.monotonic()
     while not is_so():
-        assert time.monotonic() - begun < PATIENCE / 1000, f"{what}: {page.inner_text('main')[:3000]} late: {late}"
+        assert time.monotonic() - begun < PATIENCE / 1000 + more, f"{what}: {page.inner_text('main')[:3000]} late: {late}"
         time.sleep(0.2)
 
 

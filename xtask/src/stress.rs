@@ -81,7 +81,7 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     let mut cargo = evlbi_testkit::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast", "--"]);
     cargo.args(only).env(MARK, &mark).stdin(Stdio::null());
-    // A test that is skipped shows nothing.
+    // A skipped test would count as passed.
     let required = std::env::var("EVLBI_REQUIRE").unwrap_or_else(|_| "tools".to_owned());
     cargo.env("EVLBI_REQUIRE", &required);
     cargo.stdout(input.try_clone()?).stderr(input);
@@ -182,7 +182,7 @@ struct Stopper {
 }
 
 impl Stopper {
-    /// How often something was to be paused, and was.
+    /// Counts the pauses that were tried, and those that succeeded.
     fn run(mut self, is_over: &AtomicBool) -> (u64, u64) {
         let (mut tried, mut held) = (0, 0);
         let begun = Instant::now();
@@ -305,8 +305,8 @@ impl Process {
     }
 }
 
-/// Holds processes for so many milliseconds, or until this thread ends, however it does: they are held as by a debugger, of which
-/// neither they nor the test that stops or continues them notice anything. Whether any was held.
+/// Holds processes for `millis` milliseconds as a debugger does, so that a test's own SIGSTOP and SIGCONT work as always. The kernel
+/// releases them when this thread ends, for whatever reason. Returns whether any was held.
 fn pause(millis: u64, processes: &[i32]) -> bool {
     let mut held = BTreeSet::new();
     let mut is_any = false;
@@ -317,7 +317,7 @@ fn pause(millis: u64, processes: &[i32]) -> bool {
             let threads = threads.into_iter().flatten().flatten();
             let numbers = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
             for thread in numbers.map(Pid::from_raw) {
-                // What ends meanwhile is no matter.
+                // A thread that ends meanwhile cannot be held, and need not be.
                 if held.insert(thread) && ptrace::seize(thread, ptrace::Options::empty()).is_ok() {
                     is_any |= ptrace::interrupt(thread).is_ok();
                 }

@@ -36,7 +36,7 @@ pub fn cargo() -> Command {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Sends a signal. Of one that stops it, all threads stand still when this returns: until then any of them may go on.
+    /// Sends a signal. After SIGSTOP it waits until all threads are stopped, since the kernel stops them one by one.
     ///
     /// # Panics
     /// When there is no such process any more.

@@ -317,7 +317,7 @@ fn no_round_trip_is_shorter_than_the_plans_delays() {
     }
 }
 
-/// Pings both ways, over IPv4 and IPv6; none takes less than so many milliseconds.
+/// Pings both ways, over IPv4 and IPv6; no round trip takes less than `shortest` milliseconds.
 #[track_caller]
 fn answers_take_at_least(shortest: f64, room: &Room) {
     let up = room.up();

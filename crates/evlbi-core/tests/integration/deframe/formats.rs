@@ -283,8 +283,8 @@ fn damaged_headers_are_passed_on_as_they_are() {
     }
 }
 
-/// However many headers are damaged, frames that lie where they did go on as they did: a lost one among them has the time
-/// that follows from those before, not from the jump behind.
+/// A long run of damaged headers does not restart the cadence if the frames behind it lie where they should: a frame lost within
+/// the run gets the time that follows from the frames before it, not from the jump behind.
 #[test]
 fn frames_that_lie_as_before_go_on_as_before() {
     let mut stream = Plan::new(3).make();

@@ -375,7 +375,7 @@ fn lost_frames_that_cannot_have_been_the_threads_are_ambiguous() {
     let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
     assert_eq!(output.counts.lost_frames, 2);
     assert_eq!(output.counts.ambiguous, 1);
-    // Where nothing is lost nothing is a guess, whatever rate was told.
+    // A wrong frame rate makes nothing ambiguous while no frame is lost.
     let told = evlbi_wire::time::FrameRate::new(10);
     let whole = Plan::new(1).make();
     let output = carry(&whole, &Path::new(96, []), settings(told, Partial::Whole));

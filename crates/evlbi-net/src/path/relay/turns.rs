@@ -10,8 +10,6 @@ use crate::path::tap;
 
 /// A thread wakes up at least so often.
 const NAP: Nanos = Nanos(50_000_000);
-/// Each time that waking up takes longer than the least so far, that grows by this: the machine may have changed.
-const FORGET: Nanos = Nanos(100);
 /// A thread that is woken later than this was held up by something else.
 const MOST_LATE: Nanos = Nanos(150_000);
 /// Spins so long between looks at the hosts,
@@ -37,8 +35,6 @@ pub struct Turns {
     /// How late waking up is as a rule, and how far from that.
     late: Nanos,
     scatter: Nanos,
-    /// The least that it was late by of late: what waking up always takes.
-    least: Nanos,
     /// Time spun and slept since.
     spun: Nanos,
     asleep: Nanos,
@@ -67,7 +63,6 @@ impl Turns {
             start: cpu::now(),
             late: Nanos(0),
             scatter: Nanos(0),
-            least: Nanos(0),
             spun: Nanos(0),
             asleep: Nanos(0),
             since: Nanos(0),
@@ -119,9 +114,8 @@ impl Turns {
     }
 
     /// Sleeps until something is to be done: at `next`, or when one of the descriptors has something. Waking up takes its
-    /// time, which is learnt: it sleeps so much less, and spins the rest as long as that does not become a habit. Gives
-    /// how long a frame that woke it has waited at least: dated back by more, it would leave before its time.
-    pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [libc::pollfd]) -> Nanos {
+    /// time, which is learnt: it sleeps so much less, and spins the rest as long as that does not become a habit.
+    pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [libc::pollfd]) {
         let before = self.now();
         let until = next.map_or(NAP, |next| next.since(before));
         let until = Nanos(until.0.min(NAP.0));
@@ -136,7 +130,7 @@ impl Turns {
             let end = self.now().plus(SPIN_STEP);
             while self.now() < end {}
             self.spun = self.spun.plus(SPIN_STEP);
-            return Nanos(0);
+            return;
         }
         let asleep = Nanos(until.0 - lead.0);
         let is_ready = tap::wait(polled, asleep.0);
@@ -144,14 +138,12 @@ impl Turns {
         let slept = self.slept.since(before);
         self.asleep = self.asleep.plus(slept);
         if is_ready {
-            return Nanos(self.least.0.min(slept.0));
+            return;
         }
         // Far too late is the machine's doing, not the price of waking up.
         let over = slept.since(asleep).0.min(MOST_LATE.0);
         self.scatter.0 = (15 * self.scatter.0 + over.abs_diff(self.late.0)) / 16;
         self.late.0 = (15 * self.late.0 + over) / 16;
-        self.least.0 = over.min(self.least.0 + FORGET.0);
-        Nanos(0)
     }
 }
 

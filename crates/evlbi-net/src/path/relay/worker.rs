@@ -132,13 +132,11 @@ impl<'a> Worker<'a> {
         });
         let mut polled: Vec<libc::pollfd> = polled.collect();
         let mut outputs = Vec::new();
-        let mut woken = Nanos(0);
         while !stop.load(Ordering::Relaxed) {
             let mut moved = false;
             for place in 0..self.hosts.len() {
-                moved |= self.take_from(self.hosts[place], &mut woken)?;
+                moved |= self.take_from(self.hosts[place])?;
             }
-            woken = Nanos(0);
             // What falls due while others are handed over waits until hosts have been looked at.
             let now = self.turns.now();
             loop {
@@ -153,7 +151,7 @@ impl<'a> Worker<'a> {
             if moved {
                 self.turns.pause();
             } else {
-                woken = self.turns.nap(self.network.next(), &mut polled);
+                self.turns.nap(self.network.next(), &mut polled);
             }
             self.turns.take();
         }
@@ -161,15 +159,15 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Takes the frames that a host has sent. The first of them has `waited` while this thread woke up.
-    fn take_from(&mut self, host: usize, waited: &mut Nanos) -> io::Result<bool> {
+    /// Takes the frames that a host has sent. Each is dated when it is read and not before, so that none leaves early.
+    fn take_from(&mut self, host: usize) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..AT_ONCE {
             let Some(length) = self.taps[host].read(&mut self.reading)? else {
                 break;
             };
             moved = true;
-            let at = Nanos(self.turns.now().since(std::mem::take(waited)).0);
+            let at = self.turns.now();
             let Some(frame) = Frame::new(&self.reading[..length]) else {
                 continue;
             };

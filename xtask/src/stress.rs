@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -88,6 +88,9 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     let mut child = cargo.spawn().context("cargo")?;
     // It holds the pipe's other end.
     drop(cargo);
+    let _busy = (0..BUSY_LOOPS)
+        .map(|_| Busy::begin())
+        .collect::<Result<Vec<_>>>()?;
     let is_over = AtomicBool::new(false);
     let stopper = Stopper {
         mark: mark.into_bytes(),
@@ -95,13 +98,6 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
         random: Random(seed),
     };
     let (told, (tried, pauses)) = thread::scope(|scope| {
-        for _ in 0..BUSY_LOOPS {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
         let stopper = scope.spawn(|| stopper.run(&is_over));
         let told = {
             // However it ends: the others would go on for ever.
@@ -133,6 +129,32 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     writeln!(file, "{result}")?;
     println!("stress: {result}");
     Ok(is_well)
+}
+
+/// A busy loop. It has a session of its own, as a neighbour's has: of threads in the tests' own session, Linux 6.18 with a group of
+/// threads per session (autogroup) gave all other sessions, and so Chromium, no time for a minute and more.
+struct Busy(Child);
+
+impl Busy {
+    fn begin() -> Result<Busy> {
+        // It ends when this process has gone, however.
+        let spin = format!(
+            "while kill -0 {}; do i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; done",
+            std::process::id()
+        );
+        let mut busy = Command::new("setsid");
+        busy.args(["sh", "-c", &spin])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        Ok(Busy(busy.spawn().context("setsid")?))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Says that all is over when it goes.

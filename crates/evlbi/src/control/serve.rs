@@ -18,10 +18,8 @@ use tokio_rustls::TlsAcceptor;
 const MOST_STRANGERS: usize = 128;
 /// Connections of those who have; of more, the oldest are closed, so that a new one can always act.
 const MOST_KNOWN: usize = 512;
-/// A handshake takes so long at most.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The head of the next request comes within this time, where nothing else is said. A browser that is about to use a connection
-/// must seldom find it closed.
+/// A handshake is over within this time, and the head of the next request comes within it, where nothing else is said. A browser
+/// that is about to use a connection must seldom find it closed.
 pub const IDLE: Duration = Duration::from_secs(20);
 /// The longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 32 << 10;
@@ -40,7 +38,7 @@ impl Peer {
     }
 }
 
-/// Answers what comes until it is aborted. The head of the next request of a connection comes within `idle`.
+/// Answers what comes until it is aborted. The handshake of a connection and the head of its next request come within `idle`.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,
@@ -84,7 +82,7 @@ pub async fn serve(
 async fn answer(acceptor: TlsAcceptor, stream: TcpStream, router: Router, idle: Duration) {
     // Whatever a stranger does wrong is no matter of ours.
     let _ = stream.set_nodelay(true);
-    let handshake = tokio::time::timeout(PATIENCE.min(idle), acceptor.accept(stream));
+    let handshake = tokio::time::timeout(idle, acceptor.accept(stream));
     let Ok(Ok(stream)) = handshake.await else {
         return;
     };

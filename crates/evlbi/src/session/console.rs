@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::hosts::{Hosts, has_ended};
+use super::hosts::{Hosts, has_ended, listens_or_has_ended};
 use super::plan::{Scan, Session, is_listener};
 use super::{check, folder, name_of_run};
 use crate::cli::ConsoleArgs;
@@ -50,7 +50,7 @@ help, quit
 
 A flow may be called by the end of its name after a dot.";
 /// What a flow is waited for where nothing is said.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 /// Counters that can be waited for.
 const COUNTED: [&str; 9] = [
@@ -400,13 +400,10 @@ impl Console<'_> {
                 self.started.push(flow.id.clone());
                 begun.push(flow);
             }
-            // What is sent to one that does not listen yet is lost.
             for flow in begun.iter_mut().filter(|_| listens) {
-                let is_ready = |flow: &Flow| {
-                    let status = flow.status.as_ref();
-                    has_ended(flow) || status.is_some_and(|status| !status.listening.is_empty())
-                };
-                let (seen, is_in_time) = self.seen(flow.id.as_str(), PATIENCE, is_ready).await?;
+                let (seen, is_in_time) = self
+                    .seen(flow.id.as_str(), PATIENCE, listens_or_has_ended)
+                    .await?;
                 if !is_in_time {
                     bail!(
                         "{} does not listen after {} s, so no sender was started; the flows that were started still run",

@@ -404,3 +404,9 @@ impl Fleet for Arc<Hosts> {
 pub fn has_ended(flow: &Flow) -> bool {
     flow.state == State::Ended
 }
+
+/// Whether nobody waits any longer for a receiver to listen. What is sent to one that does not listen yet is lost.
+pub fn listens_or_has_ended(flow: &Flow) -> bool {
+    let status = flow.status.as_ref();
+    has_ended(flow) || status.is_some_and(|status| !status.listening.is_empty())
+}

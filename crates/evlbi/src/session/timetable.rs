@@ -10,7 +10,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::hosts::{Hosts, has_ended};
+use super::console::PATIENCE;
+use super::hosts::{Hosts, has_ended, listens_or_has_ended};
 use super::plan::{FlowPlan, Scan, Session, Start, is_listener};
 use super::result::FlowResult;
 use crate::cli::RunArgs;
@@ -30,8 +31,8 @@ const ENDING: Duration = Duration::from_secs(30);
 /// Ports are free again so long after the flow that listened there, in seconds.
 const FREE_AGAIN: f64 = 0.5;
 
-/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, which then wait for the
-/// moment by themselves.
+/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too as soon as those listen, which
+/// then wait for the moment by themselves.
 fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
     if listens {
         return (start - around, flow);
@@ -123,6 +124,8 @@ struct Planned {
     command: String,
     listens: bool,
     why_not: Option<String>,
+    /// It was started, or was to be.
+    is_asked: bool,
     /// Its end was told.
     is_told: bool,
 }
@@ -187,6 +190,7 @@ impl Timetable {
                     listens,
                     why_not: is_missed
                         .then(|| "its scan was over when the run was gone on with".to_owned()),
+                    is_asked: false,
                     is_told: false,
                 };
                 table.flows.insert(flow.id.clone(), planned);
@@ -204,7 +208,15 @@ impl Timetable {
                 table.steps.push((due, Step::Start { host, flow }));
             }
         }
-        table.steps.sort_by(|a, b| b.0.total_cmp(&a.0));
+        // What is due next stands last, receivers after the senders of the same time.
+        let listens = |step: &Step| match step {
+            Step::Start { flow, .. } => table.flows.get(&flow.id).is_some_and(|flow| flow.listens),
+            Step::Stop(_) => false,
+        };
+        (table.steps).sort_by(|a, b| {
+            let in_time = b.0.total_cmp(&a.0);
+            in_time.then_with(|| listens(&a.1).cmp(&listens(&b.1)))
+        });
         apart(session, &table.scans, around)?;
         Ok(table)
     }
@@ -285,28 +297,27 @@ impl Timetable {
     /// Has done what is due, and hears what was done. Says whether anything is otherwise now.
     fn do_what_is_due(&mut self, progress: &Progress) -> bool {
         let mut has_news = false;
+        let mut held = Vec::new();
         while self.steps.last().is_some_and(|(due, _)| *due <= now()) {
-            has_news = true;
             match self.steps.pop() {
                 Some((_, Step::Stop(id))) => self.stop(id),
-                Some((_, Step::Start { host, flow })) => {
+                Some((due, Step::Start { host, flow })) => {
                     if self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok() {
+                        self.ask(&flow.id);
+                    } else if self.must_wait(&flow.id, due, progress) {
+                        held.push((due, Step::Start { host, flow }));
                         continue;
+                    } else {
+                        self.ask(&flow.id);
+                        self.start(host, flow);
                     }
-                    let hosts = Arc::clone(&self.hosts);
-                    self.asked.spawn(async move {
-                        let id = flow.id.clone();
-                        let flow = NewFlow {
-                            host: Some(host.clone()),
-                            ..flow
-                        };
-                        let done = Done::Started(hosts.begin(flow).await.map(drop));
-                        Answered { id, host, done }
-                    });
                 }
                 None => break,
             }
+            has_news = true;
         }
+        held.reverse();
+        self.steps.extend(held);
         while let Some(answered) = self.asked.try_join_next() {
             has_news = true;
             if let Ok(answered) = answered {
@@ -314,6 +325,51 @@ impl Timetable {
             }
         }
         has_news
+    }
+
+    fn ask(&mut self, id: &FlowId) {
+        if let Some(planned) = self.flows.get_mut(id) {
+            planned.is_asked = true;
+        }
+    }
+
+    /// Whether a sender that is due has to wait for receivers that were started and do not listen yet: what it sends would be
+    /// lost. Not for ever: one that never listens does not keep others' data from being sent.
+    fn must_wait(&self, id: &FlowId, due: f64, progress: &Progress) -> bool {
+        if self.flows.get(id).is_none_or(|planned| planned.listens) {
+            return false;
+        }
+        let is_awaited = |(id, planned): &(&FlowId, &Planned)| {
+            let flow = self.hosts.find(id.as_str());
+            planned.listens
+                && planned.is_asked
+                && planned.why_not.is_none()
+                && !flow.is_ok_and(|flow| listens_or_has_ended(&flow))
+        };
+        let Some((receiver, _)) = self.flows.iter().find(is_awaited) else {
+            return false;
+        };
+        let is_patient = now() - due < PATIENCE.as_secs_f64();
+        if !is_patient {
+            progress.say(&format!(
+                "{id} starts although {receiver} does not listen after {} s",
+                PATIENCE.as_secs()
+            ));
+        }
+        is_patient
+    }
+
+    fn start(&mut self, host: String, flow: NewFlow) {
+        let hosts = Arc::clone(&self.hosts);
+        self.asked.spawn(async move {
+            let id = flow.id.clone();
+            let flow = NewFlow {
+                host: Some(host.clone()),
+                ..flow
+            };
+            let done = Done::Started(hosts.begin(flow).await.map(drop));
+            Answered { id, host, done }
+        });
     }
 
     fn hear(&mut self, Answered { id, host, done }: Answered, progress: &Progress) {

@@ -152,6 +152,34 @@ fn a_scan_outlives_its_controller() {
     }
 }
 
+/// Senders begin when their receivers listen, however long that takes: this one has to open a pipe first that nobody reads yet.
+#[test]
+fn a_sender_waits_until_its_receiver_listens() {
+    let site = Site::on_loopback(&["jive"], "");
+    let pipe = site.room.path("agent-jive/recordings/pipe");
+    assert!(command("mkfifo").arg(&pipe).status().unwrap().success());
+    let flows = format!(
+        "[[flow]]\nname = \"ef\"\nhost = \"jive\"\ncommand = \"send\"\nsource = \"sky:{}/Ef\"\nto = \"udp://{1}\"\n{FAST}
+         [[flow]]\nname = \"rec\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"udp://{1}\"\nto = \"pipe\"\n",
+        site.room.path("sky.toml"),
+        site.streams[0]
+    );
+    let session = site.write_session("late", &flows);
+    let run = site.begin("run", &["run", &session, "--json"]);
+    let said = site.hear("run", ".rec starts");
+    assert!(!said.contains(".ef starts"), "{said}");
+    let taken = fs::File::create(site.room.path("taken")).unwrap();
+    let mut reader = Running(command("cat").arg(pipe).stdout(taken).spawn().unwrap());
+    let result = ended_well(&site, run, "run");
+    let [ef, rec] = ["ef", "rec"].map(|name| named(&result, name));
+    assert_eq!(number(&ef["result"], "frames"), SKY_FRAMES, "{ef}");
+    let counts = ["unique", "lost"].map(|count| number(&rec["result"], count));
+    assert_eq!(counts, [SKY_FRAMES, 0], "{rec}");
+    assert!(reader.wait().success());
+    let taken = fs::metadata(site.room.path("taken")).unwrap().len();
+    assert_eq!(taken, SKY_FRAMES * SKY_FRAME);
+}
+
 /// A station whose agent is not there keeps the session from starting, unless it is left out: then the others do it alone,
 /// though the correlator has a stream of it in its list.
 #[test]

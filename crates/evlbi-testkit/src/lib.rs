@@ -19,5 +19,5 @@ pub mod until;
 pub use lines::Lines;
 pub use need::{need, skip, watch};
 pub use room::Room;
-pub use running::{Running, cargo, command};
+pub use running::{Running, cargo, command, copy_program};
 pub use until::{until, until_some};

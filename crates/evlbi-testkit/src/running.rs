@@ -31,6 +31,18 @@ pub fn cargo() -> Command {
     cargo
 }
 
+/// Copies a program so that it can be run at once. Another process does it: of a copy made here, any process that a test beside this
+/// one starts meanwhile has the open file, and Linux refuses to run what is open for writing.
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
+    let copied = command("cp").args([from.as_ref(), to.as_ref()]).output();
+    let copied = copied.expect("cp");
+    let said = String::from_utf8_lossy(&copied.stderr);
+    assert!(copied.status.success(), "{said}");
+}
+
 /// A process that does not outlive a test that fails.
 #[derive(Debug)]
 pub struct Running(pub Child);

@@ -6,7 +6,7 @@ mod skips;
 use std::process::Command;
 
 use evlbi_testkit::leftovers::MARK;
-use evlbi_testkit::{Room, command};
+use evlbi_testkit::{Room, command, copy_program};
 
 /// A copy of this test binary, in a target folder of its own, that runs one of its ignored tests on a machine without programs.
 fn another_run(room: &Room, test: &str) -> Command {
@@ -16,7 +16,7 @@ fn another_run(room: &Room, test: &str) -> Command {
     }
     let copy = format!("{deps}/integration-0123456789abcdef");
     let this = std::env::current_exe().expect("this program");
-    std::fs::copy(this, &copy).expect("a copy");
+    copy_program(this, &copy);
     let mut run = command(copy);
     run.args(["--exact", test, "--ignored", "--nocapture"]);
     for variable in [

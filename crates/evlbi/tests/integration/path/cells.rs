@@ -15,7 +15,7 @@ use evlbi_core::path::{
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_testkit::need::{Kind, is_refused};
-use evlbi_testkit::{buffer, need, skip, until, until_some};
+use evlbi_testkit::{buffer, copy_program, need, skip, until, until_some};
 use serde_json::Value;
 
 use crate::live::support::Passed;
@@ -364,9 +364,7 @@ fn a_plain_users_losses_are_exact_too() {
     }
     // Where that user can reach it.
     let program = room.path("program");
-    if fs::hard_link(&room.program, &program).is_err() {
-        fs::copy(&room.program, &program).unwrap();
-    }
+    copy_program(&room.program, &program);
     room.program = program;
     let folder = room.folder();
     for reached in [folder, folder.parent().unwrap()] {

@@ -105,6 +105,7 @@ impl Api {
             .route("/metrics", axum::routing::get(scrape))
             .route_layer(is_known)
             .with_state(self)
+            .layer(middleware::from_fn(take_body))
             .layer(DefaultBodyLimit::max(LONGEST_BODY));
         // Made once: it is given to whoever asks.
         let document = Bytes::from(document.to_json().unwrap_or_default());
@@ -162,6 +163,19 @@ fn document() -> OpenApiRouter<Api> {
         .routes(routes!(course))
         .routes(routes!(course_csv))
         .routes(routes!(events))
+}
+
+/// The body comes first, in time, whatever the answer is: the connection of a request that is refused before its body has come
+/// would be closed under whoever still sends it, or asks the next thing.
+async fn take_body(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let request = Request::from_parts(parts.clone(), body);
+    let problem = match tokio::time::timeout(PATIENCE, Bytes::from_request(request, &())).await {
+        Ok(Ok(bytes)) => return next.run(Request::from_parts(parts, bytes.into())).await,
+        Ok(Err(error)) => Problem::new(error.status(), error.body_text()),
+        Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come"),
+    };
+    problem.into_response()
 }
 
 /// Who shows a token goes on with its role.
@@ -234,16 +248,15 @@ impl<S: Sync> FromRequestParts<S> for Operator {
     }
 }
 
-/// A body of JSON, which comes in time.
+/// A body of JSON.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Body<T>, Problem> {
-        let bytes = tokio::time::timeout(PATIENCE, Bytes::from_request(request, state))
+        let bytes = Bytes::from_request(request, state)
             .await
-            .map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come"))?
             .map_err(|error| Problem::new(error.status(), error.body_text()))?;
         serde_json::from_slice(&bytes).map(Body).map_err(|error| {
             Problem::unprocessable(format!("the body is not what is asked for here: {error}"))

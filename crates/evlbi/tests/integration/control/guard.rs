@@ -468,6 +468,29 @@ fn large_bodies_are_refused() {
     assert_eq!(agent.get("/api/v1/flows")["flows"], json!([]));
 }
 
+/// A request that is refused before its body has come does not end the connection: the next one is answered.
+#[test]
+fn a_connection_outlives_a_refusal() {
+    let agent = Agent::start("");
+    let mut stream = connect(&agent);
+    let token = agent.token("watch");
+    let head = |what: &str| {
+        format!("{what} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n")
+    };
+    let start = head("POST /api/v1/flows");
+    write!(stream, "{start}Content-Length: 40000\r\n\r\n").unwrap();
+    stream.flush().unwrap();
+    stream.write_all(&[b' '; 40_000]).unwrap();
+    let about = head("GET /api/v1/about");
+    write!(stream, "{about}Connection: close\r\n\r\n").unwrap();
+    let said = String::from_utf8(until_closed(stream)).unwrap();
+    let states: Vec<&str> = said
+        .matches("HTTP/1.1 403")
+        .chain(said.matches("HTTP/1.1 200"))
+        .collect();
+    assert_eq!(states, ["HTTP/1.1 403", "HTTP/1.1 200"], "{said}");
+}
+
 /// A connection that believes any certificate: what is tested is the other end.
 fn connect(agent: &Agent) -> StreamOwned<ClientConnection, TcpStream> {
     let pem = agent.room.read("certificate.pem");

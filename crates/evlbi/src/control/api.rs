@@ -165,8 +165,8 @@ fn document() -> OpenApiRouter<Api> {
         .routes(routes!(events))
 }
 
-/// The body comes first, in time, whatever the answer is: the connection of a request that is refused before its body has come
-/// would be closed under whoever still sends it, or asks the next thing.
+/// Reads the body before anything is decided. If a request were refused before its body had come, the connection would be closed
+/// while the client still sends the body or its next request.
 async fn take_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let request = Request::from_parts(parts.clone(), body);

@@ -18,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 const MOST_STRANGERS: usize = 128;
 /// Connections of those who have; of more, the oldest are closed, so that a new one can always act.
 const MOST_KNOWN: usize = 512;
-/// A handshake is over within this time, and the head of the next request comes within it, where nothing else is said. A browser
-/// that is about to use a connection must seldom find it closed.
+/// Default limit for the handshake, and for the wait for the head of the next request. It is long so that a browser seldom finds
+/// a connection closed that it is about to use.
 pub const IDLE: Duration = Duration::from_secs(20);
 /// The longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 32 << 10;

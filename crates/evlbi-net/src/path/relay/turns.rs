@@ -113,8 +113,8 @@ impl Turns {
         }
     }
 
-    /// Sleeps until something is to be done: at `next`, or when one of the descriptors has something. Waking up takes its
-    /// time, which is learnt: it sleeps so much less, and spins the rest as long as that does not become a habit.
+    /// Sleeps until `next`, or until one of the descriptors is readable. Waking up takes time, which is learnt: it sleeps shorter
+    /// by that time and spins for the rest, as long as spinning takes less than its share of the window.
     pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [libc::pollfd]) {
         let before = self.now();
         let until = next.map_or(NAP, |next| next.since(before));

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use evlbi_testkit::until::WATCHDOG;
-use evlbi_testkit::{Lines, Room, Running, command, until_some};
+use evlbi_testkit::{Lines, Room, Running, command, until, until_some};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::{Client, Method, RequestBuilder};
@@ -375,6 +375,15 @@ impl Beside<'_> {
     /// Whether all that was sent has come.
     pub fn end(self) {
         let agent = self.0;
+        // A stop gives up what a connection does not take at that moment: so it comes when there is nothing to take.
+        let slower = json!({"revision": 1, "rate": STILL});
+        let reply = agent.ask(Method::PATCH, "/api/v1/flows/all", &slower);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        until("the connection is empty", || {
+            let [flow, other] = ["all", "bytes"].map(|id| agent.flow(id));
+            sent(&flow, "rate_asked_bps").to_string() == STILL
+                && sent(&flow, "bytes") == received(&other, "bytes")
+        });
         let [datagrams, stream] = ["from", "all"].map(|sender| {
             agent.stop(sender);
             agent.wait(sender, has_ended);

@@ -76,6 +76,9 @@ pub fn random_seed() -> u64 {
 fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     println!("stress: seed {seed}");
     let begun = Instant::now();
+    let _busy = (0..BUSY_LOOPS)
+        .map(|_| Busy::begin())
+        .collect::<Result<Vec<_>>>()?;
     let mark = evlbi_testkit::leftovers::mark();
     let (output, input) = std::io::pipe()?;
     let mut cargo = evlbi_testkit::cargo();
@@ -88,9 +91,6 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     let mut child = cargo.spawn().context("cargo")?;
     // It holds the pipe's other end.
     drop(cargo);
-    let _busy = (0..BUSY_LOOPS)
-        .map(|_| Busy::begin())
-        .collect::<Result<Vec<_>>>()?;
     let is_over = AtomicBool::new(false);
     let stopper = Stopper {
         mark: mark.into_bytes(),

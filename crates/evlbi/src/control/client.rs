@@ -22,6 +22,10 @@ use crate::steer::Change;
 /// An agent answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A connection is used again within this time, long before an agent ends it because it asks nothing
+/// ([`IDLE`](super::serve::IDLE)): what is asked at that moment would get no answer.
+const KEPT: Duration = Duration::from_secs(5);
+
 /// A way to an agent.
 #[derive(Clone)]
 pub struct Client {
@@ -48,6 +52,7 @@ impl Client {
             .https_only(true)
             .no_proxy()
             .timeout(PATIENCE)
+            .pool_idle_timeout(KEPT)
             .build()
             .context("no client for HTTPS can be made")?;
         Ok(Client {

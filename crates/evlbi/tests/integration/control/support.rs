@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Lines, Room, Running, command, until, until_some};
@@ -222,6 +223,8 @@ fn client() -> Client {
         .tls_danger_accept_invalid_certs(true)
         // Only what never comes takes longer.
         .timeout(WATCHDOG)
+        // An agent ends a connection that has asked nothing for a while: what is asked at that moment would get no answer.
+        .pool_idle_timeout(Duration::from_secs(1))
         .build()
         .unwrap()
 }

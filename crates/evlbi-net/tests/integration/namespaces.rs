@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::datagrams::{collect, payloads};
+use evlbi_net::cpu;
 use evlbi_net::host::Counters;
 use evlbi_net::udp::{
     Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
@@ -28,6 +29,8 @@ fn addresses(pair: &Pair) -> [SocketAddr; 2] {
 }
 
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
+    // The wire keeps the order of what leaves from one processor.
+    cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
     let mut train = sender.batch();
     for datagram in datagrams {
         train.push(Head::new(), datagram);

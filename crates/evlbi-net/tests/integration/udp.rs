@@ -21,6 +21,7 @@ fn receiver(address: SocketAddr, options: &ReceiverOptions) -> (Receiver, Socket
 
 /// Sends each of `datagrams` with its first bytes as the head and the rest as the body.
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
+    stay();
     let mut train = sender.batch();
     for datagram in datagrams {
         let (head, body) = datagram.split_at(datagram.len().min(8));

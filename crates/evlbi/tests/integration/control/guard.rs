@@ -447,7 +447,7 @@ fn tokens_of_tests_stay_secret() {
         let line = fs::read(format!("/proc/{process}/cmdline")).unwrap();
         assert!(!String::from_utf8_lossy(&line).contains(secret));
     }
-    let probe = json!({"id": "near", "command": "probe latency", "target": target, "token": secret, "count": 20});
+    let probe = json!({"id": "near", "command": "probe latency", "target": target, "token": secret, "count": 20, "loss-timeout": "60s"});
     agent.begin(&probe);
     let probe = agent.wait("near", has_ended);
     assert_eq!(probe["end"]["outcome"], "finished", "{probe}");

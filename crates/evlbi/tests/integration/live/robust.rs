@@ -7,12 +7,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::live::support::{Recv, ask, assert_numbers, evlbi, fit, send, try_send};
+use crate::live::support::{Recv, ask, assert_numbers, deaf, evlbi, fit, send, try_send};
 use crate::result::{brief, number};
 use evlbi_testkit::{Room, Running, limit, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
 
 const FRAME: usize = 1032;
 
@@ -295,12 +294,8 @@ fn errors_say_what_to_do() {
         &["recv", "udp://127.0.0.1:0", "--to", &path("{colour}.none")],
         "{station}",
     );
-    // A port that nobody listens on, and nobody else is given.
-    let deaf = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    let here = SocketAddr::from(([127, 0, 0, 1], 0));
-    deaf.bind(&here.into()).unwrap();
-    let deaf = deaf.local_addr().unwrap().as_socket().unwrap();
-    let tcp = try_send(&short, &format!("tcp://{deaf}"), &[]);
+    let (_deaf, address) = deaf();
+    let tcp = try_send(&short, &format!("tcp://{address}"), &[]);
     assert!(String::from_utf8_lossy(&tcp.stderr).contains("cannot connect"));
 }
 

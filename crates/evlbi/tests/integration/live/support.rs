@@ -17,6 +17,7 @@ use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Room, Running, buffer, command, until};
 use evlbi_wire::vtp;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::result::{brief, number};
 
@@ -266,12 +267,28 @@ pub fn send(source: &str, to: &str, more: &[&str]) -> Value {
 
 pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     let mut command = evlbi();
-    command.args(["send", source, "--to", to, "--json"]);
+    let core = processor().to_string();
+    command.args(["send", source, "--to", to, "--json", "--cpu", &core]);
     let paced = ["--rate", "--realtime", "--max"];
     if !more.iter().any(|arg| paced.contains(arg)) {
         command.arg("--max");
     }
     command.args(more).output().expect("the sender starts")
+}
+
+/// A TCP port of loopback that nobody listens on and nobody else is given.
+pub fn deaf() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket
+        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+/// The processor that tests send from: what leaves from one arrives in its order.
+pub fn processor() -> usize {
+    cpu::allowed_cores().unwrap()[0]
 }
 
 /// How many of `wanted` units a receiver's socket holds when each is sent as `datagrams` datagrams with `data` bytes of data. A test
@@ -406,8 +423,7 @@ impl Relay {
         let mut receiver = Receiver::bind(&[here], &ReceiverOptions::default()).unwrap();
         let address = receiver.local_addresses().next().unwrap();
         let handle = std::thread::spawn(move || {
-            // What leaves from one processor arrives in its order.
-            cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
+            cpu::pin(processor()).unwrap();
             let mut path = Lossy::new(impairment, seed);
             let mut passed = Passed::default();
             let mut pass = |packet: &[u8]| {

@@ -181,10 +181,10 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
             );
         }
         let way = largest(&analysis);
-        // SYN without ACK.
+        // SYN without ACK, each once.
         let syns = packets.iter().filter(|fields| {
             let flags = u16::from_str_radix(fields[1].trim_start_matches("0x"), 16);
-            flags.is_ok_and(|flags| flags & 0x12 == 0x02)
+            flags.is_ok_and(|flags| flags & 0x12 == 0x02) && fields[2].is_empty()
         });
         let connections = analysis["connections"].as_array().unwrap();
         assert_eq!(connections.len(), syns.count());

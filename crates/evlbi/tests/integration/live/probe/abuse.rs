@@ -7,6 +7,7 @@ use super::{
     Probing, TOKEN, assert_fits, assert_refused, assert_sums, end, points, probe, respond, run,
     threads,
 };
+use crate::live::support::deaf;
 use crate::result::number;
 use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_net::probe::{FromClient, FromResponder, Limits, Test, VERSION};
@@ -37,6 +38,7 @@ fn what_is_not_allowed_is_refused_with_the_reason() {
         said.contains("wrong token") && !said.contains("another"),
         "{said}"
     );
+    let (_deaf, address) = deaf();
     let nobody = run(&mut probe(address, &["--rate", "1M"]));
     let stderr = String::from_utf8_lossy(&nobody.stderr);
     assert!(stderr.contains("evlbi respond"), "{stderr}");

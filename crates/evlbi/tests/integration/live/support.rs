@@ -291,6 +291,11 @@ pub fn processor() -> usize {
     cpu::allowed_cores().unwrap()[0]
 }
 
+/// Keeps this thread, and the programs that it starts, on that processor.
+pub fn stay() {
+    cpu::pin(processor()).unwrap();
+}
+
 /// How many of `wanted` units a receiver's socket holds when each is sent as `datagrams` datagrams with `data` bytes of data. A test
 /// that sends no more loses nothing in its hosts, however long they stand still.
 #[track_caller]
@@ -423,7 +428,7 @@ impl Relay {
         let mut receiver = Receiver::bind(&[here], &ReceiverOptions::default()).unwrap();
         let address = receiver.local_addresses().next().unwrap();
         let handle = std::thread::spawn(move || {
-            cpu::pin(processor()).unwrap();
+            stay();
             let mut path = Lossy::new(impairment, seed);
             let mut passed = Passed::default();
             let mut pass = |packet: &[u8]| {

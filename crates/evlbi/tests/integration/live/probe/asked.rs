@@ -178,7 +178,11 @@ fn buffers_are_drawn() {
         assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
     }
     // A request for the clock that finds no room is no lost datagram of the test.
-    assert!(no_room(&pair.far) >= number(small, "lost"), "{}", brief(small));
+    assert!(
+        no_room(&pair.far) >= number(small, "lost"),
+        "{}",
+        brief(small)
+    );
     assert_eq!(number(large, "lost"), 0, "{}", brief(large));
     let drawn = room.text("a.svg");
     assert!(drawn.contains("receive buffer asked") && drawn.contains("runs of loss"));

@@ -7,7 +7,7 @@ use super::{
     Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire,
     field, no_room, points, probe, respond, respond_far, run, threads,
 };
-use crate::live::support::{Recv, evlbi, processor};
+use crate::live::support::{Recv, evlbi, stay};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::{End, Pair, Wire, filter, pair, pair_with, tc};
 use evlbi_testkit::{Room, name, until};
@@ -32,10 +32,11 @@ fn one_in_fifty_is_lost_in_the_network() {
     assert_fits(COUNT, 100);
     let room = Room::new();
     let [losses, page] = ["losses.csv", "a.html"].map(|name| room.path(name));
-    let [count, core] = [COUNT, processor()].map(|number| number.to_string());
+    stay();
+    let count = COUNT.to_string();
     let near = [
         "--rate", "10M", "--size", "100", "--count", &count, "--losses", &losses, "--skip", "60",
-        "--limit", "5", "--plot", &page, "--cpu", &core, "--json",
+        "--limit", "5", "--plot", &page, "--json",
     ];
     let points = between(&pair, &near);
     let point = &points[0];

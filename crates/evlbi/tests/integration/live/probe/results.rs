@@ -9,7 +9,7 @@ use super::{
     Probing, ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire,
     points, probe, respond, responder, run, threads,
 };
-use crate::live::support::{Recv, evlbi, processor};
+use crate::live::support::{Recv, evlbi, stay};
 use crate::result::{brief, number};
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::need::Kind;
@@ -209,10 +209,8 @@ fn results_go_where_they_are_wanted() {
     let responder = respond("127.0.0.1:0", &[]);
     let [svg, png, html, records, losses] =
         ["a.svg", "a.png", "a.html", "records.csv", "losses.csv"].map(file);
-    let core = processor().to_string();
+    stay();
     let more = [
-        "--cpu",
-        &core,
         "--size",
         "200",
         "--spacing",

@@ -8,7 +8,7 @@ use evlbi_net::udp::{Listen, Receiver, ReceiverOptions};
 use crate::until::until_some;
 
 /// How many datagrams with payloads of `size` bytes the buffer of a receiver with usual options holds, as the kernel granted it
-/// to this user and by what the kernel says that one takes. No more than half of what waits before a processor that has other things
+/// to this user and by what the kernel says that one takes. No more than three quarters of what waits before a processor that has other things
 /// to do (`net.core.netdev_max_backlog`): what other tests send waits there, too.
 ///
 /// # Panics
@@ -21,7 +21,7 @@ pub fn holds(size: usize) -> usize {
     let backlog = fs::read_to_string("/proc/sys/net/core/netdev_max_backlog");
     let backlog = backlog.ok().and_then(|text| text.trim().parse().ok());
     // What kernels have by themselves, where it is not told.
-    let waits = backlog.unwrap_or(1000) / 2;
+    let waits = backlog.unwrap_or(1000) * 3 / 4;
     usize::try_from((limit / one).min(waits)).expect("a number of datagrams")
 }
 

@@ -8,8 +8,8 @@ use evlbi_net::udp::{Listen, Receiver, ReceiverOptions};
 use crate::until::until_some;
 
 /// How many datagrams with payloads of `size` bytes the buffer of a receiver with usual options holds, as the kernel granted it
-/// to this user and by what the kernel says that one takes. No more than three quarters of what waits before a processor that has other things
-/// to do (`net.core.netdev_max_backlog`): what other tests send waits there, too.
+/// to this user and by what the kernel says that one takes. No more than three quarters of what may wait before a processor that
+/// has other things to do (`net.core.netdev_max_backlog`): what other tests send waits there, too.
 ///
 /// # Panics
 /// When loopback does not work.

@@ -39,7 +39,7 @@ fn the_demonstration_shows_its_stations() {
     demo.signal(Signal::SIGINT);
     assert!(demo.wait().success());
     assert_eq!(std::fs::read_dir(room.folder()).unwrap().count(), 0);
-    // Whoever has the port now knows neither the token nor the flow.
+    // If another process has the port by now, it knows neither the token nor the flow.
     let answer = asked(&url, token);
     assert!(answer.is_none_or(|answer| answer["status"].get("baselines").is_none()));
 }

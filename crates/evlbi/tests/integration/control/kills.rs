@@ -341,7 +341,7 @@ fn a_recording_outlives_its_receiver() {
     // All of it is frames.
     let recorded = fs::metadata(&path).unwrap().len();
     assert_eq!(frames_in(&path), recorded / SKY_FRAME);
-    // The sender continues: what its flow tells is up to two looks old.
+    // The sender continues after the kill: a count from before it would also grow by what was sent until then.
     let before = sent(&agent.flow("from"), "sent");
     let flow = agent.wait("from", |flow| sent(flow, "sent") > before);
     assert_eq!(flow["state"], "running");

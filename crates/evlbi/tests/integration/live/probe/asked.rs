@@ -177,7 +177,7 @@ fn buffers_are_drawn() {
         let lost = number(point, "lost");
         assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
     }
-    // A request for the clock that finds no room is no lost datagram of the test.
+    // The kernel also counts dropped requests for the clock, which are not datagrams of the test.
     assert!(
         no_room(&pair.far) >= number(small, "lost"),
         "{}",

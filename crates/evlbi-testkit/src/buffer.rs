@@ -8,21 +8,38 @@ use evlbi_net::udp::{Listen, Receiver, ReceiverOptions};
 use crate::until::until_some;
 
 /// How many datagrams with payloads of `size` bytes the buffer of a receiver with usual options holds, as the kernel granted it
-/// to this user and by what the kernel says that one takes. No more than three quarters of what may wait before a processor that
-/// has other things to do (`net.core.netdev_max_backlog`): what other tests send waits there, too.
+/// to this user and by what the kernel says that one takes. No more than half of what may wait before a processor that has other
+/// things to do: what other tests send waits there, too.
 ///
 /// # Panics
 /// When loopback does not work.
 #[must_use]
 pub fn holds(size: usize) -> usize {
+    in_buffer(size).min(backlog() / 2)
+}
+
+/// How many bytes of data a receiver holds by the same limits, in datagrams of any size from `least` bytes on: even the smallest
+/// takes no more than eight times as much of the buffer as a large one of as much data.
+///
+/// # Panics
+/// When loopback does not work.
+#[must_use]
+pub fn holds_data(least: usize) -> usize {
+    (in_buffer(least) / 8).min(backlog() / 2) * least
+}
+
+fn in_buffer(size: usize) -> usize {
     let (receiver, one) = with_one(size);
     // The kernel lets twice as much wait as it says that it granted. A little is left for datagrams that take more than this one.
     let limit = receiver.buffer().expect("a buffer").granted as u64 * 15 / 8;
-    let backlog = fs::read_to_string("/proc/sys/net/core/netdev_max_backlog");
-    let backlog = backlog.ok().and_then(|text| text.trim().parse().ok());
+    usize::try_from(limit / one).expect("a number of datagrams")
+}
+
+/// How many packets may wait before a processor that has other things to do (`net.core.netdev_max_backlog`).
+fn backlog() -> usize {
+    let told = fs::read_to_string("/proc/sys/net/core/netdev_max_backlog");
     // What kernels have by themselves, where it is not told.
-    let waits = backlog.unwrap_or(1000) * 3 / 4;
-    usize::try_from((limit / one).min(waits)).expect("a number of datagrams")
+    told.map_or(1000, |text| text.trim().parse().expect("a number"))
 }
 
 /// How many bytes of a socket's buffer a datagram with a payload of `size` bytes takes that comes over loopback.

@@ -12,6 +12,7 @@ use evlbi_core::rate::BitRate;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
+use crate::control::client::KEPT;
 use crate::units;
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
@@ -75,8 +76,10 @@ impl Config {
         if config.max_flows == 0 {
             bail!("invalid max-flows: it must be at least 1");
         }
-        if config.idle.is_zero() {
-            bail!("invalid idle: it must be more than 0");
+        if config.idle <= KEPT {
+            bail!(
+                "invalid idle: it must be more than {KEPT:?}, within which `run` and `console` use a connection again"
+            );
         }
         Ok(config)
     }
@@ -143,7 +146,7 @@ mod tests {
             ("ports = \"9-1\"", "no range of ports"),
             ("max-rate = \"fast\"", "fast"),
             ("max-flows = 0", "at least 1"),
-            ("idle = \"0s\"", "more than 0"),
+            ("idle = \"5s\"", "more than 5s"),
         ] {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(says), "{text}: {error}");

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection is used again within this time, long before an agent ends it because it asks nothing
 /// ([`IDLE`](super::serve::IDLE)): what is asked at that moment would get no answer.
-const KEPT: Duration = Duration::from_secs(5);
+pub const KEPT: Duration = Duration::from_secs(5);
 
 /// A way to an agent.
 #[derive(Clone)]

@@ -31,8 +31,8 @@ const ENDING: Duration = Duration::from_secs(30);
 /// Ports are free again so long after the flow that listened there, in seconds.
 const FREE_AGAIN: f64 = 0.5;
 
-/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too as soon as those listen, which
-/// then wait for the moment by themselves.
+/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, which then wait for the moment by
+/// themselves.
 fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
     if listens {
         return (start - around, flow);
@@ -124,8 +124,8 @@ struct Planned {
     command: String,
     listens: bool,
     why_not: Option<String>,
-    /// It was started, or was to be.
-    is_asked: bool,
+    /// When its start was asked for, in seconds since 1970.
+    asked: Option<f64>,
     /// Its end was told.
     is_told: bool,
 }
@@ -190,7 +190,7 @@ impl Timetable {
                     listens,
                     why_not: is_missed
                         .then(|| "its scan was over when the run was gone on with".to_owned()),
-                    is_asked: false,
+                    asked: None,
                     is_told: false,
                 };
                 table.flows.insert(flow.id.clone(), planned);
@@ -304,7 +304,7 @@ impl Timetable {
                 Some((due, Step::Start { host, flow })) => {
                     if self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok() {
                         self.ask(&flow.id);
-                    } else if self.must_wait(&flow.id, due, progress) {
+                    } else if self.must_wait(&flow.id, progress) {
                         held.push((due, Step::Start { host, flow }));
                         continue;
                     } else {
@@ -329,27 +329,27 @@ impl Timetable {
 
     fn ask(&mut self, id: &FlowId) {
         if let Some(planned) = self.flows.get_mut(id) {
-            planned.is_asked = true;
+            planned.asked = Some(now());
         }
     }
 
-    /// Whether a sender that is due has to wait for receivers that were started and do not listen yet: what it sends would be
-    /// lost. Not for ever: one that never listens does not keep others' data from being sent.
-    fn must_wait(&self, id: &FlowId, due: f64, progress: &Progress) -> bool {
-        if self.flows.get(id).is_none_or(|planned| planned.listens) {
+    /// Whether a sender that is due must wait for receivers that were started and do not listen yet: what it sends would be lost.
+    /// A receiver that never listens does not hold the senders up for ever, and a scan begins at its time whoever listens.
+    fn must_wait(&self, id: &FlowId, progress: &Progress) -> bool {
+        let listens = self.flows.get(id).is_none_or(|planned| planned.listens);
+        if listens || !self.is_endless {
             return false;
         }
-        let is_awaited = |(id, planned): &(&FlowId, &Planned)| {
+        let awaited = self.flows.iter().filter_map(|(id, planned)| {
+            let asked = planned.asked.filter(|_| planned.listens)?;
             let flow = self.hosts.find(id.as_str());
-            planned.listens
-                && planned.is_asked
-                && planned.why_not.is_none()
-                && !flow.is_ok_and(|flow| listens_or_has_ended(&flow))
-        };
-        let Some((receiver, _)) = self.flows.iter().find(is_awaited) else {
+            let is_ready = flow.is_ok_and(|flow| listens_or_has_ended(&flow));
+            (!is_ready && planned.why_not.is_none()).then_some((id, asked))
+        });
+        let Some((receiver, asked)) = awaited.max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return false;
         };
-        let is_patient = now() - due < PATIENCE.as_secs_f64();
+        let is_patient = now() - asked < PATIENCE.as_secs_f64();
         if !is_patient {
             progress.say(&format!(
                 "{id} starts although {receiver} does not listen after {} s",

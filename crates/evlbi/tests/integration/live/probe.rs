@@ -122,11 +122,13 @@ fn field(thread: &str, number: usize) -> String {
     field.unwrap_or_default().to_owned()
 }
 
+/// More requests than a stream's receiver has for the clock.
+const REQUESTS: usize = 60;
+
 /// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that
 /// stands still, nothing is lost.
 #[track_caller]
 fn assert_fits(count: usize, size: usize) {
-    const REQUESTS: usize = 60;
     let holds = buffer::holds(size);
     let all = count + REQUESTS;
     assert!(all <= holds, "{all} of {size} bytes, but it holds {holds}");

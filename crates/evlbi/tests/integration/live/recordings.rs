@@ -37,11 +37,10 @@ impl Recording {
         }
     }
 
-    /// What there is of a file, up to what the buffer of a receiver holds at any size of datagrams from 1000 bytes on: even the
-    /// smallest of them takes no more than eight times as much of the buffer as a large one of as much data.
+    /// What there is of a file, up to what a receiver holds at any size of datagrams from 1000 bytes on.
     fn read(path: &Path) -> Recording {
         let mut bytes = fs::read(path).unwrap();
-        bytes.truncate(buffer::holds(1000) * 1000 / 8);
+        bytes.truncate(buffer::holds_data(1000));
         Recording::of(&path.display().to_string(), bytes)
     }
 

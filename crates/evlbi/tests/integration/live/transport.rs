@@ -278,7 +278,7 @@ fn what_the_sender_sheds_the_receiver_misses() {
             _ => &["--max"],
         };
         let options = [
-            "--mtu", "1500", "--shed", policy, "--unit", unit, "--seed", "11",
+            "--mtu", "1500", "--shed", policy, "--unit", unit, "--seed", "8",
         ];
         let sent = send(&source, &recv.url(), &[&options, pace].concat());
         let result = recv.finish_after(number(&sent, "sent"));

@@ -214,8 +214,8 @@ traced black-hole --duration 3s --sample 100ms'
 rate = "100M"
 buffer = "1MiB"
 forward = [{ lose_at = ["3s", "3500ms"] }]'
-    path product "$product" 'traced product --rate 50M --duration 5s --sample 20ms --buffer 0.5bdp --records product.messages.csv --limit 500'
-    path shedding "$product" 'traced shedding --rate 50M --duration 5s --sample 20ms --buffer 0.5bdp --full shed --records shedding.messages.csv --limit 500'
+    path product "$product" 'traced product --rate 50M --duration 5s --sample 20ms --buffer 0.25bdp --records product.messages.csv --limit 500'
+    path shedding "$product" 'traced shedding --rate 50M --duration 5s --sample 20ms --buffer 0.25bdp --full shed --records shedding.messages.csv --limit 500'
     traces application receiver buffer host window path burst black-hole product shedding
 }
 

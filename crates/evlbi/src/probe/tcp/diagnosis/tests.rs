@@ -215,7 +215,7 @@ const CASES: [Case; 10] = [
         least: 0.9,
         said: &["a path MTU black hole", "--mss"],
     },
-    // Messages at 50 Mbit/s through a send buffer of half the bandwidth-delay product, of which Linux makes the whole, and losses.
+    // Messages at 50 Mbit/s through a send buffer of a quarter of the bandwidth-delay product, of which Linux makes half, and losses.
     Case {
         name: "product",
         part: |held| held.buffer,

@@ -280,17 +280,17 @@ fn what_holds_a_connection_back_is_told() {
         (
             "receiver-near",
             "receiver",
-            "held back by the receiver's window (88 % of the time), the application, which had no more to send (8 % of the time)",
+            "held back by the receiver's window (90 % of the time), the application, which had no more to send (8 % of the time)",
         ),
         (
             "sender-near",
             "sender",
-            "held back by the sender: its own rate, its send buffer, or a window that stays (60 % of the time), the application, which had no more to send (20 % of the time), the growing congestion window (19 % of the time)",
+            "held back by the sender: its own rate, its send buffer, or a window that stays (93 % of the time), the growing congestion window (3 % of the time), the application, which had no more to send (3 % of the time)",
         ),
         (
             "path-near",
             "path",
-            "held back by a full path, with a queue (63 % of the time), the repair of losses (15 % of the time), the growing congestion window (10 % of the time), the receiver's window (7 % of the time), the application, which had no more to send (5 % of the time)",
+            "held back by a full path, with a queue (66 % of the time), the repair of losses (21 % of the time), the growing congestion window (8 % of the time), the application, which had no more to send (5 % of the time)",
         ),
     ] {
         let (analysis, _) = analyse(name);

@@ -18,14 +18,14 @@ pub fn holds(size: usize) -> usize {
     in_buffer(size).min(backlog() / 2)
 }
 
-/// How many bytes of data a receiver holds by the same limits, in datagrams of any size from `least` bytes on: even the smallest
-/// takes no more than eight times as much of the buffer as a large one of as much data.
+/// How many bytes of data a receiver holds by the same limits, in datagrams of any size from `least` bytes on: longer ones, of which the
+/// kernel rounds the memory up, take less than twice as much of the buffer for as much data.
 ///
 /// # Panics
 /// When loopback does not work.
 #[must_use]
 pub fn holds_data(least: usize) -> usize {
-    (in_buffer(least) / 8).min(backlog() / 2) * least
+    (in_buffer(least) / 2).min(backlog() / 2) * least
 }
 
 fn in_buffer(size: usize) -> usize {

@@ -18,6 +18,9 @@ use crate::units;
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
 const SHIPPED: &str = include_str!("../../../../packaging/agent.toml");
 
+/// What a connection that is used again leaves for the way to the agent and its answer.
+const MARGIN: Duration = Duration::from_secs(1);
+
 /// What is allowed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -38,7 +41,7 @@ pub struct Config {
     /// In bytes.
     #[serde(deserialize_with = "size")]
     pub min_free: u64,
-    /// Connections that ask nothing for so long are closed.
+    /// Connections whose handshake or next request takes longer are closed.
     #[serde(deserialize_with = "time")]
     pub idle: Duration,
 }
@@ -76,9 +79,10 @@ impl Config {
         if config.max_flows == 0 {
             bail!("invalid max-flows: it must be at least 1");
         }
-        if config.idle <= KEPT {
+        if config.idle < KEPT + MARGIN {
             bail!(
-                "invalid idle: it must be more than {KEPT:?}, within which `run` and `console` use a connection again"
+                "invalid idle: it must be at least {:?}; `run` and `console` use a connection again within {KEPT:?}",
+                KEPT + MARGIN
             );
         }
         Ok(config)
@@ -146,7 +150,7 @@ mod tests {
             ("ports = \"9-1\"", "no range of ports"),
             ("max-rate = \"fast\"", "fast"),
             ("max-flows = 0", "at least 1"),
-            ("idle = \"5s\"", "more than 5s"),
+            ("idle = \"5999ms\"", "at least 6s"),
         ] {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(says), "{text}: {error}");

@@ -79,8 +79,8 @@ impl Modify for Bearer {
 }
 
 impl Api {
-    /// Answers what comes to a listener, and keeps the history, until it is dropped. Connections that ask nothing for `idle` are
-    /// closed.
+    /// Answers what comes to a listener, and keeps the history, until it is dropped. Connections whose handshake or next request
+    /// takes longer than `idle` are closed.
     ///
     /// # Errors
     /// Where the certificate and its key are of no use.

@@ -22,8 +22,8 @@ use crate::steer::Change;
 /// An agent answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection is used again within this time, long before an agent ends it because it asks nothing
-/// ([`IDLE`](super::serve::IDLE)): what is asked at that moment would get no answer.
+/// A connection is used again within this time. An agent keeps one that asks nothing for longer (its configuration is refused
+/// otherwise): what is asked at the moment at which it ends it would get no answer.
 pub const KEPT: Duration = Duration::from_secs(5);
 
 /// A way to an agent.

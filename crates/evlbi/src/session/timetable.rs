@@ -31,8 +31,8 @@ const ENDING: Duration = Duration::from_secs(30);
 /// Ports are free again so long after the flow that listened there, in seconds.
 const FREE_AGAIN: f64 = 0.5;
 
-/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, which then wait for the moment by
-/// themselves.
+/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, as soon as those listen. They wait
+/// for the moment by themselves.
 fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
     if listens {
         return (start - around, flow);
@@ -122,6 +122,8 @@ enum Done {
 struct Planned {
     host: String,
     command: String,
+    /// In which of the session's scans it runs.
+    scan: usize,
     listens: bool,
     why_not: Option<String>,
     /// When its start was asked for, in seconds since 1970.
@@ -157,7 +159,7 @@ impl Timetable {
             true => vec![None],
             false => session.scans.iter().map(Some).collect(),
         };
-        for scan in scans {
+        for (place, scan) in scans.into_iter().enumerate() {
             let start = match scan.map(|scan| scan.start) {
                 Some(Start::At(time)) if time - around < begin && !table.is_resumed => bail!(
                     "scan {} begins at a time that is over, or too close to make ready for (`around` is {:?})",
@@ -187,6 +189,7 @@ impl Timetable {
                 let planned = Planned {
                     host: plan.host.clone(),
                     command: plan.command.clone(),
+                    scan: place,
                     listens,
                     why_not: is_missed
                         .then(|| "its scan was over when the run was gone on with".to_owned()),
@@ -333,27 +336,33 @@ impl Timetable {
         }
     }
 
-    /// Whether a sender that is due must wait for receivers that were started and do not listen yet: what it sends would be lost.
-    /// A receiver that never listens does not hold the senders up for ever, and a scan begins at its time whoever listens.
+    /// Whether a sender that is due must wait for receivers of its scan that were started and do not listen yet: it could not connect,
+    /// or what it sends would be lost. Not for ever: a scan begins at its time whoever listens.
     fn must_wait(&self, id: &FlowId, progress: &Progress) -> bool {
-        let listens = self.flows.get(id).is_none_or(|planned| planned.listens);
-        if listens || !self.is_endless {
+        let Some(sender) = self.flows.get(id).filter(|planned| !planned.listens) else {
             return false;
-        }
+        };
         let awaited = self.flows.iter().filter_map(|(id, planned)| {
-            let asked = planned.asked.filter(|_| planned.listens)?;
+            let is_of_scan = planned.listens && planned.scan == sender.scan;
+            let asked = planned
+                .asked
+                .filter(|_| is_of_scan && planned.why_not.is_none())?;
             let flow = self.hosts.find(id.as_str());
             let is_ready = flow.is_ok_and(|flow| listens_or_has_ended(&flow));
-            (!is_ready && planned.why_not.is_none()).then_some((id, asked))
+            (!is_ready).then_some((id, asked))
         });
         let Some((receiver, asked)) = awaited.max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return false;
         };
-        let is_patient = now() - asked < PATIENCE.as_secs_f64();
+        // A sender needs time to make ready, too.
+        let patience = match self.is_endless {
+            true => PATIENCE,
+            false => self.around / 2,
+        };
+        let is_patient = now() - asked < patience.as_secs_f64();
         if !is_patient {
             progress.say(&format!(
-                "{id} starts although {receiver} does not listen after {} s",
-                PATIENCE.as_secs()
+                "{id} starts although {receiver} does not listen after {patience:?}"
             ));
         }
         is_patient

@@ -229,7 +229,7 @@ fn client() -> Client {
         .unwrap()
 }
 
-/// What an address answers in JSON to who has this token.
+/// What an address answers to who has this token; none if nobody answers, or not in JSON.
 pub fn asked(url: &str, token: &str) -> Option<Value> {
     let runtime = Runtime::new().unwrap();
     let text = runtime.block_on(async {
@@ -336,7 +336,7 @@ pub const CORRELATION: f64 = 0.3;
 pub fn write_sky(room: &Room, name: &str) -> String {
     assert!(
         evlbi_testkit::buffer::holds(1016) as u64 >= 2 * SKY_FRAMES,
-        "buffers of receivers are too small here"
+        "a receiver holds fewer datagrams than these tests send (net.core.rmem_max, net.core.netdev_max_backlog)"
     );
     let stations = ["Ef", "Jb", "On"].map(|name| format!("[[station]]\nname = \"{name}\"\n"));
     let plan = format!(

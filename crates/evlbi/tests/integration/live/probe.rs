@@ -122,7 +122,7 @@ fn field(thread: &str, number: usize) -> String {
     field.unwrap_or_default().to_owned()
 }
 
-/// More requests than a stream's receiver has for the clock.
+/// Requests for the clock that a receiver who stands still must hold beside a stream: those of 1.2 s, and those before and after.
 const REQUESTS: usize = 60;
 
 /// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that
@@ -131,7 +131,10 @@ const REQUESTS: usize = 60;
 fn assert_fits(count: usize, size: usize) {
     let holds = buffer::holds(size);
     let all = count + REQUESTS;
-    assert!(all <= holds, "{all} of {size} bytes, but it holds {holds}");
+    assert!(
+        all <= holds,
+        "a receiver must hold {all} datagrams of {size} bytes, but holds {holds} (net.core.rmem_max, net.core.netdev_max_backlog)"
+    );
 }
 
 /// The points of a probe that ends well.

@@ -37,10 +37,10 @@ impl Recording {
         }
     }
 
-    /// What there is of a file, up to what a receiver holds at any size of datagrams from 1000 bytes on, also if some come twice.
+    /// What there is of a file, up to what a receiver holds at any size of datagrams from 700 bytes on, also if some come twice.
     fn read(path: &Path) -> Recording {
         let mut bytes = fs::read(path).unwrap();
-        bytes.truncate(buffer::holds_data(1000) * 9 / 10);
+        bytes.truncate(buffer::holds_data(700) * 9 / 10);
         Recording::of(&path.display().to_string(), bytes)
     }
 
@@ -56,7 +56,7 @@ impl Recording {
         }
         let frame = Header::parse(&self.bytes).unwrap().frame_length();
         let whole = self.bytes.len() / frame * frame;
-        Some((&self.bytes[..whole], frame))
+        (whole > 0).then_some((&self.bytes[..whole], frame))
     }
 }
 

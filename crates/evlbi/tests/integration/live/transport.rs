@@ -295,8 +295,8 @@ fn what_the_sender_sheds_the_receiver_misses() {
         let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
         let shed = number(&sent, "shed") - (offered - (last - first + 1));
         // Of few, chance may choose none.
-        let is_shed = shed > 0;
-        assert!(is_shed || count < 60, "{policy}");
+        let by_chance = !matches!(*policy, "every:10" | "fit:75M");
+        assert!(shed > 0 || by_chance && count < 60, "{policy}");
         assert_numbers(
             &result,
             &[
@@ -323,7 +323,7 @@ fn what_the_sender_sheds_the_receiver_misses() {
             assert_eq!((first % PIECES, last % PIECES), (0, PIECES - 1));
         } else {
             // Else it would be the same unit.
-            assert!(!is_shed || missing.len() as u64 != frames.len() as u64 * PIECES);
+            assert!(shed == 0 || missing.len() as u64 != frames.len() as u64 * PIECES);
         }
         let missing: Vec<u64> = (missing
             .into_iter()

@@ -2,8 +2,8 @@
 
 use super::loss::to_a_stopped_receiver;
 use super::{
-    Probing, REQUESTS, TOKEN, ask, assert_fits, assert_refused, assert_sums, between, end,
-    exact_wire, no_room, points, respond_far,
+    Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, between, end, exact_wire,
+    no_room, points, respond_far,
 };
 use crate::live::support::evlbi;
 use crate::result::{brief, number};
@@ -94,7 +94,7 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
     const SIZE: usize = 1400;
     let count = (buffer::holds(SIZE) * 9 / 10).min(400);
     let room = Room::new();
-    let of = |buffer: &str| {
+    let of = |buffer: &str, least_lost: u64| {
         let asked = count.to_string();
         let plan = [
             "--size",
@@ -111,7 +111,8 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
             "100ms",
         ];
         let before = no_room(&pair.far);
-        let [_, received] = to_a_stopped_receiver(&pair, &plan);
+        let has_come = || no_room(&pair.far) - before >= least_lost;
+        let [_, received] = to_a_stopped_receiver(&pair, &plan, has_come);
         let point = &received["points"][0];
         assert_sums(point);
         assert_eq!(number(point, "sent"), count as u64);
@@ -123,13 +124,11 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
         let granted = number(&point["receiver"]["buffer"], "granted");
         (lost, granted, file)
     };
-    let (lost, small, first) = of("4k");
     // Nearly all: a datagram takes more room than its bytes.
-    assert!(
-        lost >= (count - 4096 * 2 / SIZE) as u64,
-        "{lost} of {count}"
-    );
-    let (lost, large, second) = of("32M");
+    let least = (count - 4096 * 2 / SIZE) as u64;
+    let (lost, small, first) = of("4k", least);
+    assert!(lost >= least, "{lost} of {count}");
+    let (lost, large, second) = of("32M", 0);
     assert_eq!(lost, 0);
     assert!(small < large);
     // In a table, they are two tests.
@@ -177,10 +176,9 @@ fn buffers_are_drawn() {
         let lost = number(point, "lost");
         assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
     }
-    // The kernel also counts dropped requests for the clock, which are not datagrams of the test.
-    let lost = number(small, "lost");
+    // The kernel also counts dropped requests for the clock, which are not datagrams of the test: as many as the responder needs time.
     assert!(
-        (lost..=lost + REQUESTS as u64).contains(&no_room(&pair.far)),
+        no_room(&pair.far) >= number(small, "lost"),
         "{}",
         brief(small)
     );

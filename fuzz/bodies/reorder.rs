@@ -30,7 +30,11 @@ pub fn run(data: &[u8]) {
         offered += 1;
         let mut queue = vec![number];
         while let Some(number) = queue.pop() {
-            match reorder.offer(number, freed) {
+            let verdict = match reorder.offer(number, freed) {
+                Verdict::Strange => reorder.consider(number),
+                verdict => verdict,
+            };
+            match verdict {
                 Verdict::Place(position) => {
                     assert!(placed.insert(position), "a place given out twice");
                     assert!((freed..freed + CAPACITY).contains(&position));
@@ -40,6 +44,7 @@ pub fn run(data: &[u8]) {
                     queue.push(number);
                     queue.extend(kept.take());
                 }
+                Verdict::Strange => unreachable!("what is considered is kept, or not"),
                 Verdict::Duplicate | Verdict::Late | Verdict::RingFull => {}
             }
         }

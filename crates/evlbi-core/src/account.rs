@@ -114,6 +114,7 @@ pub struct Account {
     history: History,
     reordering: Reordering,
     loss: Loss,
+    has_begun: bool,
     segments: Vec<Segment>,
     segments_not_listed: u64,
 }
@@ -146,6 +147,7 @@ impl Account {
             history: History::new(history),
             reordering: Reordering::default(),
             loss: Loss::default(),
+            has_begun: false,
             segments: Vec::new(),
             segments_not_listed: 0,
         }
@@ -156,9 +158,16 @@ impl Account {
     pub fn open_segment(&mut self, base: u64) {
         if self.loss.base.is_some() {
             self.close_segment();
-            self.counters.restarts += 1;
         }
+        self.counters.restarts += u64::from(self.has_begun);
+        self.has_begun = true;
         self.loss.base = Some(base);
+    }
+
+    /// From the next sequence on so many numbers are remembered, if those are more than now.
+    pub fn remember(&mut self, history: u64) {
+        self.close_segment();
+        self.history = History::new(history);
     }
 
     /// Whether the number at `offset` has arrived; `None` where that is no longer known.

@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize};
 pub use self::format::{Format, Layout};
 pub use self::holes::Holes;
 
+pub(crate) use self::learn::find;
+
 use self::cadence::{Cadence, Sighting};
 use self::gaps::{GapLog, Missing};
 use self::holes::View;

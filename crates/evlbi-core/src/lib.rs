@@ -2,11 +2,12 @@
 //! without either: the time is an argument, random numbers are seeded, and nothing here opens a
 //! socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`probe`], [`pudp`], [`reorder`] with
-//! [`account`], [`deframe`].
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`probe`], [`admission`] with [`pudp`] and
+//! [`reorder`], [`account`], [`deframe`].
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod admission;
 pub mod capture;
 pub mod deframe;
 pub mod pace;

@@ -10,10 +10,10 @@
 //! - The first datagram has the first place. Those before it, up to a window or [`BEFORE_FIRST`], that come
 //!   after it count, but are late: whoever can wait gives the lowest of the first numbers to
 //!   [`Reorder::begin`].
-//! - A number more than a window ahead of the newest, or one that belongs to nothing known, may be a stray
-//!   datagram. It is kept until a second one near it comes, and counts as arriving then. The sequence goes on
-//!   there: forward by up to `max_gap` it is a gap, else the sender has begun again. At the very end a gap is
-//!   believed without a second one.
+//! - A number more than a window ahead of the newest, or one that belongs to nothing known, is [strange](Verdict::Strange):
+//!   whoever offers it decides whether it may belong to the stream at all. If so, [`Reorder::consider`] keeps it until a second
+//!   one near it comes, and it counts as arriving then. The sequence goes on there: forward by up to `max_gap` it is a gap, else
+//!   the sender has begun again. At the very end a gap is believed without a second one.
 //! - A sender that begins again at numbers that were seen a short while ago looks like a series of
 //!   duplicates: see [`REPEATS`]. What came until then is accounted to the new sequence, as late.
 //!
@@ -68,6 +68,8 @@ pub enum Verdict {
     Late,
     /// Nothing: the consumer has not freed its place.
     RingFull,
+    /// Nothing yet: it is far ahead or of no sequence known ([`Reorder::ahead`], [`Reorder::consider`]).
+    Strange,
     /// Keep a copy of it, in the place of one that was kept before.
     Keep,
     /// Offer the kept datagram again, then this one.
@@ -153,10 +155,10 @@ impl Reorder {
         };
         let offset = sequence.wrapping_sub(base);
         if offset >= self.beyond() {
-            return self.strange(sequence);
+            return Verdict::Strange;
         }
         match self.account.has_arrived(offset) {
-            None => self.strange(sequence),
+            None => Verdict::Strange,
             Some(true) => self.seen_before(sequence, freed),
             Some(false) if self.kept.is_some() && self.kept_is_due() => Verdict::Replay,
             Some(false) => self.first_arrival(sequence, offset, freed),
@@ -191,6 +193,22 @@ impl Reorder {
             self.give_up_kept();
         }
         accepted
+    }
+
+    /// Datagrams came that do not belong to the sequence.
+    pub fn foreign(&mut self, count: u64) {
+        self.account.foreign(count);
+    }
+
+    /// What follows has a ring of its own, with other slots: positions begin anew, and the account goes on.
+    pub fn move_to(&mut self, settings: Settings) {
+        self.flush();
+        self.account.close_segment();
+        let fresh = Reorder::new(settings);
+        self.account
+            .remember(HISTORY.max(4 * fresh.settings.window));
+        let account = std::mem::take(&mut self.account);
+        *self = Reorder { account, ..fresh };
     }
 
     /// The stream has ended: everything is handed on.
@@ -270,9 +288,17 @@ impl Reorder {
         self.offer(sequence, freed)
     }
 
-    /// A number that does not fit: kept until another one near it comes.
+    /// How far a strange number is ahead of the newest; `None` of one behind it.
+    pub fn ahead(&self, sequence: u64) -> Option<u64> {
+        let newest = self.offset_of(self.head);
+        self.offset(sequence)
+            .checked_sub(newest)
+            .filter(|ahead| *ahead < FURTHEST)
+    }
+
+    /// A strange number that may belong to the stream: kept until another one near it comes.
     #[cold]
-    fn strange(&mut self, sequence: u64) -> Verdict {
+    pub fn consider(&mut self, sequence: u64) -> Verdict {
         let before = match &mut self.kept {
             Some(kept) if kept.sequence == sequence => {
                 kept.copies += 1;

@@ -4,7 +4,6 @@
 //! work: take a batch from the kernel, admit what belongs to the stream, ask the window
 //! where it goes, copy it there, hand on what is complete.
 
-mod admission;
 mod thread;
 
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ use crate::ring::{Consumer, Reserve, RingError};
 use crate::socket::GrantedBuffer;
 use crate::udp::{Listen, OpenError, Receiver, ReceiverOptions};
 
-pub use admission::{Numbering, Numbers};
+pub use evlbi_core::admission::{Numbering, Numbers, Refused};
 
 /// How a stream is received.
 pub struct ReceiveOptions {
@@ -201,6 +200,8 @@ pub struct ReceiveReport {
     pub foreign_source: u64,
     /// Datagrams of the stream's sender and length whose headers give them no place in it.
     pub foreign_header: u64,
+    /// Senders that were refused beside the stream, or because no stream came of what they sent.
+    pub refused: Vec<Refused>,
     /// Who sent the stream.
     pub sender: Option<SocketAddr>,
     /// Length of the data in each datagram in bytes.
@@ -268,12 +269,13 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
     Ok((receiving, Opening(consumer)))
 }
 
-/// The ring's other end, which is there once a stream has begun and the size of its datagrams is known.
+/// The ring's other end, which is there once a stream has begun and the size of its datagrams is known. A stream of another size
+/// has a ring of its own.
 pub struct Opening(mpsc::Receiver<Consumer<Event>>);
 
 impl Opening {
-    /// Waits for the stream. `None` when the receiver ended without one.
-    pub fn wait(self) -> Option<Consumer<Event>> {
+    /// Waits for the next ring; the one before must be dropped. `None` when the receiver ended without one.
+    pub fn next(&self) -> Option<Consumer<Event>> {
         self.0.recv().ok()
     }
 }

@@ -61,6 +61,11 @@ pub enum Refused {
     Length,
 }
 
+/// A ring has no more slots than there were of so many bytes each: what is kept of each tiny one would take more memory than they do.
+const LEAST_SLOT: usize = 64;
+/// Or as many as this.
+const ALWAYS_SLOTS: usize = 1 << 16;
+
 /// Memory for a ring whose slots are not known yet. It is touched and mapped beforehand, which is slow, so
 /// that the ring can be made in an instant when the stream has begun.
 pub struct Reserve(Mirror);
@@ -96,6 +101,7 @@ impl Reserve {
         let Some(capacity) = bytes.checked_div(slot).filter(|slots| *slots > 0) else {
             return Err(RingError::Size { slot, bytes });
         };
+        let capacity = capacity.min((bytes / LEAST_SLOT).max(ALWAYS_SLOTS));
         let shared = Arc::new(Shared {
             memory,
             slot,
@@ -155,6 +161,11 @@ impl<T: Copy> Producer<T> {
         self.write.freed()
     }
 
+    /// Ends the ring. The consumer keeps what was handed to it.
+    pub fn retire(self) -> Retired {
+        Retired(self.shared)
+    }
+
     /// Copies the data of a datagram to its position.
     ///
     /// # Errors
@@ -197,6 +208,21 @@ impl<T: Copy> Producer<T> {
     /// A view of how full the ring is, for whoever reports progress.
     pub fn gauge(&self) -> Gauge {
         Gauge(self.write.gauge())
+    }
+}
+
+/// The memory of a ring that has ended, in which the consumer may still read.
+pub struct Retired(Arc<Shared>);
+
+impl Retired {
+    /// The memory, for another ring.
+    ///
+    /// # Errors
+    /// Itself, as long as the consumer is there.
+    pub fn reclaim(self) -> Result<Reserve, Retired> {
+        Arc::try_unwrap(self.0)
+            .map(|shared| Reserve(shared.memory))
+            .map_err(Retired)
     }
 }
 
@@ -362,6 +388,28 @@ mod tests {
                 consumer.free((round + 1) * capacity);
             }
         }
+    }
+
+    #[test]
+    fn tiny_slots_do_not_take_more_memory_than_the_ring() {
+        let (producer, _consumer) = Reserve::new(16 << 20).unwrap().ring::<u8>(1, 1).unwrap();
+        assert_eq!(producer.capacity(), (16 << 20) / 64);
+    }
+
+    #[test]
+    fn the_memory_of_a_ring_that_has_ended_is_there_for_another() {
+        let (mut producer, mut consumer) = small(2048, 4);
+        producer.place(0, &[7; 2048]).unwrap();
+        producer.publish(1);
+        let retired = producer.retire();
+        assert!(consumer.is_closed());
+        let retired = retired.reclaim().err().expect("the consumer reads in it");
+        assert_eq!(consumer.span().data, [7; 2048]);
+        drop(consumer);
+        let reserve = retired.reclaim().ok().expect("nobody has it");
+        let (producer, mut consumer) = reserve.ring::<u8>(1024, 4).unwrap();
+        assert_eq!(producer.capacity(), 8);
+        assert_eq!(consumer.span().data.len(), 0);
     }
 
     #[test]

@@ -325,7 +325,7 @@ fn receiver(path: &Path) -> Result<Sinked> {
     )?;
     let drainer = std::thread::Builder::new()
         .name("sink".into())
-        .spawn(move || Ok(drain::all(opening, deframe::Settings::default(), sink)))?;
+        .spawn(move || Ok(drain::all(&opening, deframe::Settings::default(), sink)))?;
     Ok(Sinked { receiving, drainer })
 }
 

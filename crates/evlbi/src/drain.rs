@@ -30,17 +30,25 @@ pub struct Drained {
 }
 
 /// Waits for a stream and takes everything of it until the receiver ends.
-pub fn all(opening: Opening, settings: Settings, sink: Sink) -> Drained {
-    match opening.wait() {
-        Some(consumer) => run(consumer, settings, sink),
-        None => drained(&Deframer::new(Settings::default()), sink),
+pub fn all(opening: &Opening, settings: Settings, sink: Sink) -> Drained {
+    let mut deframer = Deframer::new(settings);
+    let mut sink = sink;
+    let mut begun = false;
+    while let Some(consumer) = opening.next() {
+        if begun {
+            deframer.restart();
+        }
+        begun = true;
+        run(consumer, &mut deframer, &mut sink);
     }
+    drained(&deframer, sink)
 }
 
-fn run(mut consumer: Consumer<Event>, settings: Settings, sink: Sink) -> Drained {
+/// Empties a ring until its producer is gone.
+fn run(mut consumer: Consumer<Event>, deframer: &mut Deframer, sink: &mut Sink) {
     let mut drain = Drain {
         slot: consumer.slot(),
-        deframer: Deframer::new(settings),
+        deframer,
         sink,
         holes: Holes::new(),
         taken: 0,
@@ -52,7 +60,7 @@ fn run(mut consumer: Consumer<Event>, settings: Settings, sink: Sink) -> Drained
         let finished = consumer.is_closed();
         let taken = drain.step(&mut consumer, finished);
         if finished && taken.is_none() {
-            return drain.finish();
+            return;
         }
         nap = match taken {
             Some(bytes) if bytes > LITTLE => NAP,
@@ -92,10 +100,10 @@ impl Straight {
     }
 }
 
-struct Drain {
+struct Drain<'d> {
     slot: usize,
-    deframer: Deframer,
-    sink: Sink,
+    deframer: &'d mut Deframer,
+    sink: &'d mut Sink,
     holes: Holes,
     /// Bytes of the first slot that were taken already.
     taken: usize,
@@ -103,7 +111,7 @@ struct Drain {
     gaps: VecDeque<(u64, u64)>,
 }
 
-impl Drain {
+impl Drain<'_> {
     /// Takes what is there; says how many bytes, where anything happened.
     fn step(&mut self, consumer: &mut Consumer<Event>, finished: bool) -> Option<usize> {
         let span = consumer.span();
@@ -161,13 +169,9 @@ impl Drain {
             }
         }
         let bytes = &mut span.data[self.taken.min(slots * self.slot)..slots * self.slot];
-        let sink = &mut self.sink;
+        let sink = &mut *self.sink;
         self.deframer
             .push(bytes, &self.holes, ended, &mut |chunk| sink.take(chunk))
-    }
-
-    fn finish(self) -> Drained {
-        drained(&self.deframer, self.sink)
     }
 }
 

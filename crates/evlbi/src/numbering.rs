@@ -28,13 +28,24 @@ impl Numbering for FrameNumbers {
         }
     }
 
-    fn learn(&mut self, datagrams: &[&[u8]]) -> bool {
-        self.sequencer = Sequencer::new(self.frame_rate);
-        let enough = datagrams
-            .iter()
-            .any(|datagram| self.sequencer.offer(datagram) == Verdict::Learnt);
+    fn alone(&self, _datagram: &[u8]) -> Option<u64> {
+        None
+    }
+
+    fn of(&self, datagrams: &[&[u8]], all: bool) -> Option<Box<dyn Numbering>> {
+        let mut sequencer = Sequencer::new(self.frame_rate);
+        let mut enough = all;
+        for datagram in datagrams {
+            enough |= sequencer.offer(datagram) == Verdict::Learnt;
+        }
+        if !enough {
+            return None;
+        }
         // What was kept comes again, one by one.
-        self.sequencer.drain(|_, _| {});
-        enough
+        sequencer.drain(|_, _| {});
+        Some(Box::new(FrameNumbers {
+            frame_rate: self.frame_rate,
+            sequencer,
+        }))
     }
 }

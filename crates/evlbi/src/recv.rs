@@ -66,6 +66,16 @@ pub fn run(args: &RecvArgs) -> Result<()> {
             show_count(result.foreign_header)
         );
     }
+    let others = result.refused.iter().filter(|refused| refused.frames);
+    let others: Vec<String> = others
+        .map(|other| {
+            format!(
+                "{} ({} datagrams)",
+                other.sender,
+                show_count(other.datagrams)
+            )
+        })
+        .collect();
     if let Some(error) = result.error.as_ref().or(result.sink.write_error.as_ref()) {
         bail!("{error}");
     }
@@ -76,6 +86,12 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         .is_some_and(|check| check.corrupted > 0)
     {
         bail!("the test pattern did not arrive as it was sent");
+    }
+    if !others.is_empty() {
+        bail!(
+            "frames of other senders came to the same port and were not recorded: {}; name the one to record with --source ADDRESS, and give each a port of its own",
+            others.join(", ")
+        );
     }
     Ok(())
 }
@@ -233,7 +249,7 @@ fn watch(
     let start = Instant::now();
     let drainer = std::thread::Builder::new()
         .name("sink".into())
-        .spawn(move || drain::all(opening, settings, sink))?;
+        .spawn(move || drain::all(&opening, settings, sink))?;
     let total = args.duration.map(|duration| duration.as_millis() as u64);
     steer::on_status({
         let seen = Arc::clone(&seen);
@@ -357,6 +373,7 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         foreign_size: 0,
         foreign_source: 0,
         foreign_header: 0,
+        refused: Vec::new(),
         sender: None,
         datagram_data: None,
         bytes: stream.bytes.load(Ordering::Relaxed),

@@ -165,13 +165,16 @@ impl Order {
     }
 
     fn arrived(&mut self, number: u64) {
-        let mut verdict = self.reorder.offer(number, 0);
-        if verdict == Verdict::Replay {
-            self.reorder.offer(self.kept, 0);
-            verdict = self.reorder.offer(number, 0);
-        }
-        if verdict == Verdict::Keep {
-            self.kept = number;
+        loop {
+            let verdict = match self.reorder.offer(number, 0) {
+                Verdict::Strange => self.reorder.consider(number),
+                verdict => verdict,
+            };
+            match verdict {
+                Verdict::Replay => _ = self.reorder.offer(self.kept, 0),
+                Verdict::Keep => break self.kept = number,
+                _ => break,
+            }
         }
         while self.reorder.next_event().is_some() {}
     }

@@ -48,6 +48,11 @@ impl Layout {
         }
     }
 
+    /// Whether `bytes` begin with a header of this layout.
+    pub(crate) fn is_header(&self, bytes: &[u8]) -> bool {
+        self.read(bytes, 0).is_some()
+    }
+
     /// The header at the beginning of `bytes`, where it is one of this layout. `reference` is a time
     /// within 500 days, UTC seconds since 1970-01-01.
     pub(super) fn read(&self, bytes: &[u8], reference: i64) -> Option<Head> {

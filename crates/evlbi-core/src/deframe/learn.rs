@@ -5,7 +5,7 @@ use evlbi_wire::vdif;
 
 use super::cadence::{MOST_AHEAD, Sighting};
 use super::format::{Format, Head, Layout};
-use super::holes::View;
+use super::holes::{Holes, View};
 use super::{Chunk, Deframer, ODD_RUN, Settings, Span, State, Step};
 
 /// So many frames from a header on are looked at to believe it.
@@ -122,6 +122,25 @@ impl Deframer {
             _ => self.search_at = self.search_at.saturating_mul(2),
         }
         Step::On
+    }
+}
+
+/// Where frames lie in the beginning of a stream, of which `holes` are missing: offset of the first, and what they have in common.
+/// `decide`: no more of the stream can be waited for.
+pub(crate) fn find(bytes: &[u8], holes: &Holes, decide: bool) -> Option<(u64, Layout)> {
+    let search = Search {
+        view: View { bytes, holes },
+        base: 0,
+        settings: &Settings {
+            hold: bytes.len(),
+            ..Settings::default()
+        },
+        before: None,
+        decide,
+    };
+    match search.run() {
+        Found::Frames(first, layout) => Some((first, layout)),
+        Found::Undecided | Found::Nothing => None,
     }
 }
 

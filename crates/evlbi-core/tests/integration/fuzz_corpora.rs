@@ -3,6 +3,8 @@
 
 use proptest::prelude::*;
 
+#[path = "../../../../fuzz/bodies/admission.rs"]
+mod admission;
 #[path = "../../../../fuzz/bodies/capture.rs"]
 mod capture;
 #[path = "../../../../fuzz/corpus.rs"]
@@ -18,7 +20,8 @@ mod reorder;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
+    ("admission", admission::run),
     ("capture", capture::run),
     ("deframe", deframe::run),
     ("policy", policy::run),

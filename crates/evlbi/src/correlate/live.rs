@@ -256,7 +256,7 @@ fn open(url: &str, args: &CorrelateArgs, epoch: &Arc<OnceLock<i64>>) -> Result<S
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
         let feed = Arc::clone(&feed);
         move || {
-            let drained = drain::all(opening, settings, sink);
+            let drained = drain::all(&opening, settings, sink);
             feed.end();
             drained
         }

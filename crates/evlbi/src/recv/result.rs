@@ -6,7 +6,7 @@ use anyhow::Result;
 use evlbi_core::account::{Attribution, FreeRuns};
 use evlbi_core::deframe;
 use evlbi_net::host;
-use evlbi_net::receive::{Ended, ReceiveReport};
+use evlbi_net::receive::{Ended, ReceiveReport, Refused};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
@@ -46,6 +46,8 @@ pub struct RecvResult {
     foreign_source: u64,
     foreign_sequence: u64,
     pub foreign_header: u64,
+    /// Senders whose datagrams were refused, the first 64.
+    pub refused: Vec<Refused>,
     restarts: u64,
     first_seq: Option<u64>,
     last_seq: Option<u64>,
@@ -204,6 +206,7 @@ pub fn finish(
         foreign_source: report.foreign_source,
         foreign_sequence: counters.foreign_sequence,
         foreign_header: report.foreign_header,
+        refused: report.refused,
         restarts: counters.restarts,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::live::support::{Recv, ask, assert_numbers, deaf, evlbi, fit, send, try_send};
+use crate::live::support::{Received, Recv, ask, assert_numbers, deaf, evlbi, fit, send, try_send};
 use crate::result::{brief, number};
 use evlbi_testkit::{Room, Running, limit, until};
 use evlbi_wire::pattern;
@@ -67,6 +67,89 @@ fn stranger(recv: &Recv) -> UdpSocket {
     socket
 }
 
+/// A sender of frames that was refused is named, with what to do.
+#[track_caller]
+fn assert_is_named(received: &Received, sender: &str, count: u64) {
+    assert_eq!(received.status.code(), Some(1));
+    let said = &received.stderr;
+    assert!(
+        said.contains(&format!("{sender} ({count} datagrams)")),
+        "{said}"
+    );
+    assert!(said.contains("--source"), "{said}");
+    let refused = received.result()["refused"].clone();
+    let ours = |refused: &&Value| refused["sender"] == sender;
+    let ours = refused.as_array().unwrap().iter().find(ours).unwrap();
+    assert_eq!(
+        (number(ours, "datagrams"), &ours["frames"]),
+        (count, &Value::Bool(true))
+    );
+}
+
+/// Eight datagrams of a byte each before a stream, and two numbered far ahead within it: all of the stream is recorded, and nothing
+/// else.
+#[test]
+fn tiny_and_far_datagrams_cost_a_stream_nothing() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    let tiny = stranger(&recv);
+    for number in 0..8u64 {
+        let datagram = [&number.to_le_bytes()[..], b"x"].concat();
+        tiny.send(&datagram).unwrap();
+    }
+    let stream = Stream::to(&recv);
+    stream.send(0, 0..100);
+    for ahead in [(1 << 24) - 5, (1 << 24) - 4] {
+        stream.raw(&stream.datagram(100 + ahead, 7));
+    }
+    stream.send(0, 100..200);
+    let result = recv.finish_after(8 + 202);
+    assert_numbers(
+        &result,
+        &[
+            ("unique", 200),
+            ("lost", 0),
+            ("late", 0),
+            ("foreign_size", 8),
+            ("foreign_sequence", 2),
+            ("restarts", 0),
+            ("bytes", 200 * FRAME as u64),
+        ],
+    );
+    assert!(room.read("out.vdif") == stream.bytes(0..200));
+}
+
+/// What came before the stream was known, without frames and of another length, is recorded before it.
+#[test]
+fn a_stream_takes_the_place_of_data_without_frames() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    let other = stranger(&recv);
+    let datagram = |number: u64| [&number.to_le_bytes()[..], &[0xa5; 333]].concat();
+    (0..64).for_each(|number| _ = other.send(&datagram(number)).unwrap());
+    recv.until_arrived(64);
+    until("it is recorded", || {
+        number(&recv.status()["receiving"][0], "unique") == 64
+    });
+    let stream = Stream::to(&recv);
+    stream.send(50, 0..100);
+    recv.until_arrived(164);
+    other.send(&datagram(64)).unwrap();
+    stream.send(50, 100..180);
+    let result = recv.finish_after(64 + 181);
+    let counts = [
+        ("unique", 64 + 180),
+        ("lost", 0),
+        ("foreign_size", 1),
+        ("restarts", 1),
+        ("bytes", 64 * 333 + 180 * FRAME as u64),
+    ];
+    assert_numbers(&result, &counts);
+    assert!(room.read("out.vdif").ends_with(stream.bytes(0..180)));
+}
+
 #[test]
 fn strange_datagrams_do_not_stop_a_recording() {
     let room = Room::new();
@@ -92,7 +175,10 @@ fn strange_datagrams_do_not_stop_a_recording() {
             stranger(&recv).send(b"scan").unwrap();
         }
     }
-    let result = recv.finish_after(81 + 62);
+    let name = rival.socket.local_addr().unwrap().to_string();
+    let received = recv.end_after(81 + 62);
+    assert_is_named(&received, &name, 40);
+    let result = received.result();
     assert_numbers(
         &result,
         &[

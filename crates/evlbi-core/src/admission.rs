@@ -1,0 +1,680 @@
+//! What a receiver takes for its stream, and where its datagrams go.
+//!
+//! Anything may arrive at an open port: a port scan, the rest of an older stream, a second station, forged datagrams. The rules:
+//!
+//! - A *flow* is a sender, a length of datagrams and numbers that go on. One of them is the *live* stream; all others are
+//!   *candidates*, whose datagrams are kept for a while and change nothing.
+//! - A candidate can become the stream when [`ENOUGH`] of its datagrams number on and hold *valid frames*: headers of VDIF or
+//!   Mark 5B where its frames begin. One without frames needs [`RAW_ENOUGH`].
+//! - It takes the live stream's place when that has been silent for [`SILENCE`], or when the last 64 datagrams of the live stream in
+//!   which a frame begins held no header, or never any, while its own do. A live stream with valid frames gives way to such a one
+//!   only. Of two with valid frames, the one that was recorded first gets its place back when it returns.
+//! - The numbers of the live stream may jump forward by [`LEAST_JUMP`], or by half as many again as came in the busiest second so far
+//!   for each second of the silence and two more: that is a gap. Beyond, and behind all that is remembered, a datagram belongs to a
+//!   candidate, although its sender is the live stream's: a sender that began again.
+//! - Of fewer datagrams than needed it is decided at the end, if nothing else became the stream.
+//!
+//! What took the place of something else is a sequence of its own ([`Reorder::begin`]); with datagrams of another length it needs
+//! other slots ([`Begins`]).
+
+mod candidate;
+mod flow;
+mod frames;
+mod numbering;
+mod pace;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::account::{Counters, Report};
+use crate::reorder::{Event, Reorder, Settings as Window, Verdict};
+use crate::time::Nanos;
+
+use self::candidate::{Candidate, Judgement};
+use self::flow::Flow;
+use self::frames::Frames;
+use self::pace::Pace;
+
+pub use self::candidate::{ENOUGH, RAW_ENOUGH};
+pub use self::flow::Arrival;
+pub use self::numbering::{Numbering, Numbers};
+pub use self::pace::LEAST_JUMP;
+
+/// How long the live stream must be silent before another may take its place.
+pub const SILENCE: Nanos = Nanos(300_000_000);
+/// Candidates that are remembered at the same time.
+const MOST_CANDIDATES: usize = 256;
+/// Flows that were recorded and have a claim to come back.
+const MOST_RECORDED: usize = 16;
+/// Senders that were refused and are listed.
+const MOST_REFUSED: usize = 64;
+/// A candidate that is silent for so long is given up.
+const FORGOTTEN: Nanos = Nanos(2_000_000_000);
+/// Beside a live stream, frames are looked for in no more bytes of others within [`SPELL`]: it takes time.
+const MOST_JUDGED_BYTES: usize = 1 << 20;
+const SPELL: Nanos = Nanos(50_000_000);
+/// A jump that admission allows is a gap for the window.
+const ANY_GAP: u64 = 1 << 61;
+
+/// What is listened to, and how.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Hear this host only.
+    pub only: Option<IpAddr>,
+    /// How many ports are listened to.
+    pub ports: usize,
+    /// How far behind the newest datagram a late one may be and still be placed, in bytes of data.
+    pub window: u64,
+    /// How long a missing datagram is waited for.
+    pub hold: Nanos,
+    /// Most bytes of candidates that are kept.
+    pub kept: usize,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It belongs to the stream.
+    Stream,
+    /// It is kept for now; `promising`: it looks like one of a stream that begins.
+    Kept {
+        /// Two or more number on, or it holds whole frames.
+        promising: bool,
+    },
+    /// It is refused, and counted.
+    Foreign,
+    /// A stream begins with it: [`Admission::beginning`].
+    Begins,
+}
+
+/// A stream that is to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begins {
+    /// Bytes of data in each of its datagrams.
+    pub data: usize,
+    /// It needs slots of another length than the stream before it, in a ring of its own.
+    pub resized: bool,
+}
+
+/// A sender whose datagrams were refused while another's were the stream.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Refused {
+    /// Who sent them.
+    pub sender: SocketAddr,
+    /// How many.
+    pub datagrams: u64,
+    /// Whether they held valid frames: something that ought to be recorded, perhaps.
+    pub frames: bool,
+}
+
+/// Decides what belongs to the stream, and where it goes.
+pub struct Admission {
+    settings: Settings,
+    /// How streams are numbered.
+    template: Box<dyn Numbering>,
+    live: Option<Live>,
+    /// The window over the ring, from the first stream on.
+    reorder: Option<Reorder>,
+    /// The candidate that has won and waits for its slots.
+    winner: Option<Candidate>,
+    candidates: Vec<Candidate>,
+    /// Flows with valid frames that were recorded, the first one first.
+    recorded: Vec<Flow>,
+    /// When the sockets were read to their end last.
+    read: Nanos,
+    judged: Judged,
+    tally: Tally,
+    bytes: Bytes,
+    first_stamp: Option<Duration>,
+    last_stamp: Option<Duration>,
+}
+
+/// Bytes of data that arrived for the first time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bytes {
+    before: u64,
+    /// Datagrams that had arrived before those of the length of now.
+    datagrams: u64,
+}
+
+/// In how many bytes frames were looked for since when.
+#[derive(Clone, Copy, Debug, Default)]
+struct Judged {
+    begun: Nanos,
+    bytes: usize,
+}
+
+/// What is not the stream's.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    size: u64,
+    source: u64,
+    header: u64,
+    refused: Vec<Refused>,
+}
+
+/// The live stream.
+struct Live {
+    flow: Flow,
+    numbering: Box<dyn Numbering>,
+    frames: Option<Frames>,
+    pace: Pace,
+    data: usize,
+    /// The datagram that the window wants to see again.
+    kept: Vec<u8>,
+    /// How many of its datagrams came.
+    count: u64,
+}
+
+impl Admission {
+    /// Before anything has come.
+    pub fn new(settings: Settings, numbering: Box<dyn Numbering>) -> Admission {
+        Admission {
+            settings,
+            template: numbering,
+            live: None,
+            reorder: None,
+            winner: None,
+            candidates: Vec::new(),
+            recorded: Vec::new(),
+            read: Nanos(0),
+            judged: Judged::default(),
+            tally: Tally::default(),
+            bytes: Bytes::default(),
+            first_stamp: None,
+            last_stamp: None,
+        }
+    }
+
+    /// A datagram that came from the kernel at `now`. `freed`: positions of the ring below it were freed by the consumer. `place`
+    /// copies data to its position.
+    #[inline]
+    pub fn take(
+        &mut self,
+        arrival: &Arrival<'_>,
+        now: Nanos,
+        freed: u64,
+        place: &mut impl FnMut(u64, &[u8]),
+    ) -> Taken {
+        if let (Some(live), Some(reorder)) = (&mut self.live, &mut self.reorder)
+            && live.take(reorder, arrival, (self.read, now), freed, place)
+        {
+            self.first_stamp = self.first_stamp.or(arrival.stamp);
+            self.last_stamp = arrival.stamp.or(self.last_stamp);
+            return Taken::Stream;
+        }
+        self.stranger(arrival, now)
+    }
+
+    /// All that had come by `now` was taken from the sockets. A stream may begin that waited for a silence:
+    /// [`Admission::beginning`].
+    pub fn tick(&mut self, now: Nanos) {
+        self.read = now;
+        let Some(live) = &self.live else {
+            return;
+        };
+        if self.candidates.is_empty() || self.winner.is_some() {
+            return;
+        }
+        let silence = now.since(live.flow.last());
+        for place in 0..self.candidates.len() {
+            self.judge(place, now);
+        }
+        if let Some(best) = self.best(|candidate| self.may_take_over(candidate, silence)) {
+            self.win(best);
+            return;
+        }
+        for place in (0..self.candidates.len()).rev() {
+            if now.since(self.candidates[place].flow.last()) >= FORGOTTEN {
+                let candidate = self.candidates.swap_remove(place);
+                self.refuse_all(candidate);
+            }
+        }
+    }
+
+    /// No more comes. A stream may begin with the few datagrams that came: [`Admission::beginning`].
+    pub fn end(&mut self, now: Nanos) {
+        self.tick(now);
+        if self.live.is_some() || self.winner.is_some() {
+            return;
+        }
+        let template = &*self.template;
+        for candidate in &mut self.candidates {
+            candidate.may_be_all(template);
+        }
+        let best = self.best(|candidate| matches!(candidate.judgement, Judgement::Stream(_)));
+        if let Some(best) = best {
+            self.win(best);
+        }
+    }
+
+    /// The stream that is to begin.
+    pub fn beginning(&self) -> Option<Begins> {
+        let data = self.winner.as_ref()?.data;
+        let resized = self.live.as_ref().is_none_or(|live| live.data != data);
+        Some(Begins { data, resized })
+    }
+
+    /// The live stream is over, since another with other slots is to begin: everything is handed on, up to the position returned.
+    pub fn close(&mut self) -> u64 {
+        let Some(reorder) = &mut self.reorder else {
+            return 0;
+        };
+        if let Some(live) = self.live.take() {
+            let unique = reorder.counters().unique;
+            self.bytes.before += (unique - self.bytes.datagrams) * live.data as u64;
+            self.bytes.datagrams = unique;
+        }
+        reorder.flush()
+    }
+
+    /// The stream begins, in a ring of so many slots.
+    pub fn begin(
+        &mut self,
+        capacity: u64,
+        now: Nanos,
+        freed: u64,
+        place: &mut impl FnMut(u64, &[u8]),
+    ) {
+        let Some(mut winner) = self.winner.take() else {
+            return;
+        };
+        let Some((numbering, lowest)) = winner.numbers(&*self.template) else {
+            self.refuse_all(winner);
+            return;
+        };
+        let window = Window {
+            window: (self.settings.window / winner.data as u64).clamp(1, capacity * 3 / 4 + 1),
+            hold: self.settings.hold,
+            capacity,
+            max_gap: ANY_GAP,
+        };
+        let reorder = match &mut self.reorder {
+            Some(reorder) => {
+                if self.live.is_none() {
+                    reorder.move_to(window);
+                }
+                reorder
+            }
+            none => none.insert(Reorder::new(window)),
+        };
+        reorder.begin(lowest);
+        let frames = match winner.judgement {
+            Judgement::Stream(frames) => frames,
+            Judgement::Open => None,
+        };
+        if frames.is_some()
+            && self.claim(&winner.flow) == self.recorded.len()
+            && self.recorded.len() < MOST_RECORDED
+        {
+            self.recorded.push(winner.flow.clone());
+        }
+        self.live = Some(Live {
+            flow: winner.flow,
+            numbering,
+            frames,
+            pace: Pace::default(),
+            data: winner.data,
+            kept: Vec::new(),
+            count: 0,
+        });
+        for kept in std::mem::take(&mut winner.kept) {
+            self.take(&kept.arrival(), now, freed, place);
+        }
+    }
+
+    /// Hands on what can be handed on at `now`; all positions below the result are.
+    pub fn advance(&mut self, now: Nanos) -> u64 {
+        self.reorder
+            .as_mut()
+            .map_or(0, |reorder| reorder.advance(now))
+    }
+
+    /// The next event for the consumer and the position before which it happened.
+    pub fn next_event(&mut self) -> Option<(u64, Event)> {
+        self.reorder.as_mut()?.next_event()
+    }
+
+    /// Nothing more comes: what was kept of the stream may have been the last. What no stream came of is refused. Everything is
+    /// handed on, up to the position returned.
+    pub fn finish(&mut self, freed: u64, place: &mut impl FnMut(u64, &[u8])) -> u64 {
+        for candidate in std::mem::take(&mut self.candidates) {
+            self.refuse_all(candidate);
+        }
+        let Some(reorder) = &mut self.reorder else {
+            return 0;
+        };
+        if let Some(live) = &mut self.live
+            && reorder.accept_kept()
+        {
+            live.replay(reorder, freed, place);
+        }
+        reorder.flush()
+    }
+
+    /// The counters now.
+    pub fn counters(&self) -> Counters {
+        let reorder = self.reorder.as_ref();
+        reorder.map_or_else(Counters::default, Reorder::counters)
+    }
+
+    /// Bytes of data that arrived for the first time.
+    pub fn bytes(&self) -> u64 {
+        let data = self.live.as_ref().map_or(0, |live| live.data as u64);
+        let unique = self.counters().unique.saturating_sub(self.bytes.datagrams);
+        self.bytes.before + unique * data
+    }
+
+    /// The account, when all is handed on.
+    pub fn report(self) -> Report {
+        self.reorder.map_or_else(Report::default, Reorder::finish)
+    }
+
+    /// Datagrams that are kept for now.
+    pub fn undecided(&self) -> u64 {
+        let candidates = self.candidates.iter().chain(&self.winner);
+        candidates
+            .map(|candidate| candidate.kept.len() as u64)
+            .sum()
+    }
+
+    /// Who sends the stream.
+    pub fn sender(&self) -> Option<SocketAddr> {
+        self.live.as_ref()?.flow.sender()
+    }
+
+    /// Bytes of data in each of the stream's datagrams.
+    pub fn data(&self) -> Option<usize> {
+        self.live.as_ref().map(|live| live.data)
+    }
+
+    /// Refused datagrams that have another length than the stream's.
+    pub fn foreign_size(&self) -> u64 {
+        self.tally.size
+    }
+
+    /// Refused datagrams of other senders.
+    pub fn foreign_source(&self) -> u64 {
+        self.tally.source
+    }
+
+    /// Datagrams of the stream's sender and length whose headers give them no place in it.
+    pub fn foreign_header(&self) -> u64 {
+        self.tally.header
+    }
+
+    /// Senders that were refused while there was a stream or none came of it; no more than 64 are listed.
+    pub fn refused(&self) -> &[Refused] {
+        &self.tally.refused
+    }
+
+    /// When the kernel received the first and the last datagram of the stream, since 1970.
+    pub fn stamps(&self) -> [Option<Duration>; 2] {
+        [self.first_stamp, self.last_stamp]
+    }
+
+    /// A datagram that is not the live stream's.
+    #[cold]
+    fn stranger(&mut self, arrival: &Arrival<'_>, now: Nanos) -> Taken {
+        let host = arrival.source.map(|source| source.ip());
+        if self.settings.only.is_some_and(|only| host != Some(only)) {
+            self.tally.source += 1;
+            return Taken::Foreign;
+        }
+        let number = self.template.alone(arrival.bytes);
+        let read = self.read;
+        if let Some(winner) = &mut self.winner
+            && winner.may_have(arrival, number)
+        {
+            if winner.bytes >= self.settings.kept {
+                // Its ring is not free yet, since the consumer is slow.
+                self.tally.source += 1;
+                return Taken::Foreign;
+            }
+            winner.keep(arrival, number, None, read, now);
+            return Taken::Kept { promising: true };
+        }
+        let beside = self.live.as_ref().map(|live| live.count);
+        let place = self
+            .candidates
+            .iter()
+            .position(|candidate| candidate.may_have(arrival, number));
+        let place = place.unwrap_or_else(|| {
+            self.candidates
+                .push(Candidate::new(arrival, self.settings.ports));
+            self.candidates.len() - 1
+        });
+        let given_up = self.candidates[place].keep(arrival, number, beside, read, now);
+        self.refuse(place, given_up);
+        self.judge(place, now);
+        let place = self.limit(place);
+        let candidate = &self.candidates[place];
+        let silence = self.live.as_ref().map_or(Nanos(u64::MAX), |live| {
+            live.flow.silence_before(arrival.stamp, read, now)
+        });
+        if self.winner.is_none() && self.may_take_over(candidate, silence) {
+            self.win(place);
+            return Taken::Begins;
+        }
+        let promising = self.live.is_none() && candidate.is_promising(&*self.template);
+        Taken::Kept { promising }
+    }
+
+    fn judge(&mut self, place: usize, now: Nanos) {
+        let candidate = &mut self.candidates[place];
+        if !candidate.is_due() {
+            return;
+        }
+        if now.since(self.judged.begun) >= SPELL {
+            self.judged = Judged {
+                begun: now,
+                bytes: 0,
+            };
+        }
+        let others_wait = self.live.is_some() || self.winner.is_some();
+        if others_wait && self.judged.bytes > MOST_JUDGED_BYTES {
+            return;
+        }
+        self.judged.bytes += candidate.bytes;
+        let given_up = candidate.judge(&*self.template, false);
+        self.refuse(place, given_up);
+    }
+
+    /// Whether a candidate may take the place of the live stream, which was silent for so long.
+    fn may_take_over(&self, candidate: &Candidate, silence: Nanos) -> bool {
+        if !candidate.is_ready() {
+            return false;
+        }
+        let Some(live) = &self.live else {
+            return true;
+        };
+        let has_more_claim = || self.claim(&candidate.flow) < self.claim(&live.flow);
+        match (&live.frames, candidate.has_frames()) {
+            (None, true) => true,
+            (None, false) => silence >= SILENCE,
+            (Some(_), false) => false,
+            (Some(frames), true) => silence >= SILENCE || !frames.are_there() || has_more_claim(),
+        }
+    }
+
+    /// The place of a flow among those that were recorded.
+    fn claim(&self, flow: &Flow) -> usize {
+        let is_same = |recorded: &Flow| recorded.has_sender_of(flow);
+        let place = self.recorded.iter().position(is_same);
+        place.unwrap_or(self.recorded.len())
+    }
+
+    /// The best of the candidates that `may` be the stream: with frames, with an earlier claim, with most datagrams.
+    fn best(&self, may: impl Fn(&Candidate) -> bool) -> Option<usize> {
+        let worth = |candidate: &Candidate| {
+            let claim = std::cmp::Reverse(self.claim(&candidate.flow));
+            (candidate.has_frames(), claim, candidate.kept.len())
+        };
+        let places = 0..self.candidates.len();
+        places
+            .filter(|place| may(&self.candidates[*place]))
+            .max_by_key(|place| worth(&self.candidates[*place]))
+    }
+
+    fn win(&mut self, place: usize) {
+        self.winner = Some(self.candidates.swap_remove(place));
+    }
+
+    /// Keeps what is kept within bounds: those candidates go first that carry no frames and were not heard for longest. Returns
+    /// where the one at `place` is then.
+    fn limit(&mut self, mut place: usize) -> usize {
+        let kept = |candidates: &[Candidate]| -> usize {
+            candidates.iter().map(|candidate| candidate.bytes).sum()
+        };
+        let mut bytes = kept(&self.candidates);
+        while self.candidates.len() > MOST_CANDIDATES || bytes > self.settings.kept {
+            let others = (0..self.candidates.len()).filter(|other| *other != place);
+            let worst = others.min_by_key(|other| {
+                let other = &self.candidates[*other];
+                (other.has_frames(), other.flow.last())
+            });
+            let Some(worst) = worst else {
+                // Alone, it gives up its oldest.
+                if !self.candidates[place].give_up_oldest() {
+                    break;
+                }
+                self.refuse(place, 1);
+                bytes = kept(&self.candidates);
+                continue;
+            };
+            let last = self.candidates.len() - 1;
+            let candidate = self.candidates.swap_remove(worst);
+            if place == last {
+                place = worst;
+            }
+            bytes -= candidate.bytes;
+            self.refuse_all(candidate);
+        }
+        place
+    }
+
+    fn refuse_all(&mut self, mut candidate: Candidate) {
+        let count = candidate.give_up();
+        let (numbered, frames) = (candidate.tells_numbers(), candidate.has_frames());
+        self.count_refused(&candidate.flow, numbered, frames, count);
+    }
+
+    fn refuse(&mut self, place: usize, count: u64) {
+        let Some(candidate) = self.candidates.get(place).filter(|_| count > 0) else {
+            return;
+        };
+        let (numbered, frames) = (candidate.tells_numbers(), candidate.has_frames());
+        let flow = candidate.flow.clone();
+        self.count_refused(&flow, numbered, frames, count);
+    }
+
+    fn count_refused(&mut self, flow: &Flow, numbered: bool, frames: bool, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let tally = &mut self.tally;
+        if let Some(live) = &self.live {
+            if live.flow.has_sender_of(flow) && live.flow.length() == flow.length() {
+                match &mut self.reorder {
+                    Some(reorder) if numbered => reorder.foreign(count),
+                    _ => tally.header += count,
+                }
+                return;
+            }
+            if live.flow.length() != flow.length() {
+                tally.size += count;
+            } else {
+                tally.source += count;
+            }
+        } else {
+            tally.source += count;
+        }
+        let Some(sender) = flow.sender() else {
+            return;
+        };
+        let refused = &mut tally.refused;
+        let place = refused.iter().position(|listed| listed.sender == sender);
+        if let Some(place) = place {
+            refused[place].datagrams += count;
+            refused[place].frames |= frames;
+        } else if refused.len() < MOST_REFUSED {
+            refused.push(Refused {
+                sender,
+                datagrams: count,
+                frames,
+            });
+        }
+    }
+}
+
+impl Live {
+    /// Takes a datagram that belongs to the stream; says whether it does. The sockets were read before and now, at these times.
+    #[inline]
+    fn take(
+        &mut self,
+        reorder: &mut Reorder,
+        arrival: &Arrival<'_>,
+        (read, now): (Nanos, Nanos),
+        freed: u64,
+        place: &mut impl FnMut(u64, &[u8]),
+    ) -> bool {
+        if !self.flow.may_have(arrival) {
+            return false;
+        }
+        let Some((number, data)) = self.numbering.split(arrival.bytes) else {
+            return false;
+        };
+        loop {
+            match reorder.offer(number, freed) {
+                Verdict::Place(position) => place(position, data),
+                Verdict::Replay => {
+                    self.replay(reorder, freed, place);
+                    continue;
+                }
+                Verdict::Strange => {
+                    let silence = self.flow.silence_before(arrival.stamp, read, now);
+                    let jump = self.pace.jump(silence);
+                    if reorder.ahead(number).is_none_or(|ahead| ahead > jump) {
+                        return false;
+                    }
+                    match reorder.consider(number) {
+                        Verdict::Keep => {
+                            // It is not heard before another confirms it.
+                            self.kept.clear();
+                            self.kept.extend_from_slice(arrival.bytes);
+                            return true;
+                        }
+                        Verdict::Replay => {
+                            self.replay(reorder, freed, place);
+                            continue;
+                        }
+                        _ => {}
+                    }
+                }
+                Verdict::Keep | Verdict::Duplicate | Verdict::Late | Verdict::RingFull => {}
+            }
+            break;
+        }
+        if let Some(frames) = &mut self.frames {
+            frames.see(number, data);
+        }
+        self.flow.heard(arrival, read, now);
+        self.pace.heard(now);
+        self.count += 1;
+        true
+    }
+
+    /// The kept datagram again. The window has just made room for it, so it is not kept once more.
+    #[cold]
+    fn replay(&mut self, reorder: &mut Reorder, freed: u64, place: &mut impl FnMut(u64, &[u8])) {
+        let kept = std::mem::take(&mut self.kept);
+        if let Some((number, data)) = self.numbering.split(&kept)
+            && let Verdict::Place(position) = reorder.offer(number, freed)
+        {
+            place(position, data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! Datagrams of which it is not known yet whether they are the stream.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evlbi_wire::{vdif, vtp};
+
+use crate::time::Nanos;
+
+use super::flow::{Arrival, Flow};
+use super::frames::Frames;
+use super::numbering::Numbering;
+use super::pace::LEAST_JUMP;
+
+/// Datagrams with frames that make a stream.
+pub const ENOUGH: usize = 8;
+/// Datagrams without frames that make one: eight tiny ones must not.
+pub const RAW_ENOUGH: usize = 64;
+/// Datagrams from which it must be clear how they are numbered.
+const MOST_JUDGED: usize = 512;
+/// A single datagram is a stream only if its number is below this: eight bytes of something else seldom are.
+const MOST_NUMBER: u64 = 1 << 48;
+
+/// A datagram that is kept.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    source: Option<SocketAddr>,
+    port: usize,
+    stamp: Option<Duration>,
+    bytes: Vec<u8>,
+}
+
+impl Kept {
+    pub fn arrival(&self) -> Arrival<'_> {
+        Arrival {
+            bytes: &self.bytes,
+            source: self.source,
+            port: self.port,
+            stamp: self.stamp,
+        }
+    }
+}
+
+/// What is known of a candidate.
+pub enum Judgement {
+    /// Too little came.
+    Open,
+    /// It carries frames, or none.
+    Stream(Option<Frames>),
+}
+
+/// A flow that is not the live stream.
+pub struct Candidate {
+    pub flow: Flow,
+    /// Its datagrams in the order of their arrival.
+    pub kept: VecDeque<Kept>,
+    pub judgement: Judgement,
+    /// Bytes of data in each datagram, once it is judged.
+    pub data: usize,
+    /// The number that came last, where a datagram tells it by itself.
+    newest: Option<u64>,
+    /// How many datagrams of the live stream had come when its last came.
+    beside: Option<u64>,
+    /// Bytes that are kept.
+    pub bytes: usize,
+    /// Of how many datagrams it was judged last.
+    judged: usize,
+}
+
+impl Candidate {
+    pub fn new(arrival: &Arrival<'_>, ports: usize) -> Candidate {
+        Candidate {
+            flow: Flow::of(arrival, ports),
+            kept: VecDeque::new(),
+            judgement: Judgement::Open,
+            data: 0,
+            newest: None,
+            beside: None,
+            bytes: 0,
+            judged: 0,
+        }
+    }
+
+    /// Whether a datagram with this number, where it tells one, may be this flow's.
+    pub fn may_have(&self, arrival: &Arrival<'_>, number: Option<u64>) -> bool {
+        let is_near = |(newest, number): (u64, u64)| {
+            let step = number.wrapping_sub(newest);
+            step.min(step.wrapping_neg()) <= LEAST_JUMP
+        };
+        self.flow.may_have(arrival) && self.newest.zip(number).is_none_or(is_near)
+    }
+
+    /// Keeps a datagram. `beside`: how many of the live stream had come, if there is one. Returns how many of its own are given up,
+    /// because the live stream goes on beside it.
+    pub fn keep(
+        &mut self,
+        arrival: &Arrival<'_>,
+        number: Option<u64>,
+        beside: Option<u64>,
+        read: Nanos,
+        now: Nanos,
+    ) -> u64 {
+        let is_known = matches!(self.judgement, Judgement::Stream(_));
+        let goes_on = beside.is_some() && self.beside != beside;
+        let given_up = if is_known && goes_on {
+            self.give_up()
+        } else {
+            0
+        };
+        self.beside = beside;
+        self.newest = number;
+        self.flow.heard(arrival, read, now);
+        self.bytes += arrival.bytes.len();
+        self.kept.push_back(Kept {
+            source: arrival.source,
+            port: arrival.port,
+            stamp: arrival.stamp,
+            bytes: arrival.bytes.to_vec(),
+        });
+        given_up
+    }
+
+    /// Gives up the oldest datagram that is kept; says whether there was one.
+    pub fn give_up_oldest(&mut self) -> bool {
+        let oldest = self.kept.pop_front();
+        self.bytes -= oldest.as_ref().map_or(0, |kept| kept.bytes.len());
+        oldest.is_some()
+    }
+
+    /// Gives up what is kept; returns how many datagrams those are.
+    pub fn give_up(&mut self) -> u64 {
+        self.bytes = 0;
+        self.judged = 0;
+        self.kept.drain(..).count() as u64
+    }
+
+    /// Whether it may be judged now, and was not at fewer datagrams.
+    pub fn is_due(&self) -> bool {
+        let is_open = matches!(self.judgement, Judgement::Open);
+        is_open && self.kept.len() >= ENOUGH.max(2 * self.judged)
+    }
+
+    /// Finds out whether this is a stream, and whether it carries frames. `all`: no more will come. Returns how many datagrams are
+    /// given up, because they are none.
+    pub fn judge(&mut self, template: &dyn Numbering, all: bool) -> u64 {
+        let count = self.kept.len();
+        self.judged = count;
+        let datagrams = self.datagrams();
+        let Some(mut numbering) = template.of(&datagrams, all) else {
+            return if count >= MOST_JUDGED {
+                self.give_up()
+            } else {
+                0
+            };
+        };
+        let numbered = numbered(&mut *numbering, &datagrams);
+        if !number_on(&numbered, count) {
+            return if count >= RAW_ENOUGH {
+                self.give_up()
+            } else {
+                0
+            };
+        }
+        let decide = all || count >= RAW_ENOUGH;
+        let frames = Frames::find(&numbered, decide);
+        if frames.is_some() || decide {
+            self.data = numbered.first().map_or(0, |(_, data)| data.len());
+            self.judgement = Judgement::Stream(frames);
+        }
+        0
+    }
+
+    /// Whether its datagrams tell their numbers by themselves.
+    pub fn tells_numbers(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    /// Whether it is known that it carries frames.
+    pub fn has_frames(&self) -> bool {
+        matches!(self.judgement, Judgement::Stream(Some(_)))
+    }
+
+    /// Whether it has enough to take the place of another.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.judgement, Judgement::Stream(_)) && self.kept.len() >= ENOUGH
+    }
+
+    /// How what is kept is numbered, and its lowest number.
+    pub fn numbers(&self, template: &dyn Numbering) -> Option<(Box<dyn Numbering>, u64)> {
+        let datagrams = self.datagrams();
+        let numbered = numbered(&mut *template.of(&datagrams, true)?, &datagrams);
+        let (first, _) = *numbered.first()?;
+        let back = numbered
+            .iter()
+            .map(|(number, _)| first.wrapping_sub(*number))
+            .filter(|back| *back <= LEAST_JUMP)
+            .max();
+        // Anew, for all of them go through it once more.
+        let numbering = template.of(&datagrams, true)?;
+        Some((numbering, first.wrapping_sub(back.unwrap_or(0))))
+    }
+
+    fn datagrams(&self) -> Vec<&[u8]> {
+        self.kept.iter().map(|kept| &kept.bytes[..]).collect()
+    }
+
+    /// Whether what is kept looks like the beginning of a stream: two datagrams or more that number on from each other, or one that
+    /// holds whole VDIF frames. A probe does not.
+    pub fn is_promising(&self, template: &dyn Numbering) -> bool {
+        let mut newest = self.kept.iter().rev().map(|kept| &kept.bytes[..]);
+        match (newest.next(), newest.next()) {
+            (Some(one), None) => {
+                vtp::split(one).is_some_and(|(_, data)| holds_frames(data)) || holds_frames(one)
+            }
+            (Some(two), Some(one)) => match template.alone(one).zip(template.alone(two)) {
+                Some((one, two)) => follow(one, two),
+                None => holds_frames(one) && holds_frames(two),
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether these few can be all of a stream: they number on from each other, or there is one only, with a number that a sender
+    /// can have come to. A port scan cannot.
+    pub fn may_be_all(&mut self, template: &dyn Numbering) -> bool {
+        if let ([one], Some(number)) = (self.kept.make_contiguous() as &[Kept], self.newest)
+            && (number >= MOST_NUMBER || one.bytes.len() <= vtp::HEADER_LEN)
+        {
+            return false;
+        }
+        if matches!(self.judgement, Judgement::Open) {
+            self.judge(template, true);
+        }
+        matches!(self.judgement, Judgement::Stream(_))
+    }
+}
+
+/// The numbers and data of those datagrams that have some.
+fn numbered<'a>(numbering: &mut dyn Numbering, datagrams: &[&'a [u8]]) -> Vec<(u64, &'a [u8])> {
+    datagrams
+        .iter()
+        .filter_map(|datagram| numbering.split(datagram))
+        .filter(|(_, data)| !data.is_empty())
+        .collect()
+}
+
+/// Whether most of so many datagrams have numbers that lie close together and differ.
+fn number_on(numbered: &[(u64, &[u8])], count: usize) -> bool {
+    let close = numbered
+        .windows(2)
+        .filter(|pair| follow(pair[0].0, pair[1].0))
+        .count();
+    !numbered.is_empty() && 2 * (close + 1) > count
+}
+
+fn follow(one: u64, next: u64) -> bool {
+    let step = next.wrapping_sub(one);
+    step != 0 && step.min(step.wrapping_neg()) <= LEAST_JUMP
+}
+
+/// Whether the data is whole VDIF frames of one length.
+fn holds_frames(data: &[u8]) -> bool {
+    vdif::Header::parse(data).is_ok_and(|header| {
+        let length = header.frame_length();
+        header.shape().check().is_ok()
+            && data.len().is_multiple_of(length)
+            && data.chunks(length).all(|frame| {
+                vdif::Header::parse(frame).is_ok_and(|next| next.shape() == header.shape())
+            })
+    })
+}

@@ -1,0 +1,110 @@
+//! Who sends datagrams of what length.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::time::Nanos;
+
+/// A datagram that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// Its payload.
+    pub bytes: &'a [u8],
+    /// Who sent it.
+    pub source: Option<SocketAddr>,
+    /// Which of the receiver's addresses it came to, counted from 0.
+    pub port: usize,
+    /// When the kernel received it, since 1970.
+    pub stamp: Option<Duration>,
+}
+
+impl Arrival<'_> {
+    fn host(&self) -> Option<IpAddr> {
+        self.source.map(|source| source.ip())
+    }
+}
+
+/// A sender and a length. One stream may come to several ports: at each from one sender, all on one host.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    host: Option<IpAddr>,
+    /// The sender at each of the receiver's ports, once heard.
+    senders: Vec<Option<SocketAddr>>,
+    length: usize,
+    last: Nanos,
+    /// When the sockets had been read to their end before the last came.
+    read_before: Nanos,
+    /// When the kernel received the last, by a clock that may be set.
+    last_stamp: Option<Duration>,
+}
+
+impl Flow {
+    pub fn of(arrival: &Arrival<'_>, ports: usize) -> Flow {
+        Flow {
+            host: arrival.host(),
+            senders: vec![None; ports],
+            length: arrival.bytes.len(),
+            last: Nanos(0),
+            read_before: Nanos(0),
+            last_stamp: None,
+        }
+    }
+
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Who sends.
+    pub fn sender(&self) -> Option<SocketAddr> {
+        self.senders.iter().flatten().next().copied()
+    }
+
+    /// Whether it may be this one's: of its length, from its sender at that port, or from its host to a port at which none was heard.
+    #[inline]
+    pub fn may_have(&self, arrival: &Arrival<'_>) -> bool {
+        arrival.bytes.len() == self.length
+            && self
+                .senders
+                .get(arrival.port)
+                .is_some_and(|sender| match sender {
+                    Some(sender) => Some(*sender) == arrival.source,
+                    None => self.host == arrival.host(),
+                })
+    }
+
+    /// Whether the datagrams come from the same sender.
+    pub fn has_sender_of(&self, other: &Flow) -> bool {
+        let mut pairs = self.senders.iter().zip(&other.senders);
+        self.host == other.host
+            && (self.host.is_none() || pairs.any(|(one, other)| one.is_some() && one == other))
+    }
+
+    /// It is this one's, taken from the kernel at `now`; the sockets were read to their end last at `read`.
+    #[inline]
+    pub fn heard(&mut self, arrival: &Arrival<'_>, read: Nanos, now: Nanos) {
+        if let Some(sender) = self.senders.get_mut(arrival.port) {
+            *sender = arrival.source;
+        }
+        self.last = now;
+        self.read_before = read;
+        self.last_stamp = arrival.stamp;
+    }
+
+    /// How long it was silent when a datagram came that is taken at `now`; the sockets were read to their end last at `read`. Both
+    /// sides of a silence may be read at once, so the kernel's stamps tell, as far as the clock was not set meanwhile.
+    pub fn silence_before(&self, stamp: Option<Duration>, read: Nanos, now: Nanos) -> Nanos {
+        let least = read.since(self.last);
+        let most = now.since(self.read_before);
+        match self.last_stamp.zip(stamp) {
+            Some((last, stamp)) => {
+                Nanos::from(stamp.saturating_sub(last)).clamp(least, most.max(least))
+            }
+            None => now.since(self.last),
+        }
+    }
+
+    /// When its last datagram was taken.
+    pub fn last(&self) -> Nanos {
+        self.last
+    }
+}

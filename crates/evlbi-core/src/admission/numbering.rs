@@ -1,0 +1,34 @@
+//! Where the number of a datagram comes from.
+
+use evlbi_wire::vtp;
+
+/// Numbers the datagrams of one stream.
+pub trait Numbering: Send {
+    /// The number and the data of a datagram; `None` when it has none here.
+    fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])>;
+
+    /// The number that a datagram tells by itself, whatever stream it belongs to.
+    fn alone(&self, datagram: &[u8]) -> Option<u64>;
+
+    /// The numbering of a stream of which these datagrams came first; `None` as long as they do not tell it. `all`: it has no
+    /// more. They go through [`Numbering::split`] of the new numbering afterwards.
+    fn of(&self, datagrams: &[&[u8]], all: bool) -> Option<Box<dyn Numbering>>;
+}
+
+/// VTP: the number stands before the data.
+pub struct Numbers;
+
+impl Numbering for Numbers {
+    #[inline]
+    fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        vtp::split(datagram)
+    }
+
+    fn alone(&self, datagram: &[u8]) -> Option<u64> {
+        vtp::split(datagram).map(|(number, _)| number)
+    }
+
+    fn of(&self, _datagrams: &[&[u8]], _all: bool) -> Option<Box<dyn Numbering>> {
+        Some(Box::new(Numbers))
+    }
+}

@@ -164,7 +164,7 @@ impl Account {
         self.loss.base = Some(base);
     }
 
-    /// From the next sequence on so many numbers are remembered, if those are more than now.
+    /// Closes the sequence; the next one remembers `history` numbers.
     pub fn remember(&mut self, history: u64) {
         self.close_segment();
         self.history = History::new(history);

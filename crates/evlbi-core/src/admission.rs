@@ -2,7 +2,7 @@
 //!
 //! Anything may arrive at an open port: a port scan, the rest of an older stream, a second station, forged datagrams. The rules:
 //!
-//! - A *flow* is a sender, a length of datagrams and numbers that go on. One of them is the *live* stream; all others are
+//! - A *flow* is a sender, a length of datagrams and consecutive numbers. One of them is the *live* stream; all others are
 //!   *candidates*, whose datagrams are kept for a while and change nothing.
 //! - A candidate can become the stream when [`ENOUGH`] of its datagrams number on and hold *valid frames*: headers of VDIF or
 //!   Mark 5B where its frames begin. One without frames needs [`RAW_ENOUGH`].
@@ -48,9 +48,9 @@ const MOST_CANDIDATES: usize = 256;
 const MOST_RECORDED: usize = 16;
 /// Senders that were refused and are listed.
 const MOST_REFUSED: usize = 64;
-/// A candidate that is silent for so long is given up.
+/// A candidate is given up after this silence.
 const FORGOTTEN: Nanos = Nanos(2_000_000_000);
-/// Beside a live stream, frames are looked for in no more bytes of others within [`SPELL`]: it takes time.
+/// Limit, beside a live stream, on the bytes of candidates that are searched for frames within a [`SPELL`]: the search takes time.
 const MOST_JUDGED_BYTES: usize = 1 << 20;
 const SPELL: Nanos = Nanos(50_000_000);
 /// A jump that admission allows is a gap for the window.
@@ -65,9 +65,9 @@ pub struct Settings {
     pub ports: usize,
     /// How far behind the newest datagram a late one may be and still be placed, in bytes of data.
     pub window: u64,
-    /// How long a missing datagram is waited for.
+    /// Time to wait for a missing datagram.
     pub hold: Nanos,
-    /// Most bytes of candidates that are kept.
+    /// Limit on the bytes that candidates keep.
     pub kept: usize,
 }
 
@@ -338,7 +338,8 @@ impl Admission {
     /// Nothing more comes: what was kept of the stream may have been the last. What no stream came of is refused. Everything is
     /// handed on, up to the position returned.
     pub fn finish(&mut self, freed: u64, place: &mut impl FnMut(u64, &[u8])) -> u64 {
-        for candidate in std::mem::take(&mut self.candidates) {
+        let candidates = std::mem::take(&mut self.candidates);
+        for candidate in candidates.into_iter().chain(self.winner.take()) {
             self.refuse_all(candidate);
         }
         let Some(reorder) = &mut self.reorder else {

@@ -11,7 +11,7 @@
 //!   after it count, but are late: whoever can wait gives the lowest of the first numbers to
 //!   [`Reorder::begin`].
 //! - A number more than a window ahead of the newest, or one that belongs to nothing known, is [strange](Verdict::Strange):
-//!   whoever offers it decides whether it may belong to the stream at all. If so, [`Reorder::consider`] keeps it until a second
+//!   the caller decides whether it may belong to the stream at all. If so, [`Reorder::consider`] keeps it until a second
 //!   one near it comes, and it counts as arriving then. The sequence goes on there: forward by up to `max_gap` it is a gap, else
 //!   the sender has begun again. At the very end a gap is believed without a second one.
 //! - A sender that begins again at numbers that were seen a short while ago looks like a series of
@@ -200,10 +200,9 @@ impl Reorder {
         self.account.foreign(count);
     }
 
-    /// What follows has a ring of its own, with other slots: positions begin anew, and the account goes on.
+    /// Moves to another ring, with other slots: positions restart at 0, and the account continues.
     pub fn move_to(&mut self, settings: Settings) {
         self.flush();
-        self.account.close_segment();
         let fresh = Reorder::new(settings);
         self.account
             .remember(HISTORY.max(4 * fresh.settings.window));

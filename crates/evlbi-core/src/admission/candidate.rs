@@ -92,7 +92,7 @@ impl Candidate {
     }
 
     /// Keeps a datagram. `beside`: how many of the live stream had come, if there is one. Returns how many of its own are given up,
-    /// because the live stream goes on beside it.
+    /// because the live stream continues.
     pub fn keep(
         &mut self,
         arrival: &Arrival<'_>,

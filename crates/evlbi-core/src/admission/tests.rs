@@ -255,7 +255,7 @@ fn a_sender_that_begins_again_elsewhere_takes_its_place_after_silence() {
         for frame in 100..150 {
             receiver.later(5).stream(1, begins, frame..frame + 1);
         }
-        // 250 ms are no silence yet, and what came is kept.
+        // 250 ms are too short for a silence, and the datagrams are kept.
         assert_eq!(receiver.admission.counters().unique, 100);
         assert_eq!(receiver.admission.undecided(), 50);
         for frame in 150..200 {
@@ -316,6 +316,17 @@ fn what_has_frames_takes_the_place_of_what_has_none() {
     assert_end(&mut receiver, [300, 1, 100, 0, 0]);
     assert_eq!(receiver.rings.len(), 2);
     assert_eq!(receiver.admission.bytes(), 100 * 500 + 200 * FRAME as u64);
+}
+
+#[test]
+fn a_stream_whose_ring_never_came_free_is_counted() {
+    let mut receiver = Receiver::new(None, 1);
+    for number in 0..100 {
+        receiver.take(2, &raw(number, 500));
+    }
+    receiver.busy = u32::MAX;
+    receiver.later(50).stream(1, 0, 0..100);
+    assert_end(&mut receiver, [100, 0, 0, 100, 0]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::{Ended, Live, ReceiveOptions, ReceiveReport, Watch};
 const EVENTS: usize = 1024;
 /// Errors of the socket in a row that end the receiver.
 const MOST_FAILURES: u32 = 1000;
-/// Most bytes of datagrams that are kept until it is known whether they are the stream: this part of the ring.
+/// Undecided datagrams take at most this part of the ring's size.
 const KEPT_PART: usize = 4;
 /// How often it is looked at the end whether the consumer has left the ring before, 10 ms apart.
 const LOOKS: u32 = 100;

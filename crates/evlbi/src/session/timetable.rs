@@ -337,7 +337,7 @@ impl Timetable {
     }
 
     /// Whether a sender that is due must wait for receivers of its scan that were started and do not listen yet: it could not connect,
-    /// or what it sends would be lost. Not for ever: a scan begins at its time whoever listens.
+    /// or its data would be lost. The wait is bounded: a scan begins at its time even if no receiver listens.
     fn must_wait(&self, id: &FlowId, progress: &Progress) -> bool {
         let Some(sender) = self.flows.get(id).filter(|planned| !planned.listens) else {
             return false;

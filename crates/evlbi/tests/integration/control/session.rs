@@ -454,7 +454,7 @@ fn a_timetable_drives_three_stations() {
     let scan = "[[scan]]\nname = \"s1\"\nstart = \"+1s\"\nduration = \"3s\"\n";
     let rate = format!("{ENDLESS}\nmtu = 1500");
     let session = site.session("timed", &STATIONS, &rate, scan);
-    // The correlator may come too late to hear anything, which is no end that it was to come to.
+    // The correlator may start too late to receive anything, and then fails.
     site.run("timed", &["run", &session, "--json"]);
     let result: Value = serde_json::from_str(&site.room.text("timed.out")).unwrap();
     assert_eq!(result["schema"], "evlbi.run/1");

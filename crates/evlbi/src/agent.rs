@@ -101,7 +101,10 @@ async fn serve_until_told(
     // Whoever knows the address may end the agent.
     let told_to_end = told_to_end()?;
     write_private(Path::new("address"), &format!("{}\n", ready.url))?;
-    output::print(args.json, &ready, text)?;
+    // The file `address` says it too.
+    if let Err(error) = output::print(args.json, &ready, text) {
+        say!("evlbi: {}", output::explain(&error));
+    }
     history.tell(
         &agent.config.name,
         None,
@@ -120,7 +123,7 @@ async fn serve_until_told(
     history.tell(&agent.config.name, None, "the agent ends");
     let running = agent.running();
     if running > 0 {
-        eprintln!("evlbi: {running} flows go on; start the agent again to reach them");
+        say!("evlbi: {running} flows go on; start the agent again to reach them");
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use evlbi_fx::fringe::Window;
 
 use crate::cli::{CorrelateArgs, CorrelateOptions};
-use crate::output;
+use crate::output::{self, Results};
 
 pub use self::correlation::Correlation;
 pub use self::feed::Feed;
@@ -75,16 +75,18 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
 }
 
 fn run_live(args: &CorrelateArgs) -> Result<()> {
-    let (correlation, streams) = live::run(args)?;
+    let mut results = Results::default();
+    let (correlation, streams) = live::run(args, &mut results)?;
     let mut result = correlation.result(args);
     result.streams = streams;
     if args.json {
         // A line, as those before it.
         let line = serde_json::to_string(&result).context("cannot write the result as JSON")?;
-        println!("{line}");
-        return Ok(());
+        results.line(&line);
+    } else {
+        results.line(&text(&result));
     }
-    output::print(false, &result, text)
+    results.end()
 }
 
 /// Recordings of several stations.

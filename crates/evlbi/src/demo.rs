@@ -140,14 +140,14 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         Ok(page) => page,
         Err(error) if args.keep => return Err(error.context("the page cannot be shown")),
         Err(error) => {
-            eprintln!(
+            say!(
                 "evlbi: the page cannot be shown: {}",
                 output::explain(&error)
             );
             None
         }
     };
-    eprintln!("making the noise of {} stations", args.stations);
+    say!("making the noise of {} stations", args.stations);
     let stations = make_stations(args)?;
     let impairment = Impairment {
         loss: args.loss,
@@ -483,7 +483,7 @@ fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<Ba
     if arrived.len() < 2 {
         return Ok(Vec::new());
     }
-    eprintln!("correlating the recordings");
+    say!("correlating the recordings");
     let paths = arrived
         .iter()
         .filter_map(|station| Some(station.file.to_str()?.to_owned()));

@@ -3,6 +3,11 @@
     clippy::disallowed_methods,
     reason = "until virtual time is introduced"
 )]
+// `say` prints messages and `output` results: a macro of std panics where it cannot print.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod say;
 
 mod agent;
 mod analyse;
@@ -49,7 +54,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("evlbi: {}", output::explain(&error));
+            say!("evlbi: {}", output::explain(&error));
             ExitCode::FAILURE
         }
     }

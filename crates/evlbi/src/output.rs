@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+
+use crate::say::Diagnostics;
 
 /// An error and its causes in one line, without causes that the error quotes itself.
 pub fn explain(error: &anyhow::Error) -> String {
@@ -29,28 +31,48 @@ pub fn log_to_stderr(verbosity: u8) {
         _ => tracing::Level::DEBUG,
     };
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(Diagnostics)
         .with_max_level(level)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal())
         .without_time()
         .init();
 }
 
 /// Prints a result as one JSON object, or as text for people. A pipe that was closed is no error.
 pub fn print<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
-    use std::io::Write;
-    let mut shown = if json {
+    let shown = if json {
         serde_json::to_string_pretty(result).context("cannot write the result as JSON")?
     } else {
         text(result)
     };
-    shown.push('\n');
-    match std::io::stdout().lock().write_all(shown.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
+    let mut results = Results::default();
+    results.line(&shown);
+    results.end()
+}
+
+/// Results on standard output while a run lasts. One that cannot be printed does not end the run.
+#[derive(Debug, Default)]
+pub struct Results(Option<io::Error>);
+
+impl Results {
+    /// Prints a line.
+    pub fn line(&mut self, line: &str) {
+        let mut out = io::stdout().lock();
+        let printed = writeln!(out, "{line}").and_then(|()| out.flush());
+        if let Err(error) = printed {
+            self.0.get_or_insert(error);
         }
-        _ => Ok(()),
+    }
+
+    /// Reports whether all were printed. A pipe that was closed is no error.
+    pub fn end(self) -> Result<()> {
+        match self.0 {
+            Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(error).context("cannot write to standard output")
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use evlbi_net::path::container;
 use serde_json::{Value, json};
 
 use crate::cli::{PathCommand, PathExecArgs, PathRunArgs, PathSetArgs, PathShowArgs};
-use crate::output;
+use crate::output::{self, Results};
 
 pub use self::control::SOCKET;
 
@@ -94,15 +94,16 @@ fn up(plan: &Path) -> Result<()> {
         std::process::exit(1);
     }
     let name = socket.file_stem().unwrap_or_default().to_string_lossy();
-    println!(
+    let mut results = Results::default();
+    results.line(&format!(
         "{name} is up: `evlbi path exec HOST -- COMMAND`, `evlbi path show`, `evlbi path down`"
-    );
-    Ok(())
+    ));
+    results.end()
 }
 
 fn down(name: Option<&str>) -> Result<()> {
     let state = control::ask_to_end(name, &json!({ "do": "down" }))?;
-    eprint!("{}", report::text(&report::State::read(&state)?));
+    crate::say::text(&report::text(&report::State::read(&state)?));
     Ok(())
 }
 

@@ -78,7 +78,7 @@ fn is_terminal(path: &Path) -> bool {
 /// Draws a result, as its path says; on a page with its text and all of it as JSON, where that is HTML.
 pub fn draw<T: Serialize>(figure: &Figure, text: &str, result: &T, path: &Path) -> Result<()> {
     if is_terminal(path) {
-        eprintln!("{}", figure.text(TERMINAL.0, TERMINAL.1));
+        say!("{}", figure.text(TERMINAL.0, TERMINAL.1));
         return Ok(());
     }
     let bytes = match path.extension().and_then(|ending| ending.to_str()) {

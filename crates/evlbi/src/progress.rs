@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::steer;
+use crate::{say, steer};
 
 /// How often something new is shown.
 pub const INTERVAL: Duration = Duration::from_secs(1);
@@ -78,6 +78,8 @@ impl Progress {
             status.done = self.total.map(|total| share(total).min(1.0));
         });
         match (&self.bar, self.total) {
+            // A terminal that is held (Ctrl-S) must not hold the run.
+            (Some(_), _) if !say::is_ready() => {}
             (Some(bar), total) => {
                 if total.is_some() {
                     bar.set_position(done);
@@ -88,23 +90,26 @@ impl Progress {
             }
             (None, Some(total)) => {
                 let percent = done as f64 * 100.0 / total.max(1) as f64;
-                eprintln!("{percent:5.1} %  {line}");
+                say!("{percent:5.1} %  {line}");
             }
-            (None, None) => eprintln!("{line}"),
+            (None, None) => say!("{line}"),
         }
     }
 
     /// Says something that is to stay.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) if say::is_ready() => bar.suspend(|| say!("{line}")),
+            _ => say!("{line}"),
         }
     }
 
     /// Takes the bar away.
     pub fn finish(self) {
         if let Some(bar) = self.bar {
+            if !say::is_ready() {
+                bar.set_draw_target(ProgressDrawTarget::hidden());
+            }
             bar.finish_and_clear();
         }
     }

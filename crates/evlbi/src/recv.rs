@@ -56,12 +56,12 @@ pub fn run(args: &RecvArgs) -> Result<()> {
     };
     output::print(args.json, &result, text)?;
     if let (Some(length), Some(deframe::Format::Raw)) = (args.frame, result.format) {
-        eprintln!(
+        say!(
             "evlbi: no frames of --frame {length} bytes were found, so the data was recorded as it came; leave --frame out to have the length learnt"
         );
     }
     if result.foreign_header > 0 {
-        eprintln!(
+        say!(
             "evlbi: {} datagrams were of a station, thread or time that was not there when the stream began, and are not recorded",
             show_count(result.foreign_header)
         );
@@ -160,7 +160,7 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
         steer::say_listening(*address);
     }
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
-        eprintln!("evlbi: warning: {remedy}");
+        say!("evlbi: warning: {remedy}");
     }
     let (report, drained) = watch(args, receiving, opening, settings, sink)?;
     let host = before.and_then(|before| {

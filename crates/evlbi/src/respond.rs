@@ -44,7 +44,7 @@ pub fn run(args: &RespondArgs) -> Result<()> {
         Some(token) => token.clone(),
         None => {
             let token = format!("{:032x}", rand::random::<u128>());
-            eprintln!("token {token}");
+            say!("token {token}");
             token
         }
     };

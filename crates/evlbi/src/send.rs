@@ -62,7 +62,7 @@ pub fn run(args: &SendArgs) -> Result<()> {
     let (leading, truncated) = (prepared.leading, prepared.truncated);
     for (end, bytes) in [("first", leading), ("last", truncated)] {
         if bytes > 0 {
-            eprintln!(
+            say!(
                 "evlbi: the {end} {bytes} bytes of {} are no whole frame and are not sent",
                 args.source
             );
@@ -286,7 +286,7 @@ fn start(asked: Option<jiff::Timestamp>) -> Nanos {
     match u64::try_from(ahead) {
         Ok(ahead) => cpu::now().plus(Nanos(ahead)).max(soon),
         Err(_) => {
-            eprintln!("evlbi: warning: --start {asked} is over, so the data leaves at once");
+            say!("evlbi: warning: --start {asked} is over, so the data leaves at once");
             soon
         }
     }

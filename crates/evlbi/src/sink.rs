@@ -156,7 +156,7 @@ impl Output {
     }
 
     fn fail(&mut self, error: &WriteError, handed_over: u64) {
-        eprintln!("evlbi: {error}; receiving goes on, and what is not written is counted");
+        say!("evlbi: {error}; receiving goes on, and what is not written is counted");
         self.unwritten += handed_over.saturating_sub(error.written);
         self.written = error.written;
         self.error = Some(error.to_string());
@@ -233,7 +233,7 @@ impl Split {
             }
             let output = Output::create(Path::new(&name), self.durability);
             if let Err(error) = &output {
-                eprintln!(
+                say!(
                     "evlbi: {}; receiving goes on, and what is not written is counted",
                     output::explain(error)
                 );

@@ -304,7 +304,7 @@ pub fn say_listening(address: SocketAddr) {
     interrupt();
     tell(|status| status.listening.push(address.to_string()));
     let line = format!("listening on {address}\n");
-    eprint!("{line}");
+    crate::say::text(&line);
 }
 
 /// From now on `teller` writes down, with [`tell`], how the run is whenever somebody asks.

@@ -23,6 +23,7 @@ use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
 use crate::cli::{CorrelateArgs, RecvArgs};
 use crate::drain::{self, Drained};
+use crate::output::Results;
 use crate::progress::interrupt;
 use crate::recv;
 use crate::sink::Sink;
@@ -96,8 +97,11 @@ pub struct StreamResult {
     rate_bps: f64,
 }
 
-/// Receives the streams that `args` name and correlates them. `line` shows the baselines of each integration.
-pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
+/// Receives the streams that `args` name and correlates them. `results` shows the baselines of each integration.
+pub fn run(
+    args: &CorrelateArgs,
+    results: &mut Results,
+) -> Result<(Correlation, Vec<StreamResult>)> {
     if !args.options.flag.is_empty() {
         bail!("--flag leaves out times of recordings, and a stream has none beforehand");
     }
@@ -178,7 +182,8 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
             }
             if (dump + 1).rem_euclid(job.periods.count) == 0 {
                 let begins = job.begins(dump);
-                show(args, &job, &names, begins, &period, &mut seen, &streams)?;
+                let lines = show(args, &job, &names, begins, &period, &mut seen, &streams)?;
+                results.line(&lines);
                 period = Series::new(&job.setup, dumps, job.dump_seconds());
             }
             Ok(())
@@ -227,14 +232,14 @@ pub fn run(args: &CorrelateArgs) -> Result<(Correlation, Vec<StreamResult>)> {
         .iter()
         .filter(|result| result.ended_early_s > job.integration)
     {
-        eprintln!(
+        say!(
             "evlbi: {} ended {} before the last stream: its weights are those of the time before",
             result.station,
             show_seconds(result.ended_early_s)
         );
     }
     for result in results.iter().filter(|result| result.left_s > 0.0) {
-        eprintln!(
+        say!(
             "evlbi: {}: {} of data had come and were not correlated, since this host did not follow; a lower rate or fewer stations need less time",
             result.station,
             show_seconds(result.left_s)
@@ -323,7 +328,7 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, stop: &AtomicBool) -> Res
             && (is_late || ended == missing)
         {
             for number in missing {
-                eprintln!(
+                say!(
                     "evlbi: stream {} has not come: the others are correlated without it until it does",
                     number + 1
                 );
@@ -338,7 +343,7 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, stop: &AtomicBool) -> Res
         }
         if told.elapsed() >= TELL {
             let numbers: Vec<String> = missing.iter().map(|n| (n + 1).to_string()).collect();
-            eprintln!("waiting for stream {}", numbers.join(", "));
+            say!("waiting for stream {}", numbers.join(", "));
             told = Instant::now();
         }
         std::thread::sleep(NAP);
@@ -519,7 +524,7 @@ fn show(
     period: &Series,
     seen: &mut Seen,
     streams: &[Stream],
-) -> Result<()> {
+) -> Result<String> {
     let window = super::window(&args.options);
     let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
     let found: Vec<Found> = (0..job.setup.products().len())
@@ -588,16 +593,15 @@ fn show(
             baselines: of_baselines,
             streams: lines,
         };
-        let line = serde_json::to_string(&line).context("cannot write the line as JSON")?;
-        println!("{line}");
-        return Ok(());
+        return serde_json::to_string(&line).context("cannot write the line as JSON");
     }
+    let mut shown = Vec::new();
     for BaselineLine {
         result: baseline,
         lost,
     } in of_baselines
     {
-        println!(
+        shown.push(format!(
             "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}",
             baseline.stations.join("-"),
             baseline.amplitude.valid,
@@ -607,10 +611,10 @@ fn show(
             lost[0] * 100.0,
             lost[1] * 100.0,
             baseline.doubt(),
-        );
+        ));
     }
     for line in lines {
-        println!(
+        shown.push(format!(
             "{time}  {:<12} {}  lost {} of {}  ring full {}  late {}  behind {:.3} s",
             line.station,
             show_rate(line.rate_bps),
@@ -619,9 +623,9 @@ fn show(
             line.ring_full,
             line.late_frames,
             line.skew_s
-        );
+        ));
     }
-    Ok(())
+    Ok(shown.join("\n"))
 }
 
 /// Writes down how the run is.

@@ -215,7 +215,7 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
         );
     }
     if zoomed > 0 {
-        eprintln!(
+        say!(
             "evlbi: {zoomed} products of zoom bands are left out; the recorded bands are correlated whole"
         );
     }

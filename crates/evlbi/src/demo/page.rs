@@ -47,7 +47,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let ended = self.0.kill().and_then(|()| self.0.wait());
         if let Err(error) = ended {
-            eprintln!("evlbi: the agent of the page does not end: {error}");
+            say!("evlbi: the agent of the page does not end: {error}");
         }
     }
 }
@@ -75,7 +75,7 @@ impl Page {
 
     /// Waits for Ctrl-C.
     pub fn stay(&self) {
-        eprintln!("evlbi: the page stays until Ctrl-C");
+        say!("evlbi: the page stays until Ctrl-C");
         let interrupted = interrupt();
         while !interrupted.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(50));
@@ -152,7 +152,7 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         if let Err(error) = self.runtime.block_on(self.end_flows()) {
-            eprintln!("evlbi: the stations of the page may still run: {error:#}");
+            say!("evlbi: the stations of the page may still run: {error:#}");
         }
     }
 }
@@ -204,10 +204,8 @@ fn start_agent(room: &Path) -> Result<(Agent, String)> {
 
 /// Says where the page is, and opens it where somebody sits before a screen.
 fn show(url: &str, operating: &str, watching: &str) {
-    eprintln!(
-        "a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}"
-    );
-    eprintln!("(the browser will ask whether to trust the agent's own certificate)");
+    say!("a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}");
+    say!("(the browser will ask whether to trust the agent's own certificate)");
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
         .iter()
         .any(|name| std::env::var_os(name).is_some());

@@ -166,7 +166,7 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            eprintln!("evlbi: cannot remove {}: {error}", self.0.display());
+            say!("evlbi: cannot remove {}: {error}", self.0.display());
         }
     }
 }

@@ -82,8 +82,9 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
     let status = if is_run {
         Some(run_command(&served, args)?)
     } else {
-        println!("ready");
-        std::io::stdout().flush()?;
+        let mut out = std::io::stdout();
+        writeln!(out, "ready")?;
+        out.flush()?;
         container::fall_silent()?;
         wait_until_down(&served);
         None
@@ -101,7 +102,7 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
         output::write_json(path, &state)?;
     }
     if is_run {
-        eprint!("{}", report::text(&state));
+        crate::say::text(&report::text(&state));
     }
     let _ = std::fs::remove_file(&args.socket);
     if let Some(error) = served.relay.error() {

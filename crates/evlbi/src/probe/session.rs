@@ -316,7 +316,7 @@ impl Session {
                 }
                 Some(FromResponder::Waiting { reason }) => {
                     if !told {
-                        eprintln!("waiting: {reason}");
+                        say!("waiting: {reason}");
                     }
                     told = true;
                     heard = Instant::now();

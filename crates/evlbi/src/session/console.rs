@@ -24,7 +24,7 @@ use crate::control::Fleet;
 use crate::control::commands::{COMMANDS, Command, is_flag, is_list, name};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::history::History;
-use crate::output;
+use crate::output::{self, Results};
 use crate::progress::interrupt;
 use crate::steer::Change;
 use crate::units::{self, show_count, show_rate, show_seconds, utc};
@@ -70,20 +70,21 @@ pub fn run(args: &ConsoleArgs) -> Result<()> {
     super::with_hosts(&session, &[], history, None, async |hosts| {
         hosts.look_around().await;
         for (_, why) in hosts.silent() {
-            eprintln!("evlbi: {why}");
+            say!("evlbi: {why}");
         }
         let mut console = Console::new(&session, &run_name, hosts);
         let mut lines = Lines::open(&room.join("console.history"), Arc::clone(&console.hosts))?;
+        let mut results = Results::default();
         loop {
             let line = match lines.next()? {
                 Some(line) => line,
-                None => return Ok(()),
+                None => return results.end(),
             };
             match console.take(&line).await {
                 Ok(Said::Text(text)) if text.is_empty() => {}
-                Ok(Said::Text(text)) => println!("{text}"),
-                Ok(Said::Quit) => return Ok(()),
-                Err(error) => eprintln!("{}", output::explain(&error)),
+                Ok(Said::Text(text)) => results.line(&text),
+                Ok(Said::Quit) => return results.end(),
+                Err(error) => say!("{}", output::explain(&error)),
             }
         }
     })
@@ -102,6 +103,7 @@ pub fn run_script(
     super::with_hosts(session, &[], history, None, async |hosts| {
         hosts.look_around().await;
         let mut console = Console::new(session, run_name, hosts);
+        let mut results = Results::default();
         for (number, line) in text.lines().enumerate() {
             if interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted before line {}; flows go on", number + 1);
@@ -111,11 +113,11 @@ pub fn run_script(
                 .with_context(|| format!("{}, line {}: {line}", script.display(), number + 1))?
             {
                 Said::Text(text) if text.is_empty() => {}
-                Said::Text(text) => println!("{text}"),
+                Said::Text(text) => results.line(&text),
                 Said::Quit => break,
             }
         }
-        Ok(())
+        results.end()
     })
 }
 

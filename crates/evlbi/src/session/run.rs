@@ -76,7 +76,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
                     )
                 });
             }
-            eprintln!("run {run}");
+            say!("run {run}");
             if args.hold {
                 timetable = hold(timetable, &session, &run, args, &interrupted).await?;
             }
@@ -95,15 +95,15 @@ pub fn run(args: &RunArgs) -> Result<()> {
                 checked,
                 flows: timetable.results().await,
             };
-            output::print(args.json, &result, text)?;
+            let printed = output::print(args.json, &result, text);
             if args.keep && !result.interrupted {
-                eprintln!("evlbi: the page stays until Ctrl-C");
+                say!("evlbi: the page stays until Ctrl-C");
                 while !interrupted.load(Ordering::Relaxed) {
                     sleep(LOOK).await;
                 }
             }
             match result.failed() {
-                0 => Ok(()),
+                0 => printed,
                 failed => bail!(
                     "{failed} of {} flows did not do what they were to do",
                     result.flows.len()
@@ -149,7 +149,7 @@ async fn hold(
     interrupted: &AtomicBool,
 ) -> Result<Timetable> {
     let hosts = Arc::clone(timetable.hosts());
-    eprintln!("evlbi: nothing is started until the page is told to begin");
+    say!("evlbi: nothing is started until the page is told to begin");
     loop {
         timetable.publish(SessionState::Held);
         while hosts.session_state() == Some(SessionState::Held) {
@@ -162,7 +162,7 @@ async fn hold(
             Ok(timetable) => return Ok(timetable),
             Err(error) => {
                 let error = output::explain(&error);
-                eprintln!("evlbi: {error}");
+                say!("evlbi: {error}");
                 hosts.history.tell("", None, &error);
             }
         }
@@ -176,7 +176,7 @@ fn refuse(checked: &Findings, is_all: bool) -> Result<()> {
             .flow
             .as_ref()
             .map_or_else(String::new, |flow| format!(" {flow}"));
-        eprintln!("evlbi: {}{flow}: {}", found.host, found.problem);
+        say!("evlbi: {}{flow}: {}", found.host, found.problem);
     }
     match (checked.problems.len(), is_all) {
         (0, _) => Ok(()),
@@ -197,7 +197,7 @@ async fn show_page(
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
-    eprintln!(
+    say!(
         "page https://{}, fingerprint {}, tokens in {}",
         listener.local_addr()?,
         identity.fingerprint(),

@@ -3,6 +3,7 @@
 
 mod correlate;
 mod jive5ab;
+mod messages;
 mod namespaces;
 mod options;
 mod probe;

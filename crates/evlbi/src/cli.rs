@@ -334,7 +334,7 @@ pub struct HostArgs {
     pub buffer: Option<u64>,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct RecvArgs {
     /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT or tcp://ADDRESS:PORT (port 0: a free one)
     pub from: Url,

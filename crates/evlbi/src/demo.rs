@@ -322,6 +322,7 @@ fn receiver(path: &Path) -> Result<Sinked> {
     let sink = Sink::open(
         path.to_str().context("the directory's name is not UTF-8")?,
         Durability::Kernel,
+        true,
     )?;
     let drainer = std::thread::Builder::new()
         .name("sink".into())

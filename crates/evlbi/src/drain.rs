@@ -1,7 +1,8 @@
 //! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
 use evlbi_core::reorder::Event;
@@ -19,6 +20,18 @@ const LONGEST_NAP: Duration = Duration::from_millis(16);
 /// What is little, in bytes.
 const LITTLE: usize = 256 << 10;
 
+/// How often what is held back goes to the files, and the frames are shown.
+const SHOW: Duration = Duration::from_millis(250);
+
+/// What became of the frames so far.
+#[derive(Default)]
+pub struct Shown {
+    pub counts: Counts,
+    pub gaps: Vec<TimeGap>,
+    pub frame_rate: Option<FrameRate>,
+    pub layout: Option<Layout>,
+}
+
 /// What became of the frames.
 pub struct Drained {
     pub counts: Counts,
@@ -31,6 +44,11 @@ pub struct Drained {
 
 /// Waits for a stream and takes everything of it until the receiver ends.
 pub fn all(opening: &Opening, settings: Settings, sink: Sink) -> Drained {
+    watched(opening, settings, sink, &Mutex::default())
+}
+
+/// The same, while somebody watches it.
+pub fn watched(opening: &Opening, settings: Settings, sink: Sink, shown: &Mutex<Shown>) -> Drained {
     let mut deframer = Deframer::new(settings);
     let mut sink = sink;
     let mut begun = false;
@@ -39,13 +57,18 @@ pub fn all(opening: &Opening, settings: Settings, sink: Sink) -> Drained {
             deframer.restart();
         }
         begun = true;
-        run(consumer, &mut deframer, &mut sink);
+        run(consumer, &mut deframer, &mut sink, shown);
     }
     drained(&deframer, sink)
 }
 
 /// Empties a ring until its producer is gone.
-fn run(mut consumer: Consumer<Event>, deframer: &mut Deframer, sink: &mut Sink) {
+fn run(
+    mut consumer: Consumer<Event>,
+    deframer: &mut Deframer,
+    sink: &mut Sink,
+    shown: &Mutex<Shown>,
+) {
     let mut drain = Drain {
         slot: consumer.slot(),
         deframer,
@@ -55,12 +78,21 @@ fn run(mut consumer: Consumer<Event>, deframer: &mut Deframer, sink: &mut Sink) 
         gaps: VecDeque::new(),
     };
     let mut nap = NAP;
+    let mut flushed = Instant::now();
     loop {
         // In this order: what is handed on before the end is then seen.
         let finished = consumer.is_closed();
         let taken = drain.step(&mut consumer, finished);
         if finished && taken.is_none() {
             return;
+        }
+        if flushed.elapsed() >= SHOW {
+            flushed = Instant::now();
+            drain.sink.flush();
+            // Whoever looks at it at this moment sees it a moment later.
+            if let Ok(mut shown) = shown.try_lock() {
+                show(drain.deframer, &mut shown);
+            }
         }
         nap = match taken {
             Some(bytes) if bytes > LITTLE => NAP,
@@ -92,6 +124,12 @@ impl Straight {
         let sink = &mut self.sink;
         self.deframer
             .walk(bytes, ended, &mut |chunk| sink.take(chunk))
+    }
+
+    /// Has the files take what is held back, and shows the frames so far.
+    pub fn show(&mut self, shown: &mut Shown) {
+        self.sink.flush();
+        show(&self.deframer, shown);
     }
 
     /// Closes the sink.
@@ -173,6 +211,17 @@ impl Drain<'_> {
         self.deframer
             .push(bytes, &self.holes, ended, &mut |chunk| sink.take(chunk))
     }
+}
+
+/// The list of gaps is bounded, and copied only when something has changed.
+fn show(deframer: &Deframer, shown: &mut Shown) {
+    let counts = deframer.counts();
+    if counts.lost_frames != shown.counts.lost_frames || counts.partial != shown.counts.partial {
+        shown.gaps = deframer.gaps().to_vec();
+    }
+    shown.counts = counts;
+    shown.frame_rate = deframer.frame_rate();
+    shown.layout = deframer.layout();
 }
 
 fn drained(deframer: &Deframer, sink: Sink) -> Drained {

@@ -102,6 +102,18 @@ pub fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes a document as JSON in the place of the one before, whole at any moment.
+pub fn replace_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
+    let part = path.with_added_extension("part");
+    write_json(&part, document)?;
+    fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where the result of a recording is written: `OUT.vdif.result.json`.
+pub fn result_beside(recording: &Path) -> PathBuf {
+    recording.with_added_extension("result.json")
+}
+
 /// Where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
 pub fn gaps_beside(recording: &Path) -> PathBuf {
     let mut name = OsString::from(recording);

@@ -2,11 +2,12 @@
 
 mod result;
 
+use std::collections::VecDeque;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -20,9 +21,9 @@ use evlbi_net::receive::{
 use evlbi_net::udp::{Listen, ReceiverOptions};
 use evlbi_wire::time::FrameRate;
 
-use self::result::{HostDelta, RecvResult, finish, text};
+use self::result::{HostDelta, RecvResult, finish, text, write_so_far};
 use crate::cli::{FsyncChoice, PartialChoice, RecvArgs};
-use crate::drain::{self, Drained, Straight};
+use crate::drain::{self, Drained, Shown, Straight};
 use crate::numbering::FrameNumbers;
 use crate::output;
 use crate::progress::{Progress, interrupt};
@@ -43,17 +44,44 @@ const OFTEN: u64 = 256 << 20;
 /// Bytes read from a TCP stream at a time.
 const TCP_BLOCK: usize = 1 << 20;
 
+/// Connections without data that are kept; of more, the oldest are closed.
+const MOST_WAITING: usize = 64;
+
 /// Receives until the stream ends, the time is over or Ctrl-C.
 pub fn run(args: &RecvArgs) -> Result<()> {
     let settings = settings(args)?;
+    if args.to == "-" {
+        bail!(
+            "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
+        );
+    }
+    let (to, left) = free_name(args)?;
+    let args = &RecvArgs { to, ..args.clone() };
     check_outputs(args)?;
+    if let Some(left) = &left {
+        say!(
+            "evlbi: {} was left unfinished by a receiver that was killed, and is kept; recording to {}",
+            left.display(),
+            args.to
+        );
+    }
     // From here on Ctrl-C ends with everything written.
     interrupt();
-    let result = if args.from.scheme == Scheme::Tcp {
+    let mut result = if args.from.scheme == Scheme::Tcp {
         receive_tcp(args, settings)?
     } else {
         receive_datagrams(args, settings)?
     };
+    result.left_unfinished = left;
+    let is_empty = result.is_empty();
+    if is_empty {
+        remove_empty(args);
+    } else if let Some(path) = result_path(args)
+        && let Err(error) = output::replace_json(&path, &result)
+    {
+        let write_error = &mut result.sink.write_error;
+        write_error.get_or_insert(output::explain(&error));
+    }
     output::print(args.json, &result, text)?;
     if let (Some(length), Some(deframe::Format::Raw)) = (args.frame, result.format) {
         say!(
@@ -78,6 +106,9 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         .collect();
     if let Some(error) = result.error.as_ref().or(result.sink.write_error.as_ref()) {
         bail!("{error}");
+    }
+    if is_empty && result.ended != Ended::Stopped {
+        bail!("no data arrived, so nothing was recorded");
     }
     if result
         .sink
@@ -116,6 +147,40 @@ pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
     })
 }
 
+/// The name to record to: another one where a receiver that was killed left its file, which is the second of what is returned.
+fn free_name(args: &RecvArgs) -> Result<(String, Option<PathBuf>)> {
+    let first = Path::new(&args.to);
+    let is_file = !matches!(args.to.as_str(), "null" | "check") && !args.to.contains('{');
+    if !is_file || !sink::is_left_unfinished(first)? || args.force {
+        return Ok((args.to.clone(), None));
+    }
+    for number in 2_u32.. {
+        let mut name = first.file_stem().unwrap_or_default().to_os_string();
+        name.push(format!("-{number}"));
+        let mut path = first.with_file_name(name);
+        if let Some(ending) = first.extension() {
+            path.add_extension(ending);
+        }
+        if !sink::is_left_unfinished(&path)? {
+            let path = path.to_str().context("a path that is not UTF-8")?;
+            return Ok((path.to_owned(), Some(first.to_owned())));
+        }
+    }
+    bail!("no name is free beside {}", first.display())
+}
+
+/// An empty file would only keep the next attempt from its name.
+fn remove_empty(args: &RecvArgs) {
+    let recording = Sink::recording(&args.to).filter(|path| path.is_file());
+    let is_empty = |path: &Path| path.metadata().is_ok_and(|file| file.len() == 0);
+    if recording.as_deref().is_some_and(is_empty) {
+        let beside = [gaps_path(args), result_path(args)];
+        for path in recording.into_iter().chain(beside.into_iter().flatten()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// Nothing that is there already may be lost, whatever the files are called.
 fn check_outputs(args: &RecvArgs) -> Result<()> {
     let recording = match args.to.as_str() {
@@ -134,12 +199,15 @@ fn check_outputs(args: &RecvArgs) -> Result<()> {
         to => Some(Path::new(to)),
     };
     let gaps = gaps_path(args);
+    if let Some(recording) = recording {
+        sink::is_left_unfinished(recording)?;
+    }
     output::check_new(recording.into_iter().chain(gaps.as_deref()), args.force)
 }
 
 /// Opened once the sockets are: a port in use must not cost an older recording.
 fn open_sink(args: &RecvArgs) -> Result<Sink> {
-    Sink::open(&args.to, durability(args.fsync))
+    Sink::open(&args.to, durability(args.fsync), args.force)
 }
 
 fn durability(choice: FsyncChoice) -> Durability {
@@ -247,9 +315,11 @@ fn watch(
     let seen = receiving.watch();
     let stop = receiving.stop_switch();
     let start = Instant::now();
-    let drainer = std::thread::Builder::new()
-        .name("sink".into())
-        .spawn(move || drain::all(&opening, settings, sink))?;
+    let shown: Arc<Mutex<Shown>> = Arc::default();
+    let drainer = std::thread::Builder::new().name("sink".into()).spawn({
+        let shown = Arc::clone(&shown);
+        move || drain::watched(&opening, settings, sink, &shown)
+    })?;
     let total = args.duration.map(|duration| duration.as_millis() as u64);
     steer::on_status({
         let seen = Arc::clone(&seen);
@@ -277,6 +347,11 @@ fn watch(
             if has_ended {
                 break;
             }
+            write_so_far(
+                args,
+                Status::of(&live, rate),
+                &shown.lock().unwrap_or_else(PoisonError::into_inner),
+            );
             progress.show(start.elapsed().as_millis() as u64, &line(&live, rate));
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -339,14 +414,12 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         move || tell_bytes(&bytes, None)
     });
     let mut progress = Progress::new(args.duration.map(|duration| duration.as_millis() as u64));
+    write_so_far(args, Status::default(), &Shown::default());
+    let mut waiting = Waiting::new(args.source);
     let connection = loop {
-        match listener.accept() {
-            Ok((connection, sender)) => {
-                stream.sender = Some(sender.to_string());
-                break Some(connection);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error).context("cannot accept a connection"),
+        if let Some((connection, sender)) = waiting.next(&listener)? {
+            stream.sender = Some(sender.to_string());
+            break Some(connection);
         }
         if over() {
             break None;
@@ -354,7 +427,7 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         std::thread::sleep(Duration::from_millis(10));
     };
     let read = match connection {
-        Some(connection) => stream.read(connection, args.idle, &over, &mut straight, &mut progress),
+        Some(connection) => stream.read(connection, args, &over, &mut straight, &mut progress),
         None => Ok(None),
     };
     progress.finish();
@@ -394,6 +467,60 @@ fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
     Ok(result)
 }
 
+/// Connections from which no data has come yet: whoever only connects neither ends the wait for the sender nor keeps it out.
+struct Waiting {
+    only: Option<std::net::IpAddr>,
+    connections: VecDeque<(TcpStream, SocketAddr)>,
+}
+
+impl Waiting {
+    fn new(only: Option<std::net::IpAddr>) -> Waiting {
+        Waiting {
+            only,
+            connections: VecDeque::new(),
+        }
+    }
+
+    /// Accepts who waits; returns a connection from which data has come.
+    fn next(&mut self, listener: &TcpListener) -> Result<Option<(TcpStream, SocketAddr)>> {
+        loop {
+            match listener.accept() {
+                Ok((connection, sender)) => {
+                    let ip = sender.ip().to_canonical();
+                    if self.only.is_some_and(|only| only.to_canonical() != ip) {
+                        continue;
+                    }
+                    if connection.set_nonblocking(true).is_ok() {
+                        self.connections.push_back((connection, sender));
+                    }
+                    if self.connections.len() > MOST_WAITING {
+                        self.connections.pop_front();
+                    }
+                }
+                Err(error) if is_wait(&error) => break,
+                // It was broken off before it was accepted.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(error).context("cannot accept a connection"),
+            }
+        }
+        let mut found = None;
+        self.connections.retain(|(connection, sender)| {
+            if found.is_some() {
+                return true;
+            }
+            match connection.peek(&mut [0]) {
+                Ok(0) => false,
+                Ok(_) => {
+                    found = connection.try_clone().ok().map(|it| (it, *sender));
+                    false
+                }
+                Err(error) => is_wait(&error),
+            }
+        });
+        Ok(found)
+    }
+}
+
 /// A stream of bytes on its way from a connection to a sink.
 #[derive(Default)]
 struct Tcp {
@@ -410,7 +537,7 @@ impl Tcp {
     fn read(
         &mut self,
         mut connection: TcpStream,
-        idle: Option<Duration>,
+        args: &RecvArgs,
         over: &dyn Fn() -> bool,
         straight: &mut Straight,
         progress: &mut Progress,
@@ -419,7 +546,8 @@ impl Tcp {
         connection.set_read_timeout(Some(Duration::from_millis(100)))?;
         let start = Instant::now();
         let mut last = start;
-        let mut shown = 0;
+        let mut before = 0;
+        let mut shown = Shown::default();
         let ended = loop {
             if self.buffer.len() < self.filled + TCP_BLOCK {
                 self.buffer.resize(self.filled + TCP_BLOCK, 0);
@@ -438,14 +566,16 @@ impl Tcp {
             if over() {
                 break Ok(None);
             }
-            if idle.is_some_and(|idle| last.elapsed() >= idle) {
+            if args.idle.is_some_and(|idle| last.elapsed() >= idle) {
                 break Ok(Some(Ended::Idle));
             }
             if progress.is_due() {
                 let bytes = self.bytes.load(Ordering::Relaxed);
-                let rate = (bytes - shown) as f64 * 8.0;
-                shown = bytes;
+                let rate = (bytes - before) as f64 * 8.0;
+                before = bytes;
                 tell_bytes(&self.bytes, Some(rate));
+                straight.show(&mut shown);
+                write_so_far(args, status_of(bytes, rate), &shown);
                 progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));
             }
         };
@@ -467,13 +597,17 @@ fn tell_bytes(bytes: &AtomicU64, rate: Option<f64>) {
     steer::tell(|status| {
         let before = status.receiving.first();
         let rate_bps = rate.unwrap_or(before.map_or(0.0, |before| before.rate_bps));
-        status.receiving = vec![Status {
-            is_streaming: rate_bps > 0.0,
-            rate_bps,
-            bytes: bytes.load(Ordering::Relaxed),
-            ..Status::default()
-        }];
+        status.receiving = vec![status_of(bytes.load(Ordering::Relaxed), rate_bps)];
     });
+}
+
+fn status_of(bytes: u64, rate_bps: f64) -> Status {
+    Status {
+        is_streaming: rate_bps > 0.0,
+        rate_bps,
+        bytes,
+        ..Status::default()
+    }
 }
 
 fn is_wait(error: &std::io::Error) -> bool {
@@ -483,6 +617,17 @@ fn is_wait(error: &std::io::Error) -> bool {
             | std::io::ErrorKind::TimedOut
             | std::io::ErrorKind::Interrupted
     )
+}
+
+/// The result stands beside the recording too, and says while it grows how it is.
+fn result_path(args: &RecvArgs) -> Option<PathBuf> {
+    let recording = Sink::recording(&args.to)?;
+    let is_device = recording.exists() && !recording.is_file();
+    let path = output::result_beside(&recording);
+    // Files in folders of stations have none in common.
+    let folder = path.parent()?;
+    let has_folder = folder.as_os_str().is_empty() || folder.is_dir();
+    (!is_device && has_folder).then_some(path)
 }
 
 fn gaps_path(args: &RecvArgs) -> Option<PathBuf> {

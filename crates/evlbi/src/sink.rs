@@ -1,21 +1,35 @@
 //! Where received frames go: one file, a file for each station or thread, nowhere, or to a check.
 
 use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
 use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
 use evlbi_wire::pattern;
-use evlbi_wire::vdif::{HEADER_LEN, Header, StreamKey};
+use evlbi_wire::vdif::{HEADER_LEN, Header, StationId, StreamKey};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use serde::Serialize;
 
 use crate::correlate::Feed;
 use crate::output;
+use crate::progress::interrupt;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
 const MOST_FILES: usize = 256;
+
+/// Bytes that came in too small pieces for a direct write are held back no longer than this.
+const HELD: Duration = Duration::from_millis(250);
+/// Time between two looks at a file that another program holds, or that has no reader yet.
+const LOOK: Duration = Duration::from_millis(10);
+/// And how often a new file is looked at.
+const LOOKS: u32 = 100;
 
 /// A sink at work.
 pub enum Sink {
@@ -68,12 +82,16 @@ pub struct CheckReport {
 
 impl Sink {
     /// The sink that `--to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
-    pub fn open(to: &str, durability: Durability) -> Result<Sink> {
+    pub fn open(to: &str, durability: Durability, force: bool) -> Result<Sink> {
         match to {
             "null" => Ok(Sink::Null),
             "check" => Ok(Sink::Check(Check::default())),
-            _ if to.contains('{') => Ok(Sink::Split(Split::new(to, durability)?)),
-            _ => Ok(Sink::File(Output::create(Path::new(to), durability)?)),
+            _ if to.contains('{') => Ok(Sink::Split(Split::new(to, durability, force)?)),
+            _ => Ok(Sink::File(Output::create(
+                Path::new(to),
+                durability,
+                force,
+            )?)),
         }
     }
 
@@ -93,6 +111,15 @@ impl Sink {
             Sink::File(output) => output.write(chunk.bytes),
             Sink::Split(split) => split.take(chunk),
             Sink::Feed(feed) => feed.take(chunk),
+        }
+    }
+
+    /// Puts what a file's writer has held back for a while into the file.
+    pub fn flush(&mut self) {
+        match self {
+            Sink::Null | Sink::Check(_) | Sink::Feed(_) => {}
+            Sink::File(output) => output.flush(),
+            Sink::Split(split) => split.outputs.values_mut().flatten().for_each(Output::flush),
         }
     }
 
@@ -127,12 +154,12 @@ pub struct Output {
 }
 
 impl Output {
-    fn create(path: &Path, durability: Durability) -> Result<Output> {
+    fn create(path: &Path, durability: Durability, force: bool) -> Result<Output> {
         let options = WriterOptions {
             durability,
             ..WriterOptions::default()
         };
-        let writer = Writer::create(path, options)
+        let writer = Writer::on(claim(path, force)?, path, options)
             .with_context(|| format!("cannot record to {}", path.display()))?;
         Ok(Output {
             path: path.to_path_buf(),
@@ -152,6 +179,15 @@ impl Output {
         self.written += bytes.len() as u64;
         if let Err(error) = writer.write(bytes) {
             self.fail(&error, before + bytes.len() as u64);
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.flush_older(HELD)
+        {
+            let handed_over = self.written;
+            self.fail(&error, handed_over);
         }
     }
 
@@ -186,8 +222,9 @@ impl Output {
 pub struct Split {
     template: String,
     durability: Durability,
-    /// What could not be made has no output.
-    outputs: HashMap<String, Option<Output>>,
+    force: bool,
+    /// By what of station and thread the template names. What could not be made has no output.
+    outputs: HashMap<(Option<StationId>, Option<u16>), Option<Output>>,
     /// Bytes of frames that belong to no file.
     unsplit: u64,
     /// Why a file could not be made.
@@ -195,7 +232,7 @@ pub struct Split {
 }
 
 impl Split {
-    fn new(template: &str, durability: Durability) -> Result<Split> {
+    fn new(template: &str, durability: Durability, force: bool) -> Result<Split> {
         let rest = template.replace("{station}", "").replace("{thread}", "");
         if rest.contains(['{', '}']) {
             bail!("only {{station}} and {{thread}} can stand in `{template}`");
@@ -203,6 +240,7 @@ impl Split {
         Ok(Split {
             template: template.to_string(),
             durability,
+            force,
             outputs: HashMap::new(),
             unsplit: 0,
             error: None,
@@ -223,15 +261,18 @@ impl Split {
     }
 
     fn output(&mut self, key: StreamKey) -> Option<&mut Output> {
-        let name = self
-            .template
-            .replace("{station}", &key.station.to_string())
-            .replace("{thread}", &key.thread.to_string());
-        if !self.outputs.contains_key(&name) {
+        let station = self.template.contains("{station}").then_some(key.station);
+        let thread = self.template.contains("{thread}").then_some(key.thread);
+        let place = (station, thread);
+        if !self.outputs.contains_key(&place) {
+            let name = self
+                .template
+                .replace("{station}", &station_name(key.station))
+                .replace("{thread}", &key.thread.to_string());
             if self.outputs.len() == MOST_FILES {
                 return None;
             }
-            let output = Output::create(Path::new(&name), self.durability);
+            let output = Output::create(Path::new(&name), self.durability, self.force);
             if let Err(error) = &output {
                 say!(
                     "evlbi: {}; receiving goes on, and what is not written is counted",
@@ -239,10 +280,99 @@ impl Split {
                 );
                 self.error = Some(output::explain(error));
             }
-            self.outputs.insert(name.clone(), output.ok());
+            self.outputs.insert(place, output.ok());
         }
-        self.outputs.get_mut(&name)?.as_mut()
+        self.outputs.get_mut(&place)?.as_mut()
     }
+}
+
+/// A station's name in that of a file. The number 10 must not meet the characters `10`, so that it becomes 010.
+fn station_name(station: StationId) -> String {
+    match station.0 {
+        number @ 10..=99 => format!("{number:03}"),
+        _ => station.to_string(),
+    }
+}
+
+/// Opens a file for this program alone, which holds a lock on it as long as it is open. One that exists is emptied only with
+/// `force`, and never while another program holds it. Waits for the reader of a named pipe until the run is to end.
+fn claim(path: &Path, force: bool) -> Result<File> {
+    let cannot = || format!("cannot record to {}", path.display());
+    let mut options = File::options();
+    options.write(true);
+    let (file, is_new) = match options.clone().create_new(true).open(path) {
+        Ok(file) => (file, true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
+                wait_for_reader(path)?;
+            }
+            (options.open(path).with_context(cannot)?, false)
+        }
+        Err(error) => return Err(error).with_context(cannot),
+    };
+    if !file.metadata().with_context(cannot)?.is_file() {
+        return Ok(file);
+    }
+    // Another program may look at a new file for a moment.
+    let mut looks = if is_new { LOOKS } else { 1 };
+    while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        looks -= 1;
+        if looks == 0 {
+            bail!("{}", held(path));
+        }
+        std::thread::sleep(LOOK);
+    }
+    if !is_new {
+        if !force {
+            bail!("{} exists; give --force to overwrite it", path.display());
+        }
+        file.set_len(0).with_context(cannot)?;
+    }
+    Ok(file)
+}
+
+fn held(path: &Path) -> String {
+    format!(
+        "{} is being written by another program; give each receiver a file of its own",
+        path.display()
+    )
+}
+
+/// Opening a pipe would wait for its reader, and could not be interrupted.
+fn wait_for_reader(path: &Path) -> Result<()> {
+    let interrupted = interrupt();
+    let mut options = File::options();
+    options.write(true);
+    options.custom_flags(OFlag::O_NONBLOCK.bits());
+    while let Err(error) = options.open(path) {
+        if error.raw_os_error() != Some(Errno::ENXIO as i32) {
+            return Err(error).with_context(|| format!("cannot record to {}", path.display()));
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            bail!("stopped before a program opened {} to read", path.display());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Looks at a file that is to be recorded to. Returns whether a receiver left it there that was killed.
+///
+/// # Errors
+/// When another program holds it.
+pub fn is_left_unfinished(path: &Path) -> Result<bool> {
+    if !path.is_file() {
+        return Ok(false);
+    }
+    let Ok(file) = File::options().write(true).open(path) else {
+        return Ok(false);
+    };
+    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        bail!("{}", held(path));
+    }
+    let text = std::fs::read(output::result_beside(path)).unwrap_or_default();
+    let result: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    Ok(result["finished"] == false)
 }
 
 /// A file that is there and may be one of those that `template` names.

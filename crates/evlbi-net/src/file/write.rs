@@ -13,6 +13,7 @@ use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// What direct writes are aligned to: the page size, and no less than a sector of any disk.
 const BLOCK: usize = 4096;
@@ -89,15 +90,25 @@ impl Writer {
     /// # Errors
     /// [`WriteError`] when it cannot be opened.
     pub fn create(path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
-        let opened = File::create(path).and_then(|file| {
-            let regular = file.metadata()?.is_file();
-            Ok((file, regular))
-        });
-        let (file, regular) = opened.map_err(|source| WriteError {
+        let file = File::create(path).map_err(|source| WriteError {
             path: path.to_owned(),
             written: 0,
             source,
         })?;
+        Writer::on(file, path, options)
+    }
+
+    /// Writes to a file that is open and empty, or to a pipe or device.
+    ///
+    /// # Errors
+    /// [`WriteError`] when it cannot be seen what it is.
+    pub fn on(file: File, path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
+        let found = file.metadata().map_err(|source| WriteError {
+            path: path.to_owned(),
+            written: 0,
+            source,
+        })?;
+        let regular = found.is_file();
         let held = (regular && !options.cached)
             .then(Held::new)
             .filter(|held| begin_direct(&file, held));
@@ -130,6 +141,32 @@ impl Writer {
             self.leave_direct();
         }
         result
+    }
+
+    /// Puts into the file what has been held back for `age`, so that little is lost if the program is killed. The bytes stay held:
+    /// the direct write that they are a part of writes them once more.
+    ///
+    /// # Errors
+    /// [`WriteError`], as of [`write`](Writer::write).
+    pub fn flush_older(&mut self, age: Duration) -> Result<(), WriteError> {
+        let Some(held) = &mut self.held else {
+            return Ok(());
+        };
+        if held.since.is_none_or(|since| since.elapsed() < age) {
+            return Ok(());
+        }
+        // The end of a file is in no whole block: it goes through the cache.
+        let file = &self.sink.file;
+        let result = set_direct(file, false)
+            .and_then(|()| file.write_all_at(held.bytes(), self.sink.written))
+            .and_then(|()| set_direct(file, true));
+        held.since = None;
+        if let Err(source) = result {
+            let error = self.sink.failed(source);
+            self.leave_direct();
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Bytes in the file so far.
@@ -325,6 +362,8 @@ struct Held {
     /// Where the first block boundary in `memory` is.
     start: usize,
     length: usize,
+    /// Since when there are bytes that are not in the file.
+    since: Option<Instant>,
 }
 
 impl Held {
@@ -336,6 +375,7 @@ impl Held {
             memory,
             start,
             length: 0,
+            since: None,
         }
     }
 
@@ -357,10 +397,14 @@ impl Held {
         let end = self.start + self.length;
         self.memory[end..end + data.len()].copy_from_slice(data);
         self.length += data.len();
+        if !data.is_empty() {
+            self.since.get_or_insert_with(Instant::now);
+        }
     }
 
     fn clear(&mut self) {
         self.length = 0;
+        self.since = None;
     }
 }
 

@@ -12,11 +12,12 @@ use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use serde::Serialize;
 
-use super::gaps_path;
+use super::{gaps_path, result_path};
 use crate::cli::RecvArgs;
-use crate::drain::Drained;
+use crate::drain::{Drained, Shown};
 use crate::output;
-use crate::sink::SinkReport;
+use crate::sink::{Sink, SinkReport};
+use crate::steer::Receiving as Status;
 use crate::units::{show_count, show_rate, show_size};
 
 /// Intervals of loss in the result; the gaps file has all of them.
@@ -27,6 +28,11 @@ const INTERVALS_SHOWN: usize = 1000;
 #[derive(Serialize)]
 pub struct RecvResult {
     schema: &'static str,
+    /// Whether the receiver has ended: false in the file of one that runs or was killed.
+    finished: bool,
+    /// A recording of the wanted name that a killed receiver left, and that was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_unfinished: Option<PathBuf>,
     from: String,
     to: String,
     expected: u64,
@@ -103,7 +109,7 @@ pub struct RecvResult {
     host: Option<HostDelta>,
     gaps_file: Option<PathBuf>,
     cpu_seconds: f64,
-    ended: Ended,
+    pub ended: Ended,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(flatten)]
@@ -130,6 +136,60 @@ pub struct HostDelta {
     pub udp: host::Udp,
     pub udp6: host::Udp,
     pub softnet_dropped: u64,
+}
+
+impl RecvResult {
+    /// Whether there was nothing to record.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0 && self.frames == 0
+    }
+}
+
+/// How a recording is while it grows.
+#[derive(Serialize)]
+struct SoFar<'r> {
+    schema: &'static str,
+    finished: bool,
+    from: String,
+    to: &'r str,
+    frames: u64,
+    lost_frames: u64,
+    gaps_file: Option<PathBuf>,
+    #[serde(flatten)]
+    counts: Status,
+}
+
+/// Writes the gaps and the result of this moment beside the recording, for the case that the receiver is killed.
+pub fn write_so_far(args: &RecvArgs, counts: Status, shown: &Shown) {
+    let gaps_file = gaps_path(args);
+    let mut time = shown.gaps.clone();
+    if args.to.contains('{') {
+        time.iter_mut().for_each(|gap| gap.first_byte = None);
+    }
+    let gaps = Gaps {
+        file: Sink::recording(&args.to).map(|path| path.display().to_string()),
+        frame_rate: shown.frame_rate,
+        frame_length: shown.layout.map(|layout| layout.frame_length),
+        time,
+        ..Gaps::default()
+    };
+    // What fails here fails at the end too, and is reported then.
+    if let Some(path) = &gaps_file {
+        let _ = output::replace_json(path, &gaps);
+    }
+    if let Some(path) = result_path(args) {
+        let so_far = SoFar {
+            schema: "evlbi.recv/1",
+            finished: false,
+            from: args.from.to_string(),
+            to: &args.to,
+            frames: shown.counts.frames,
+            lost_frames: shown.counts.lost_frames + shown.counts.partial,
+            gaps_file,
+            counts,
+        };
+        let _ = output::replace_json(&path, &so_far);
+    }
 }
 
 /// Writes the gaps beside the recording and puts the result together.
@@ -167,7 +227,7 @@ pub fn finish(
             time: drained.gaps.clone(),
             ..Gaps::default()
         };
-        if let Err(error) = output::write_json(path, &gaps) {
+        if let Err(error) = output::replace_json(path, &gaps) {
             drained
                 .sink
                 .write_error
@@ -184,6 +244,8 @@ pub fn finish(
     let counts = drained.counts;
     Ok(RecvResult {
         schema: "evlbi.recv/1",
+        finished: true,
+        left_unfinished: None,
         from: args.from.to_string(),
         to: args.to.clone(),
         expected: counters.expected,

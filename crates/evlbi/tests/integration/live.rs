@@ -12,3 +12,4 @@ mod robust;
 mod steer;
 pub mod support;
 mod transport;
+mod what_can_happen_to_a_recording;

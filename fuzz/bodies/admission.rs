@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evlbi_core::admission::{Admission, Arrival, Numbers, Settings};
+use evlbi_core::deframe::Wanted;
 use evlbi_core::time::Nanos;
 use evlbi_wire::{pattern, vtp};
 
@@ -33,7 +34,7 @@ impl Receiver {
             assert_eq!(data.len(), begins.data);
             assert!(placed.insert(position), "a place given out twice");
         };
-        self.admission.begin(64, self.now, freed, &mut place);
+        self.admission.begin(64, freed, &mut place);
         assert!(self.admission.beginning().is_none());
     }
 
@@ -55,6 +56,7 @@ pub fn run(data: &[u8]) {
         window: 16 * FRAME as u64,
         hold: Nanos(1000),
         kept: 64 << 10,
+        wanted: Wanted::default(),
     };
     let mut receiver = Receiver {
         admission: Admission::new(settings, Box::new(Numbers)),

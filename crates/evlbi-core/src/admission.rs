@@ -27,10 +27,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::account::{Counters, Report};
+use crate::deframe::Wanted;
 use crate::reorder::{Event, Reorder, Settings as Window, Verdict};
 use crate::time::Nanos;
 
-use self::candidate::{Candidate, Judgement};
+use self::candidate::{Candidate, MAX_SEARCHED};
 use self::flow::Flow;
 use self::frames::Frames;
 use self::pace::Pace;
@@ -50,9 +51,14 @@ const MOST_RECORDED: usize = 16;
 const MOST_REFUSED: usize = 64;
 /// A candidate is given up after this silence.
 const FORGOTTEN: Nanos = Nanos(2_000_000_000);
-/// Limit, beside a live stream, on the bytes of candidates that are searched for frames within a [`SPELL`]: the search takes time.
-const MOST_JUDGED_BYTES: usize = 1 << 20;
+/// Time in which no more than [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search keeps the receiver.
 const SPELL: Nanos = Nanos(50_000_000);
+/// A sample of a live stream without valid frames is as many bytes, and at least this many datagrams, or so many.
+const SAMPLE_BYTES: usize = 192 << 10;
+const MIN_SAMPLE: usize = 64;
+const MAX_SAMPLE: usize = 1024;
+/// Datagrams from one sample to the next.
+const SAMPLE_EVERY: u64 = 4096;
 /// A jump that admission allows is a gap for the window.
 const ANY_GAP: u64 = 1 << 61;
 
@@ -67,8 +73,10 @@ pub struct Settings {
     pub window: u64,
     /// Time to wait for a missing datagram.
     pub hold: Nanos,
-    /// Limit on the bytes that candidates keep.
+    /// Limit on the memory that candidates keep.
     pub kept: usize,
+    /// What is known of the frames.
+    pub wanted: Wanted,
 }
 
 /// What became of a datagram.
@@ -150,6 +158,8 @@ struct Tally {
     size: u64,
     source: u64,
     header: u64,
+    /// Of a stream whose ring was not free.
+    overflow: u64,
     refused: Vec<Refused>,
 }
 
@@ -158,12 +168,27 @@ struct Live {
     flow: Flow,
     numbering: Box<dyn Numbering>,
     frames: Option<Frames>,
+    /// Its newest data, while it has no valid frames and they are looked for.
+    sample: Option<Sample>,
+    /// When the next sample begins, counted in datagrams.
+    sample_at: u64,
+    /// No frames were found in a sample since it had valid ones.
+    is_raw: bool,
+    wanted: Wanted,
     pace: Pace,
     data: usize,
     /// The datagram that the window wants to see again.
     kept: Vec<u8>,
-    /// How many of its datagrams came.
+    /// How many of its datagrams came, and when the first did.
     count: u64,
+    begun: Nanos,
+}
+
+/// Data of a live stream in which frames are looked for.
+#[derive(Default)]
+struct Sample {
+    data: Vec<(u64, Vec<u8>)>,
+    bytes: usize,
 }
 
 impl Admission {
@@ -206,22 +231,24 @@ impl Admission {
         self.stranger(arrival, now)
     }
 
-    /// All that had come by `now` was taken from the sockets. A stream may begin that waited for a silence:
+    /// All that had come by `now`, which may have passed, was taken from the sockets. A stream may begin that waited for a silence:
     /// [`Admission::beginning`].
     pub fn tick(&mut self, now: Nanos) {
         self.read = now;
-        let Some(live) = &self.live else {
-            return;
-        };
         if self.candidates.is_empty() || self.winner.is_some() {
             return;
         }
-        let silence = now.since(live.flow.last());
+        self.claim_live();
+        let silence = |live: &Live| now.since(live.flow.last());
+        let silence = self.live.as_ref().map_or(Nanos(u64::MAX), silence);
         for place in 0..self.candidates.len() {
             self.judge(place, now);
         }
         if let Some(best) = self.best(|candidate| self.may_take_over(candidate, silence)) {
             self.win(best);
+            return;
+        }
+        if self.live.is_none() {
             return;
         }
         for place in (0..self.candidates.len()).rev() {
@@ -238,11 +265,11 @@ impl Admission {
         if self.live.is_some() || self.winner.is_some() {
             return;
         }
-        let template = &*self.template;
+        let (template, wanted) = (&*self.template, self.settings.wanted);
         for candidate in &mut self.candidates {
-            candidate.may_be_all(template);
+            candidate.may_be_all(template, wanted);
         }
-        let best = self.best(|candidate| matches!(candidate.judgement, Judgement::Stream(_)));
+        let best = self.best(|candidate| candidate.known.is_some());
         if let Some(best) = best {
             self.win(best);
         }
@@ -250,7 +277,7 @@ impl Admission {
 
     /// The stream that is to begin.
     pub fn beginning(&self) -> Option<Begins> {
-        let data = self.winner.as_ref()?.data;
+        let data = self.winner.as_ref()?.known.as_ref()?.data;
         let resized = self.live.as_ref().is_none_or(|live| live.data != data);
         Some(Begins { data, resized })
     }
@@ -269,22 +296,16 @@ impl Admission {
     }
 
     /// The stream begins, in a ring of so many slots.
-    pub fn begin(
-        &mut self,
-        capacity: u64,
-        now: Nanos,
-        freed: u64,
-        place: &mut impl FnMut(u64, &[u8]),
-    ) {
+    pub fn begin(&mut self, capacity: u64, freed: u64, place: &mut impl FnMut(u64, &[u8])) {
         let Some(mut winner) = self.winner.take() else {
             return;
         };
-        let Some((numbering, lowest)) = winner.numbers(&*self.template) else {
+        let Some((lowest, known)) = winner.lowest().zip(winner.known.take()) else {
             self.refuse_all(winner);
             return;
         };
         let window = Window {
-            window: (self.settings.window / winner.data as u64).clamp(1, capacity * 3 / 4 + 1),
+            window: (self.settings.window / known.data as u64).clamp(2, capacity * 3 / 4 + 2),
             hold: self.settings.hold,
             capacity,
             max_gap: ANY_GAP,
@@ -298,28 +319,28 @@ impl Admission {
             }
             none => none.insert(Reorder::new(window)),
         };
-        reorder.begin(lowest);
-        let frames = match winner.judgement {
-            Judgement::Stream(frames) => frames,
-            Judgement::Open => None,
+        let missing = match (&self.live, winner.kept.front()) {
+            (Some(live), Some(first)) if live.data == known.data => live.missing_until(first.at),
+            _ => 0,
         };
-        if frames.is_some()
-            && self.claim(&winner.flow) == self.recorded.len()
-            && self.recorded.len() < MOST_RECORDED
-        {
-            self.recorded.push(winner.flow.clone());
-        }
+        reorder.begin(lowest, missing);
         self.live = Some(Live {
             flow: winner.flow,
-            numbering,
-            frames,
+            numbering: known.numbering,
+            frames: known.frames,
+            sample: None,
+            sample_at: 0,
+            is_raw: false,
+            wanted: self.settings.wanted,
             pace: Pace::default(),
-            data: winner.data,
+            data: known.data,
             kept: Vec::new(),
             count: 0,
+            begun: winner.kept.front().map_or(Nanos(0), |kept| kept.at),
         });
+        self.claim_live();
         for kept in std::mem::take(&mut winner.kept) {
-            self.take(&kept.arrival(), now, freed, place);
+            self.take(&kept.arrival(), kept.at, freed, place);
         }
     }
 
@@ -339,7 +360,11 @@ impl Admission {
     /// handed on, up to the position returned.
     pub fn finish(&mut self, freed: u64, place: &mut impl FnMut(u64, &[u8])) -> u64 {
         let candidates = std::mem::take(&mut self.candidates);
-        for candidate in candidates.into_iter().chain(self.winner.take()) {
+        if let Some(winner) = self.winner.take() {
+            self.tally.source += std::mem::take(&mut self.tally.overflow);
+            self.refuse_all(winner);
+        }
+        for candidate in candidates {
             self.refuse_all(candidate);
         }
         let Some(reorder) = &mut self.reorder else {
@@ -428,13 +453,20 @@ impl Admission {
             && winner.may_have(arrival, number)
         {
             if winner.bytes >= self.settings.kept {
-                // Its ring is not free yet, since the consumer is slow.
-                self.tally.source += 1;
-                return Taken::Foreign;
+                // Its ring is not free yet, since the consumer is slow. What is left out here is lost, and counted by its numbers.
+                self.tally.overflow += 1;
+                return Taken::Kept { promising: true };
             }
             winner.keep(arrival, number, None, read, now);
             return Taken::Kept { promising: true };
         }
+        if let Some(live) = &mut self.live
+            && live.flow.may_have(arrival)
+        {
+            // Perhaps of a thread that begins.
+            live.numbering.heard(arrival.bytes);
+        }
+        self.claim_live();
         let beside = self.live.as_ref().map(|live| live.count);
         let place = self
             .candidates
@@ -450,12 +482,21 @@ impl Admission {
         self.judge(place, now);
         let place = self.limit(place);
         let candidate = &self.candidates[place];
+        let is_in_order = self.settings.ports == 1 && arrival.stamp.is_some();
         let silence = self.live.as_ref().map_or(Nanos(u64::MAX), |live| {
-            live.flow.silence_before(arrival.stamp, read, now)
+            if is_in_order {
+                live.flow.silence_before(arrival.stamp, read, now)
+            } else {
+                // What the live stream sent may wait yet.
+                read.since(live.flow.last())
+            }
         });
         if self.winner.is_none() && self.may_take_over(candidate, silence) {
             self.win(place);
-            return Taken::Begins;
+            if self.winner.is_some() {
+                return Taken::Begins;
+            }
+            return Taken::Foreign;
         }
         let promising = self.live.is_none() && candidate.is_promising(&*self.template);
         Taken::Kept { promising }
@@ -472,12 +513,12 @@ impl Admission {
                 bytes: 0,
             };
         }
-        let others_wait = self.live.is_some() || self.winner.is_some();
-        if others_wait && self.judged.bytes > MOST_JUDGED_BYTES {
+        let searched = candidate.searched();
+        if self.judged.bytes > 0 && self.judged.bytes + searched > MAX_SEARCHED {
             return;
         }
-        self.judged.bytes += candidate.bytes;
-        let given_up = candidate.judge(&*self.template, false);
+        self.judged.bytes += searched;
+        let given_up = candidate.judge(&*self.template, self.settings.wanted, false);
         self.refuse(place, given_up);
     }
 
@@ -491,10 +532,21 @@ impl Admission {
         };
         let has_more_claim = || self.claim(&candidate.flow) < self.claim(&live.flow);
         match (&live.frames, candidate.has_frames()) {
-            (None, true) => true,
+            (None, true) => live.is_raw || candidate.in_a_row >= ENOUGH || silence >= SILENCE,
             (None, false) => silence >= SILENCE,
             (Some(_), false) => false,
-            (Some(frames), true) => silence >= SILENCE || !frames.are_there() || has_more_claim(),
+            (Some(_), true) => silence >= SILENCE || live.is_raw || has_more_claim(),
+        }
+    }
+
+    /// A live stream with frames has a claim to come back.
+    fn claim_live(&mut self) {
+        let Some(live) = self.live.as_ref().filter(|live| live.frames.is_some()) else {
+            return;
+        };
+        let is_new = self.claim(&live.flow) == self.recorded.len();
+        if is_new && self.recorded.len() < MOST_RECORDED {
+            self.recorded.push(live.flow.clone());
         }
     }
 
@@ -518,7 +570,12 @@ impl Admission {
     }
 
     fn win(&mut self, place: usize) {
-        self.winner = Some(self.candidates.swap_remove(place));
+        let candidate = self.candidates.swap_remove(place);
+        if candidate.lowest().is_some() {
+            self.winner = Some(candidate);
+        } else {
+            self.refuse_all(candidate);
+        }
     }
 
     /// Keeps what is kept within bounds: those candidates go first that carry no frames and were not heard for longest. Returns
@@ -609,6 +666,17 @@ impl Admission {
 }
 
 impl Live {
+    /// How many datagrams would have come between its last and `now`, at its mean rate.
+    fn missing_until(&self, now: Nanos) -> u64 {
+        let heard = self.flow.last().since(self.begun).0;
+        let silence = now.since(self.flow.last()).0;
+        let missing = u128::from(self.count) * u128::from(silence) / u128::from(heard.max(1));
+        if self.count < RAW_ENOUGH as u64 {
+            return 0;
+        }
+        u64::try_from(missing).unwrap_or(u64::MAX).saturating_sub(1)
+    }
+
     /// Takes a datagram that belongs to the stream; says whether it does. The sockets were read before and now, at these times.
     #[inline]
     fn take(
@@ -656,13 +724,46 @@ impl Live {
             }
             break;
         }
-        if let Some(frames) = &mut self.frames {
-            frames.see(number, data);
+        match &mut self.frames {
+            Some(frames) => {
+                frames.see(number, data);
+                if !frames.are_there() {
+                    self.look_for_frames(number, data);
+                }
+            }
+            None => self.look_for_frames(number, data),
         }
+        self.numbering.heard(arrival.bytes);
         self.flow.heard(arrival, read, now);
         self.pace.heard(now);
         self.count += 1;
         true
+    }
+
+    /// Takes a sample of the stream now and then and looks for frames in it: they may be larger than what was seen before, begin
+    /// later, or have changed.
+    fn look_for_frames(&mut self, number: u64, data: &[u8]) {
+        if self.count < self.sample_at {
+            return;
+        }
+        let sample = self.sample.get_or_insert_default();
+        sample.data.push((number, data.to_vec()));
+        sample.bytes += data.len();
+        let count = sample.data.len();
+        let frame = self.wanted.frame_length.unwrap_or(0);
+        let wanted = SAMPLE_BYTES.max(frame.saturating_mul(4)).min(MAX_SEARCHED);
+        if count < MAX_SAMPLE && (count < MIN_SAMPLE || sample.bytes < wanted) {
+            return;
+        }
+        let data: Vec<(u64, &[u8])> = sample.data.iter().map(|(n, d)| (*n, &d[..])).collect();
+        if let Some(frames) = Frames::find(&data, true, self.wanted) {
+            self.frames = Some(frames);
+            self.is_raw = false;
+        } else {
+            self.is_raw = true;
+            self.sample_at = self.count + SAMPLE_EVERY;
+        }
+        self.sample = None;
     }
 
     /// The kept datagram again. The window has just made room for it, so it is not kept once more.

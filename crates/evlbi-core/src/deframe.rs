@@ -16,7 +16,9 @@ mod learn;
 mod mend;
 mod rate;
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::time::Duration;
 
 use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -26,6 +28,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::format::{Format, Layout};
 pub use self::holes::Holes;
+
+pub use self::learn::Wanted;
 
 pub(crate) use self::learn::find;
 
@@ -60,6 +64,9 @@ pub struct Settings {
     /// than this. Frames are found if three of them fit. Raised to four frames where `frame_length` is
     /// given.
     pub hold: usize,
+    /// Longest gap that becomes invalid frames. What misses of a longer one is listed and not handed over. Where the frame rate is
+    /// not known, 256 MiB are taken for it.
+    pub fill: Duration,
     /// A time within 500 days of the stream's, UTC seconds since 1970-01-01: Mark 5B headers repeat every
     /// 1000 days.
     pub reference: i64,
@@ -73,6 +80,7 @@ impl Default for Settings {
             frame_rate: None,
             partial: Partial::Whole,
             hold: 4 << 20,
+            fill: Duration::from_secs(10),
             reference: 0,
         }
     }
@@ -141,6 +149,12 @@ pub struct Counts {
     pub filled_bytes: u64,
     /// Bytes left out: a part of a frame at the beginning or the end of the stream.
     pub trimmed_bytes: u64,
+    /// Frames of gaps longer than [`Settings::fill`]: listed, and not handed over.
+    #[serde(default)]
+    pub unfilled_frames: u64,
+    /// Bytes of such gaps in a raw stream.
+    #[serde(default)]
+    pub unfilled_bytes: u64,
     /// Runs of missing frames that the list of gaps had no room for.
     pub gaps_not_listed: u64,
 }
@@ -159,6 +173,11 @@ pub struct Deframer {
     state: State,
     /// The layout before a restart.
     before: Option<Layout>,
+    /// The threads before a restart, and the bytes that are missing since, as far as frames do not tell it.
+    resumes: Option<(Box<Cadence>, u64)>,
+    /// Bytes that were made for the gap at the front since the last call.
+    made: usize,
+    is_filling: bool,
     /// Frames since the beginning.
     place: i64,
     /// Bytes of a gap before the next span.
@@ -200,7 +219,7 @@ enum Step {
 /// The span that is being worked on.
 struct Span<'a> {
     bytes: Bytes<'a>,
-    holes: &'a Holes,
+    holes: Cow<'a, Holes>,
     /// Offset in the stream of what comes next.
     at: u64,
     /// Place in the span of what was not handed over yet.
@@ -221,7 +240,7 @@ impl Span<'_> {
         };
         View {
             bytes,
-            holes: self.holes,
+            holes: &self.holes,
         }
     }
 
@@ -232,6 +251,13 @@ impl Span<'_> {
 
     fn place(&self) -> usize {
         self.view().place(self.at)
+    }
+
+    /// So many bytes of the stream are missing before what comes next.
+    fn insert_gap(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.holes = Cow::Owned(self.holes.with_gap(self.place(), bytes));
+        }
     }
 
     /// The rest of the span is all that will be waited for.
@@ -248,6 +274,9 @@ impl Deframer {
         let mut deframer = Deframer {
             state: State::Raw,
             before: None,
+            resumes: None,
+            made: 0,
+            is_filling: false,
             place: 0,
             gap_left: 0,
             cadence: Cadence::new(settings.frame_rate),
@@ -280,6 +309,8 @@ impl Deframer {
     /// lost; fill pattern behind the last frame is trimmed. Without it, never more than [`Settings::hold`]
     /// bytes, or a frame if that is longer, are left.
     ///
+    /// A long gap is filled piece by piece: while [`Deframer::is_filling`], the rest is to be pushed once more, although `ended`.
+    ///
     /// Returns how many bytes of the span were taken.
     pub fn push(
         &mut self,
@@ -299,12 +330,38 @@ impl Deframer {
 
     /// The sender has begun again: the frames may lie otherwise in what follows. What came before must have
     /// been pushed as ended. The frame rate is kept until other frames contradict it.
-    pub fn restart(&mut self) {
-        if let State::Framed(layout) | State::Priming(layout) = self.state {
-            self.before = Some(layout);
-        }
+    ///
+    /// If the same threads continue at a later time, what lies between is a gap. Where frames do not tell it, `missing` bytes are
+    /// the gap, if the stream is a raw one before and afterwards.
+    pub fn restart(&mut self, missing: u64) {
+        self.resumes = match self.state {
+            State::Framed(layout) => {
+                self.before = Some(layout);
+                Some((Box::new(self.cadence.clone()), 0))
+            }
+            State::Priming(layout) => {
+                self.before = Some(layout);
+                None
+            }
+            State::Raw if self.counts.bytes > 0 => Some((Box::new(self.cadence.clone()), missing)),
+            _ => None,
+        };
+        self.gap_left = 0;
         self.cadence.restart();
         self.learn_anew();
+        if self.state == State::Raw {
+            self.gap_left = self.resumes.take().map_or(0, |(_, missing)| missing);
+        }
+    }
+
+    /// A gap is being filled: the rest of the span is to be pushed again.
+    pub fn is_filling(&self) -> bool {
+        self.is_filling
+    }
+
+    /// Fills no more gaps: they are listed only.
+    pub fn stop_filling(&mut self) {
+        self.settings.fill = Duration::ZERO;
     }
 
     /// What the bytes are, once that is known.
@@ -352,26 +409,26 @@ impl Deframer {
         ended: bool,
         sink: &mut impl FnMut(Chunk<'_>),
     ) -> usize {
-        let (with_gap, completed);
+        let with_gap;
         let holes = if self.gap_left == 0 {
             holes
         } else {
-            with_gap = holes.behind_gap(self.gap_left);
+            with_gap = holes.with_gap(0, self.gap_left);
             &with_gap
         };
+        (self.made, self.is_filling) = (0, false);
         let mut span = Span {
             bytes,
-            holes,
+            holes: Cow::Borrowed(holes),
             at: 0,
             from: 0,
             ended,
         };
         while self.step(&mut span, sink) == Step::On {}
+        let ended = ended && !self.is_filling;
         if ended && let Some(missing) = self.missing_of_last(&span) {
-            let mut holes = span.holes.clone();
-            holes.gap(span.view().bytes.len(), missing);
-            completed = holes;
-            span.holes = &completed;
+            let end = span.view().bytes.len();
+            span.holes.to_mut().gap(end, missing);
             while self.step(&mut span, sink) == Step::On {}
         }
         self.hand_over(&mut span, sink);
@@ -424,6 +481,17 @@ impl Deframer {
             }
             if self.odd_run >= self.search_at {
                 return self.search_again(span, layout, sink);
+            }
+            let gap = span.view().gap_at(span.at);
+            if gap > 0 {
+                if gap >= length && gap > self.max_fill(layout) {
+                    self.pass_over(span, layout, gap, sink);
+                    continue;
+                }
+                if self.made >= SCRATCH_BYTES {
+                    self.is_filling = true;
+                    return Step::Wait;
+                }
             }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {

@@ -81,8 +81,8 @@ pub enum Verdict {
 pub enum Event {
     /// So many slots are missing here that have no place in the ring.
     Gap(u64),
-    /// The sender has begun again.
-    Restart,
+    /// The sender has begun again, after a silence in which it would have sent so many slots.
+    Restart(u64),
 }
 
 /// The window over the ring, and the account of what came through it.
@@ -141,16 +141,17 @@ impl Reorder {
     }
 
     /// The next datagram begins a sequence of its own, as after a change of the sender's address, or the very
-    /// first one. `first` is its lowest number, although a later one may come before it.
-    pub fn begin(&mut self, first: u64) {
-        self.begin_at(first, first);
+    /// first one. `first` is its lowest number, although a later one may come before it. `missing`: slots that would have come since
+    /// the sequence before, as far as time shows it.
+    pub fn begin(&mut self, first: u64, missing: u64) {
+        self.begin_at(first, first, missing);
     }
 
     /// Where the datagram with this number goes. `freed`: positions below it were freed by the consumer.
     #[inline]
     pub fn offer(&mut self, sequence: u64, freed: u64) -> Verdict {
         let Some(base) = self.base else {
-            self.begin(sequence);
+            self.begin(sequence, 0);
             return self.offer(sequence, freed);
         };
         let offset = sequence.wrapping_sub(base);
@@ -280,7 +281,7 @@ impl Reorder {
         let repeat = std::mem::take(&mut self.repeat);
         let missed = repeat.duplicates();
         self.account.take_back_duplicates(missed.len() as u64);
-        self.begin_at(missed.first().copied().unwrap_or(sequence), sequence);
+        self.begin_at(missed.first().copied().unwrap_or(sequence), sequence, 0);
         for number in missed {
             self.account.unique(self.offset(*number), true);
         }
@@ -335,7 +336,7 @@ impl Reorder {
         if self.is_ahead(self.offset(first)) {
             self.leap(self.offset(first));
         } else {
-            self.begin(first);
+            self.begin(first, 0);
         }
     }
 
@@ -356,10 +357,10 @@ impl Reorder {
     }
 
     /// A sequence begins with number `first`, of which `next` is the first to be placed.
-    fn begin_at(&mut self, first: u64, next: u64) {
+    fn begin_at(&mut self, first: u64, next: u64, missing: u64) {
         self.give_up_kept();
         if self.base.is_some() {
-            self.jump(Event::Restart);
+            self.jump(Event::Restart(missing));
         }
         let base = first.wrapping_sub(self.settings.window.min(BEFORE_FIRST));
         self.base = Some(base);
@@ -376,9 +377,12 @@ impl Reorder {
     fn jump(&mut self, event: Event) {
         self.handed = self.head;
         let here = self.head;
-        if event == Event::Restart
+        let is_restart = |(position, event): &(u64, Event)| {
+            *position == here && matches!(event, Event::Restart(_))
+        };
+        if matches!(event, Event::Restart(_))
             && let Some(before) = self.events.len().checked_sub(2)
-            && self.events[before] == (here, Event::Restart)
+            && is_restart(&self.events[before])
         {
             // A gap in a sequence of which nothing was placed.
             self.events.pop_back();
@@ -387,7 +391,7 @@ impl Reorder {
             (Some((position, Event::Gap(missing))), Event::Gap(more)) if *position == here => {
                 *missing = missing.saturating_add(more);
             }
-            (Some(before), Event::Restart) if *before == (here, Event::Restart) => {}
+            (Some(before), Event::Restart(_)) if is_restart(before) => {}
             _ => self.events.push_back((here, event)),
         }
     }

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evlbi_core::account::{self, Attribution};
+use evlbi_core::deframe::Wanted;
 use evlbi_core::reorder::Event;
 use serde::Serialize;
 
@@ -31,6 +32,8 @@ pub struct ReceiveOptions {
     pub socket: ReceiverOptions,
     /// Where a datagram's number comes from.
     pub numbering: Box<dyn Numbering>,
+    /// What is known of the frames.
+    pub wanted: Wanted,
     /// How far behind the newest datagram a late one may be and still be placed, in bytes of data.
     pub window: u64,
     /// How long a missing datagram is waited for.

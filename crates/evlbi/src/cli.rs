@@ -348,6 +348,9 @@ pub struct RecvArgs {
     /// How long a missing datagram is waited for
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
     pub hold: Duration,
+    /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    pub fill: Duration,
     /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub ring: Option<u64>,

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::deframe::{self, Deframer, FrameState};
+use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
 use evlbi_core::pace::train_length;
 use evlbi_core::path::Impairment;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
@@ -309,6 +309,7 @@ fn receiver(path: &Path) -> Result<Sinked> {
             ..ReceiverOptions::default()
         },
         numbering: Box::new(Numbers),
+        wanted: Wanted::default(),
         window: 16 << 20,
         // A relay that is held up makes nothing late.
         hold: Duration::from_secs(60),

@@ -1,7 +1,8 @@
 //! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
@@ -11,6 +12,7 @@ use evlbi_net::ring::{Consumer, Span};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::TimeGap;
 
+use crate::progress;
 use crate::sink::{Sink, SinkReport};
 
 /// How long to wait for more to take at once. At 30 Gbit/s that is 8 MB.
@@ -54,7 +56,7 @@ pub fn watched(opening: &Opening, settings: Settings, sink: Sink, shown: &Mutex<
     let mut begun = false;
     while let Some(consumer) = opening.next() {
         if begun {
-            deframer.restart();
+            deframer.restart(0);
         }
         begun = true;
         run(consumer, &mut deframer, &mut sink, shown);
@@ -76,6 +78,7 @@ fn run(
         holes: Holes::new(),
         taken: 0,
         gaps: VecDeque::new(),
+        interrupt: progress::interrupt(),
     };
     let mut nap = NAP;
     let mut flushed = Instant::now();
@@ -98,7 +101,7 @@ fn run(
             Some(bytes) if bytes > LITTLE => NAP,
             _ => (nap * 2).min(LONGEST_NAP),
         };
-        if !finished {
+        if !finished && !drain.deframer.is_filling() {
             std::thread::sleep(nap);
         }
     }
@@ -147,6 +150,7 @@ struct Drain<'d> {
     taken: usize,
     /// Positions before which so many slots are missing that have no place in the ring.
     gaps: VecDeque<(u64, u64)>,
+    interrupt: Arc<AtomicBool>,
 }
 
 impl Drain<'_> {
@@ -156,7 +160,7 @@ impl Drain<'_> {
         let first = span.first;
         let end = first + (span.data.len() / self.slot) as u64;
         let restart = self.take_gaps(consumer, end);
-        let until = restart.unwrap_or(end);
+        let until = restart.map_or(end, |(position, _)| position);
         let ended = restart.is_some() || finished;
         let bytes = self.push(&mut consumer.span(), until, ended);
         let reached = self.taken + bytes;
@@ -165,25 +169,34 @@ impl Drain<'_> {
         consumer.free(front);
         // The deframer remembers those before and at the front.
         self.gaps.retain(|(position, _)| *position > front);
-        if restart.is_some() {
+        if self.deframer.is_filling() {
+            // Piece by piece, no faster than the sink takes it; whoever stops the receiver does not wait for the rest.
+            if self.interrupt.load(Ordering::Relaxed) {
+                self.deframer.stop_filling();
+            }
+            return Some(bytes);
+        }
+        if let Some((_, missing)) = restart {
             // A part of a slot at the end of a sequence was trimmed.
             consumer.free(until);
             self.taken = 0;
             self.gaps.clear();
-            self.deframer.restart();
+            self.deframer
+                .restart(missing.saturating_mul(self.slot as u64));
             consumer.take_event();
         }
         (bytes > 0 || restart.is_some()).then_some(bytes)
     }
 
-    /// Takes note of the gaps up to `end`; returns the position before which the sender began again.
-    fn take_gaps(&mut self, consumer: &mut Consumer<Event>, end: u64) -> Option<u64> {
+    /// Takes note of the gaps up to `end`; returns the position before which the sender began again, and
+    /// how many slots would have come meanwhile.
+    fn take_gaps(&mut self, consumer: &mut Consumer<Event>, end: u64) -> Option<(u64, u64)> {
         while let Some((position, event)) = consumer.event()
             && position <= end
         {
             match event {
                 Event::Gap(slots) => self.gaps.push_back((position, slots)),
-                Event::Restart => return Some(position),
+                Event::Restart(missing) => return Some((position, missing)),
             }
             consumer.take_event();
         }

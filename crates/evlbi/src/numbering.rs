@@ -1,6 +1,6 @@
 //! Numbers for datagrams that carry none (`pudp`): whole frames are numbered by their VDIF headers.
 
-use evlbi_core::pudp::{Sequencer, Verdict};
+use evlbi_core::pudp::Sequencer;
 use evlbi_net::receive::Numbering;
 use evlbi_wire::time::FrameRate;
 
@@ -11,7 +11,7 @@ pub struct FrameNumbers {
 }
 
 impl FrameNumbers {
-    /// The frame rate is learnt at the end of the first second, unless it is given or in the headers.
+    /// The frame rate is learnt at the first turn of the second, unless it is given.
     pub fn new(frame_rate: Option<FrameRate>) -> FrameNumbers {
         FrameNumbers {
             frame_rate,
@@ -21,11 +21,12 @@ impl FrameNumbers {
 }
 
 impl Numbering for FrameNumbers {
-    fn split<'a>(&mut self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])> {
-        match self.sequencer.offer(datagram) {
-            Verdict::Number(number) => Some((number, datagram)),
-            _ => None,
-        }
+    fn split<'a>(&self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        Some((self.sequencer.number(datagram)?, datagram))
+    }
+
+    fn heard(&mut self, datagram: &[u8]) {
+        self.sequencer.heard(datagram);
     }
 
     fn alone(&self, _datagram: &[u8]) -> Option<u64> {
@@ -33,18 +34,10 @@ impl Numbering for FrameNumbers {
     }
 
     fn of(&self, datagrams: &[&[u8]], all: bool) -> Option<Box<dyn Numbering>> {
-        let mut sequencer = Sequencer::new(self.frame_rate);
-        let mut enough = all;
-        for datagram in datagrams {
-            enough |= sequencer.offer(datagram) == Verdict::Learnt;
-        }
-        if !enough {
-            return None;
-        }
-        // What was kept comes again, one by one.
-        sequencer.drain(|_, _| {});
+        let frame_rate = self.frame_rate;
+        let sequencer = Sequencer::of(datagrams, all, frame_rate)?;
         Some(Box::new(FrameNumbers {
-            frame_rate: self.frame_rate,
+            frame_rate,
             sequencer,
         }))
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::account;
-use evlbi_core::deframe::{self, Partial};
+use evlbi_core::deframe::{self, Partial, Wanted};
 use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{
@@ -138,6 +138,7 @@ pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
     Ok(deframe::Settings {
         frame_length: args.frame,
         frame_rate,
+        fill: args.fill,
         partial: match args.partial {
             PartialChoice::Invalid => Partial::Whole,
             PartialChoice::Keep => Partial::Keep,
@@ -292,6 +293,10 @@ pub fn options(args: &RecvArgs, frame_rate: Option<FrameRate>) -> Result<Receive
         listen,
         socket,
         numbering,
+        wanted: Wanted {
+            format: None,
+            frame_length: args.frame,
+        },
         window,
         hold: args.hold,
         ring: usize::try_from(ring)?,

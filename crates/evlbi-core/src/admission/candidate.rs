@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evlbi_wire::{vdif, vtp};
 
+use crate::deframe::Wanted;
 use crate::time::Nanos;
 
 use super::flow::{Arrival, Flow};
@@ -18,9 +19,13 @@ pub const ENOUGH: usize = 8;
 /// Datagrams without frames that make one: eight tiny ones must not.
 pub const RAW_ENOUGH: usize = 64;
 /// Datagrams from which it must be clear how they are numbered.
-const MOST_JUDGED: usize = 512;
+const MAX_UNNUMBERED: usize = 512;
+/// Limit on the bytes in which frames are searched for at once.
+pub const MAX_SEARCHED: usize = 1 << 20;
 /// A single datagram is a stream only if its number is below this: eight bytes of something else seldom are.
 const MOST_NUMBER: u64 = 1 << 48;
+/// Memory that a kept datagram takes beside its bytes.
+const KEPT_COST: usize = 128;
 
 /// A datagram that is kept.
 #[derive(Clone, Debug)]
@@ -28,6 +33,8 @@ pub struct Kept {
     source: Option<SocketAddr>,
     port: usize,
     stamp: Option<Duration>,
+    /// When it was taken from the kernel.
+    pub at: Nanos,
     bytes: Vec<u8>,
 }
 
@@ -42,12 +49,12 @@ impl Kept {
     }
 }
 
-/// What is known of a candidate.
-pub enum Judgement {
-    /// Too little came.
-    Open,
-    /// It carries frames, or none.
-    Stream(Option<Frames>),
+/// What is known of a candidate that can become the stream.
+pub struct Known {
+    pub numbering: Box<dyn Numbering>,
+    pub frames: Option<Frames>,
+    /// Bytes of data in each datagram.
+    pub data: usize,
 }
 
 /// A flow that is not the live stream.
@@ -55,14 +62,14 @@ pub struct Candidate {
     pub flow: Flow,
     /// Its datagrams in the order of their arrival.
     pub kept: VecDeque<Kept>,
-    pub judgement: Judgement,
-    /// Bytes of data in each datagram, once it is judged.
-    pub data: usize,
+    pub known: Option<Known>,
     /// The number that came last, where a datagram tells it by itself.
     newest: Option<u64>,
     /// How many datagrams of the live stream had come when its last came.
     beside: Option<u64>,
-    /// Bytes that are kept.
+    /// How many of its datagrams came since one of the live stream.
+    pub in_a_row: usize,
+    /// Memory that is kept.
     pub bytes: usize,
     /// Of how many datagrams it was judged last.
     judged: usize,
@@ -73,10 +80,10 @@ impl Candidate {
         Candidate {
             flow: Flow::of(arrival, ports),
             kept: VecDeque::new(),
-            judgement: Judgement::Open,
-            data: 0,
+            known: None,
             newest: None,
             beside: None,
+            in_a_row: 0,
             bytes: 0,
             judged: 0,
         }
@@ -101,21 +108,26 @@ impl Candidate {
         read: Nanos,
         now: Nanos,
     ) -> u64 {
-        let is_known = matches!(self.judgement, Judgement::Stream(_));
-        let goes_on = beside.is_some() && self.beside != beside;
-        let given_up = if is_known && goes_on {
-            self.give_up()
-        } else {
-            0
-        };
-        self.beside = beside;
+        let mut given_up = 0;
+        if self.beside != beside {
+            self.beside = beside;
+            self.in_a_row = 0;
+            while self.known.is_some() && beside.is_some() && self.kept.len() >= ENOUGH {
+                given_up += u64::from(self.give_up_oldest());
+            }
+        }
+        self.in_a_row += 1;
         self.newest = number;
         self.flow.heard(arrival, read, now);
-        self.bytes += arrival.bytes.len();
+        if let Some(known) = &mut self.known {
+            known.see(arrival.bytes);
+        }
+        self.bytes += arrival.bytes.len() + KEPT_COST;
         self.kept.push_back(Kept {
             source: arrival.source,
             port: arrival.port,
             stamp: arrival.stamp,
+            at: now,
             bytes: arrival.bytes.to_vec(),
         });
         given_up
@@ -124,7 +136,8 @@ impl Candidate {
     /// Gives up the oldest datagram that is kept; says whether there was one.
     pub fn give_up_oldest(&mut self) -> bool {
         let oldest = self.kept.pop_front();
-        self.bytes -= oldest.as_ref().map_or(0, |kept| kept.bytes.len());
+        let memory = |kept: &Kept| kept.bytes.len() + KEPT_COST;
+        self.bytes -= oldest.as_ref().map_or(0, memory);
         oldest.is_some()
     }
 
@@ -135,26 +148,34 @@ impl Candidate {
         self.kept.drain(..).count() as u64
     }
 
-    /// Whether it may be judged now, and was not at fewer datagrams.
+    /// Whether it may be judged now, and was not at fewer datagrams: until frames are found, or too much was searched.
     pub fn is_due(&self) -> bool {
-        let is_open = matches!(self.judgement, Judgement::Open);
+        let is_open = match &self.known {
+            None => true,
+            Some(known) => known.frames.is_none() && self.bytes <= MAX_SEARCHED,
+        };
         is_open && self.kept.len() >= ENOUGH.max(2 * self.judged)
+    }
+
+    /// Bytes that a judgement looks at.
+    pub fn searched(&self) -> usize {
+        self.bytes.min(MAX_SEARCHED)
     }
 
     /// Finds out whether this is a stream, and whether it carries frames. `all`: no more will come. Returns how many datagrams are
     /// given up, because they are none.
-    pub fn judge(&mut self, template: &dyn Numbering, all: bool) -> u64 {
+    pub fn judge(&mut self, template: &dyn Numbering, wanted: Wanted, all: bool) -> u64 {
         let count = self.kept.len();
         self.judged = count;
         let datagrams = self.datagrams();
-        let Some(mut numbering) = template.of(&datagrams, all) else {
-            return if count >= MOST_JUDGED {
+        let Some(numbering) = template.of(&datagrams, all) else {
+            return if count >= MAX_UNNUMBERED {
                 self.give_up()
             } else {
                 0
             };
         };
-        let numbered = numbered(&mut *numbering, &datagrams);
+        let numbered = numbered(&*numbering, &datagrams);
         if !number_on(&numbered, count) {
             return if count >= RAW_ENOUGH {
                 self.give_up()
@@ -163,10 +184,20 @@ impl Candidate {
             };
         }
         let decide = all || count >= RAW_ENOUGH;
-        let frames = Frames::find(&numbered, decide);
+        let data = numbered.first().map_or(0, |(_, data)| data.len());
+        let searched = numbered.len().min((MAX_SEARCHED / data.max(1)).max(1));
+        let frames = Frames::find(&numbered[..searched], decide, wanted).map(|mut frames| {
+            for (number, data) in &numbered[searched..] {
+                frames.see(*number, data);
+            }
+            frames
+        });
         if frames.is_some() || decide {
-            self.data = numbered.first().map_or(0, |(_, data)| data.len());
-            self.judgement = Judgement::Stream(frames);
+            self.known = Some(Known {
+                numbering,
+                frames,
+                data,
+            });
         }
         0
     }
@@ -178,27 +209,31 @@ impl Candidate {
 
     /// Whether it is known that it carries frames.
     pub fn has_frames(&self) -> bool {
-        matches!(self.judgement, Judgement::Stream(Some(_)))
+        self.known
+            .as_ref()
+            .is_some_and(|known| known.frames.is_some())
     }
 
-    /// Whether it has enough to take the place of another.
+    /// Whether it has enough to take the place of another, lately too.
     pub fn is_ready(&self) -> bool {
-        matches!(self.judgement, Judgement::Stream(_)) && self.kept.len() >= ENOUGH
+        let Some(known) = &self.known else {
+            return false;
+        };
+        let frames = known.frames.as_ref();
+        self.kept.len() >= ENOUGH && frames.is_none_or(Frames::are_there_lately)
     }
 
-    /// How what is kept is numbered, and its lowest number.
-    pub fn numbers(&self, template: &dyn Numbering) -> Option<(Box<dyn Numbering>, u64)> {
+    /// The lowest number of what is kept; `None` where none has any.
+    pub fn lowest(&self) -> Option<u64> {
         let datagrams = self.datagrams();
-        let numbered = numbered(&mut *template.of(&datagrams, true)?, &datagrams);
+        let numbered = numbered(&*self.known.as_ref()?.numbering, &datagrams);
         let (first, _) = *numbered.first()?;
         let back = numbered
             .iter()
             .map(|(number, _)| first.wrapping_sub(*number))
             .filter(|back| *back <= LEAST_JUMP)
             .max();
-        // Anew, for all of them go through it once more.
-        let numbering = template.of(&datagrams, true)?;
-        Some((numbering, first.wrapping_sub(back.unwrap_or(0))))
+        Some(first.wrapping_sub(back.unwrap_or(0)))
     }
 
     fn datagrams(&self) -> Vec<&[u8]> {
@@ -223,21 +258,32 @@ impl Candidate {
 
     /// Whether these few can be all of a stream: they number on from each other, or there is one only, with a number that a sender
     /// can have come to. A port scan cannot.
-    pub fn may_be_all(&mut self, template: &dyn Numbering) -> bool {
+    pub fn may_be_all(&mut self, template: &dyn Numbering, wanted: Wanted) -> bool {
         if let ([one], Some(number)) = (self.kept.make_contiguous() as &[Kept], self.newest)
             && (number >= MOST_NUMBER || one.bytes.len() <= vtp::HEADER_LEN)
         {
             return false;
         }
-        if matches!(self.judgement, Judgement::Open) {
-            self.judge(template, true);
+        if self.known.is_none() {
+            self.judge(template, wanted, true);
         }
-        matches!(self.judgement, Judgement::Stream(_))
+        self.known.is_some()
+    }
+}
+
+impl Known {
+    fn see(&mut self, datagram: &[u8]) {
+        if let Some((number, data)) = self.numbering.split(datagram)
+            && let Some(frames) = &mut self.frames
+        {
+            frames.see(number, data);
+        }
+        self.numbering.heard(datagram);
     }
 }
 
 /// The numbers and data of those datagrams that have some.
-fn numbered<'a>(numbering: &mut dyn Numbering, datagrams: &[&'a [u8]]) -> Vec<(u64, &'a [u8])> {
+fn numbered<'a>(numbering: &dyn Numbering, datagrams: &[&'a [u8]]) -> Vec<(u64, &'a [u8])> {
     datagrams
         .iter()
         .filter_map(|datagram| numbering.split(datagram))

@@ -1,6 +1,11 @@
 //! Whether a stream carries frames.
 
-use crate::deframe::{self, Holes, Layout};
+use crate::deframe::{self, Holes, Layout, Wanted};
+
+/// Longest header of a frame in bytes: VDIF's.
+const MAX_HEADER: usize = 32;
+/// So many of the newest datagrams in which a frame begins say whether there are frames lately.
+const LATELY: u64 = 0xff;
 
 /// Whether the datagrams of a stream, which are all of one length, hold headers where its frames begin.
 #[derive(Clone, Debug)]
@@ -11,11 +16,14 @@ pub struct Frames {
     into: u64,
     /// Of the last 64 datagrams in which a frame begins, the newest in the lowest bit: whether there is a header.
     valid: u64,
+    /// The part of a header that the datagram ended with, and its length.
+    part: [u8; MAX_HEADER],
+    part_length: usize,
 }
 
 impl Frames {
     /// Looks for frames in datagrams of one length, by their numbers; `decide`: no more can be waited for.
-    pub fn find(datagrams: &[(u64, &[u8])], decide: bool) -> Option<Frames> {
+    pub fn find(datagrams: &[(u64, &[u8])], decide: bool, wanted: Wanted) -> Option<Frames> {
         let mut sorted = datagrams.to_vec();
         let first = datagrams.first()?.0;
         sorted.sort_by_key(|(number, _)| number.wrapping_sub(first).cast_signed());
@@ -25,7 +33,7 @@ impl Frames {
         let mut bytes = Vec::with_capacity(sorted.len() * one.len());
         let mut holes = Holes::new();
         let mut next = first;
-        for (number, data) in sorted {
+        for (number, data) in &sorted {
             let missing = number.wrapping_sub(next);
             if missing > 0 {
                 holes.gap(bytes.len(), missing.saturating_mul(length));
@@ -33,14 +41,20 @@ impl Frames {
             bytes.extend_from_slice(data);
             next = number.wrapping_add(1);
         }
-        let (offset, layout) = deframe::find(&bytes, &holes, decide)?;
+        let (offset, layout) = deframe::find(&bytes, &holes, decide, wanted)?;
         let frame = layout.frame_length as u64;
-        Some(Frames {
+        let mut frames = Frames {
             layout,
             number: first,
             into: (frame - offset % frame) % frame,
-            valid: u64::MAX,
-        })
+            valid: 0,
+            part: [0; MAX_HEADER],
+            part_length: 0,
+        };
+        for (number, data) in sorted {
+            frames.see(number, data);
+        }
+        Some(frames)
     }
 
     /// The next datagram.
@@ -60,19 +74,54 @@ impl Frames {
             self.into = into as u64;
         }
         self.number = number;
+        if self.part_length > 0 {
+            self.see_rest(step, data);
+        }
         let begins = if self.into == 0 { 0 } else { frame - self.into };
         let header = usize::try_from(begins)
             .ok()
             .and_then(|begins| data.get(begins..));
-        if let Some(header) = header.filter(|header| header.len() >= self.layout.header_length) {
-            let is_valid = self.layout.is_header(header);
-            self.valid = self.valid << 1 | u64::from(is_valid);
+        let Some(header) = header else {
+            return;
+        };
+        if header.len() >= self.layout.header_length {
+            self.saw(self.layout.is_header(header));
+        } else {
+            self.part_length = header.len();
+            self.part[..header.len()].copy_from_slice(header);
         }
+    }
+
+    /// The rest of a header that began in the datagram before, if that was the last one seen.
+    #[cold]
+    fn see_rest(&mut self, step: u64, data: &[u8]) {
+        let begun = std::mem::take(&mut self.part_length);
+        if step != 1 {
+            return;
+        }
+        let whole = self.layout.header_length.min(MAX_HEADER);
+        let rest = data.len().min(whole - begun);
+        self.part[begun..begun + rest].copy_from_slice(&data[..rest]);
+        if begun + rest < whole {
+            self.part_length = begun + rest;
+        } else {
+            self.saw(self.layout.is_header(&self.part[..whole]));
+        }
+    }
+
+    #[inline]
+    fn saw(&mut self, header: bool) {
+        self.valid = self.valid << 1 | u64::from(header);
     }
 
     /// Whether one of the last 64 datagrams in which a frame begins held a header.
     pub fn are_there(&self) -> bool {
         self.valid != 0
+    }
+
+    /// Whether one of the last 8 did.
+    pub fn are_there_lately(&self) -> bool {
+        self.valid & LATELY != 0
     }
 
     #[cfg(test)]

@@ -94,6 +94,64 @@ impl Cadence {
         self.ambiguous
     }
 
+    /// How many threads there are, of all stations.
+    pub fn threads(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Passes over so many lost frames from place `at` on. Returns for each thread the first of them, how many, and the time behind
+    /// them.
+    pub fn pass_over(&mut self, at: i64, frames: u64) -> Vec<(Head, u64, Tick)> {
+        let last = at.saturating_add_unsigned(frames).saturating_sub(1);
+        self.last_unseen = last;
+        let rate = self.rate.clone();
+        let mut streams: Vec<&mut Stream> = self.streams.iter_mut().collect();
+        streams.sort_by_key(|stream| stream.at);
+        let threads = streams.len() as u64;
+        let mut runs = Vec::new();
+        for (rank, stream) in (0..).zip(streams) {
+            let run = frames / threads + u64::from(rank < frames % threads);
+            if run == 0 {
+                continue;
+            }
+            let run_length = i64::try_from(run).unwrap_or(i64::MAX);
+            let first = rate.after(stream.time, 1);
+            let next = rate.after(first, run_length);
+            let head = first
+                .time()
+                .and_then(|time| stream.head.fill_after(time, stream.missing + 1, rate.get()));
+            runs.extend(head.map(|head| (head, run, next)));
+            stream.time = rate.after(stream.time, run_length);
+            stream.missing = stream.missing.saturating_add(run_length);
+            let cycles = (run_length - 1).saturating_mul(threads as i64);
+            stream.at = at
+                .saturating_add(cycles)
+                .saturating_add(rank as i64)
+                .min(last);
+        }
+        runs
+    }
+
+    /// How many frames are missing between those of this cadence and those that follow at place `at`, of which `ahead` are there;
+    /// `None` where that cannot be told, or they follow no later.
+    pub fn missing_until(&self, at: i64, ahead: &[Sighting]) -> Option<u64> {
+        let threads = self.streams.len() as i64;
+        if ahead
+            .iter()
+            .any(|s| !self.by_key.contains_key(&s.head.key()))
+        {
+            return None;
+        }
+        let missing = self.streams.iter().map(|stream| {
+            let first = ahead.iter().find(|s| s.head.key() == stream.key)?;
+            let apart = self.rate.between(stream.time, first.head.time().into())?;
+            // Those that are lost behind the gap have their place already.
+            let lost = (first.at - at).div_euclid(threads);
+            u64::try_from(apart.checked_sub(1)?.checked_sub(lost)?).ok()
+        });
+        missing.sum()
+    }
+
     /// How many frames must be seen after a lost one to tell what it was.
     pub fn reach(&self) -> i64 {
         self.reach.clamp(1, MOST_AHEAD)

@@ -36,13 +36,18 @@ pub(super) struct GapLog {
 impl GapLog {
     /// Adds a frame. `next` is the time of the frame after it in the same thread.
     pub fn add(&mut self, missing: Missing, next: Tick) {
+        self.add_run(missing, 1, next);
+    }
+
+    /// Adds so many consecutive frames of a thread, at least one.
+    pub fn add_run(&mut self, missing: Missing, frames: u64, next: Tick) {
         if let Some((index, expected)) = self.last.get_mut(&missing.key)
             && *expected == Tick::from(missing.time)
             && let Some(run) = self.gaps.get_mut(*index)
             && run.cause == missing.cause
             && run.bytes == missing.bytes
         {
-            run.frames += 1;
+            run.frames += frames;
             *expected = next;
             return;
         }
@@ -54,7 +59,7 @@ impl GapLog {
         self.gaps.push(TimeGap {
             key: missing.key,
             start: missing.time,
-            frames: 1,
+            frames,
             first_byte: Some(missing.first_byte),
             bytes: missing.bytes,
             cause: missing.cause,

@@ -64,18 +64,33 @@ impl Holes {
         self.gaps += to - from;
     }
 
-    /// The same, with a gap of `bytes` bytes before all.
-    pub(super) fn behind_gap(&self, bytes: u64) -> Holes {
+    /// The same, with a gap of `bytes` bytes before offset `at` of the span.
+    pub(super) fn with_gap(&self, at: usize, bytes: u64) -> Holes {
         let mut holes = Holes::new();
-        holes.gap(0, bytes);
+        let mut is_to_come = true;
         for hole in &self.list {
             let place = (hole.from - hole.gaps) as usize;
             let length = hole.to - hole.from;
+            let end = if hole.is_gap {
+                place
+            } else {
+                place + length as usize
+            };
+            if is_to_come && end >= at {
+                holes.missing(place.min(at)..at);
+                holes.gap(at, bytes);
+                is_to_come = false;
+            }
             if hole.is_gap {
                 holes.gap(place, length);
+            } else if is_to_come {
+                holes.missing(place..end);
             } else {
-                holes.missing(place..place + length as usize);
+                holes.missing(place.max(at)..end);
             }
+        }
+        if is_to_come {
+            holes.gap(at, bytes);
         }
         holes
     }
@@ -248,7 +263,7 @@ mod tests {
     #[test]
     fn a_gap_that_is_left_comes_before_all() {
         let bytes = [0; 12];
-        let holes = holes().behind_gap(50);
+        let holes = holes().with_gap(0, 50);
         let view = View {
             bytes: &bytes,
             holes: &holes,

@@ -1,5 +1,7 @@
 //! Finding the frames in a stream: the first header whose successors lie where its length says.
 
+use std::cell::Cell;
+
 use evlbi_wire::mark5b;
 use evlbi_wire::vdif;
 
@@ -32,6 +34,7 @@ impl Deframer {
             settings: &self.settings,
             before: self.before,
             decide,
+            work: Cell::new(usize::MAX),
         };
         match search.run() {
             Found::Frames(first, layout) => {
@@ -48,6 +51,9 @@ impl Deframer {
             }
             Found::Nothing => {
                 self.state = State::Raw;
+                if let Some((_, missing)) = self.resumes.take().filter(|(_, m)| *m > 0) {
+                    span.insert_gap(missing);
+                }
                 Step::On
             }
         }
@@ -65,6 +71,14 @@ impl Deframer {
         self.odd_run = 0;
         self.search_at = ODD_RUN;
         self.state = State::Framed(layout);
+        if let Some((cadence, _)) = self.resumes.take()
+            && self.before == Some(layout)
+            && let Some(missing) = cadence.missing_until(self.place, &self.ahead)
+        {
+            // The same threads continue, after a gap.
+            self.cadence = *cadence;
+            span.insert_gap(missing.saturating_mul(layout.frame_length as u64));
+        }
         Step::On
     }
 
@@ -112,6 +126,7 @@ impl Deframer {
             settings: &self.settings,
             before: Some(layout),
             decide: false,
+            work: Cell::new(usize::MAX),
         };
         match search.run() {
             Found::Frames(first, found) if found != layout || first != span.at => {
@@ -126,22 +141,42 @@ impl Deframer {
 }
 
 /// Where frames lie in the beginning of a stream, of which `holes` are missing: offset of the first, and what they have in common.
-/// `decide`: no more of the stream can be waited for.
-pub(crate) fn find(bytes: &[u8], holes: &Holes, decide: bool) -> Option<(u64, Layout)> {
+/// `decide`: no more of the stream can be waited for. The work is bounded, whatever the bytes are.
+pub(crate) fn find(
+    bytes: &[u8],
+    holes: &Holes,
+    decide: bool,
+    wanted: Wanted,
+) -> Option<(u64, Layout)> {
+    if wanted.format == Some(Format::Raw) {
+        return None;
+    }
     let search = Search {
         view: View { bytes, holes },
         base: 0,
         settings: &Settings {
             hold: bytes.len(),
+            format: wanted.format,
+            frame_length: wanted.frame_length,
             ..Settings::default()
         },
         before: None,
         decide,
+        work: Cell::new(bytes.len() / 64 + 4096),
     };
     match search.run() {
         Found::Frames(first, layout) => Some((first, layout)),
         Found::Undecided | Found::Nothing => None,
     }
+}
+
+/// What is known of the frames that are searched for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// What the bytes are; else any of the formats.
+    pub format: Option<Format>,
+    /// Length of a frame in bytes, header included; else any.
+    pub frame_length: Option<usize>,
 }
 
 /// What a search for frames ends with.
@@ -164,6 +199,8 @@ struct Search<'a> {
     pub before: Option<Layout>,
     /// No more of the stream can be waited for.
     pub decide: bool,
+    /// How many headers may still be looked at.
+    work: Cell<usize>,
 }
 
 impl Search<'_> {
@@ -194,6 +231,10 @@ impl Search<'_> {
         let bytes = self.view.present(from, (until - from) as usize)?;
         let longest = self.longest();
         for place in 0..bytes.len() {
+            if self.work.get() == 0 {
+                *undecided = true;
+                break;
+            }
             let Some(layout) = self.candidate(&bytes[place..], longest) else {
                 continue;
             };
@@ -247,6 +288,7 @@ impl Search<'_> {
         let told = self.settings.frame_length.is_some();
         let mut chain = Chain::default();
         for frame in 0..CHAIN {
+            self.work.set(self.work.get().saturating_sub(1));
             let at = offset.saturating_add(frame as u64 * layout.frame_length as u64);
             if at.saturating_add(layout.header_length as u64) > self.view.len() {
                 break;
@@ -284,6 +326,8 @@ impl Search<'_> {
 /// Headers that lie a frame length apart.
 struct Chain {
     heads: [Option<Head>; CHAIN],
+    /// Whether each has another one of its station at its time. The clocks of threads may differ, but not of all.
+    in_company: [bool; CHAIN],
     length: usize,
 }
 
@@ -291,14 +335,26 @@ impl Default for Chain {
     fn default() -> Chain {
         Chain {
             heads: [None; CHAIN],
+            in_company: [false; CHAIN],
             length: 0,
         }
     }
 }
 
 impl Chain {
+    /// Adds a header; there is room for [`CHAIN`].
     fn add(&mut self, head: Head) {
-        self.heads[self.length % CHAIN] = Some(head);
+        let is_near = |other: &Head| {
+            let apart = head.time().second.abs_diff(other.time().second);
+            head.key().station == other.key().station && apart <= 1
+        };
+        for place in 0..self.length {
+            if self.heads[place].as_ref().is_some_and(is_near) {
+                self.in_company[place] = true;
+                self.in_company[self.length] = true;
+            }
+        }
+        self.heads[self.length] = Some(head);
         self.length += 1;
     }
 
@@ -308,21 +364,12 @@ impl Chain {
         of_thread.all(|before| before.time() < head.time())
     }
 
-    /// How many headers have another one of their station at their time. The clocks of threads may differ,
-    /// but not of all.
+    /// How many headers have another one of their station at their time.
     fn agreeing(&self, told: bool) -> usize {
         if told {
             return self.length;
         }
-        let is_near = |head: &Head, other: &&Head| {
-            let apart = head.time().second.abs_diff(other.time().second);
-            head.key().station == other.key().station && apart <= 1
-        };
-        let has_company = |head: &&Head| {
-            let near = self.heads().filter(|other| is_near(head, other));
-            near.count() > 1
-        };
-        self.heads().filter(has_company).count()
+        self.in_company.iter().filter(|company| **company).count()
     }
 
     /// Whether time goes on. Words that are the same in every header can look like a header, whose time

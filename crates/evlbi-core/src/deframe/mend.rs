@@ -8,7 +8,10 @@ use evlbi_wire::validity::Cause;
 use super::cadence::Guess;
 use super::format::Layout;
 use super::gaps::Missing;
-use super::{Bytes, Chunk, Deframer, Frame, FrameState, Partial, SCRATCH_BYTES, Span, Step};
+use super::{Bytes, Chunk, Deframer, Frame, FrameState, Partial, SCRATCH_BYTES, Span, State, Step};
+
+/// Longest gap that is filled where the frame rate is not known, in bytes.
+const UNKNOWN_FILL: u64 = 256 << 20;
 
 /// A frame of which something is missing.
 struct Broken<'a> {
@@ -177,6 +180,7 @@ impl Deframer {
         }
         let start = self.scratch.len();
         self.scratch.resize(start + length, 0);
+        self.made += length;
         let view = span.view();
         let mut at = 0;
         let end = length..length;
@@ -228,6 +232,46 @@ impl Deframer {
         }
     }
 
+    /// Longest gap in bytes that is filled.
+    pub(super) fn max_fill(&self, layout: Layout) -> u64 {
+        if self.settings.fill.is_zero() {
+            return 0;
+        }
+        let Some(rate) = self.cadence.frame_rate() else {
+            return UNKNOWN_FILL;
+        };
+        let frames = self.settings.fill.as_secs_f64() * f64::from(rate.get());
+        let threads = self.cadence.threads().max(1) as f64;
+        (frames * threads * layout.frame_length as f64) as u64
+    }
+
+    /// Lists the whole frames of a gap that is too long to be filled.
+    pub(super) fn pass_over(
+        &mut self,
+        span: &mut Span<'_>,
+        layout: Layout,
+        gap: u64,
+        sink: &mut impl FnMut(Chunk<'_>),
+    ) {
+        self.hand_over(span, sink);
+        let length = layout.frame_length as u64;
+        let frames = gap / length;
+        for (head, run, next) in self.cadence.pass_over(self.place, frames) {
+            let missing = Missing {
+                key: head.key(),
+                time: head.time(),
+                first_byte: self.counts.bytes,
+                bytes: None,
+                cause: Cause::Lost,
+            };
+            self.gaps.add_run(missing, run, next);
+        }
+        self.counts.unfilled_frames += frames;
+        self.place = self.place.saturating_add_unsigned(frames);
+        span.at += frames * length;
+        span.from = span.place();
+    }
+
     /// Hands over everything up to `end`, with the fill pattern in what is missing.
     pub(super) fn take_unframed(
         &mut self,
@@ -244,8 +288,19 @@ impl Deframer {
             };
             if span.view().touches_gap(span.at, 1) {
                 self.hand_over(span, sink);
+                let gap = span.view().gap_at(span.at).min(left);
+                if self.settings.fill.is_zero() || gap > UNKNOWN_FILL {
+                    span.at += gap;
+                    self.counts.unfilled_bytes += gap;
+                    continue;
+                }
+                if self.made >= SCRATCH_BYTES && self.state == State::Raw {
+                    self.is_filling = true;
+                    return;
+                }
                 let length = missing.len().min(SCRATCH_BYTES);
                 self.scratch.resize(length, 0);
+                self.made += length;
                 fill::make_from(&mut self.scratch, pattern_offset(self.counts.bytes));
                 span.at += length as u64;
                 self.counts.filled_bytes += length as u64;

@@ -280,7 +280,7 @@ fn a_jump_beyond_the_window_is_a_gap_once_a_second_datagram_says_so() {
 
 #[test]
 fn the_longest_gap_is_one_and_what_is_longer_is_a_restart() {
-    for (jump, event) in [(1000, Event::Gap(1000)), (1001, Event::Restart)] {
+    for (jump, event) in [(1000, Event::Gap(1000)), (1001, Event::Restart(0))] {
         let mut recording = Recording::new(settings());
         recording
             .receive_all(0..5000)
@@ -310,7 +310,7 @@ fn events_with_data_between_stay_apart() {
     }
     assert_eq!(reorder.next_event(), Some((1, Event::Gap(499))));
     assert_eq!(reorder.next_event(), Some((3, Event::Gap(398))));
-    assert_eq!(reorder.next_event(), Some((4, Event::Restart)));
+    assert_eq!(reorder.next_event(), Some((4, Event::Restart(0))));
     assert_eq!(reorder.next_event(), None);
 }
 
@@ -369,9 +369,9 @@ fn a_sender_that_restarts_begins_a_new_sequence() {
     assert_eq!(
         recording.events,
         [
-            (5, Event::Restart),
-            (9, Event::Restart),
-            (13, Event::Restart)
+            (5, Event::Restart(0)),
+            (9, Event::Restart(0)),
+            (13, Event::Restart(0))
         ]
     );
     assert_eq!(recording.handed, 19);
@@ -392,7 +392,7 @@ fn a_restart_at_numbers_just_seen_is_told_from_duplicates() {
     assert_eq!((c.restarts, c.unique, c.duplicates), (1, 2000, 0));
     assert_eq!((c.lost, c.late), (0, missed), "what came until then");
     assert_eq!(report.segments[1].first_seq, 0);
-    assert_eq!(recording.events, [(1000, Event::Restart)]);
+    assert_eq!(recording.events, [(1000, Event::Restart(0))]);
     assert_eq!(recording.placed[&1000], missed);
     // A path that sends everything twice is no restart, one by one or a large block at a time.
     let mut twice = Recording::new(settings());
@@ -544,7 +544,7 @@ fn a_ring_that_stays_full_for_long_makes_one_gap() {
         .iter()
         .map(|(_, event)| match event {
             Event::Gap(missing) => *missing,
-            Event::Restart => panic!("no restart"),
+            Event::Restart(_) => panic!("no restart"),
         })
         .sum();
     // What is not in a gap event has its place in the ring.
@@ -627,8 +627,8 @@ fn numbers_from_all_over_overflow_nothing() {
 fn told_to_begin_anew_it_does() {
     let mut recording = Recording::new(settings());
     recording.receive_all([3, 4, 6]);
-    recording.reorder.begin(4);
+    recording.reorder.begin(4, 0);
     recording.receive_all([5, 4]);
-    assert_eq!(recording.events, [(4, Event::Restart)]);
+    assert_eq!(recording.events, [(4, Event::Restart(0))]);
     assert_eq!(recording.content(), [3, 4, 6, 4, 5]);
 }

@@ -77,6 +77,9 @@ struct Loop {
     admission: Admission,
     failure: Option<String>,
     shown: Nanos,
+    /// When a look at what waits in the sockets began, and how much of it is to be taken yet.
+    sweep: Option<(Nanos, u64)>,
+    swept: Nanos,
     /// Naps since much came at once.
     naps: u32,
     most_joined: u64,
@@ -117,6 +120,7 @@ impl Loop {
             window: options.window,
             hold: options.hold.into(),
             kept: options.ring / KEPT_PART,
+            wanted: options.wanted,
         };
         Loop {
             admission: Admission::new(settings, options.numbering),
@@ -131,6 +135,8 @@ impl Loop {
             started: work.started,
             failure: None,
             shown: Nanos(0),
+            sweep: None,
+            swept: Nanos(0),
             naps: 0,
             most_joined: 0,
             first_heard: None,
@@ -145,6 +151,7 @@ impl Loop {
         let mut batch = Batch::new();
         let mut failures = 0;
         let ended = loop {
+            let asked = cpu::now();
             let received = self.receiver.receive(&mut batch);
             let is_empty = matches!(received, Ok(0));
             let count = match received {
@@ -165,11 +172,8 @@ impl Loop {
             if count > 0 && self.take(&batch, now) > FEW_AT_ONCE {
                 self.naps = 0;
             }
-            if is_empty {
-                // Only then nothing of the stream waits that came before.
-                self.admission.tick(now);
-            }
-            self.begin(now);
+            self.sweep(asked, is_empty, &batch);
+            self.begin();
             let handed = self.admission.advance(now);
             self.hand_on(handed);
             self.show(now);
@@ -189,6 +193,27 @@ impl Loop {
             }
         };
         self.finish(ended)
+    }
+
+    /// Finds out until when all that had come is taken from the sockets, although more may come all the time: only then nothing of
+    /// the stream waits that came before.
+    fn sweep(&mut self, asked: Nanos, is_empty: bool, batch: &Batch) {
+        if is_empty {
+            self.sweep = None;
+            self.admission.tick(asked);
+            return;
+        }
+        if let Some((begun, left)) = &mut self.sweep {
+            *left = left.saturating_sub(batch.accounted());
+            if *left == 0 {
+                self.admission.tick(*begun);
+                self.sweep = None;
+            }
+        } else if asked.since(self.swept) >= SHOW {
+            self.swept = asked;
+            let queued = self.receiver.queued();
+            self.sweep = queued.ok().map(|queued| (asked, queued));
+        }
     }
 
     /// Nothing is there: naps while the stream flows so fast that much comes in a nap, else waits in the kernel.
@@ -240,7 +265,7 @@ impl Loop {
                 Taken::Foreign => {}
                 Taken::Begins => {
                     // The rest of the batch may already be the stream's.
-                    self.begin(now);
+                    self.begin();
                     is_stream = true;
                 }
             }
@@ -262,7 +287,7 @@ impl Loop {
     }
 
     /// Begins the stream that has won, if there is one and its ring can be had.
-    fn begin(&mut self, now: Nanos) {
+    fn begin(&mut self) {
         let Some(begins) = self.admission.beginning() else {
             return;
         };
@@ -275,7 +300,7 @@ impl Loop {
         let capacity = open.producer.capacity();
         let freed = open.freed;
         let mut place = |position: u64, data: &[u8]| open.place(position, data);
-        self.admission.begin(capacity, now, freed, &mut place);
+        self.admission.begin(capacity, freed, &mut place);
     }
 
     /// Makes a ring for datagrams with so much data and gives its other end to the consumer, when that has left the ring before.
@@ -387,7 +412,7 @@ impl Loop {
         let now = cpu::now();
         self.admission.end(now);
         for _ in 0..LOOKS {
-            self.begin(now);
+            self.begin();
             if self.admission.beginning().is_none() || self.failure.is_some() {
                 break;
             }

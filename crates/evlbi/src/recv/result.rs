@@ -63,6 +63,9 @@ pub struct RecvResult {
     invalid: u64,
     /// Frames that did not come whole: invalid, or kept in part.
     lost_frames: u64,
+    /// Frames, or bytes without frames, of gaps longer than `--fill`: listed, and not written.
+    unfilled_frames: u64,
+    unfilled_bytes: u64,
     partial_frames: u64,
     odd_headers: u64,
     ambiguous_frames: u64,
@@ -275,6 +278,8 @@ pub fn finish(
         frames: counts.frames,
         invalid: counts.source_invalid + counts.lost_frames,
         lost_frames: counts.lost_frames + counts.partial,
+        unfilled_frames: counts.unfilled_frames,
+        unfilled_bytes: counts.unfilled_bytes,
         partial_frames: counts.partial,
         odd_headers: counts.odd_headers,
         ambiguous_frames: counts.ambiguous,

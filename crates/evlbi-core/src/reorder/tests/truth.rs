@@ -97,7 +97,7 @@ proptest! {
         // As whoever waits for the first few would, if none is much too late.
         let lowest = arrivals.iter().min().unwrap();
         let begin = *arrivals.iter().take(8).min().unwrap().min(&(lowest + window));
-        recording.reorder.begin(begin.wrapping_add(first));
+        recording.reorder.begin(begin.wrapping_add(first), 0);
         recording.receive_all(arrivals.iter().map(|number| number.wrapping_add(first)));
         let report = recording.end();
         let (unique, intervals) = truth(&arrivals);
@@ -124,7 +124,7 @@ proptest! {
             let missing: u64 = gaps
                 .map(|(_, event)| match event {
                     Event::Gap(missing) => *missing,
-                    Event::Restart => panic!("no restart"),
+                    Event::Restart(_) => panic!("no restart"),
                 })
                 .sum();
             prop_assert_eq!(number.wrapping_sub(first), begin + position + missing);
@@ -138,7 +138,7 @@ proptest! {
     ) {
         let hold = 64;
         let mut reorder = Reorder::new(Settings { hold: Nanos(hold), ..settings() });
-        reorder.begin(1);
+        reorder.begin(1, 0);
         let (mut came, mut handed, mut now) = (BTreeMap::new(), 0u64, 0);
         for (ahead, pause) in steps {
             now += pause;

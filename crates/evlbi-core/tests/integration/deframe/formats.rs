@@ -1,7 +1,10 @@
 //! Kinds of streams: Mark 5B, raw bytes, files, extended headers, frames marked invalid or damaged, senders
 //! that begin again.
 
-use evlbi_core::deframe::{Deframer, Format, FrameState, Holes, Partial, Settings};
+use std::ops::Range;
+use std::time::Duration;
+
+use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Holes, Partial, Settings};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
 use evlbi_wire::vdif::{Extended, Header};
@@ -383,7 +386,7 @@ fn a_sender_may_begin_again_with_other_frames() {
     let path = Path::new(96, [40, 41]);
     carry_into(&mut deframer, &first, &path, &mut output);
     let (mut truth, _) = expected(&first, &path, Partial::Whole);
-    deframer.restart();
+    deframer.restart(0);
     // The second sender is heard from the middle of a frame on.
     let path = Path::new(8, [0, 300, 301]);
     carry_into(&mut deframer, &second, &path, &mut output);
@@ -391,6 +394,77 @@ fn a_sender_may_begin_again_with_other_frames() {
     assert!(output.bytes == truth);
     assert_eq!(deframer.counts().trimmed_bytes, 32);
     assert_eq!(deframer.layout().unwrap().frame_length, 40);
+}
+
+/// A sender that begins again leaves a gap as long as the times of its frames show, which is filled or, beyond the limit, listed.
+#[test]
+fn the_frames_times_show_the_gap_of_a_restart() {
+    let stream = Plan {
+        cycles: 4000,
+        ..Plan::new(3)
+    };
+    let stream = stream.make();
+    let path = Path::new(96, []);
+    let cut = |frames: Range<usize>| {
+        let bytes = stream.bytes[frames.start * 96..frames.end * 96].to_vec();
+        Stream {
+            bytes,
+            ..stream.clone()
+        }
+    };
+    // It stops and begins again within a cycle of threads.
+    let [before, after] = [cut(0..1001), cut(2000..3000)];
+    for fill in [Duration::MAX, Duration::from_millis(100), Duration::ZERO] {
+        let mut deframer = Deframer::new(Settings {
+            fill,
+            frame_rate: stream.rate(),
+            ..Settings::default()
+        });
+        let mut output = Output::default();
+        carry_into(&mut deframer, &before, &path, &mut output);
+        deframer.restart(77);
+        carry_into(&mut deframer, &after, &path, &mut output);
+        let counts = deframer.counts();
+        let is_filled = fill == Duration::MAX;
+        let [filled, listed] = if is_filled { [999, 0] } else { [0, 999] };
+        assert_eq!(
+            [counts.lost_frames, counts.unfilled_frames],
+            [filled, listed]
+        );
+        assert_eq!(output.bytes.len() as u64, 96 * (2001 + filled));
+        let missing: u64 = deframer.gaps().iter().map(|gap| gap.frames).sum();
+        assert_eq!((deframer.gaps().len(), missing), (3, 999));
+        assert!(output.bytes[output.bytes.len() - after.bytes.len()..] == after.bytes);
+        assert_eq!(counts.ambiguous, 0);
+    }
+    // To begin again earlier leaves no gap.
+    let mut deframer = Deframer::new(Settings::default());
+    let mut output = Output::default();
+    carry_into(&mut deframer, &after, &path, &mut output);
+    deframer.restart(77);
+    carry_into(&mut deframer, &before, &path, &mut output);
+    assert_eq!(output.bytes.len(), 96 * 2001);
+}
+
+#[test]
+fn elapsed_time_shows_the_gap_of_a_raw_stream() {
+    let mut deframer = Deframer::new(Settings {
+        format: Some(Format::Raw),
+        ..Settings::default()
+    });
+    let mut bytes = Vec::new();
+    let mut sink = |chunk: Chunk<'_>| bytes.extend_from_slice(chunk.bytes);
+    deframer.push(&mut [1; 1000], &Holes::new(), true, &mut sink);
+    deframer.restart(3 << 20);
+    let (mut rest, mut taken, mut times) = ([2; 1000], 0, 0);
+    while taken < 1000 {
+        taken += deframer.push(&mut rest[taken..], &Holes::new(), true, &mut sink);
+        times += 1;
+    }
+    assert_eq!(times, 3, "piece by piece");
+    assert_eq!(bytes.len(), 2000 + (3 << 20));
+    assert!(fill::is_fill(&bytes[1000..][..3 << 20]));
+    assert!(bytes.ends_with(&[2; 1000]));
 }
 
 #[test]
@@ -458,7 +532,7 @@ fn a_long_span_is_handed_over_in_pieces() {
 #[test]
 fn nothing_is_nothing() {
     let mut deframer = Deframer::new(Settings::default());
-    let mut nothing = |_: evlbi_core::deframe::Chunk<'_>| unreachable!();
+    let mut nothing = |_: Chunk<'_>| unreachable!();
     for ended in [false, true, false] {
         assert_eq!(
             deframer.push(&mut [], &Holes::new(), ended, &mut nothing),

@@ -1,6 +1,7 @@
 //! Bytes from anywhere: nothing panics, nothing is held back for ever, every byte is accounted for.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Frame, FrameState, Holes, Partial, Settings};
 use evlbi_wire::time::FrameRate;
@@ -25,6 +26,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             frame_rate: rate.and_then(FrameRate::new),
             partial: if keep { Partial::Keep } else { Partial::Whole },
             hold: HOLD,
+            fill: Duration::MAX,
             reference: i64::MIN,
         },
     )
@@ -112,7 +114,7 @@ fn push_all(
     let hold = HOLD.max(4 * settings.frame_length.unwrap_or(0));
     let (mut from, mut to) = (0, 0);
     let mut pieces = pieces.iter().cycle();
-    while to < bytes.len() {
+    while to < bytes.len() || deframer.is_filling() {
         to = (to + pieces.next().unwrap()).min(bytes.len());
         let mut holes = Holes::new();
         let mut all: Vec<(usize, Option<u64>)> = Vec::new();
@@ -121,7 +123,7 @@ fn push_all(
         all.sort_unstable();
         for (at, length) in all {
             match length {
-                Some(length) if at <= to && (at > from || from == 0) => {
+                Some(length) if at <= to && (at > from || from == 0 && !deframer.is_filling()) => {
                     holes.gap(at - from, length);
                 }
                 None => {
@@ -144,7 +146,7 @@ fn push_all(
             output.take(chunk);
         });
         let longest = deframer.layout().map_or(0, |layout| layout.frame_length);
-        assert!(to - from <= hold.max(longest) || ended);
+        assert!(to - from <= hold.max(longest) || ended || deframer.is_filling());
     }
     output.finish(&deframer)
 }

@@ -1,6 +1,7 @@
 //! Loss in streams of several threads and stations.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use evlbi_core::deframe::{FrameState, Partial, Settings};
 use evlbi_wire::validity::Cause;
@@ -68,6 +69,7 @@ fn settings(rate: Option<evlbi_wire::time::FrameRate>, partial: Partial) -> Sett
         frame_rate: rate,
         partial,
         hold: 1 << 16,
+        fill: Duration::MAX,
         ..Settings::default()
     }
 }

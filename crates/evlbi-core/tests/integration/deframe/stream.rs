@@ -224,7 +224,7 @@ pub fn carry_into(deframer: &mut Deframer, stream: &Stream, path: &Path, output:
         taken += deframer.push(&mut bytes[taken..handed], &holes, ended, &mut |chunk| {
             output.take(chunk);
         });
-        if ended {
+        if ended && !deframer.is_filling() {
             assert_eq!(taken, bytes.len());
             return;
         }

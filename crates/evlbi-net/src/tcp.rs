@@ -301,7 +301,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens it at a port that the kernel chooses, if the kernel has these congestion controls.
+    /// Opens it at an address, where port 0 is any that is free, if the kernel has these congestion controls.
     ///
     /// # Errors
     /// [`TcpError`].
@@ -319,7 +319,7 @@ impl Door {
             }
         }
         let granted = set(&listener, address, options)?;
-        let at = with_port(address, 0);
+        let at = address;
         listener.bind(&at.into()).map_err(failed("local address"))?;
         listener.listen(WAITING).map_err(failed("listening"))?;
         listener.set_nonblocking(true).map_err(failed("blocking"))?;

@@ -32,7 +32,12 @@ impl Room {
         Room::within(&leftovers::folder_on_disk().expect("a test binary's folder"))
     }
 
-    fn within(folder: &Path) -> Room {
+    /// An empty one in this folder.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn within(folder: &Path) -> Room {
         crate::need::watch();
         leftovers::make(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         Room(TempDir::new_in(folder).expect("a temporary folder"))

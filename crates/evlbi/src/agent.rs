@@ -100,7 +100,12 @@ async fn serve_until_told(
     };
     // Whoever knows the address may end the agent.
     let told_to_end = told_to_end()?;
-    write_private(Path::new("address"), &format!("{}\n", ready.url))?;
+    let address = format!("{}\n", ready.url);
+    let is_written = std::fs::read_to_string("address").is_ok_and(|known| known == address);
+    if !is_written && let Err(error) = write_private(Path::new("address"), &address) {
+        // A full disk keeps no agent from its flows.
+        tracing::warn!("{}", output::explain(&error));
+    }
     // The file `address` says it too.
     if let Err(error) = output::print(args.json, &ready, text) {
         say!("evlbi: {}", output::explain(&error));
@@ -144,11 +149,21 @@ fn told_to_end() -> Result<impl Future<Output = ()>> {
 /// One agent a folder.
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
-    let mut file =
-        File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut options = File::options();
+    // What stands there is the other agent's, if there is one.
+    options.write(true).create(true).truncate(false);
+    let mut file = options
+        .open(&path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => {
-            writeln!(file, "{}", std::process::id())?;
+            let written = file
+                .set_len(0)
+                .and_then(|()| writeln!(file, "{}", std::process::id()));
+            // A full disk keeps no agent from its flows.
+            if let Err(error) = written {
+                tracing::warn!("cannot write the process into {}: {error}", path.display());
+            }
             Ok(file)
         }
         Err(_) => bail!(

@@ -591,6 +591,9 @@ pub struct StreamArgs {
     /// With --live: how long a station that is late is waited for
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "live")]
     pub wait: Duration,
+    /// With --live: print the result at the end alone, not what each integration finds
+    #[arg(long, requires = "live")]
+    pub no_lines: bool,
     /// With --live: end after this time without a datagram
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
     pub idle: Option<Duration>,

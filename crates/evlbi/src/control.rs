@@ -4,6 +4,7 @@
 //! session those of many; both are a [`Fleet`], which [`api`] makes an HTTP interface and a page of.
 
 pub mod api;
+pub mod body;
 pub mod client;
 pub mod commands;
 pub mod fleet;

@@ -82,14 +82,14 @@ impl Progress {
             (Some(_), _) if !say::is_ready() => {}
             (Some(bar), total) => {
                 if total.is_some() {
-                    bar.set_position(done);
+                    bar.set_position(done.min(total.unwrap_or(done)));
                 } else {
                     bar.tick();
                 }
                 bar.set_message(line.to_string());
             }
             (None, Some(total)) => {
-                let percent = done as f64 * 100.0 / total.max(1) as f64;
+                let percent = done.min(total) as f64 * 100.0 / total.max(1) as f64;
                 say!("{percent:5.1} %  {line}");
             }
             (None, None) => say!("{line}"),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -68,6 +69,7 @@ pub fn run(args: &RespondArgs) -> Result<()> {
         token: Token::from(token.as_str()),
         limits,
         files: args.files.clone(),
+        ports: args.ports.clone(),
         taken: Mutex::default(),
         room: Condvar::new(),
         strangers: Mutex::default(),
@@ -83,6 +85,8 @@ struct Responder {
     limits: Limits,
     /// Where clients' files are.
     files: Option<PathBuf>,
+    /// What tests listen on; any where none is given.
+    ports: Option<RangeInclusive<u16>>,
     taken: Mutex<Taken>,
     /// Told whenever something is given back.
     room: Condvar,
@@ -252,13 +256,13 @@ impl Responder {
         let mut local = control.stream().local_addr()?;
         local.set_port(0);
         let local = plain(local);
-        let mut port = Port::open(local, test, None)?;
+        let mut port = self.at_a_port(local, |local| Ok(Port::open(local, test, None)?))?;
         let key = rand::random();
         let number = port.local_address().port();
         let interface = port.interface();
         let flows = test.flows.as_ref();
         let door = flows
-            .map(|flows| flows.door(local, test.dscp))
+            .map(|flows| self.at_a_port(local, |local| Ok(flows.door(local, test.dscp)?)))
             .transpose()?;
         control.send(&FromResponder::Opened {
             key,
@@ -302,6 +306,28 @@ impl Responder {
         self.watch(control, &mut work, test)?;
         let end = work.finish()?;
         control.send(&FromResponder::Done(Box::new(end)))
+    }
+
+    /// Opens something at one of the ports that tests may listen on, which nobody else has.
+    fn at_a_port<T>(&self, local: SocketAddr, open: impl Fn(SocketAddr) -> Result<T>) -> Result<T> {
+        let Some(ports) = &self.ports else {
+            return open(local);
+        };
+        let all = u32::from(ports.end() - ports.start()) + 1;
+        // Two tests that begin at once seldom try the same.
+        let first = rand::random_range(0..all);
+        for offset in 0..all {
+            let port = ports.start() + ((first + offset) % all) as u16;
+            match open(SocketAddr::new(local.ip(), port)) {
+                Err(error) if is_in_use(&error) => {}
+                opened => return opened,
+            }
+        }
+        bail!(
+            "all ports from {} to {}, which tests may listen on here, are in use",
+            ports.start(),
+            ports.end()
+        )
     }
 
     /// The files of a test that are this end's.
@@ -517,6 +543,13 @@ fn tell_windows(control: &mut Control, work: &Work, begin: &Counters) -> Result<
     Ok(())
 }
 
+fn is_in_use(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == ErrorKind::AddrInUse)
+    })
+}
+
 fn since(begin: &Counters) -> Counters {
     Counters::read().unwrap_or_default().since(begin)
 }
@@ -586,6 +619,7 @@ mod tests {
                 burdens: false,
             },
             files: None,
+            ports: None,
             taken: Mutex::default(),
             room: Condvar::new(),
             strangers: Mutex::default(),

@@ -8,6 +8,7 @@ mod plan;
 mod result;
 mod run;
 mod timetable;
+mod trust;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub use self::run::run;
 
 use self::hosts::Hosts;
 use self::plan::Host;
+use self::trust::Trusted;
 use crate::control::flow::FlowId;
 use crate::control::history::History;
 use crate::control::identity::private_folder;
@@ -37,10 +39,25 @@ fn name_of_run(session: &FlowId) -> String {
     format!("{session}-{now}")
 }
 
+/// The agents that the user of the controller in `folder` trusts, from now on also those of the hosts named in `more`.
+fn trusted(session: &Session, folder: &Path, more: &[String]) -> Result<Trusted> {
+    let mut trusted = Trusted::open(folder)?;
+    for name in more {
+        let host = session.hosts.iter().find(|host| host.name == *name);
+        let host = host.with_context(|| format!("--trust {name}: the session has no such host"))?;
+        let fingerprint = host.fingerprint.with_context(|| {
+            format!("--trust {name}: the session gives no `fingerprint` of its agent")
+        })?;
+        trusted.add(name, fingerprint)?;
+    }
+    Ok(trusted)
+}
+
 /// Runs `work` with the hosts of a session.
 fn with_hosts<T>(
     session: &Session,
     without: &[String],
+    trusted: &Trusted,
     history: Arc<History>,
     only: Option<&str>,
     work: impl AsyncFnOnce(Arc<Hosts>) -> Result<T>,
@@ -56,7 +73,7 @@ fn with_hosts<T>(
         .filter(|host| !without.contains(&host.name))
         .collect();
     let done = runtime.block_on(async {
-        let hosts = Hosts::open(session.name.as_str(), &hosts, history, only)?;
+        let hosts = Hosts::open(session.name.as_str(), &hosts, trusted, history, only)?;
         work(hosts).await
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));

@@ -1,5 +1,6 @@
 //! Numbers as people write them on the command line: `64KiB`, `100ms`, `1%`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
@@ -39,6 +40,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(error()),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
+}
+
+/// A range of ports: `1024-65535`, or one port.
+pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        _ => Err(format!(
+            "`{text}` is no range of ports; write it as 1024-65535"
+        )),
+    }
 }
 
 /// A fraction from 0 to 1, written as `0.01` or `1%`.

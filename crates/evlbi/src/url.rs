@@ -154,6 +154,12 @@ impl Url {
         Ok(())
     }
 
+    /// Whether it names this port.
+    pub fn has_port(&self, port: u16) -> bool {
+        let offset = port.checked_sub(self.port);
+        offset.is_some_and(|offset| offset < self.ports)
+    }
+
     /// The addresses of all ports, the name looked up.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let first = (self.host.as_str(), self.port)

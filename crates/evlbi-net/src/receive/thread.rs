@@ -393,7 +393,7 @@ impl Loop {
             },
             socket_drops: self.receiver.overflow(),
             attribution: self.attribution(&counters),
-            streaming: now.since(self.last_heard) < Nanos::SECOND,
+            streaming: self.first_heard.is_some() && now.since(self.last_heard) < Nanos::SECOND,
             counters,
         }
     }

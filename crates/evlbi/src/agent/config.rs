@@ -90,14 +90,7 @@ impl Config {
 }
 
 fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
-    let text = String::deserialize(from)?;
-    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
-    match (first.trim().parse(), last.trim().parse()) {
-        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
-        _ => Err(serde::de::Error::custom(format!(
-            "`{text}` is no range of ports; write it as 1024-65535"
-        ))),
-    }
+    units::ports(&String::deserialize(from)?).map_err(serde::de::Error::custom)
 }
 
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::body::Body;
 use evlbi_core::rate::BitRate;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,8 +17,9 @@ use tokio::time::{Instant, sleep};
 
 use super::config::Config;
 use super::guard::{self, Allowed};
-use super::process::{Room, kill, rooms};
+use super::process::{Line, Room, kill, rooms};
 use crate::control::api::off_thread;
+use crate::control::body::file_body;
 use crate::control::commands::{Care, Command};
 use crate::control::fleet::{About, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
@@ -26,7 +28,7 @@ use crate::control::identity::{private_folder, write_private};
 use crate::control::{Fleet, Later, Problem};
 use crate::output;
 use crate::steer::{Answer, Change, Request, Status};
-use crate::units::now;
+use crate::units::{now, show_bytes};
 
 /// How often a flow is asked how it is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -48,6 +50,8 @@ pub struct Agent {
 struct Entry {
     kept: Kept,
     process: Option<u32>,
+    /// Its end could not be written down yet.
+    is_unwritten: bool,
     /// Held by whoever changes the flow.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -58,6 +62,56 @@ struct Kept {
     flow: Flow,
     /// Bits a second that it was asked to send.
     rate: Option<u64>,
+    /// When it sends, in seconds since 1970: not before, and not after.
+    #[serde(default)]
+    from: Option<f64>,
+    #[serde(default)]
+    until: Option<f64>,
+    /// It writes a recording.
+    #[serde(default)]
+    records: bool,
+    /// Why this agent had it end.
+    #[serde(default)]
+    ended_for: Option<String>,
+}
+
+/// How much a flow sends, and when.
+#[derive(Clone, Copy)]
+struct Sends {
+    /// Bits a second.
+    rate: Option<u64>,
+    /// Seconds since 1970.
+    from: f64,
+    until: f64,
+}
+
+impl Sends {
+    fn of(allowed: &Allowed) -> Sends {
+        Sends {
+            rate: allowed.rate,
+            from: allowed.from.unwrap_or(0.0),
+            until: allowed.until.unwrap_or(f64::INFINITY),
+        }
+    }
+
+    fn kept(kept: &Kept) -> Sends {
+        Sends {
+            rate: kept.rate,
+            from: kept.from.unwrap_or(0.0),
+            until: kept.until.unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// Most bits a second that others send together while this sends. Sums grow only where one begins.
+    fn beside(&self, others: &[Sends]) -> u64 {
+        let begins = others.iter().map(|other| other.from.max(self.from));
+        let sums = begins.filter(|time| *time < self.until).map(|time| {
+            let at = others.iter();
+            let at = at.filter(|other| other.from <= time && time < other.until);
+            at.filter_map(|other| other.rate).sum()
+        });
+        sums.max().unwrap_or(0)
+    }
 }
 
 impl Agent {
@@ -71,12 +125,76 @@ impl Agent {
             flows: Mutex::default(),
         });
         for folder in fs::read_dir(rooms())? {
-            let folder = folder?.path();
+            let folder = folder?;
+            // Of a flow that an agent had no time to begin.
+            if folder.file_name().as_encoded_bytes().starts_with(b".") {
+                let _ = fs::remove_dir_all(folder.path());
+                continue;
+            }
+            let folder = folder.path();
             if let Err(error) = agent.find(&folder) {
                 tracing::warn!("{}: {}", folder.display(), output::explain(&error));
             }
         }
+        tokio::spawn(Arc::clone(&agent).watch_disk());
         Ok(agent)
+    }
+
+    /// Ends recordings while there is still room for what they leave behind, and writes down what found no room before.
+    async fn watch_disk(self: Arc<Agent>) {
+        loop {
+            sleep(LOOK).await;
+            let unwritten: Vec<Kept> = {
+                let flows = self.lock();
+                let unwritten = flows.values().filter(|entry| entry.is_unwritten);
+                unwritten.map(|entry| entry.kept.clone()).collect()
+            };
+            for kept in unwritten {
+                self.keep(&room(&kept.flow.id), &kept);
+            }
+            let Ok(free) = super::free_bytes(&self.config.recordings) else {
+                continue;
+            };
+            if free >= self.config.min_free {
+                continue;
+            }
+            let why = format!(
+                "the disk is full: {} are free for recordings, and this agent goes on with none below {} (min-free)",
+                show_bytes(free as f64),
+                show_bytes(self.config.min_free as f64)
+            );
+            let recording: Vec<FlowId> = {
+                let flows = self.lock();
+                let recording = flows.iter().filter(|(_, entry)| {
+                    let kept = &entry.kept;
+                    kept.records && kept.ended_for.is_none() && kept.flow.state != State::Ended
+                });
+                recording.map(|(id, _)| id.clone()).collect()
+            };
+            for id in recording {
+                self.end_for(&id, &why).await;
+            }
+        }
+    }
+
+    /// Has a flow end for a reason of the agent's. One that does not answer is asked again later.
+    async fn end_for(&self, id: &FlowId, why: &str) {
+        if room(id).ask(&Request::Stop).await.is_err() {
+            return;
+        }
+        let kept = {
+            let mut flows = self.lock();
+            let Some(entry) = flows.get_mut(id) else {
+                return;
+            };
+            if entry.kept.flow.state != State::Ended {
+                entry.kept.flow.state = State::Stopping;
+            }
+            entry.kept.ended_for = Some(why.to_owned());
+            entry.kept.clone()
+        };
+        self.keep(&room(id), &kept);
+        self.tell(id, &format!("is told to stop: {why}"));
     }
 
     /// Takes up a flow of an agent before this one.
@@ -91,6 +209,7 @@ impl Agent {
         let entry = Entry {
             kept,
             process: None,
+            is_unwritten: false,
             turn: Arc::default(),
         };
         self.lock().insert(id.clone(), entry);
@@ -153,6 +272,10 @@ impl Agent {
         let kept = Kept {
             flow,
             rate: allowed.rate,
+            from: allowed.from,
+            until: allowed.until,
+            records: allowed.records,
+            ended_for: None,
         };
         self.take_place(&kept)?;
         let child = match make(&room, &kept, &allowed) {
@@ -181,7 +304,8 @@ impl Agent {
 
     /// What stands against flows that are to be started together.
     fn check_flows(&self, new: &[NewFlow]) -> Vec<Checked> {
-        let mut together = 0;
+        // What was found of those before, which may send at the same time.
+        let mut before: Vec<Sends> = Vec::new();
         let mut taken = BTreeSet::new();
         let found = new.iter().map(|new| {
             let mut problems = Vec::new();
@@ -199,7 +323,11 @@ impl Agent {
             }
             let rate_bps = match allowed {
                 Ok(allowed) => {
-                    together += allowed.rate.unwrap_or(0);
+                    let sends = Sends::of(&allowed);
+                    if let Err(problem) = self.check_rate(&self.lock(), &new.id, &sends, &before) {
+                        problems.push(problem.error);
+                    }
+                    before.push(sends);
                     allowed
                         .rate
                         .or_else(|| guard::rate_of_source(new, &self.config))
@@ -209,9 +337,6 @@ impl Agent {
                     None
                 }
             };
-            if let Err(problem) = self.check_rate(&self.lock(), &new.id, Some(together)) {
-                problems.push(problem.error);
-            }
             Checked {
                 id: new.id.clone(),
                 problems,
@@ -239,30 +364,34 @@ impl Agent {
                 self.config.max_flows
             )));
         }
-        self.check_rate(&flows, id, kept.rate)?;
+        self.check_rate(&flows, id, &Sends::kept(kept), &[])?;
         let entry = Entry {
             kept: kept.clone(),
             process: None,
+            is_unwritten: false,
             turn: Arc::default(),
         };
         flows.insert(id.clone(), entry);
         Ok(())
     }
 
-    /// Whether a flow may send at a rate beside all others.
+    /// Whether a flow may send beside all others that send at the same time, and beside `more`.
     fn check_rate(
         &self,
         flows: &BTreeMap<FlowId, Entry>,
         id: &FlowId,
-        rate: Option<u64>,
+        sends: &Sends,
+        more: &[Sends],
     ) -> Result<(), Problem> {
-        let (Some(most), Some(rate)) = (self.config.max_rate, rate) else {
+        let (Some(most), Some(rate)) = (self.config.max_rate, sends.rate) else {
             return Ok(());
         };
         let others = flows
             .iter()
             .filter(|(other, entry)| *other != id && entry.kept.flow.state != State::Ended);
-        let taken: u64 = others.filter_map(|(_, entry)| entry.kept.rate).sum();
+        let others = others.map(|(_, entry)| Sends::kept(&entry.kept));
+        let others: Vec<Sends> = others.chain(more.iter().copied()).collect();
+        let taken = sends.beside(&others);
         if rate > most.get().saturating_sub(taken) {
             let free = BitRate::new(most.get().saturating_sub(taken));
             let free = free.map_or("nothing".to_owned(), |free| format!("{free}bit/s"));
@@ -291,16 +420,23 @@ impl Agent {
         self.ended(&id, &room, status);
     }
 
-    /// Asks a flow how it is until it is gone. A new one has no socket yet: its process is watched by who calls.
+    /// Asks a flow how it is until it is gone. The process of a new one is watched by who calls; one that an agent before this one
+    /// started may not listen yet.
     async fn listen_to(&self, id: &FlowId, room: &Room, is_new: bool) {
-        let begun = Instant::now();
-        let mut line = loop {
-            match room.connect().await {
-                Ok(line) => break line,
-                Err(_) if is_new => sleep(LOOK_EARLY).await,
-                Err(_) => return,
+        loop {
+            if let Ok(line) = room.connect().await {
+                self.hear(id, line).await;
             }
-        };
+            if !is_new && !room.is_alive() {
+                return;
+            }
+            sleep(LOOK_EARLY).await;
+        }
+    }
+
+    /// Asks over one connection until that ends.
+    async fn hear(&self, id: &FlowId, mut line: Line) {
+        let begun = Instant::now();
         if let Some(entry) = self.lock().get_mut(id) {
             entry.process = line.process().or(entry.process);
         }
@@ -340,6 +476,10 @@ impl Agent {
             };
             let flow = &mut entry.kept.flow;
             let (outcome, message) = room.outcome(status, flow.state == State::Stopping);
+            let (outcome, message) = match &entry.kept.ended_for {
+                Some(why) if outcome != Outcome::Killed => (Outcome::Full, Some(why.clone())),
+                _ => (outcome, message),
+            };
             flow.state = State::Ended;
             flow.end = Some(End {
                 time: now(),
@@ -359,6 +499,7 @@ impl Agent {
                 Outcome::Stopped => "stopped",
                 Outcome::Failed => "failed",
                 Outcome::Killed => "was killed",
+                Outcome::Full => "was stopped",
             };
             let why = message
                 .as_ref()
@@ -369,12 +510,18 @@ impl Agent {
 
     /// Writes down what has to outlive this agent.
     fn keep(&self, room: &Room, kept: &Kept) {
-        if let Err(error) = write(room, kept) {
-            let error = output::explain(&error);
-            tracing::warn!(
-                "an agent that is started anew will know flow {} by what it was: {error}",
-                kept.flow.id
-            );
+        let written = write(room, kept);
+        if let Some(entry) = self.lock().get_mut(&kept.flow.id) {
+            if let Err(error) = &written
+                && !entry.is_unwritten
+            {
+                let error = output::explain(error);
+                tracing::warn!(
+                    "flow {} cannot be written down, which is tried again: {error}",
+                    kept.flow.id
+                );
+            }
+            entry.is_unwritten = written.is_err();
         }
     }
 
@@ -455,7 +602,12 @@ impl Agent {
     /// A flow is to send at another rate, which no other has from now on. Gives the rate before.
     fn book(&self, id: &FlowId, rate: Option<u64>) -> Result<Option<u64>, Problem> {
         let mut flows = self.lock();
-        self.check_rate(&flows, id, rate)?;
+        let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
+        let sends = Sends {
+            rate,
+            ..Sends::kept(&known.kept)
+        };
+        self.check_rate(&flows, id, &sends, &[])?;
         let entry = flows.get_mut(id).ok_or_else(|| Problem::unknown(id))?;
         let before = entry.kept.rate;
         entry.kept.rate = rate.or(before);
@@ -484,8 +636,10 @@ impl Agent {
             },
         );
         if at_once {
-            let process =
-                process.ok_or_else(|| Problem::conflict("the flow's process is not known"))?;
+            // One that does not listen yet, of an agent before this one, is found by its folder.
+            let process = process
+                .or_else(|| room(&id).process())
+                .ok_or_else(|| Problem::conflict("the flow's process is not known"))?;
             kill(process).map_err(|error| Problem::conflict(output::explain(&error)))?;
         } else if let Err(error) = room(&id).ask(&Request::Stop).await {
             let has_ended = self.flow(&id)?.state == State::Ended;
@@ -572,17 +726,18 @@ impl Fleet for Arc<Agent> {
         Box::pin(off_thread(move || Ok(agent.check_flows(&flows))))
     }
 
-    fn result(&self, id: FlowId) -> Later<'_, Value> {
+    fn result(&self, id: FlowId) -> Later<'_, Body> {
         Box::pin(async move {
             self.flow(&id)?;
             let room = room(&id);
             let result = off_thread(move || Ok(room.result())).await?;
-            result.ok_or_else(|| {
+            let (file, length) = result.ok_or_else(|| {
                 Problem::new(
                     axum::http::StatusCode::NOT_FOUND,
                     format!("flow {id} has no result yet"),
                 )
-            })
+            })?;
+            Ok(file_body(file, length))
         })
     }
 
@@ -609,8 +764,12 @@ fn room(id: &FlowId) -> Room {
 
 fn make(room: &Room, kept: &Kept, allowed: &Allowed) -> Result<Child, Problem> {
     let made = || -> Result<Child> {
-        private_folder(&room.0)?;
-        write(room, kept)?;
+        // An agent that is killed leaves either all of it or nothing that has its name.
+        let draft = Room(rooms().join(format!(".new-{}", kept.flow.id)));
+        let _ = fs::remove_dir_all(&draft.0);
+        private_folder(&draft.0)?;
+        write(&draft, kept)?;
+        fs::rename(&draft.0, &room.0)?;
         room.start(allowed)
     };
     made().map_err(|error| {
@@ -625,4 +784,34 @@ fn write(room: &Room, kept: &Kept) -> Result<()> {
         &room.file("flow.json"),
         &serde_json::to_string_pretty(kept)?,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rates count together only while they are sent together.
+    #[test]
+    fn rates_are_summed_in_time() {
+        let sends = |rate, from, until| Sends {
+            rate: Some(rate),
+            from,
+            until,
+        };
+        let first = sends(60, 0.0, 10.0);
+        let second = sends(60, 10.0, 20.0);
+        let third = sends(30, 5.0, 15.0);
+        assert_eq!(second.beside(&[first]), 0);
+        assert_eq!(third.beside(&[first, second]), 60);
+        assert_eq!(
+            sends(1, 0.0, f64::INFINITY).beside(&[first, second, third]),
+            90
+        );
+        assert_eq!(first.beside(&[third, sends(5, 9.0, f64::INFINITY)]), 35);
+        let nothing = Sends {
+            rate: None,
+            ..first
+        };
+        assert_eq!(first.beside(&[nothing]), 0);
+    }
 }

@@ -17,7 +17,7 @@ use crate::control::commands::{Care, Command, is_flag, is_list, name};
 use crate::control::flow::NewFlow;
 use crate::recording::Recording;
 use crate::source::Input;
-use crate::units::show_size;
+use crate::units::{now, show_size};
 use crate::url::{self, Scheme, Url};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
@@ -34,6 +34,11 @@ pub struct Allowed {
     pub environment: Vec<(&'static str, String)>,
     /// Bits a second that it is asked to send; none of one that sends nothing.
     pub rate: Option<u64>,
+    /// When it sends, in seconds since 1970, where its options say so.
+    pub from: Option<f64>,
+    pub until: Option<f64>,
+    /// Whether it writes a recording.
+    pub records: bool,
     /// Where it listens.
     pub listens: Vec<(Scheme, SocketAddr)>,
     /// Files that it makes.
@@ -97,6 +102,9 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
             words: command.name.split(' ').map(str::to_owned).collect(),
             environment: Vec::new(),
             rate: None,
+            from: None,
+            until: None,
+            records: false,
             listens: Vec::new(),
             writes: Vec::new(),
         },
@@ -117,7 +125,11 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
                 .with_context(within)?;
             match option.get_long() {
                 _ if care == Care::Secret => {}
-                _ if is_flag(option) => guard.allowed.words.push(format!("--{name}")),
+                // One that is false has no value.
+                _ if is_flag(option) => {
+                    let word = values.iter().map(|_| format!("--{name}"));
+                    guard.allowed.words.extend(word);
+                }
                 Some(_) => guard
                     .allowed
                     .words
@@ -128,6 +140,10 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
     }
     let words = &mut guard.allowed.words;
     words.extend(command.json());
+    if is_live {
+        // What it finds on the way is in its status and in the history, which are bounded.
+        words.push("--no-lines".to_owned());
+    }
     words.push("--".to_owned());
     words.extend(places);
     let parsed = parse(command, &guard.allowed)?;
@@ -136,8 +152,28 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
             bail!("a responder that an agent runs needs a `token` that its users know");
         }
         guard.port(args.bind.port()).context("`bind`")?;
+        let own = &config.ports;
+        match &args.ports {
+            Some(asked) => {
+                guard.port(*asked.start()).context("`ports`")?;
+                guard.port(*asked.end()).context("`ports`")?;
+            }
+            // The kernel may give any of these.
+            None if EPHEMERAL.iter().all(|port| own.contains(port)) => {}
+            None => {
+                let ports = format!("--ports={}-{}", own.start(), own.end());
+                guard.allowed.words.insert(1, ports);
+            }
+        }
         guard.allowed.listens.push((Scheme::Tcp, args.bind));
         guard.allowed.listens.push((Scheme::Udp, args.bind));
+    }
+    if let Parsed::Send(args) = &parsed {
+        let begin = args.start.map(|start| start.as_nanosecond() as f64 * 1e-9);
+        guard.allowed.from = begin;
+        guard.allowed.until = args
+            .duration
+            .map(|duration| begin.unwrap_or_else(now) + duration.as_secs_f64());
     }
     guard.allowed.rate = match sends(&parsed) {
         Sends::Nothing => None,
@@ -279,6 +315,7 @@ impl Guard<'_> {
             Care::Sink if matches!(value.as_str(), "null" | "check") => Ok(value),
             Care::Sink => {
                 self.has_room()?;
+                self.allowed.records = true;
                 self.write(&value)
             }
             Care::Write => self.write(&value),
@@ -428,4 +465,90 @@ impl Guard<'_> {
 fn text(path: &Path) -> Result<String> {
     let text = PathBuf::from(path).into_os_string().into_string();
     text.map_err(|path| anyhow!("{} is not UTF-8", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::control::commands::COMMANDS;
+
+    fn config(room: &evlbi_testkit::Room, settings: &str) -> Config {
+        let path = room.write("agent.toml", settings);
+        fs::create_dir(room.folder().join("recordings")).unwrap();
+        Config::open(Path::new(&path)).unwrap()
+    }
+
+    fn words(flow: &Value, config: &Config) -> Vec<String> {
+        let flow = serde_json::from_value(flow.clone()).unwrap();
+        allow(&flow, config, false).unwrap().words
+    }
+
+    /// An option that is given as `false` is as one that is not given, whichever it is.
+    #[test]
+    fn false_switches_nothing_on() {
+        let room = evlbi_testkit::Room::new();
+        let config = config(&room, "");
+        let target =
+            json!({"target": "127.0.0.1:8620", "token": "0123", "rate": "1M", "spacing": "1ms"});
+        let send = json!({"source": "pattern:8032", "to": "udp://127.0.0.1:9", "rate": "1M"});
+        let recv = json!({"from": "udp://127.0.0.1:0", "to": "null"});
+        let live = json!({"files": ["udp://127.0.0.1:0", "udp://127.0.0.1:0"], "live": true});
+        let mut seen = 0;
+        for command in &COMMANDS {
+            let base = match command.name {
+                "send" => &send,
+                "recv" => &recv,
+                "correlate" => &live,
+                _ => &target,
+            };
+            let known = command.options();
+            let has = |key: &str| known.iter().any(|arg| name(arg) == *key);
+            let mut flow = json!({"id": "a", "command": command.name});
+            for (key, value) in base.as_object().unwrap() {
+                if has(key) && !(key == "spacing" && has("rate")) {
+                    flow[key] = value.clone();
+                }
+            }
+            if command.name == "watch" {
+                flow["file"] = json!("new.sqlite");
+            }
+            let before = words(&flow, &config);
+            for flag in known.iter().filter(|arg| is_flag(arg)) {
+                if flow.get(name(flag)).is_none() {
+                    flow[name(flag)] = json!(false);
+                    seen += 1;
+                }
+            }
+            assert_eq!(words(&flow, &config), before, "{flow}");
+        }
+        assert!(seen > 10, "{seen}");
+    }
+
+    /// A responder's tests listen on the ports that flows may, and nowhere else.
+    #[test]
+    fn a_responder_tests_on_the_ports_of_flows() {
+        let respond =
+            json!({"id": "r", "command": "respond", "bind": "127.0.0.1:8620", "token": "0123"});
+        let rooms = [0, 1].map(|_| evlbi_testkit::Room::new());
+        let held = words(&respond, &config(&rooms[0], "ports = \"8600-8700\""));
+        assert!(held.contains(&"--ports=8600-8700".to_owned()), "{held:?}");
+        let any = words(&respond, &config(&rooms[1], ""));
+        assert!(
+            !any.iter().any(|word| word.starts_with("--ports")),
+            "{any:?}"
+        );
+    }
+
+    /// A live correlator of an agent prints its result alone: what it prints is kept, however long it runs.
+    #[test]
+    fn a_live_flow_prints_no_lines() {
+        let room = evlbi_testkit::Room::new();
+        let stream = "udp://127.0.0.1:0";
+        let live =
+            json!({"id": "c", "command": "correlate", "files": [stream, stream], "live": true});
+        let found = words(&live, &config(&room, ""));
+        assert!(found.contains(&"--no-lines".to_owned()), "{found:?}");
+    }
 }

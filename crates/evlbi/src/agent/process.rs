@@ -1,6 +1,7 @@
 //! The process of a flow, and the socket by which it is asked and told.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
+use std::io::{BufReader as FileReader, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -41,6 +42,8 @@ impl Room {
     pub fn start(&self, allowed: &Allowed) -> Result<Child> {
         let result = File::create(self.file("result.json")).context("the flow's result")?;
         let log = File::create(self.file("log")).context("the flow's log")?;
+        // The process holds it from its first moment to its last: whoever finds it locked knows that the flow lives.
+        log.try_lock().context("the flow's log")?;
         Command::new("/proc/self/exe")
             .arg0("evlbi")
             // The name of a socket must be short.
@@ -58,6 +61,25 @@ impl Room {
             .context("no process can be started")
     }
 
+    /// Whether the flow's process lives, though it may not listen yet or any more.
+    pub fn is_alive(&self) -> bool {
+        let locked = |log: File| matches!(log.try_lock(), Err(TryLockError::WouldBlock));
+        File::open(self.file("log")).is_ok_and(locked)
+    }
+
+    /// The flow's process, found by where it works and what it writes to.
+    pub fn process(&self) -> Option<u32> {
+        let folder = fs::canonicalize(&self.0).ok()?;
+        let log = folder.join("log");
+        let leads = |link: PathBuf, to: &Path| fs::read_link(link).is_ok_and(|found| found == to);
+        let mut all = fs::read_dir("/proc").ok()?.flatten();
+        let found = all.find(|entry| {
+            let process = entry.path();
+            leads(process.join("cwd"), &folder) && leads(process.join("fd/2"), &log)
+        })?;
+        found.file_name().to_str()?.parse().ok()
+    }
+
     /// Opens a connection to the flow.
     pub async fn connect(&self) -> std::io::Result<Line> {
         let stream = UnixStream::connect(self.file("control")).await?;
@@ -73,11 +95,26 @@ impl Room {
         }
     }
 
-    /// What the flow printed as its result; of several lines the last.
-    pub fn result(&self) -> Option<Value> {
-        let text = fs::read_to_string(self.file("result.json")).ok()?;
-        let whole = serde_json::from_str(&text).ok();
-        whole.or_else(|| serde_json::from_str(text.lines().last()?).ok())
+    /// What the flow printed as its result, of several documents the last, as a file that is to be read from where it stands and its
+    /// length. However long it is, it is not held in memory.
+    pub fn result(&self) -> Option<(File, u64)> {
+        let mut file = File::open(self.file("result.json")).ok()?;
+        let end = file.metadata().ok()?.len();
+        let start = last_document(&mut file, end).ok()??;
+        file.seek(SeekFrom::Start(start)).ok()?;
+        Some((file, end - start))
+    }
+
+    /// Whether it printed more than how it was on the way.
+    fn has_result(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Marked {
+            schema: String,
+        }
+        self.result().is_some_and(|(file, length)| {
+            let marked = serde_json::from_reader(FileReader::new(file.take(length)));
+            marked.is_ok_and(|marked: Marked| marked.schema != "evlbi.live/1")
+        })
     }
 
     /// How the flow was at its end, where it came to say so.
@@ -88,7 +125,6 @@ impl Room {
 
     /// The end of what the flow had to say.
     pub fn log(&self) -> std::io::Result<String> {
-        use std::io::{Read, Seek, SeekFrom};
         let mut file = File::open(self.file("log"))?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LOG)))?;
@@ -120,12 +156,7 @@ impl Room {
         match status.map(|status| status.success()) {
             Some(true) => (well, None),
             Some(false) => (Outcome::Failed, self.complaint()),
-            None if self
-                .result()
-                .is_some_and(|result| result["schema"] != "evlbi.live/1") =>
-            {
-                (well, None)
-            }
+            None if self.has_result() => (well, None),
             None if self.complaint().is_some() => (Outcome::Failed, self.complaint()),
             None => {
                 let message =
@@ -169,7 +200,88 @@ pub fn kill(process: u32) -> Result<()> {
     signal::kill(process, Signal::SIGKILL).context("the flow's process cannot be killed")
 }
 
+/// Where the last JSON object of a file begins that ends at `end`, if it is whole. Objects begin at the beginning of a line, and either
+/// stand on it or end with a line that is a brace.
+fn last_document(file: &mut File, end: u64) -> std::io::Result<Option<u64>> {
+    const BLOCK: u64 = 64 << 10;
+    let mut tail = [0; 3];
+    let tail = &mut tail[..end.min(3) as usize];
+    file.seek(SeekFrom::Start(end - tail.len() as u64))?;
+    file.read_exact(tail)?;
+    if !tail.ends_with(b"}\n") {
+        return Ok(None);
+    }
+    let is_on_lines = tail.starts_with(b"\n");
+    // From the end backwards, each block with the first byte of the one behind it.
+    let mut block_end = end;
+    while block_end > 0 {
+        let begin = block_end.saturating_sub(BLOCK);
+        let mut block = vec![0; (block_end - begin + 1).min(end - begin) as usize];
+        file.seek(SeekFrom::Start(begin))?;
+        file.read_exact(&mut block)?;
+        if let Some(at) = block.windows(2).rposition(|pair| pair == b"\n{") {
+            return Ok(Some(begin + at as u64 + 1));
+        }
+        if begin == 0 {
+            // What begins the file: as it ends, unless its beginning is missing.
+            let is_first = block.starts_with(b"{") && (block.starts_with(b"{\n") == is_on_lines);
+            return Ok(is_first.then_some(0));
+        }
+        block_end = begin;
+    }
+    Ok(None)
+}
+
 /// The folder of all flows.
 pub fn rooms() -> &'static Path {
     Path::new("flows")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// Of several documents the last is the result, if it is whole; however long the file is.
+    #[test]
+    fn the_result_is_the_last_whole_document() {
+        let folder = evlbi_testkit::Room::new();
+        let room = Room(folder.folder().to_owned());
+        let result = |text: &str| {
+            folder.write("result.json", text);
+            let (file, length) = room.result()?;
+            let mut found = String::new();
+            file.take(length).read_to_string(&mut found).unwrap();
+            Some(found)
+        };
+        let pretty = "{\n  \"schema\": \"evlbi.recv/1\",\n  \"files\": [\n    {\n    }\n  ]\n}\n";
+        assert_eq!(result(pretty).as_deref(), Some(pretty));
+        let long = format!(
+            "{{\"schema\":\"evlbi.live/1\",\"x\":\"{}\"}}\n",
+            "y".repeat(200_000)
+        );
+        let last = "{\"schema\":\"evlbi.correlate/1\"}\n";
+        assert_eq!(
+            result(&format!("{long}{long}{last}")).as_deref(),
+            Some(last)
+        );
+        assert!(room.has_result());
+        // As one that was killed while it ran leaves it.
+        assert_eq!(
+            result(&format!("{last}{long}")).as_deref(),
+            Some(long.as_str())
+        );
+        assert!(!room.has_result());
+        for broken in [
+            "",
+            "{",
+            "}\n",
+            &pretty[..pretty.len() - 2],
+            &long[..1000],
+            "x\n}\n",
+        ] {
+            assert_eq!(result(broken), None, "{broken}");
+        }
+    }
 }

@@ -49,6 +49,9 @@ pub struct RunArgs {
     /// Leave out a host, and all flows on it
     #[arg(long, value_name = "HOST")]
     pub without: Vec<String>,
+    /// Confirm the fingerprint that the session gives for this host's agent: its token is sent there from now on
+    #[arg(long, value_name = "HOST")]
+    pub trust: Vec<String>,
     /// Serve a page of the session there
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub bind: Option<SocketAddr>,
@@ -58,7 +61,7 @@ pub struct RunArgs {
     /// Keep the page when the session is over, until Ctrl-C
     #[arg(long, requires = "bind")]
     pub keep: bool,
-    /// Folder for the controller's things: certificate, tokens, history [default: evlbi/controller in $XDG_STATE_HOME,
+    /// Folder for the controller's things: certificate, tokens, trusted agents, history [default: evlbi/controller in $XDG_STATE_HOME,
     /// or in ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -72,6 +75,9 @@ pub struct ConsoleArgs {
     /// Session file, or the folder of an agent on this machine
     #[arg(value_name = "SESSION.toml")]
     pub session: PathBuf,
+    /// Confirm the fingerprint that the session gives for this host's agent: its token is sent there from now on
+    #[arg(long, value_name = "HOST")]
+    pub trust: Vec<String>,
     /// Folder for the controller's things [default: evlbi/controller in $XDG_STATE_HOME, or in ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! The command line of `evlbi respond` and `evlbi probe`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub struct RespondArgs {
     /// What a client must know [default: made up, and shown]
     #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// Ports that tests listen on, by UDP and TCP [default: any that the kernel gives]
+    #[arg(long, value_name = "FIRST-LAST", value_parser = units::ports)]
+    pub ports: Option<RangeInclusive<u16>>,
     /// Most bits per second on the wire, of all tests at once, in either direction [default: any]
     #[arg(long, value_name = "RATE")]
     pub max_rate: Option<BitRate>,

@@ -21,7 +21,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::net::TcpListener;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
@@ -163,6 +162,7 @@ fn document() -> OpenApiRouter<Api> {
         .routes(routes!(course))
         .routes(routes!(course_csv))
         .routes(routes!(events))
+        .routes(routes!(scrape))
 }
 
 /// Reads the body before anything is decided. If a request were refused before its body had come, the connection would be closed
@@ -346,9 +346,9 @@ struct StopFlow {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Part {
-    /// Seconds since 1970 [default: ten minutes before `to`]
+    /// Seconds since 1970, or below 0 before now [default: ten minutes before `to`]
     from: Option<i64>,
-    /// Seconds since 1970 [default: now]
+    /// Seconds since 1970, or below 0 before now [default: now]
     to: Option<i64>,
     /// Seconds of each value; of times of which half minutes are kept only, 30
     #[param(minimum = 1, maximum = 86400)]
@@ -548,8 +548,9 @@ async fn forget(
     (status = 200, body = Object),
     (status = 401, body = ProblemBody),
     (status = 404, body = ProblemBody, description = "There is no such flow, or no result (yet)")))]
-async fn result(State(api): State<Api>, Named(id): Named) -> Result<Json<Value>, Problem> {
-    api.fleet.result(id).await.map(Json)
+async fn result(State(api): State<Api>, Named(id): Named) -> Result<Response, Problem> {
+    let result = api.fleet.result(id).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], result).into_response())
 }
 
 /// The end of what a flow had to say beside its result
@@ -588,9 +589,18 @@ async fn course_of(
     Query(part): Query<Part>,
 ) -> Result<Course, Problem> {
     let now = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
-    let to = part.to.unwrap_or(now);
+    let at = |time: i64| {
+        if time < 0 {
+            now.saturating_add(time)
+        } else {
+            time
+        }
+    };
+    let to = at(part.to.unwrap_or(now));
     let span = Span {
-        from: part.from.unwrap_or_else(|| to.saturating_sub(USUAL_COURSE)),
+        from: at(part
+            .from
+            .unwrap_or_else(|| to.saturating_sub(USUAL_COURSE).max(0))),
         to,
         step: part.step.unwrap_or(1),
     };
@@ -618,7 +628,10 @@ async fn events(
     Ok(Json(Events { events }))
 }
 
-/// Counters of all flows for Prometheus.
+/// Counters of all flows as Prometheus reads them (OpenMetrics); `/metrics` answers the same
+#[utoipa::path(get, path = "/api/v1/metrics", responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text"),
+    (status = 401, body = ProblemBody)))]
 async fn scrape(State(api): State<Api>) -> Result<Response, Problem> {
     let text = metrics::text(&api.fleet.about(), &api.fleet.flows());
     let text = text.map_err(|error| Problem::internal(&error.into()))?;

@@ -22,6 +22,9 @@ use crate::steer::Change;
 /// An agent answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest result of a flow that is read as a whole, in bytes.
+const LONGEST_RESULT: usize = 64 << 20;
+
 /// A connection is used again within this time. An agent keeps one that asks nothing for longer (its configuration is refused
 /// otherwise): what is asked at the moment at which it ends it would get no answer.
 pub const KEPT: Duration = Duration::from_secs(5);
@@ -121,9 +124,25 @@ impl Client {
             .map(drop)
     }
 
-    pub async fn result(&self, id: &FlowId) -> Result<Value, Problem> {
-        self.ask(Method::GET, &format!("flows/{id}/result"), None)
+    /// What a flow printed as its result, as it comes.
+    pub async fn result(&self, id: &FlowId) -> Result<reqwest::Response, Problem> {
+        self.response(Method::GET, &format!("flows/{id}/result"), None)
             .await
+    }
+
+    /// The same as a whole, if it is not too long for that.
+    pub async fn whole_result(&self, id: &FlowId) -> Result<Value, Problem> {
+        let mut response = self.result(id).await?;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > LONGEST_RESULT {
+                return Err(Problem::internal(&anyhow::anyhow!(
+                    "the result of flow {id} is longer than {LONGEST_RESULT} bytes: read it from its agent"
+                )));
+            }
+        }
+        serde_json::from_slice(&bytes).map_err(|error| self.odd(&error))
     }
 
     pub async fn log(&self, id: &FlowId) -> Result<String, Problem> {
@@ -138,11 +157,20 @@ impl Client {
         body: Option<Value>,
     ) -> Result<T, Problem> {
         let text = self.text(method, path, body).await?;
-        serde_json::from_str(&text).map_err(|error| {
-            self.silent(&format!(
-                "answered what is not understood here ({error}); is it of another version?"
-            ))
-        })
+        serde_json::from_str(&text).map_err(|error| self.odd(&error))
+    }
+
+    fn odd(&self, error: &serde_json::Error) -> Problem {
+        self.silent(&format!(
+            "answered what is not understood here ({error}); is it of another version?"
+        ))
+    }
+
+    fn failed(&self, error: reqwest::Error) -> Problem {
+        self.silent(&format!(
+            "does not answer: {}",
+            crate::output::explain(&error.into())
+        ))
     }
 
     async fn text(
@@ -151,6 +179,17 @@ impl Client {
         path: &str,
         body: Option<Value>,
     ) -> Result<String, Problem> {
+        let response = self.response(method, path, body).await?;
+        response.text().await.map_err(|error| self.failed(error))
+    }
+
+    /// An answer that is no problem.
+    async fn response(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<reqwest::Response, Problem> {
         // What does nothing twice when it comes twice.
         let may_repeat = method == Method::GET || path == "check" || path.ends_with("/stop");
         let request = self
@@ -161,12 +200,6 @@ impl Client {
             Some(body) => request.json(body),
             None => request,
         };
-        let failed = |error: reqwest::Error| {
-            self.silent(&format!(
-                "does not answer: {}",
-                crate::output::explain(&error.into())
-            ))
-        };
         let again = may_repeat.then(|| request.try_clone()).flatten();
         let response = match (request.send().await, again) {
             // A connection that was kept may be closed by the agent while a request is under way to it.
@@ -175,12 +208,12 @@ impl Client {
             }
             (answer, _) => answer,
         };
-        let response = response.map_err(failed)?;
+        let response = response.map_err(|error| self.failed(error))?;
         let status = response.status();
-        let text = response.text().await.map_err(failed)?;
         if status.is_success() {
-            return Ok(text);
+            return Ok(response);
         }
+        let text = response.text().await.map_err(|error| self.failed(error))?;
         let body: Result<ProblemBody, _> = serde_json::from_str(&text);
         Err(Problem {
             status,

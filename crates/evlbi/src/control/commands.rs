@@ -71,13 +71,14 @@ pub const COMMANDS: [Command; 9] = [
             ("model", Care::Read),
             ("out", Care::Write),
         ],
-        left_out: &[],
+        left_out: &["no-lines"],
     },
     Command {
         name: "respond",
         cares: &[
             ("bind", Care::Whole),
             ("token", Care::Secret),
+            ("ports", Care::Whole),
             ("max-rate", Care::Whole),
         ],
         left_out: &["allow-load", "files"],

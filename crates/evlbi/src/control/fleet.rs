@@ -6,10 +6,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use axum::Json;
+use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId, NewFlow};
@@ -58,7 +58,7 @@ pub trait Fleet: Send + Sync + 'static {
     fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>>;
 
     /// What a flow printed as its result.
-    fn result(&self, id: FlowId) -> Later<'_, Value>;
+    fn result(&self, id: FlowId) -> Later<'_, Body>;
 
     /// The end of what a flow had to say beside its result.
     fn log(&self, id: FlowId) -> Later<'_, String>;

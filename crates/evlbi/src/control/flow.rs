@@ -103,6 +103,8 @@ pub enum Outcome {
     Failed,
     /// Its process was killed, or the host went down.
     Killed,
+    /// Its agent ended it, with everything written, because less than `min-free` was free for recordings.
+    Full,
 }
 
 /// The end of a flow.

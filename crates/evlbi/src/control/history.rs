@@ -2,12 +2,14 @@
 //! SQLite file, so that a page that is opened shows the past at once.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -22,6 +24,8 @@ const KEEP_SECONDS: i64 = 6 * 3600 + 600;
 const KEEP_MEANS: i64 = 31 * 86_400;
 /// Seconds of a mean.
 const MEAN: i64 = 30;
+/// Most seconds of the past that are removed at once: faster than it grows, so that it stays bounded.
+const PRUNED: i64 = 2 * MEAN;
 /// Events that are kept.
 const MOST_EVENTS: i64 = 100_000;
 /// Events that are given at once.
@@ -123,6 +127,7 @@ pub struct Span {
 
 /// The file, open.
 pub struct History {
+    path: PathBuf,
     connection: Mutex<Connection>,
     /// When each flow began, and what it had counted when it was looked at last.
     seen: Mutex<HashMap<FlowId, (f64, Status)>>,
@@ -145,47 +150,77 @@ struct Counts {
 }
 
 impl History {
-    /// Opens a file, or makes it.
+    /// Opens a file, or makes it. One that is damaged, or none of ours, is moved aside and a new one made, which is said. On a disk
+    /// that cannot be written to, the history is in memory alone.
     ///
     /// # Errors
-    /// When it is not one of ours, or cannot be used.
+    /// When other programs keep the file busy.
     pub fn open(path: &Path) -> Result<History> {
-        let what = || format!("the history {}", path.display());
-        let connection = Connection::open(path).with_context(what)?;
-        connection.busy_timeout(BUSY)?;
-        connection
-            .pragma_update(None, "journal_mode", "wal")
-            .with_context(what)?;
-        connection.pragma_update(None, "synchronous", "normal")?;
-        // Two that open a new file at once: the second finds what the first has made.
-        let transaction = Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)
-            .with_context(what)?;
-        let mark =
-            |name| transaction.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
-        match (mark("application_id")?, mark("user_version")?) {
-            (0, 0) => transaction.execute_batch(&format!(
-                "pragma application_id = {APPLICATION}; pragma user_version = {VERSION}; {TABLES}"
-            ))?,
-            (APPLICATION, VERSION) => {}
-            (APPLICATION, version) => bail!(
-                "{} is of version {version} of the tables, and this program knows {VERSION}; move it away to begin a new one",
-                what()
-            ),
-            _ => bail!("{} was not made by evlbi; move it away", what()),
-        }
-        transaction.commit()?;
-        Ok(History {
+        let (connection, said) = match connect(path) {
+            Ok(connection) => (connection, None),
+            Err(error) if is_busy(&error) => {
+                return Err(error).with_context(|| {
+                    format!("the history {} is in use: try again", path.display())
+                });
+            }
+            Err(error) => renew(path, &error)?,
+        };
+        let history = History {
+            path: path.to_owned(),
             connection: Mutex::new(connection),
             seen: Mutex::default(),
             next_mean: Mutex::default(),
             opened: crate::units::now(),
-        })
+        };
+        if let Some(said) = said {
+            history.say(&said);
+        }
+        Ok(history)
+    }
+
+    fn say(&self, text: &str) {
+        tracing::warn!("{text}");
+        self.tell("", None, text);
+    }
+
+    /// Does something with the file. If it turns out to be damaged, the same is done with a new one.
+    fn with<T>(&self, work: impl Fn(&mut Connection) -> Result<T>) -> Result<T> {
+        let mut connection = lock(&self.connection);
+        let done = work(&mut connection);
+        let Err(error) = &done else { return done };
+        if !is_damaged(error) {
+            return done;
+        }
+        let (new, said) = renew(&self.path, error)?;
+        *connection = new;
+        let again = work(&mut connection);
+        drop(connection);
+        if let Some(said) = said {
+            self.say(&said);
+        }
+        again
     }
 
     /// Takes down what all flows did in the second that ends at `now` (seconds since 1970).
     pub fn sample(&self, flows: &[Flow], now: i64) -> Result<()> {
-        let mut connection = lock(&self.connection);
+        self.with(|connection| self.take_down(connection, flows, now))
+    }
+
+    fn take_down(&self, connection: &mut Connection, flows: &[Flow], now: i64) -> Result<()> {
         let transaction = connection.transaction()?;
+        let mut next_mean = lock(&self.next_mean);
+        let next = match *next_mean {
+            Some(next) => next,
+            None => first_mean(&transaction)?.unwrap_or(now / MEAN * MEAN),
+        };
+        let next = if next > now {
+            // The clock was set back: the past from here on comes a second time.
+            let next = now / MEAN * MEAN;
+            means_to_seconds(&transaction, next)?;
+            next
+        } else {
+            next
+        };
         let mut seen = lock(&self.seen);
         seen.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
         let mut looked = Vec::new();
@@ -197,20 +232,14 @@ impl History {
                 .filter(|(started, _)| *started == flow.started)
                 .map(|(_, before)| before);
             let is_old = before.is_none() && flow.started < self.opened;
-            if before.is_none_or(|before| before.time < status.time) {
+            // Another time is another status, also where the clock was set back.
+            if before.is_none_or(|before| before.time != status.time) {
                 if !is_old {
                     write(&transaction, flow, status, before, now - 1)?;
                 }
                 looked.push((flow.id.clone(), (flow.started, status.clone())));
             }
         }
-        let mut next_mean = lock(&self.next_mean);
-        let next = match *next_mean {
-            // A clock that was set back.
-            Some(next) if next > now => now / MEAN * MEAN,
-            Some(next) => next,
-            None => first_mean(&transaction)?.unwrap_or(now / MEAN * MEAN),
-        };
         let next = next.max((now - KEEP_SECONDS) / MEAN * MEAN);
         let mut complete = (next..)
             .step_by(MEAN as usize)
@@ -233,10 +262,11 @@ impl History {
     /// Takes down what happened.
     pub fn tell(&self, host: &str, flow: Option<&FlowId>, text: &str) {
         let time = crate::units::now();
-        let done = lock(&self.connection).execute(
-            "insert into event (time, host, flow, text) values (?, ?, ?, ?)",
-            params![time, host, flow.map(FlowId::as_str), text],
-        );
+        let done = self.with(|connection| {
+            let insert = "insert into event (time, host, flow, text) values (?, ?, ?, ?)";
+            let values = params![time, host, flow.map(FlowId::as_str), text];
+            Ok(connection.execute(insert, values)?)
+        });
         match flow {
             Some(flow) => tracing::info!("{host}: {flow}: {text}"),
             None => tracing::info!("{host}: {text}"),
@@ -248,80 +278,86 @@ impl History {
 
     /// The events after one, the oldest first: of more than a thousand the newest.
     pub fn events(&self, after: i64) -> Result<Vec<Event>> {
-        let connection = lock(&self.connection);
-        let mut statement = connection.prepare_cached(
-            "select id, time, host, flow, text from event where id > ? order by id desc limit ?",
-        )?;
-        let rows = statement.query_map(params![after, EVENTS_AT_ONCE], |row| {
-            Ok(Event {
-                id: row.get(0)?,
-                time: row.get(1)?,
-                host: row.get(2)?,
-                flow: row.get(3)?,
-                text: row.get(4)?,
-            })
-        })?;
-        let mut events = rows.collect::<rusqlite::Result<Vec<Event>>>()?;
-        events.reverse();
-        Ok(events)
+        self.with(|connection| events(connection, after))
     }
 
     /// The course of a flow, in steps that are long enough for what is kept and for 4000 points.
     pub fn course(&self, flow: &FlowId, span: Span, now: i64) -> Result<Course> {
-        let is_old = span.from < now - KEEP_SECONDS;
-        let least =
-            (span.to.saturating_sub(span.from) / MOST_POINTS).max(if is_old { MEAN } else { 1 });
-        let mut step = span.step.max(least);
-        let kept = if step >= MEAN { MEAN } else { 1 };
-        if kept == MEAN {
-            step = (step + MEAN - 1) / MEAN * MEAN;
-        }
-        let mut course = Course {
-            step_s: step,
-            ..Course::default()
-        };
-        let connection = lock(&self.connection);
-        let number = "select id from flow where name = ?";
-        let number: Option<i64> = connection
-            .query_row(number, [flow.as_str()], |row| row.get(0))
-            .optional()?;
-        let Some(number) = number else {
-            return Ok(course);
-        };
-        let bounds = params![step, kept, number, span.from, span.to];
-        let mut statement = connection.prepare_cached(
+        self.with(|connection| course(connection, flow, span, now))
+    }
+}
+
+fn events(connection: &Connection, after: i64) -> Result<Vec<Event>> {
+    let mut statement = connection.prepare_cached(
+        "select id, time, host, flow, text from event where id > ? order by id desc limit ?",
+    )?;
+    let rows = statement.query_map(params![after, EVENTS_AT_ONCE], |row| {
+        Ok(Event {
+            id: row.get(0)?,
+            time: row.get(1)?,
+            host: row.get(2)?,
+            flow: row.get(3)?,
+            text: row.get(4)?,
+        })
+    })?;
+    let mut events = rows.collect::<rusqlite::Result<Vec<Event>>>()?;
+    events.reverse();
+    Ok(events)
+}
+
+fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<Course> {
+    let is_old = span.from < now - KEEP_SECONDS;
+    let least =
+        (span.to.saturating_sub(span.from) / MOST_POINTS).max(if is_old { MEAN } else { 1 });
+    let mut step = span.step.max(least);
+    let kept = if step >= MEAN { MEAN } else { 1 };
+    if kept == MEAN {
+        step = (step + MEAN - 1) / MEAN * MEAN;
+    }
+    let mut course = Course {
+        step_s: step,
+        ..Course::default()
+    };
+    let number = "select id from flow where name = ?";
+    let number: Option<i64> = connection
+        .query_row(number, [flow.as_str()], |row| row.get(0))
+        .optional()?;
+    let Some(number) = number else {
+        return Ok(course);
+    };
+    let bounds = params![step, kept, number, span.from, span.to];
+    let mut statement = connection.prepare_cached(
             "select time / ?1 * ?1, avg(rate_bps), sum(expected), sum(lost), sum(host_lost), sum(network_lost),
              sum(unattributed), sum(offered), sum(shed), max(ring_fill) from sample
              where span = ?2 and flow = ?3 and time >= ?4 and time < ?5 group by 1 order by 1",
         )?;
-        let mut rows = statement.query(bounds)?;
-        while let Some(row) = rows.next()? {
-            course.time.push(row.get(0)?);
-            course.rate_bps.push(row.get(1)?);
-            course.expected.push(row.get(2)?);
-            course.lost.push(row.get(3)?);
-            course.host_lost.push(row.get(4)?);
-            course.network_lost.push(row.get(5)?);
-            course.unattributed.push(row.get(6)?);
-            course.offered.push(row.get(7)?);
-            course.shed.push(row.get(8)?);
-            course.ring_fill.push(row.get(9)?);
-        }
-        let mut statement = connection.prepare_cached(
+    let mut rows = statement.query(bounds)?;
+    while let Some(row) = rows.next()? {
+        course.time.push(row.get(0)?);
+        course.rate_bps.push(row.get(1)?);
+        course.expected.push(row.get(2)?);
+        course.lost.push(row.get(3)?);
+        course.host_lost.push(row.get(4)?);
+        course.network_lost.push(row.get(5)?);
+        course.unattributed.push(row.get(6)?);
+        course.offered.push(row.get(7)?);
+        course.shed.push(row.get(8)?);
+        course.ring_fill.push(row.get(9)?);
+    }
+    let mut statement = connection.prepare_cached(
             "select baseline, time / ?1 * ?1, avg(amplitude), avg(snr), avg(delay_s), avg(weight) from fringe
              where span = ?2 and flow = ?3 and time >= ?4 and time < ?5 group by 1, 2 order by 1, 2",
         )?;
-        let mut rows = statement.query(bounds)?;
-        while let Some(row) = rows.next()? {
-            let fringes = course.baselines.entry(row.get(0)?).or_default();
-            fringes.time.push(row.get(1)?);
-            fringes.amplitude.push(row.get(2)?);
-            fringes.snr.push(row.get(3)?);
-            fringes.delay_s.push(row.get(4)?);
-            fringes.weight.push(row.get(5)?);
-        }
-        Ok(course)
+    let mut rows = statement.query(bounds)?;
+    while let Some(row) = rows.next()? {
+        let fringes = course.baselines.entry(row.get(0)?).or_default();
+        fringes.time.push(row.get(1)?);
+        fringes.amplitude.push(row.get(2)?);
+        fringes.snr.push(row.get(3)?);
+        fringes.delay_s.push(row.get(4)?);
+        fringes.weight.push(row.get(5)?);
     }
+    Ok(course)
 }
 
 impl Course {
@@ -370,6 +406,106 @@ impl Counts {
     }
 }
 
+/// Opens a file of ours, or makes it.
+fn connect(path: &Path) -> Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    make_tables(&connection)?;
+    Ok(connection)
+}
+
+/// Makes the tables if there are none, and makes sure that they are ours.
+fn make_tables(connection: &Connection) -> Result<()> {
+    // Two that open a new file at once: the second finds what the first has made.
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let mark =
+        |name| transaction.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
+    match (mark("application_id")?, mark("user_version")?) {
+        (0, 0) => transaction.execute_batch(&format!(
+            "pragma application_id = {APPLICATION}; pragma user_version = {VERSION}; {TABLES}"
+        ))?,
+        (APPLICATION, VERSION) => {}
+        (APPLICATION, version) => {
+            bail!("it is of version {version} of the tables, and this program knows {VERSION}")
+        }
+        _ => bail!("it was not made by evlbi"),
+    }
+    for table in ["flow", "sample", "fringe", "event"] {
+        let rows = format!("select * from {table} limit 1");
+        let mut rows = transaction.prepare(&rows)?;
+        let _ = rows.query([])?.next()?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn code(error: &anyhow::Error) -> Option<ErrorCode> {
+    error.downcast_ref::<rusqlite::Error>()?.sqlite_error_code()
+}
+
+fn is_busy(error: &anyhow::Error) -> bool {
+    matches!(
+        code(error),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// Whether the file holds something else than it should.
+fn is_damaged(error: &anyhow::Error) -> bool {
+    matches!(
+        code(error),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    )
+}
+
+/// A new history in the place of one that cannot be used, which is moved aside; and what is to be said of it.
+fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, Option<String>)> {
+    let why = crate::output::explain(error);
+    let is_full = matches!(
+        code(error),
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::ReadOnly)
+    );
+    if !is_full
+        && let Ok(aside) = set_aside(path)
+        && let Ok(connection) = connect(path)
+    {
+        let said = format!(
+            "the history {} could not be used ({why}): it is now {}, and a new one begins",
+            path.display(),
+            aside.display()
+        );
+        return Ok((connection, Some(said)));
+    }
+    let connection = Connection::open_in_memory()?;
+    make_tables(&connection)?;
+    let said = format!(
+        "the history {} cannot be written ({why}): until the next start it is kept in memory",
+        path.display()
+    );
+    Ok((connection, Some(said)))
+}
+
+/// Gives a file another name, with what SQLite keeps beside it.
+fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
+    let with = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let names = (1..).map(|number| with(&format!(".damaged-{number}")));
+    let mut names = names.filter(|name| !name.exists());
+    let aside = names.next().unwrap_or_else(|| with(".damaged"));
+    std::fs::rename(path, &aside)?;
+    for end in ["-wal", "-shm"] {
+        let mut name = aside.as_os_str().to_owned();
+        name.push(end);
+        let _ = std::fs::rename(with(end), name);
+    }
+    Ok(aside)
+}
+
 /// A second of a flow, and the integrations that ended in it.
 fn write(
     transaction: &Transaction<'_>,
@@ -397,7 +533,12 @@ fn write(
     let fill = status.receiving.iter().map(|stream| stream.ring_fill);
     transaction
         .prepare_cached(
-            "insert or replace into sample values (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            // A clock that was set back passes a second again: the second holds what was counted both times.
+            "insert into sample values (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set
+             rate_bps = (rate_bps + excluded.rate_bps) / 2, expected = expected + excluded.expected,
+             lost = lost + excluded.lost, host_lost = host_lost + excluded.host_lost,
+             network_lost = network_lost + excluded.network_lost, unattributed = unattributed + excluded.unattributed,
+             offered = offered + excluded.offered, shed = shed + excluded.shed, ring_fill = max(ring_fill, excluded.ring_fill)",
         )?
         .execute(params![
             number,
@@ -419,7 +560,11 @@ fn write(
             .any(|known| known.stations == baseline.stations && known.start == baseline.start);
         if !is_old {
             transaction
-                .prepare_cached("insert or replace into fringe values (?, ?, 1, ?, ?, ?, ?, ?)")?
+                .prepare_cached(
+                    "insert into fringe values (?, ?, 1, ?, ?, ?, ?, ?) on conflict do update set
+                     amplitude = (amplitude + excluded.amplitude) / 2, snr = (snr + excluded.snr) / 2,
+                     delay_s = (delay_s + excluded.delay_s) / 2, weight = (weight + excluded.weight) / 2",
+                )?
                 .execute(params![
                     number,
                     baseline.stations.join("-"),
@@ -442,6 +587,29 @@ fn first_mean(transaction: &Transaction<'_>) -> Result<Option<i64>> {
     Ok(last.map(|last| last + MEAN))
 }
 
+/// Means from `from` on whose seconds are gone become seconds again, so that what comes at the same times is added to them.
+fn means_to_seconds(transaction: &Transaction<'_>, from: i64) -> Result<()> {
+    for (table, values) in [
+        (
+            "sample",
+            "flow, 1, time, rate_bps, expected, lost, host_lost, network_lost, unattributed, offered, shed, ring_fill",
+        ),
+        (
+            "fringe",
+            "flow, baseline, 1, time, amplitude, snr, delay_s, weight",
+        ),
+    ] {
+        let insert = format!(
+            "insert or ignore into {table} select {values} from {table} as mean
+             where span = ?2 and flow in (select id from flow) and time >= ?1 and not exists
+             (select 1 from {table} as second where second.span = 1 and second.flow = mean.flow
+              and second.time >= mean.time and second.time < mean.time + ?2)"
+        );
+        transaction.execute(&insert, [from, MEAN])?;
+    }
+    Ok(())
+}
+
 /// The means of what began in the half minute from `from` on.
 fn average(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     let bounds = params![from, MEAN];
@@ -460,15 +628,24 @@ fn average(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     Ok(())
 }
 
+/// Removes what is too old, at most [`PRUNED`] seconds of it each half minute: a clock that is set far ahead for a while costs little
+/// of the past.
 fn prune(transaction: &Transaction<'_>, now: i64) -> Result<()> {
     for table in ["sample", "fringe"] {
         for (span, keep) in [(1, KEEP_SECONDS), (MEAN, KEEP_MEANS)] {
+            let oldest = format!(
+                "select min((select min(time) from {table} where span = ? and flow = flow.id)) from flow"
+            );
+            let oldest: Option<i64> = transaction
+                .prepare_cached(&oldest)?
+                .query_row([span], |row| row.get(0))?;
+            let Some(oldest) = oldest else { continue };
             let old = format!(
                 "delete from {table} where span = ? and flow in (select id from flow) and time < ?"
             );
             transaction
                 .prepare_cached(&old)?
-                .execute([span, now - keep])?;
+                .execute([span, (now - keep).min(oldest + PRUNED)])?;
         }
     }
     transaction.execute(
@@ -730,13 +907,112 @@ mod tests {
         assert_eq!(history.events(last.id).unwrap(), []);
     }
 
+    /// A file that cannot be used keeps nobody from going on: it is moved aside, whole, and that is an event.
     #[test]
-    fn files_of_others_are_refused() {
+    fn a_damaged_file_is_moved_aside() {
         let folder = evlbi_testkit::Room::new();
-        let path = folder.folder().join("other.sqlite");
+        let path = folder.folder().join("history.sqlite");
+        let aside = |number: usize| {
+            folder
+                .folder()
+                .join(format!("history.sqlite.damaged-{number}"))
+        };
+        let renewed = |number: usize| {
+            let history = History::open(&path).unwrap();
+            let events = history.events(0).unwrap();
+            let said = &events.last().unwrap().text;
+            assert!(said.contains(&format!("damaged-{number}")), "{said}");
+            assert!(aside(number).exists());
+            history.sample(&[flow("ef", 1)], 1).unwrap();
+            history
+        };
+        std::fs::write(&path, "no database at all, but a text of some length").unwrap();
+        drop(renewed(1));
+        // Of another program.
+        std::fs::remove_file(&path).unwrap();
         let connection = Connection::open(&path).unwrap();
         connection.pragma_update(None, "application_id", 7).unwrap();
-        let error = History::open(&path).err().unwrap().to_string();
-        assert!(error.contains("not made by evlbi"), "{error}");
+        drop(connection);
+        drop(renewed(2));
+        // A table is gone.
+        let connection = Connection::open(&path).unwrap();
+        connection.execute("drop table fringe", []).unwrap();
+        drop(connection);
+        drop(renewed(3));
+        // Cut off in the middle.
+        let whole = std::fs::metadata(&path).unwrap().len();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(whole / 2).unwrap();
+        let history = renewed(4);
+        // Damaged while it is in use: found when it is read from the disk again.
+        drop(history);
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The pages behind the schema's.
+        bytes[4096..].fill(0x5a);
+        std::fs::write(&path, bytes).unwrap();
+        drop(renewed(5));
+        // What is in the way is no file at all.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        renewed(6);
+    }
+
+    /// A clock that is set back passes times again: both are kept, in seconds and in means, also where the seconds are gone.
+    #[test]
+    fn a_clock_set_back_loses_nothing() {
+        let folder = evlbi_testkit::Room::new();
+        let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
+        let id: FlowId = "ef".parse().unwrap();
+        // What the flow counts goes on, whatever the clock says: ten lost a second.
+        let counted = std::cell::Cell::new(0);
+        let seconds = |times: std::ops::RangeInclusive<i64>| {
+            for time in times {
+                counted.set(counted.get() + 1);
+                let mut flow = flow("ef", counted.get());
+                flow.status.as_mut().unwrap().time = time as f64;
+                history.sample(&[flow], time).unwrap();
+            }
+        };
+        let lost = |from, to, step, now| {
+            let course = history.course(&id, span(from, to, step), now).unwrap();
+            (course.step_s, course.lost.iter().sum::<i64>())
+        };
+        seconds(1..=90);
+        seconds(31..=60);
+        // At once, not when the clock has caught up; nothing is overwritten.
+        assert_eq!(lost(30, 60, 1, 60), (1, 600));
+        assert_eq!(lost(0, 90, 1, 60), (1, 1200));
+        assert_eq!(lost(0, 90, 30, 60), (30, 1200));
+        // Far ahead, and back when the seconds are gone.
+        let ahead = 2 * KEEP_SECONDS;
+        seconds(ahead..=ahead + 5 * MEAN);
+        seconds(61..=90);
+        assert_eq!(lost(0, 90, 30, ahead), (30, 1500));
+    }
+
+    /// A clock that is 40 days ahead for a while does not cost the month before.
+    #[test]
+    fn a_clock_set_ahead_keeps_the_past() {
+        let folder = evlbi_testkit::Room::new();
+        let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
+        let id: FlowId = "ef".parse().unwrap();
+        let past =
+            "with recursive past(n) as (select 0 union all select n + 1 from past where n < 999)
+            insert into sample select 1, ?1, n * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past";
+        {
+            let connection = lock(&history.connection);
+            connection
+                .execute("insert into flow (name) values ('ef')", [])
+                .unwrap();
+            connection.execute(past, [MEAN]).unwrap();
+        }
+        let ahead = 1000 * MEAN + 40 * 86_400;
+        for half in 0..10 {
+            history.sample(&[], ahead + half * MEAN).unwrap();
+        }
+        let left = history
+            .course(&id, span(0, 1000 * MEAN, MEAN), 1000 * MEAN)
+            .unwrap();
+        assert!(left.time.len() >= 1000 - 20, "{}", left.time.len());
     }
 }

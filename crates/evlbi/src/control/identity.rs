@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
+/// Length of a token that an agent makes.
+const TOKEN_DIGITS: usize = 64;
+
 /// What a token lets its bearer do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -83,8 +86,17 @@ impl Identity {
             )
         })?;
         let token = folder.join("tokens").join(Role::Operate.name());
-        let token = fs::read_to_string(&token)
-            .with_context(|| format!("cannot read the token in {}", token.display()))?;
+        let failed = || format!("cannot read the token in {}", token.display());
+        // A link could lead to another agent's token, or to something that is none.
+        let real = fs::canonicalize(&token).with_context(failed)?;
+        let own = fs::canonicalize(folder).with_context(failed)?;
+        if !real.starts_with(own) {
+            bail!(
+                "the token {} is a link out of its folder: it is not this agent's",
+                token.display()
+            );
+        }
+        let token = fs::read_to_string(&token).with_context(failed)?;
         Ok((Fingerprint::of(&found), token.trim().to_owned()))
     }
 
@@ -164,6 +176,27 @@ impl std::str::FromStr for Fingerprint {
 
 fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
+}
+
+/// The token in a file, if the file holds one as agents make them and nothing else: no other secret may leave this host as a token.
+///
+/// # Errors
+/// When the file cannot be read, or holds anything else, which the error does not repeat.
+pub fn read_token(path: &Path) -> Result<String> {
+    let failed = || format!("cannot read the token in {}", path.display());
+    // A pipe would block, and a device has no end.
+    let length = fs::metadata(path).with_context(failed)?;
+    if length.is_file() && length.len() <= 2 * TOKEN_DIGITS as u64 {
+        let bytes = fs::read(path).with_context(failed)?;
+        let token = bytes.trim_ascii();
+        if token.len() == TOKEN_DIGITS && token.iter().all(u8::is_ascii_hexdigit) {
+            return Ok(String::from_utf8_lossy(token).into_owned());
+        }
+    }
+    bail!(
+        "{} holds no agent's token ({TOKEN_DIGITS} hexadecimal digits, as in the agent's tokens/operate), so it is not sent",
+        path.display()
+    )
 }
 
 /// The token in a file, made up if there is none.

@@ -586,6 +586,9 @@ fn show(
         })
         .collect();
     tell(&of_baselines, &time, job, period, &found);
+    if args.streams.no_lines {
+        return Ok(());
+    }
     if args.json {
         let line = Line {
             schema: "evlbi.live/1",

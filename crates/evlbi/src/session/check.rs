@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::hosts::{Connected, Hosts};
 use super::plan::{FlowPlan, Host, Scan, Session, is_listener};
+use super::timetable::made_ready;
 use crate::control::Problem;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
@@ -168,13 +169,66 @@ async fn checked<'a>(
 ) -> Result<Vec<(&'a FlowPlan, Checked)>, Problem> {
     let flows = session.flows_of(run, scan);
     let flows = flows.map_err(|error| Problem::unprocessable(crate::output::explain(&error)))?;
-    let here: Vec<(&FlowPlan, NewFlow)> = flows
+    let begin = now();
+    let here = |plan: &FlowPlan| plan.host == host.plan.name;
+    let here = flows.into_iter().filter(|(plan, _)| here(plan));
+    let here = here.map(|(plan, flow)| (plan, in_time(session, scan, plan, flow, begin)));
+    let (plans, flows): (Vec<&FlowPlan>, Vec<NewFlow>) = here.unzip();
+    // What earlier scans of the list send at the same time counts as well, and is told of with those.
+    let mut all = senders_beside(session, run, scan, host, begin);
+    let others = all.len();
+    all.extend(flows);
+    let found = host.client.check(&all).await?;
+    Ok(plans
         .into_iter()
-        .filter(|(plan, _)| plan.host == host.plan.name)
-        .collect();
-    let (plans, flows): (Vec<&FlowPlan>, Vec<NewFlow>) = here.into_iter().unzip();
-    let found = host.client.check(&flows).await?;
-    Ok(plans.into_iter().zip(found).collect())
+        .zip(found.into_iter().skip(others))
+        .collect())
+}
+
+/// A flow with the time that it has in a scan.
+fn in_time(
+    session: &Session,
+    scan: Option<&Scan>,
+    plan: &FlowPlan,
+    flow: NewFlow,
+    begin: f64,
+) -> NewFlow {
+    let Some(scan) = scan else { return flow };
+    let listens = is_listener(&plan.command, &plan.options);
+    made_ready(flow, scan.starts(begin, session.around), 0.0, listens).1
+}
+
+/// Senders of a host in scans before this one in the list that last at the same time.
+fn senders_beside(
+    session: &Session,
+    run: &str,
+    scan: Option<&Scan>,
+    host: &Connected,
+    begin: f64,
+) -> Vec<NewFlow> {
+    let Some(scan) = scan else {
+        return Vec::new();
+    };
+    let times = |scan: &Scan| {
+        let start = scan.starts(begin, session.around);
+        (start, start + scan.duration.as_secs_f64())
+    };
+    let (start, end) = times(scan);
+    let before = session.scans.iter();
+    let before = before.take_while(|other| other.name != scan.name);
+    let beside = before.filter(|other| {
+        let (other_start, other_end) = times(other);
+        other_start < end && start < other_end
+    });
+    let flows = beside.flat_map(|other| {
+        let flows = session.flows_of(run, Some(other)).unwrap_or_default();
+        let here = flows.into_iter().filter(|(plan, _)| {
+            plan.host == host.plan.name && !is_listener(&plan.command, &plan.options)
+        });
+        here.map(|(plan, flow)| in_time(session, Some(other), plan, flow, begin))
+            .collect::<Vec<NewFlow>>()
+    });
+    flows.collect()
 }
 
 /// Rates against links, and what is recorded against what is free.
@@ -226,7 +280,7 @@ fn weigh(
                 flow.host == *name
                     && is_listener(&flow.command, &flow.options)
                     && to.is_some_and(|to| !matches!(to, "null" | "check"))
-                    && from.is_some_and(|from| (from.port..from.port + from.ports).contains(&port))
+                    && from.is_some_and(|from| from.has_port(port))
             })
         };
         let recorded = arriving
@@ -351,6 +405,22 @@ mod tests {
                 "{free}: {found:?}"
             );
         }
+    }
+
+    /// The last port there is can be recorded from.
+    #[test]
+    fn the_highest_port_is_a_port() {
+        let text = session("", "{scan}-STATION.vdif");
+        let mut session = text;
+        for flow in &mut session.flows {
+            for key in ["from", "to"] {
+                if let Some(url) = flow.options.get(key).and_then(|url| url.as_str()) {
+                    let url = url.replace(":2631", ":65535");
+                    flow.options.insert(key.to_owned(), url.into());
+                }
+            }
+        }
+        assert_eq!(found(&session, 159_999_999).len(), 1);
     }
 
     #[test]

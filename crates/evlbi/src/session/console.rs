@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::hosts::{Hosts, has_ended, listens_or_has_ended};
 use super::plan::{Scan, Session, is_listener};
+use super::trust::Trusted;
 use super::{check, folder, name_of_run};
 use crate::cli::ConsoleArgs;
 use crate::control::Fleet;
@@ -67,7 +68,8 @@ pub fn run(args: &ConsoleArgs) -> Result<()> {
     let run_name = name_of_run(&session.name);
     let room = folder(args.dir.as_ref())?;
     let history = Arc::new(History::open(&room.join("history.sqlite"))?);
-    super::with_hosts(&session, &[], history, None, async |hosts| {
+    let trusted = super::trusted(&session, &room, &args.trust)?;
+    super::with_hosts(&session, &[], &trusted, history, None, async |hosts| {
         hosts.look_around().await;
         for (_, why) in hosts.silent() {
             say!("evlbi: {why}");
@@ -93,6 +95,7 @@ pub fn run(args: &ConsoleArgs) -> Result<()> {
 /// Does what the lines of a script say, up to the first that cannot be done.
 pub fn run_script(
     session: &Session,
+    trusted: &Trusted,
     run_name: &str,
     script: &Path,
     history: Arc<History>,
@@ -100,7 +103,7 @@ pub fn run_script(
     let text = std::fs::read_to_string(script)
         .with_context(|| format!("cannot read {}", script.display()))?;
     let interrupted = interrupt();
-    super::with_hosts(session, &[], history, None, async |hosts| {
+    super::with_hosts(session, &[], trusted, history, None, async |hosts| {
         hosts.look_around().await;
         let mut console = Console::new(session, run_name, hosts);
         let mut results = Results::default();
@@ -258,7 +261,7 @@ impl Console<'_> {
 
     /// Does what a line says.
     async fn take(&mut self, line: &str) -> Result<Said> {
-        let line = line.split_once('#').map_or(line, |(line, _)| line);
+        // What follows a `#` at the beginning of a word is a comment.
         let words = shlex::split(line).context("a quotation mark is open")?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let text = match words.as_slice() {
@@ -298,9 +301,9 @@ impl Console<'_> {
                 sleep(duration(time)?).await;
                 String::new()
             }
-            ["result", flow] => {
-                serde_json::to_string_pretty(&self.hosts.result(self.hosts.find(flow)?.id).await?)?
-            }
+            ["result", flow] => serde_json::to_string_pretty(
+                &self.hosts.whole_result(&self.hosts.find(flow)?.id).await?,
+            )?,
             ["log", flow] => self.hosts.log(self.hosts.find(flow)?.id).await?,
             ["events"] => self.events()?,
             [word, ..] if WORDS.contains(word) => bail!("`{word}` is written otherwise; see help"),
@@ -441,6 +444,7 @@ impl Console<'_> {
             let arg = arg.with_context(|| format!("{} has no option `{key}`", known.name))?;
             let value = match value {
                 "" | "true" if is_flag(&arg) => Value::Bool(true),
+                "false" if is_flag(&arg) => Value::Bool(false),
                 value if is_list(&arg) => value.split_whitespace().map(Value::from).collect(),
                 value => Value::from(value),
             };
@@ -654,11 +658,12 @@ fn list(flows: &[Flow]) -> String {
             .map_or(format!("{:?}", flow.state), |end| {
                 format!("{:?}", end.outcome)
             });
-        let line = flow
-            .status
-            .as_ref()
-            .map(|status| status.line.clone())
-            .unwrap_or_default();
+        // Of one that has ended the last line was said before the last counts.
+        let line = match flow.status.as_ref() {
+            Some(_) if has_ended(flow) => last_counts(flow),
+            Some(status) => status.line.clone(),
+            None => String::new(),
+        };
         let message = flow.end.as_ref().and_then(|end| end.message.clone());
         vec![
             flow.id.to_string(),
@@ -673,6 +678,20 @@ fn list(flows: &[Flow]) -> String {
         true => "no flows".to_owned(),
         false => output::columns(&rows, |_| true),
     }
+}
+
+/// What a flow has counted, in a line.
+fn last_counts(flow: &Flow) -> String {
+    let counted = ["sent", "shed", "not_sent", "unique", "lost"];
+    let counts = counted.iter().filter_map(|counter| {
+        let number = count(flow, counter)?;
+        Some(format!(
+            "{} {}",
+            counter.replace('_', " "),
+            show_count(number)
+        ))
+    });
+    counts.collect::<Vec<String>>().join(", ")
 }
 
 fn show(flow: &Flow) -> String {

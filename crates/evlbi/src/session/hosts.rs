@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::body::Body;
 use axum::http::StatusCode;
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::plan::Host;
+use super::trust::Trusted;
 use crate::control::client::Client;
 use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, State};
@@ -76,12 +78,13 @@ impl Hosts {
     pub fn open(
         name: &str,
         hosts: &[&Host],
+        trusted: &Trusted,
         history: Arc<History>,
         only: Option<&str>,
     ) -> Result<Arc<Hosts>> {
         let connect = |host: &&Host| {
             Ok(Connected {
-                client: host.client()?,
+                client: host.client(trusted)?,
                 plan: (*host).clone(),
             })
         };
@@ -260,6 +263,11 @@ impl Hosts {
         }
     }
 
+    /// What a flow printed as its result.
+    pub async fn whole_result(&self, id: &FlowId) -> Result<Value, Problem> {
+        self.of(id)?.client.whole_result(id).await
+    }
+
     /// What an agent answered of a flow is known at once.
     fn keep(&self, host: &Connected, flow: Flow) -> Flow {
         let flow = Flow {
@@ -391,8 +399,11 @@ impl Fleet for Arc<Hosts> {
         })
     }
 
-    fn result(&self, id: FlowId) -> Later<'_, Value> {
-        Box::pin(async move { self.of(&id)?.client.result(&id).await })
+    fn result(&self, id: FlowId) -> Later<'_, Body> {
+        Box::pin(async move {
+            let response = self.of(&id)?.client.result(&id).await?;
+            Ok(Body::new(reqwest::Body::from(response)))
+        })
     }
 
     fn log(&self, id: FlowId) -> Later<'_, String> {

@@ -10,10 +10,11 @@ use evlbi_core::rate::BitRate;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::trust::Trusted;
 use crate::control::client::Client;
 use crate::control::commands::{Command, name};
 use crate::control::flow::{FlowId, NewFlow, Options};
-use crate::control::identity::{Fingerprint, Identity};
+use crate::control::identity::{Fingerprint, Identity, read_token};
 use crate::units;
 
 /// A session file.
@@ -90,6 +91,16 @@ pub struct FlowPlan {
     pub scans: Vec<FlowId>,
     #[serde(flatten)]
     pub options: Options,
+}
+
+impl Scan {
+    /// When it starts, in seconds since 1970, in a session that begins at `begin`.
+    pub fn starts(&self, begin: f64, around: Duration) -> f64 {
+        match self.start {
+            Start::At(time) => time,
+            Start::After(delay) => begin + around.as_secs_f64() + delay.as_secs_f64(),
+        }
+    }
 }
 
 impl Session {
@@ -248,31 +259,44 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
 
 impl Host {
     /// A way to the host's agent.
-    pub fn client(&self) -> Result<Client> {
-        let within = || format!("host {}", self.name);
-        let known = self
-            .folder
-            .as_deref()
-            .map(Identity::read)
-            .transpose()
-            .with_context(within)?;
-        let fingerprint = self
-            .fingerprint
-            .or(known.as_ref().map(|(fingerprint, _)| *fingerprint));
-        let fingerprint = fingerprint
-            .with_context(|| "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine")
-            .with_context(within)?;
-        let token = match (&self.token_file, known) {
-            (Some(path), _) => fs::read_to_string(path)
-                .with_context(|| format!("cannot read the token in {}", path.display()))
-                .with_context(within)?,
-            (None, Some((_, token))) => token,
-            (None, None) => std::env::var("EVLBI_TOKEN")
-                .context("give a `token-file` with the agent's token, or set EVLBI_TOKEN")
-                .with_context(within)?,
+    ///
+    /// # Errors
+    /// When the agent is not one that its token may be sent to, or something of it is missing.
+    pub fn client(&self, trusted: &Trusted) -> Result<Client> {
+        let client = || {
+            let (fingerprint, token) = self.secret(trusted)?;
+            Client::new(&self.url()?, fingerprint, &token)
         };
-        let url = self.url().with_context(within)?;
-        Client::new(&url, fingerprint, token.trim()).with_context(within)
+        client().with_context(|| format!("host {}", self.name))
+    }
+
+    /// The fingerprint of the agent's certificate, and the token, which is for that agent alone. A session file may come from
+    /// anybody: it has this host send a token only to an agent that the user has confirmed, or that the token's own folder names.
+    fn secret(&self, trusted: &Trusted) -> Result<(Fingerprint, String)> {
+        let own = self.folder.as_deref().map(Identity::read).transpose()?;
+        if let (Some((own, _)), Some(given)) = (&own, self.fingerprint)
+            && *own != given
+        {
+            bail!("the `fingerprint` is not that of the agent of its `folder`, {own}");
+        }
+        let fingerprint = own.as_ref().map(|(own, _)| *own).or(self.fingerprint);
+        let fingerprint = fingerprint.context(
+            "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine",
+        )?;
+        match (&self.token_file, own) {
+            (None, Some((_, token))) => return Ok((fingerprint, token)),
+            _ if trusted.knows(&fingerprint) => {}
+            _ => bail!(
+                "no token is sent to its agent, since nobody has confirmed the fingerprint {fingerprint}: compare it with what the agent prints when it starts, and if both are the same, give --trust {} once",
+                self.name
+            ),
+        }
+        let token = match &self.token_file {
+            Some(path) => read_token(path)?,
+            None => std::env::var("EVLBI_TOKEN")
+                .context("give a `token-file` with the agent's token, or set EVLBI_TOKEN")?,
+        };
+        Ok((fingerprint, token.trim().to_owned()))
     }
 
     fn url(&self) -> Result<String> {

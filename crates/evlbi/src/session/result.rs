@@ -4,9 +4,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::check::Findings;
-use crate::control::flow::{End, Flow, FlowId, Outcome, State};
+use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
 use crate::output;
 use crate::units::{show_count, show_rate};
+use crate::url::Url;
 
 /// The result of `evlbi run`.
 #[derive(Serialize)]
@@ -33,6 +34,24 @@ pub struct FlowResult {
     pub end: Option<End>,
     /// What its command printed as its result.
     pub result: Option<Value>,
+    /// Of a flow that receives: what those of this session that send to it did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub senders: Vec<FromSender>,
+    #[serde(skip)]
+    pub options: Options,
+}
+
+/// What a sender left out itself is no loss, though its receiver cannot tell the one from the other. Counts are datagrams.
+#[derive(Serialize)]
+pub struct FromSender {
+    pub flow: FlowId,
+    pub sent: u64,
+    /// Left out on purpose.
+    pub shed: u64,
+    /// Dropped in the sender's host.
+    pub not_sent: u64,
+    /// Of those sent: how many did not arrive.
+    pub missing: i64,
 }
 
 impl RunResult {
@@ -55,6 +74,8 @@ impl FlowResult {
             state: flow.state,
             end: flow.end,
             result,
+            senders: Vec::new(),
+            options: flow.options,
         }
     }
 
@@ -71,7 +92,54 @@ impl FlowResult {
                 message: Some(why),
             }),
             result: None,
+            senders: Vec::new(),
+            options: Options::new(),
         }
+    }
+
+    /// The addresses that it listens on, each with what arrived there, in datagrams.
+    pub fn receives(&self) -> Vec<(Url, u64)> {
+        let Some(result) = &self.result else {
+            return Vec::new();
+        };
+        let url = |value: &Value| value.as_str()?.parse::<Url>().ok();
+        let unique = |stream: &Value| stream["unique"].as_u64();
+        let found = match self.command.as_str() {
+            "recv" => vec![(self.options.get("from").and_then(url), unique(result))],
+            "correlate" => {
+                let files = self.options.get("files").and_then(Value::as_array);
+                let streams = result["streams"].as_array();
+                let pairs = files
+                    .into_iter()
+                    .flatten()
+                    .zip(streams.into_iter().flatten());
+                pairs
+                    .map(|(file, stream)| (url(file), unique(stream)))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        found
+            .into_iter()
+            .filter_map(|(url, unique)| Some((url?, unique?)))
+            .collect()
+    }
+
+    /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
+    pub fn sent_to(&self, is_there: impl Fn(&Url) -> bool, unique: u64) -> Option<FromSender> {
+        let to: Url = self.options.get("to")?.as_str()?.parse().ok()?;
+        if self.command != "send" || !is_there(&to) {
+            return None;
+        }
+        let count = |name: &str| self.result.as_ref()?[name].as_u64();
+        let sent = count("sent")?;
+        Some(FromSender {
+            flow: self.id.clone(),
+            sent,
+            shed: count("shed")?,
+            not_sent: count("not_sent")?,
+            missing: sent as i64 - unique as i64,
+        })
     }
 
     fn numbers(&self) -> String {
@@ -103,6 +171,15 @@ impl FlowResult {
                 names.join("-"),
                 baseline["snr"].as_f64().unwrap_or(0.0),
                 baseline["weight"].as_f64().unwrap_or(0.0)
+            ));
+        }
+        for sender in &self.senders {
+            parts.push(format!(
+                "of {} that {} sent {} did not arrive (shed {})",
+                show_count(sender.sent),
+                sender.flow,
+                sender.missing,
+                show_count(sender.shed)
             ));
         }
         parts.join(", ")

@@ -47,13 +47,15 @@ pub fn run(args: &RunArgs) -> Result<()> {
         None => now() + 0.5,
     };
     let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
+    let trusted = super::trusted(&session, &folder, &args.trust)?;
     if let Some(script) = &args.script {
-        return super::console::run_script(&session, &run, script, history);
+        return super::console::run_script(&session, &trusted, &run, script, history);
     }
     let interrupted = interrupt();
     super::with_hosts(
         &session,
         &args.without,
+        &trusted,
         history,
         Some(&run),
         async |hosts| {

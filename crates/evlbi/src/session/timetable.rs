@@ -1,6 +1,6 @@
 //! The timetable of a session: what is due when, what was started, and what is said of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use crate::control::{Fleet, Problem};
 use crate::progress::Progress;
 use crate::steer::{Receiving, Sending};
 use crate::units::{now, show_count, show_rate, show_seconds};
+use crate::url::Url;
 
 /// How often is looked whether something is due.
 pub const LOOK: Duration = Duration::from_millis(50);
@@ -33,7 +34,7 @@ const FREE_AGAIN: f64 = 0.5;
 
 /// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, as soon as those listen. They wait
 /// for the moment by themselves.
-fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
+pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
     if listens {
         return (start - around, flow);
     }
@@ -98,7 +99,10 @@ pub struct Timetable {
     around: Duration,
     /// Flows that run already, of a run that is gone on with.
     is_resumed: bool,
+    /// When its flows end by themselves.
     end: f64,
+    /// Flows that were told to end, and did not in time.
+    stuck: BTreeSet<FlowId>,
     /// When the run began.
     pub begin: f64,
     run: String,
@@ -149,6 +153,7 @@ impl Timetable {
             around: session.around,
             is_resumed: args.resume.is_some(),
             end: begin,
+            stuck: BTreeSet::new(),
             begin,
             run: run.to_owned(),
             scans: Vec::new(),
@@ -166,9 +171,7 @@ impl Timetable {
                     scan.map_or("", |scan| scan.name.as_str()),
                     session.around
                 ),
-                Some(Start::At(time)) => time,
-                Some(Start::After(delay)) => begin + around + delay.as_secs_f64(),
-                None => begin + around,
+                _ => scan.map_or(begin + around, |scan| scan.starts(begin, session.around)),
             };
             let end = scan.map_or(f64::INFINITY, |scan| start + scan.duration.as_secs_f64());
             table.scans.extend(scan.map(|scan| ScanPlan {
@@ -202,8 +205,9 @@ impl Timetable {
                 }
                 if end.is_finite() {
                     // What has a time of its own has ended by then.
-                    let end = end + GRACE + if listens { around } else { 0.0 };
-                    table.steps.push((end, Step::Stop(flow.id.clone())));
+                    let end = end + if listens { around } else { 0.0 };
+                    let told = end + GRACE;
+                    table.steps.push((told, Step::Stop(flow.id.clone())));
                     table.end = table.end.max(end);
                 }
                 let host = plan.host.clone();
@@ -270,8 +274,8 @@ impl Timetable {
     /// Does what is due until everything has ended, Ctrl-C, or somebody ends it on the page.
     pub async fn follow(&mut self, interrupted: &AtomicBool) {
         let begun = now();
-        let length = self.end - begun;
-        let mut progress = Progress::new((!self.is_endless).then_some((length * 1e3) as u64));
+        let total = ((self.end - begun) * 1e3) as u64;
+        let mut progress = Progress::new((!self.is_endless).then_some(total));
         self.publish(SessionState::Running);
         loop {
             if self.do_what_is_due(&progress)
@@ -291,7 +295,12 @@ impl Timetable {
             sleep(LOOK).await;
         }
         self.publish(SessionState::Ending);
+        let is_through = self.is_over();
         self.end_all(&progress).await;
+        if is_through && !self.is_endless {
+            let line = self.line();
+            progress.show(total, &line);
+        }
         self.steps.clear();
         self.publish(SessionState::Over);
         progress.finish();
@@ -431,6 +440,7 @@ impl Timetable {
                 Outcome::Stopped => "has stopped",
                 Outcome::Failed => "FAILED; the others go on",
                 Outcome::Killed => "WAS KILLED; the others go on",
+                Outcome::Full => "WAS STOPPED; the others go on",
             };
             let why = end
                 .message
@@ -454,7 +464,7 @@ impl Timetable {
             .steps
             .iter()
             .any(|(_, step)| matches!(step, Step::Start { .. }));
-        let late = !self.is_endless && now() > self.end + ENDING.as_secs_f64();
+        let late = !self.is_endless && now() > self.end + GRACE + ENDING.as_secs_f64();
         !starts && self.asked.is_empty() && (late || has_any && waited_for.all(is_over))
     }
 
@@ -462,11 +472,24 @@ impl Timetable {
     async fn end_all(&mut self, progress: &Progress) {
         self.hear_all(progress).await;
         let hosts = Arc::clone(&self.hosts);
+        // Those that were told before have had their time.
+        let late = now() - GRACE - ENDING.as_secs_f64();
+        if !self.is_endless && late > self.end {
+            let flows = hosts.flows().into_iter();
+            let left = flows.filter(|flow| !has_ended(flow) && self.flows.contains_key(&flow.id));
+            self.stuck = left.map(|flow| flow.id).collect();
+        }
+        for id in &self.stuck {
+            progress.say(&format!("{id} does not end, and is left; it can be killed"));
+        }
         for listens in [false, true] {
+            let stuck = self.stuck.clone();
             let running = || -> Vec<FlowId> {
                 let flows = hosts.flows().into_iter();
                 let running = flows.filter(|flow| {
-                    !has_ended(flow) && is_listener(&flow.command, &flow.options) == listens
+                    !has_ended(flow)
+                        && !stuck.contains(&flow.id)
+                        && is_listener(&flow.command, &flow.options) == listens
                 });
                 running.map(|flow| flow.id).collect()
             };
@@ -508,6 +531,7 @@ impl Timetable {
         let sent: f64 = sending().map(|sending: &Sending| sending.rate_bps).sum();
         let received: f64 = receiving().map(|stream: &Receiving| stream.rate_bps).sum();
         let lost: u64 = receiving().map(|stream| stream.lost).sum();
+        let shed: u64 = sending().map(|sending| sending.shed).sum();
         let mut line = format!(
             "{running} of {} flows run  {} sent  {} received  lost {}",
             self.flows.len().max(flows.len()),
@@ -515,6 +539,9 @@ impl Timetable {
             show_rate(received),
             show_count(lost)
         );
+        if shed > 0 {
+            line = format!("{line}  shed {}", show_count(shed));
+        }
         for host in self.hosts.silent().keys() {
             line = format!("{line}  {host} does not answer");
         }
@@ -527,7 +554,7 @@ impl Timetable {
         for (id, planned) in &self.flows {
             let result = match (self.hosts.find(id.as_str()), &planned.why_not) {
                 (Ok(flow), _) => {
-                    let result = self.hosts.result(id.clone()).await.ok();
+                    let result = self.hosts.whole_result(id).await.ok();
                     FlowResult::of(flow, result)
                 }
                 (Err(problem), why) => {
@@ -540,11 +567,32 @@ impl Timetable {
         // Whoever had the page may have started others.
         for flow in self.hosts.flows() {
             if !self.flows.contains_key(&flow.id) {
-                let result = self.hosts.result(flow.id.clone()).await.ok();
+                let result = self.hosts.whole_result(&flow.id).await.ok();
                 results.push(FlowResult::of(flow, result));
             }
         }
+        self.join_ends(&mut results);
         results
+    }
+
+    /// Puts what senders say with the receivers that they send to, of the same scan.
+    fn join_ends(&self, results: &mut [FlowResult]) {
+        let scan = |id: &FlowId| self.flows.get(id).map(|planned| planned.scan);
+        for at in 0..results.len() {
+            let receiver = &results[at];
+            let host = self.hosts.named(&receiver.host).ok();
+            let mut senders = Vec::new();
+            for (own, unique) in receiver.receives() {
+                let is_there = |to: &Url| {
+                    let is_host = host.is_some_and(|host| host.plan.has_address(&to.host));
+                    (is_host || own.host == to.host) && own.has_port(to.port)
+                };
+                let same = results.iter();
+                let same = same.filter(|other| scan(&other.id) == scan(&receiver.id));
+                senders.extend(same.filter_map(|other| other.sent_to(is_there, unique)));
+            }
+            results[at].senders = senders;
+        }
     }
 }
 

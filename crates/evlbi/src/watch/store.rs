@@ -90,6 +90,46 @@ pub struct Row {
     pub detail: Value,
 }
 
+impl Row {
+    /// Itself, if its times and counts can be: sums of all results must not overflow.
+    fn checked(self) -> Result<Row> {
+        const MOST: u64 = 1 << 48;
+        // The year 2100 or so; times before 1970 are none.
+        let is_time = |time: f64| (0.0..4.2e9).contains(&time);
+        let counts = [
+            self.sent,
+            self.received,
+            self.unique,
+            self.lost,
+            self.network_lost,
+            self.host_lost,
+            self.unattributed,
+            self.duplicates,
+            self.reordered,
+            self.late,
+            self.runs,
+        ];
+        let are_numbers = [
+            self.rate_sent,
+            self.rate_received,
+            self.wire_factor,
+            self.jitter,
+        ];
+        if !is_time(self.begin)
+            || !is_time(self.end)
+            || counts.iter().any(|count| *count > MOST)
+            || !are_numbers.iter().all(|number| number.is_finite())
+        {
+            bail!(
+                "a result in the file, from {} to {}, cannot be",
+                self.begin,
+                self.end
+            );
+        }
+        Ok(self)
+    }
+}
+
 /// A time in which the campaign was going on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
@@ -149,7 +189,10 @@ impl Store {
             .or_else(|_| Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY))
             .with_context(|| format!("cannot open {}", path.display()))?;
         connection.busy_timeout(BUSY)?;
+        let length = std::fs::metadata(path).map_or(0, |file| file.len());
+        limit_work(&connection, length)?;
         check(&connection, path)?;
+        check_tables(&connection).with_context(|| what(path))?;
         Ok(Store { connection, run: 0 })
     }
 
@@ -226,7 +269,7 @@ impl Store {
         let rows = statement.query_map([], |row| {
             let count = |column: usize| row.get::<_, i64>(column).map(|count| count.max(0) as u64);
             let direction: String = row.get(0)?;
-            Ok(Row {
+            let row = Row {
                 direction: match direction.as_str() {
                     "back" => Direction::Back,
                     _ => Direction::There,
@@ -250,9 +293,10 @@ impl Store {
                 jitter: row.get(17)?,
                 pdv_p999: row.get(18)?,
                 detail: Value::Null,
-            })
+            };
+            Ok(row)
         })?;
-        rows.map(|row| row.context("a result in the file"))
+        rows.map(|row| row.context("a result in the file").and_then(Row::checked))
             .collect()
     }
 
@@ -270,6 +314,39 @@ impl Store {
         })?;
         runs.map(|run| run.context("a run in the file")).collect()
     }
+}
+
+/// A file of somebody else's may be made so that reading it never ends. A result takes some hundred steps of SQLite's machine and more
+/// than twenty bytes: what takes far more steps than there are bytes is stopped.
+fn limit_work(connection: &Connection, length: u64) -> Result<()> {
+    const AT_ONCE: i32 = 10_000;
+    let most = (10_000_000 + 100 * length) / AT_ONCE as u64;
+    let mut done = 0;
+    connection.progress_handler(
+        AT_ONCE,
+        Some(move || {
+            done += 1;
+            done > most
+        }),
+    );
+    connection.pragma_update(None, "trusted_schema", false)?;
+    Ok(())
+}
+
+/// Whether the tables are those that this program makes: neither views nor other columns, which could compute anything.
+fn check_tables(connection: &Connection) -> Result<()> {
+    let made = Connection::open_in_memory()?;
+    made.execute_batch(TABLES)?;
+    let tables = |connection: &Connection| -> rusqlite::Result<Vec<[String; 3]>> {
+        let select = "select type, name, sql from sqlite_schema where name not like 'sqlite_%' order by name";
+        let mut statement = connection.prepare(select)?;
+        let rows = statement.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?;
+        rows.collect()
+    };
+    if tables(connection)? != tables(&made)? {
+        bail!("its tables are not those of a campaign");
+    }
+    Ok(())
 }
 
 fn what(path: &Path) -> String {
@@ -291,4 +368,70 @@ fn check(connection: &Connection, path: &Path) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of a stranger's either is a campaign or is refused; whatever is in it, reading it ends.
+    #[test]
+    fn crafted_files_are_refused() {
+        let room = evlbi_testkit::Room::new();
+        let mark =
+            format!("pragma application_id = {APPLICATION}; pragma user_version = {VERSION};");
+        let file = |name: &str, tables: &str| {
+            let path = room.folder().join(name);
+            let connection = Connection::open(&path).unwrap();
+            connection
+                .execute_batch(&format!("{mark} {tables}"))
+                .unwrap();
+            path
+        };
+        // Where a table should be, something that never ends.
+        let columns = "run, direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, unattributed, duplicates,
+            reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, pdv_p999_ns, detail";
+        let ones = vec!["1"; 21].join(", ");
+        let endless = format!(
+            "create table campaign (plan text); create table run (id, begun, ended, reason);
+             create view result as with recursive n(id) as (select 1 union all select id + 1 from n)
+             select id, {} from n where id < 0;",
+            columns
+                .split(", ")
+                .map(|column| format!("1 as {}", column.trim()))
+                .collect::<Vec<String>>()
+                .join(", ")
+        );
+        let path = file("view.sqlite", &endless);
+        let error = format!("{:#}", Store::read(&path).err().unwrap());
+        assert!(error.contains("no file of evlbi watch"), "{error}");
+        // And if it came so far, it would be stopped.
+        let connection = Connection::open(&path).unwrap();
+        limit_work(&connection, 0).unwrap();
+        let count = connection.query_row("select count(*) from result", [], |row| {
+            row.get::<_, i64>(0)
+        });
+        assert!(count.unwrap_err().to_string().contains("interrupted"));
+        // Values that sums and pictures cannot take.
+        for (values, is_well) in [
+            (ones.replace("1, 1, 1", "1, 'there', 1"), true),
+            (
+                ones.replacen("1, 1, 1, 1", "1, 'there', 1e300, 1e301", 1),
+                false,
+            ),
+            (
+                ones.replacen("1, 1, 1, 1, 1", "1, 'there', 1, 2, 9223372036854775807", 1),
+                false,
+            ),
+            (ones.replacen("1, 1, 1", "1, 'there', -9e999", 1), false),
+        ] {
+            let name = format!("{}.sqlite", values.len());
+            let insert = format!(
+                "{TABLES} insert into run values (1, 1.0, null, null);
+                insert into result ({columns}) values ({values});"
+            );
+            let store = Store::read(&file(&name, &insert)).unwrap();
+            assert_eq!(store.rows().is_ok(), is_well, "{values}");
+        }
+    }
 }

@@ -185,7 +185,7 @@ const fillOf = (flow) => (flow.status?.receiving ?? []).reduce((most, s) => Math
 function stateOf(flow) {
   if (flow.state !== "ended") return [flow.state, flow.state === "running" ? "good" : "warn"];
   const good = ["finished", "stopped"].includes(flow.end?.outcome);
-  return [flow.end?.outcome ?? "ended", good ? "soft" : "bad"];
+  return [flow.end?.outcome === "full" ? "disk full" : flow.end?.outcome ?? "ended", good ? "soft" : "bad"];
 }
 
 // ---- The session: how far it is, and what is to come
@@ -374,7 +374,7 @@ async function detail() {
   if (of !== wanted(state.selected)) return;
   const [word] = stateOf(flow);
   $("detail-title").textContent = `${flow.id}: ${flow.command} on ${flow.host}, ${word}`;
-  $("detail-line").textContent = flow.end?.message ?? flow.status?.line ?? "";
+  $("detail-line").textContent = flow.end ? flow.end.message ?? "" : flow.status?.line ?? "";
   const isOn = flow.state !== "ended";
   const mayOperate = state.role === "operate";
   $("change").hidden = !(mayOperate && flow.state === "running" && flow.status?.sending);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 
-use evlbi_testkit::{command, until, until_some};
+use evlbi_testkit::{Room, Running, command, disk, name, until, until_some};
 use evlbi_wire::pattern;
 use nix::sys::signal::{Signal, kill};
 use reqwest::Method;
@@ -282,6 +282,25 @@ fn trailing(sent: &Value, received: &Value) -> u64 {
     number(sent, "last_seq") - number(received, "last_seq")
 }
 
+/// An agent that is told to end does so at once, whichever way, and its flows continue.
+#[test]
+fn an_agent_ends_when_it_is_told() {
+    let mut agent = Agent::start("");
+    agent.listen(&recv("to", "null"));
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let status = agent.end_by(signal);
+        assert_eq!(status.code(), Some(0), "{signal}");
+        assert_eq!(processes_in(agent.room.folder()).len(), 1, "{signal}");
+        agent = agent.restarted();
+        assert_eq!(agent.flow("to")["state"], "running");
+    }
+    let ends = agent.events();
+    let ends = ends
+        .iter()
+        .filter(|event| *event == "agent: the agent ends");
+    assert_eq!(ends.count(), 2);
+}
+
 /// Two agents would fight over the flows of a folder.
 #[test]
 fn a_folder_has_one_agent() {
@@ -296,4 +315,100 @@ fn a_folder_has_one_agent() {
         !second.status.success() && said.contains("another agent uses"),
         "{said}"
     );
+    // The first is still the one that the folder names.
+    let lock = agent.room.text("lock");
+    assert!(!lock.trim().is_empty(), "{lock}");
+}
+
+/// An agent is killed while it starts flows: one whose process lives and does not listen yet is found all the same and can be ended,
+/// and the name of one that was not begun can be used.
+#[test]
+fn flows_outlive_an_agent_that_is_killed_while_it_starts_them() {
+    let mut agent = Agent::start("");
+    agent.listen(&recv("model", "null"));
+    agent.kill();
+    let flows = agent.room.folder().join("flows");
+    // As an agent leaves them that is killed in the midst.
+    fs::create_dir(flows.join(".new-half")).unwrap();
+    let mut processes = Vec::new();
+    for name in ["late", "stuck"] {
+        let folder = flows.join(name);
+        fs::create_dir(&folder).unwrap();
+        let mut kept = agent.room.json("flows/model/flow.json");
+        kept["flow"]["id"] = json!(name);
+        fs::write(folder.join("flow.json"), kept.to_string()).unwrap();
+        let log = fs::File::create(folder.join("log")).unwrap();
+        log.try_lock().unwrap();
+        assert!(
+            command("mkfifo")
+                .arg(folder.join("go"))
+                .status()
+                .unwrap()
+                .success()
+        );
+        let line = "read word < go; exec \"$0\" recv udp://127.0.0.1:0 --to null --json --control control > result.json";
+        let mut shell = command("sh");
+        shell
+            .args(["-c", line, EVLBI])
+            .current_dir(&folder)
+            .stderr(log);
+        processes.push(Running(shell.spawn().unwrap()));
+    }
+    let agent = agent.restarted();
+    assert!(!flows.join(".new-half").exists());
+    assert_eq!(agent.flow("late")["state"], "starting");
+    assert_eq!(agent.flow("stuck")["state"], "starting");
+    fs::write(flows.join("late/go"), "go\n").unwrap();
+    agent.wait("late", |flow| flow["state"] == "running");
+    let result = agent.finish("late");
+    assert_eq!(number(&result, "unique"), 0, "{result}");
+    let killed = agent.ask(
+        Method::POST,
+        "/api/v1/flows/stuck/stop",
+        &json!({"kill": true}),
+    );
+    assert_eq!(killed.status, 200, "{}", killed.body);
+    processes[1].wait();
+    let ended = agent.wait("stuck", has_ended);
+    assert_eq!(ended["end"]["outcome"], "killed", "{ended}");
+    agent.begin(&recv("half", "null"));
+}
+
+/// A recording ends before its disk is full: that has a name and a reason, its counts are kept, and an agent that is restarted when nothing
+/// is free at all knows them.
+#[test]
+fn a_full_disk_ends_recordings_with_a_reason() {
+    disk::small(12, name!(), |small| {
+        let room = Room::within(small);
+        room.write("agent.toml", "min-free = \"8MiB\"\n");
+        let agent = Agent::open(room);
+        let to = agent.receive(&recv("rec", "rec.vdif"));
+        agent.receive(&recv("count", "null"));
+        agent.begin(&endless("from", &to, "1M"));
+        agent.wait("rec", |flow| received(flow, "unique") > 8);
+        let free = nix::sys::statvfs::statvfs(small).unwrap();
+        let free = (free.blocks_available() * free.fragment_size()) as usize;
+        fs::write(small.join("other"), vec![0; free - (6 << 20)]).unwrap();
+        let flow = agent.wait("rec", has_ended);
+        assert_eq!(flow["end"]["outcome"], "full", "{flow}");
+        let why = flow["end"]["message"].as_str().unwrap();
+        assert!(
+            why.contains("the disk is full") && why.contains("min-free"),
+            "{why}"
+        );
+        let result = agent.get("/api/v1/flows/rec/result");
+        assert_eq!(result["ended"], "stopped");
+        // What is not recorded goes on.
+        assert_eq!(agent.flow("count")["state"], "running");
+        assert_eq!(agent.flow("from")["state"], "running");
+        let said = agent.refused(&recv("more", "more.vdif"), 422);
+        assert!(said.contains("free for recordings"), "{said}");
+        let rest = nix::sys::statvfs::statvfs(small).unwrap();
+        let rest = (rest.blocks_available() * rest.fragment_size()) as usize;
+        fs::write(small.join("rest"), vec![0; rest]).unwrap();
+        let agent = agent.killed_and_restarted();
+        let flow = agent.flow("rec");
+        assert_eq!(flow["end"]["outcome"], "full", "{flow}");
+        assert_eq!(received(&flow, "unique"), number(&result, "unique"));
+    });
 }

@@ -286,6 +286,10 @@ fn targets_ports_and_rates_are_held_to() {
     let respond = json!({"id": "r", "command": "respond", "token": "0123456789", "max-rate": "1M"});
     assert!(agent.refused(&respond, 422).contains(&ports));
     assert!(agent.refused(&recv("any", "null"), 422).contains(&ports));
+    // What its tests listen on is held to the same.
+    let respond = json!({"id": "r", "command": "respond", "bind": format!("127.0.0.1:{port}"), "token": "0123456789", "max-rate": "1M"});
+    let wide = with(respond.clone(), &json!({"ports": format!("{first}-65535")}));
+    assert!(agent.refused(&wide, 422).contains(&ports));
     // What nothing holds, in all the ways that a flow can go fast.
     let target = json!({"target": "127.0.0.1:8620", "token": "0123456789"});
     let unheld = [
@@ -631,7 +635,8 @@ fn answers_are_guarded() {
     assert_eq!(agent.get("/api/v1/about")["role"], Value::from("agent"));
 }
 
-/// A certificate with another fingerprint is refused; the right one is known by its fingerprint alone.
+/// A certificate with another fingerprint is refused; the right one is known by its fingerprint alone, when the controller's user has
+/// confirmed it. No session file has anything else sent as a token, and no token sent to anybody else.
 #[test]
 fn another_certificate_is_refused() {
     let agent = Agent::start("");
@@ -643,30 +648,69 @@ fn another_certificate_is_refused() {
         if right.starts_with('0') { "1" } else { "0" },
         &right[1..]
     );
-    let check = |fingerprint: &str| {
+    let check = |name: &str, fingerprint: &str, more: &str, trust: bool| {
         let host = format!(
-            "name = \"one\"\n[[host]]\nname = \"ef\"\nagent = \"https://{}\"\nfingerprint = \"{fingerprint}\"\ntoken-file = {token:?}\n",
+            "name = \"one\"\n[[host]]\nname = \"ef\"\nagent = \"https://{}\"\nfingerprint = \"{fingerprint}\"\n{more}\n",
             agent.address
         );
         let session = room.write("session.toml", host);
-        let output = command(EVLBI)
-            .args([
-                "run",
-                "--check",
-                &session,
-                "--dir",
-                &room.path("controller"),
-            ])
-            .output()
-            .unwrap();
+        let mut run = command(EVLBI);
+        run.args(["run", "--check", &session, "--dir", &room.path(name)]);
+        run.env("EVLBI_TOKEN", agent.token("operate"));
+        if trust {
+            run.args(["--trust", "ef"]);
+        }
+        let output = run.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success(), said)
     };
-    let (is_well, said) = check(&wrong);
+    let with_token = format!("token-file = {token:?}");
+    let (is_well, said) = check("one", &wrong, &with_token, true);
     let refused = format!("its certificate has the fingerprint {right}, not {wrong}");
     assert!(!is_well && said.contains(&refused), "{said}");
-    let (is_well, said) = check(right);
+    // Neither a file's token nor the environment's, until the user says so: once.
+    for more in [with_token.as_str(), ""] {
+        let (is_well, said) = check("two", right, more, false);
+        assert!(!is_well && said.contains("give --trust ef once"), "{said}");
+    }
+    let (is_well, said) = check("two", right, &with_token, true);
     assert!(is_well, "{said}");
+    for more in [with_token.as_str(), ""] {
+        let (is_well, said) = check("two", right, more, false);
+        assert!(is_well, "{said}");
+    }
+    // Other secrets, of whatever agent, are no tokens.
+    let secret = "correct-horse-battery-staple";
+    for text in [
+        secret,
+        "0123456789abcdef",
+        &"x".repeat(64),
+        &format!("{secret}\n{}", agent.token("watch")),
+    ] {
+        let file = room.write("secret", text);
+        let (is_well, said) = check("two", right, &format!("token-file = {file:?}"), false);
+        assert!(
+            !is_well && said.contains("holds no agent's token"),
+            "{said}"
+        );
+        assert!(!said.contains(secret), "{said}");
+    }
+    // The token of a folder is for its own agent, and lies in it.
+    let mine = format!("folder = {:?}", agent.room.folder());
+    let (is_well, said) = check("two", &wrong, &mine, true);
+    assert!(
+        !is_well && said.contains("is not that of the agent of its `folder`"),
+        "{said}"
+    );
+    fs::create_dir_all(room.path("fake/tokens")).unwrap();
+    room.write("fake/certificate.pem", agent.room.read("certificate.pem"));
+    std::os::unix::fs::symlink(&token, room.path("fake/tokens/operate")).unwrap();
+    let fake = format!("folder = {:?}", room.path("fake"));
+    let (is_well, said) = check("two", right, &fake, false);
+    assert!(
+        !is_well && said.contains("is a link out of its folder"),
+        "{said}"
+    );
 }
 
 /// The next start replaces a token that was removed, and the old one opens nothing any more; the others stay.
@@ -728,6 +772,15 @@ fn counters_and_events_are_given_to_other_programs() {
         .bearer_auth(agent.token("watch"));
     let text = agent.send(request).body.as_str().unwrap().to_owned();
     assert!(text.ends_with("# EOF\n"), "{text}");
+    // Where the interface is, and described with it.
+    let same = agent.get("/api/v1/metrics").as_str().unwrap().to_owned();
+    let counters = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.contains("_total"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(counters(&same), counters(&text));
+    let document = agent.get("/api/v1/openapi.json");
+    assert!(document["paths"]["/api/v1/metrics"]["get"].is_object());
     let value = |name: &str, flow: &str| -> f64 {
         let line = format!("evlbi_{name}{{host=\"ef\",flow=\"{flow}\"}} ");
         let mut found = text.lines().filter_map(|text| text.strip_prefix(&line));
@@ -780,6 +833,16 @@ fn counters_and_events_are_given_to_other_programs() {
     // The table of a course says what the course says: in all, what the flow counted.
     let (span, course) = until_some("the course has all", || {
         let now = agent.get("/api/v1/about")["time"].as_f64().unwrap() as u64;
+        let before = agent.get("/api/v1/flows/to/course?from=-600");
+        assert!(
+            before["time"]
+                .as_array()
+                .is_some_and(|time| !time.is_empty())
+        );
+        assert_eq!(
+            before["step_s"], 1,
+            "of the last ten minutes, not since 1969"
+        );
         let span = format!("from={}&to={now}", now - 600);
         let course = agent.get(&format!("/api/v1/flows/to/course?{span}"));
         let expected = course["expected"].as_array().unwrap().iter();

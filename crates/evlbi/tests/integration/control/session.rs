@@ -39,6 +39,7 @@ pub struct Site {
     pub room: Room,
     /// Where each agent listens, of those on loopback.
     ports: BTreeMap<String, String>,
+    fingerprints: BTreeMap<String, String>,
     /// Where the correlator receives its streams.
     pub streams: [SocketAddr; 3],
 }
@@ -77,6 +78,7 @@ impl Site {
             path: None,
             room,
             ports: BTreeMap::new(),
+            fingerprints: BTreeMap::new(),
             streams,
         }
     }
@@ -147,8 +149,15 @@ impl Site {
         let (running, ready) = ready(starts);
         let url = ready["url"].as_str().unwrap();
         let address = url.strip_prefix("https://").unwrap().to_owned();
+        let fingerprint = ready["fingerprint"].as_str().unwrap().to_owned();
+        self.fingerprints.insert(host.to_owned(), fingerprint);
         self.ports.insert(host.to_owned(), address);
         self.agents.insert(host.to_owned(), running);
+    }
+
+    /// What tells the agent of a host from others.
+    pub fn fingerprint(&self, host: &str) -> &str {
+        &self.fingerprints[host]
     }
 
     /// Kills the agent of a host.
@@ -445,6 +454,96 @@ fn a_script_and_a_console_drive_three_stations() {
         let flow = site.kept("console", host, name);
         assert_eq!(flow["state"], "ended", "{flow}");
     }
+}
+
+/// Each thing that stands against a session is found before anything starts, and said with its host and flow.
+#[test]
+fn a_check_finds_what_stands_against_a_session() {
+    let site = Site::on_loopback(&["jive"], "max-rate = \"100M\"\n");
+    let taken = std::net::UdpSocket::bind(site.streams[0]).unwrap();
+    let to = site.streams[1];
+    let scan = |name: &str, start: &str| {
+        format!("[[scan]]\nname = \"{name}\"\nstart = \"{start}\"\nduration = \"10s\"\n")
+    };
+    let flow = |name: &str, scans: &str, rest: &str| {
+        format!("[[flow]]\nname = \"{name}\"\nhost = \"jive\"\nscans = [{scans}]\n{rest}\n")
+    };
+    let send = |name: &str, scans: &str, to: &str, rate: &str| {
+        flow(
+            name,
+            scans,
+            &format!(
+                "command = \"send\"\nsource = \"pattern:8032\"\nto = \"udp://{to}\"\nrate = \"{rate}\""
+            ),
+        )
+    };
+    let recv = |name: &str, scans: &str, from: &str, to: &str| {
+        flow(
+            name,
+            scans,
+            &format!("command = \"recv\"\nfrom = \"udp://{from}\"\nto = \"{to}\""),
+        )
+    };
+    let check = |name: &str, host: &str, flows: &str| {
+        let host = format!("[[host]]\nname = \"jive\"\nfolder = \"agent-jive\"\n{host}\n");
+        let text = format!("name = \"{name}\"\naround = \"1s\"\n{host}{flows}");
+        let session = site.room.write(&format!("{name}.toml"), text);
+        let status = site.run(name, &["run", &session, "--check"]);
+        (status, site.room.text(&format!("{name}.err")))
+    };
+    let to = to.to_string();
+    let flows = [
+        scan("s1", "+0s"),
+        scan("s2", "+5s"),
+        scan("s3", "+60s"),
+        send("far", "\"s1\"", "192.0.2.1:2630", "1M"),
+        recv(
+            "busy",
+            "\"s1\"",
+            &taken.local_addr().unwrap().to_string(),
+            "null",
+        ),
+        recv("twice", "\"s1\", \"s3\"", &to, "twice.vdif"),
+        send("first", "\"s1\"", &to, "60M"),
+        send("second", "\"s2\"", &to, "60M"),
+    ];
+    let (status, said) = check(
+        "bad",
+        "addresses = [\"127.0.0.1\"]\nlink = \"50M\"",
+        &flows.concat(),
+    );
+    assert_eq!(status, Some(1), "{said}");
+    for found in [
+        "jive far: `to`: 192.0.2.1 is not among the `targets`",
+        "jive busy: cannot listen on",
+        "jive twice: twice.vdif is recorded more than once",
+        "jive second: this agent sends 100Mbit/s at most (max-rate), of which 40Mbit/s is left",
+        "jive: 61.000 Mbit/s of data are to leave it, and its link carries 50Mbit/s",
+        "things stand against the session",
+    ] {
+        assert!(said.contains(found), "{found}: {said}");
+    }
+    assert!(!said.contains("jive first:"), "{said}");
+    // Scans closer together than `around`, each with a sender of its own, take turns.
+    let flows = [
+        scan("s1", "+0s"),
+        scan("s2", "+10100ms"),
+        send("first", "\"s1\"", &to, "60M"),
+        send("second", "\"s2\"", &to, "60M"),
+    ];
+    let (status, said) = check("close", "", &flows.concat());
+    assert_eq!(status, Some(0), "{said}");
+    // A token that may watch only.
+    let token = site.room.path("agent-jive/tokens/watch");
+    let fingerprint = site.fingerprint("jive");
+    let host = format!("token-file = {token:?}\nfingerprint = \"{fingerprint}\"");
+    let text =
+        format!("name = \"watch\"\n[[host]]\nname = \"jive\"\nfolder = \"agent-jive\"\n{host}\n");
+    let session = site.room.write("watch.toml", text);
+    let status = site.run("watch", &["run", &session, "--check", "--trust", "jive"]);
+    let said = site.room.text("watch.err");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("jive: the token may watch only"), "{said}");
 }
 
 /// The timetable alone: flows begin together at the scan's time, whoever listens, and end by themselves.

@@ -85,6 +85,12 @@ impl Agent {
         self.child.0.wait().unwrap();
     }
 
+    /// Asks the agent to end, and waits until it has.
+    pub fn end_by(&mut self, signal: Signal) -> std::process::ExitStatus {
+        self.child.signal(signal);
+        self.child.wait()
+    }
+
     /// The same, and restarts it.
     pub fn killed_and_restarted(mut self) -> Agent {
         self.kill();

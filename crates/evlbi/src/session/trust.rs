@@ -1,0 +1,58 @@
+//! The agents that tokens may be sent to: those whose fingerprints the controller's user has confirmed, as in ssh's `known_hosts`.
+//! What a session file says of itself is no confirmation, since the file may come from anybody.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::control::identity::{Fingerprint, write_private};
+
+/// The confirmed fingerprints, kept in a file of the controller's folder.
+#[derive(Debug)]
+pub struct Trusted {
+    path: PathBuf,
+    /// The file: a line for each agent, its fingerprint and the name of its host.
+    text: String,
+    known: Vec<Fingerprint>,
+}
+
+impl Trusted {
+    /// Reads the file `trusted` in the controller's folder.
+    ///
+    /// # Errors
+    /// When it cannot be read or understood.
+    pub fn open(folder: &Path) -> Result<Trusted> {
+        let path = folder.join("trusted");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let first = |line: &str| line.split(' ').next().unwrap_or("").parse();
+        let known = text.lines().map(first).collect::<Result<_, String>>();
+        let known = known.map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        Ok(Trusted { path, text, known })
+    }
+
+    /// Whether the agent with this certificate may get a token.
+    pub fn knows(&self, fingerprint: &Fingerprint) -> bool {
+        self.known.contains(fingerprint)
+    }
+
+    /// Confirms the fingerprint of a host's agent for good.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add(&mut self, host: &str, fingerprint: Fingerprint) -> Result<()> {
+        if !self.knows(&fingerprint) {
+            self.text += &format!("{fingerprint} {}\n", host.escape_debug());
+            write_private(&self.path, &self.text)?;
+            self.known.push(fingerprint);
+        }
+        Ok(())
+    }
+}

@@ -261,8 +261,7 @@ impl Console<'_> {
 
     /// Does what a line says.
     async fn take(&mut self, line: &str) -> Result<Said> {
-        // What follows a `#` at the beginning of a word is a comment.
-        let words = shlex::split(line).context("a quotation mark is open")?;
+        let words = words(line)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let text = match words.as_slice() {
             [] => String::new(),
@@ -680,6 +679,11 @@ fn list(flows: &[Flow]) -> String {
     }
 }
 
+/// The words of a line. What follows a `#` at the beginning of a word is a comment.
+fn words(line: &str) -> Result<Vec<String>> {
+    shlex::split(line).context("a quotation mark is open")
+}
+
 /// What a flow has counted, in a line.
 fn last_counts(flow: &Flow) -> String {
     let counted = ["sent", "shed", "not_sent", "unique", "lost"];
@@ -774,4 +778,34 @@ fn show(flow: &Flow) -> String {
         ));
     }
     output::lines(&pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_begins_with_a_word() {
+        let found = words("start jive a recv to=a#b.vdif # to=c.vdif").unwrap();
+        assert_eq!(found, ["start", "jive", "a", "recv", "to=a#b.vdif"]);
+        assert_eq!(words("# nothing").unwrap(), [""; 0]);
+        assert!(words("log \"a").is_err());
+    }
+
+    /// The line that a run said last is older than its last counts.
+    #[test]
+    fn an_ended_flow_is_listed_with_its_last_counts() {
+        let flow = |state: &str| -> Flow {
+            let flow = serde_json::json!({
+                "id": "a", "host": "ef", "command": "send", "options": {}, "revision": 1, "state": state, "started": 1.0,
+                "status": {"time": 2.0, "line": "said before", "sending": {
+                    "rate_asked_bps": null, "rate_bps": 0.0, "shed_policy": "none", "offered": 12, "sent": 10, "shed": 2,
+                    "not_sent": 0, "bytes": 100}}
+            });
+            serde_json::from_value(flow).unwrap()
+        };
+        assert!(list(&[flow("running")]).ends_with("said before"));
+        let ended = list(&[flow("ended")]);
+        assert!(ended.ends_with("sent 10, shed 2, not sent 0"), "{ended}");
+    }
 }

@@ -209,3 +209,52 @@ pub fn text(result: &RunResult) -> String {
         false => output::columns(&rows, |_| true),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a sender left out is told apart from what was lost, of a recorder and of a correlator's streams.
+    #[test]
+    fn shed_is_not_lost() {
+        let of = |command: &str, options: Value, result: Value| FlowResult {
+            id: command.parse().unwrap(),
+            host: "jive".to_owned(),
+            command: command.to_owned(),
+            state: State::Ended,
+            end: None,
+            result: Some(result),
+            senders: Vec::new(),
+            options: serde_json::from_value(options).unwrap(),
+        };
+        let sender = of(
+            "send",
+            json!({"to": "udp://10.0.0.1:2631"}),
+            json!({"offered": 1000, "sent": 900, "shed": 100, "not_sent": 0}),
+        );
+        let mut recorder = of(
+            "recv",
+            json!({"from": "udp://:2630-2631"}),
+            json!({"unique": 897, "lost": 103}),
+        );
+        let streams = json!({"streams": [{"unique": 5}, {"unique": 899}]});
+        let files = json!({"files": ["udp://:2630", "udp://:2631"]});
+        let correlator = of("correlate", files, streams);
+        let missing = |receiver: &FlowResult| -> Vec<i64> {
+            let all = receiver.receives().into_iter();
+            let sent =
+                all.filter_map(|(own, unique)| sender.sent_to(|to| own.has_port(to.port), unique));
+            sent.map(|sent| sent.missing).collect()
+        };
+        assert_eq!(missing(&recorder), [3]);
+        assert_eq!(missing(&correlator), [1]);
+        recorder.senders.extend(sender.sent_to(|_| true, 897));
+        let line = recorder.numbers();
+        assert!(
+            line.contains("lost 103, of 900 that send sent 3 did not arrive (shed 100)"),
+            "{line}"
+        );
+    }
+}

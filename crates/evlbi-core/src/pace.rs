@@ -201,12 +201,22 @@ impl Pacer {
 
     /// When a train may leave that is nominally due at `due`.
     pub fn departure(&self, due: Nanos) -> Nanos {
-        self.start.plus(self.slipped).plus(due).max(self.not_before)
+        self.nominal(due).max(self.not_before)
+    }
+
+    /// When a train that is nominally due at `due` should leave: its departure where nothing was late before it.
+    pub fn nominal(&self, due: Nanos) -> Nanos {
+        self.start.plus(self.slipped).plus(due)
+    }
+
+    /// Time by which a sender whose data last until `due` is behind at `now`, what it gave up included.
+    pub fn behind(&self, now: Nanos, due: Nanos) -> Nanos {
+        now.since(self.start.plus(due))
     }
 
     /// A train that was nominally due at `due` and lasts `span` left at `now`.
     pub fn left(&mut self, now: Nanos, due: Nanos, span: Nanos) {
-        let lag = now.since(self.start.plus(self.slipped).plus(due));
+        let lag = now.since(self.nominal(due));
         if lag > self.catch_up.most_lag {
             self.slipped = self.slipped.plus(lag);
             self.slips += 1;
@@ -447,6 +457,21 @@ mod tests {
             }
         );
         assert_eq!(pacer.departure(Nanos(100)), now.plus(Nanos(100)));
+        // What was given up stays behind, although from now on nothing is late.
+        let later = now.plus(Nanos(100));
+        assert_eq!(later.since(pacer.nominal(Nanos(100))), Nanos(0));
+        assert_eq!(pacer.behind(later, Nanos(100)), now);
+    }
+
+    #[test]
+    fn catching_up_is_late_by_the_schedule() {
+        let mut pacer = Pacer::new(Nanos(0), CatchUp::DATA);
+        let now = Nanos(900_000_000);
+        pacer.left(now, Nanos(0), Nanos(100));
+        // The next one leaves when catching up allows, which is late all the same.
+        let next = pacer.departure(Nanos(100));
+        assert_eq!(next, now.plus(Nanos(50)));
+        assert_eq!(next.since(pacer.nominal(Nanos(100))), Nanos(899_999_950));
     }
 
     #[test]

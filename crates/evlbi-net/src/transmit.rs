@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use flow::{Clock, Flow, FlowOptions};
 pub use outlet::Outlet;
-pub use source::{FileSource, LoopSource};
+pub use source::{FileSource, LoopSource, PatternSource};
 
 use crate::cpu::{self, Waiting};
 use crate::udp::SendCounts;
@@ -62,6 +62,10 @@ pub struct Sent {
     pub shed: AtomicU64,
     /// Datagrams dropped in this host.
     pub not_sent: AtomicU64,
+    /// How far it is behind its schedule in nanoseconds, what it gave up included.
+    pub behind: AtomicU64,
+    /// How often it gave time up.
+    pub slips: AtomicU64,
     /// Looked at before each train: no lock while nothing is to change.
     has_change: AtomicBool,
     change: Mutex<Change>,
@@ -105,10 +109,12 @@ pub struct SendReport {
     pub datagram_data: usize,
     /// Datagrams that left back to back, as planned.
     pub burst: u32,
-    /// How much later than planned trains left, in microseconds.
+    /// How much later than by the schedule trains left, in microseconds.
     pub lateness_us: Lateness,
     /// Time given up because the sender could not keep up.
     pub slips: Slips,
+    /// How far it was behind its schedule at its end in seconds, what it gave up included.
+    pub behind_seconds: f64,
     /// Frames whose time could not be followed.
     pub time_jumps: u64,
     /// What shedding did, in its own units.
@@ -123,7 +129,7 @@ pub struct SendReport {
     pub error: Option<String>,
 }
 
-/// How much later than planned trains left.
+/// How much later than by the schedule trains left.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lateness {
     /// On average.
@@ -132,24 +138,22 @@ pub struct Lateness {
     pub max: f64,
 }
 
-/// Sends all flows until their sources end or `stop` is set; returns their reports in order. One that
-/// cannot go on does not stop the others: its report says why.
+/// Sends all flows until their sources end or `stop` is set, and then what completes a frame that was begun; returns
+/// their reports in order. One that cannot go on does not stop the others: its report says why.
 pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> Vec<SendReport> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
     }
     loop {
+        let is_stopped = stop.load(Ordering::Relaxed);
         let next = flows
             .iter()
             .enumerate()
-            .filter_map(|(number, flow)| Some((flow.departure()?, number)))
+            .filter_map(|(number, flow)| Some((flow.departure(is_stopped)?, number)))
             .min();
         let Some((departure, number)) = next else {
             break;
         };
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
         let flow = &mut flows[number];
         let soon = cpu::now().plus(NAP);
         if departure > soon {

@@ -1,19 +1,18 @@
 //! The test pattern: VDIF frames whose payload anyone can verify from their headers alone.
 //!
-//! The payload follows from the frame number modulo [`PERIOD`]. The frame rate is a multiple of that, so
-//! that the pattern runs on over the seconds.
+//! The payload follows from the frame number modulo [`PERIOD`], so it begins again with each second.
 
 use std::num::NonZeroU32;
 
 use crate::time::{FrameRate, FrameTime};
 use crate::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
 
-/// Frames after which the pattern repeats.
+/// Frames after which the pattern repeats within a second.
 pub const PERIOD: u32 = 64;
 /// Station identifier of pattern frames.
 pub const STATION: StationId = StationId(u16::from_be_bytes(*b"TP"));
-/// Highest frame rate of a pattern: the largest multiple of the period below 2^24.
-const HIGHEST_RATE: u32 = (1 << 24) - PERIOD;
+/// Highest frame rate that VDIF's frame number counts: 2^24.
+const HIGHEST_RATE: u32 = 1 << 24;
 
 /// A length that pattern frames cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,11 +21,21 @@ const HIGHEST_RATE: u32 = (1 << 24) - PERIOD;
 )]
 pub struct LengthError(pub usize);
 
-/// The frame rate of a pattern that is nearest to so many frames per second.
+/// The frame rate of a pattern: so many frames per second, from 1 to 2^24.
 pub fn frame_rate(frames_per_second: u64) -> FrameRate {
-    let periods = (frames_per_second / u64::from(PERIOD)).max(1);
-    let rate = u32::try_from(periods * u64::from(PERIOD)).unwrap_or(HIGHEST_RATE);
-    FrameRate(NonZeroU32::new(rate.min(HIGHEST_RATE)).unwrap_or(NonZeroU32::MIN))
+    let rate = frames_per_second.clamp(1, u64::from(HIGHEST_RATE)) as u32;
+    FrameRate(NonZeroU32::new(rate).unwrap_or(NonZeroU32::MIN))
+}
+
+/// Says whether pattern frames can have this length.
+///
+/// # Errors
+/// [`LengthError`]
+pub fn check_length(frame_length: usize) -> Result<(), LengthError> {
+    let is_possible = frame_length >= HEADER_LEN + 8
+        && frame_length.is_multiple_of(8)
+        && frame_length <= crate::vdif::MAX_FRAME_LEN;
+    is_possible.then_some(()).ok_or(LengthError(frame_length))
 }
 
 /// So many frames, beginning with the first of `second` (UTC since 1970).
@@ -39,6 +48,7 @@ pub fn frames(
     rate: FrameRate,
     count: u32,
 ) -> Result<Vec<u8>, LengthError> {
+    check_length(frame_length)?;
     let shape = Shape {
         frame_length,
         log2_channels: 0,
@@ -46,12 +56,6 @@ pub fn frames(
         complex: false,
         legacy: false,
     };
-    if frame_length < HEADER_LEN + 8
-        || !frame_length.is_multiple_of(8)
-        || frame_length > crate::vdif::MAX_FRAME_LEN
-    {
-        return Err(LengthError(frame_length));
-    }
     let key = StreamKey {
         station: STATION,
         thread: 0,
@@ -108,16 +112,10 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_whole_periods() {
-        for (asked, rate) in [
-            (0, 64),
-            (1000, 960),
-            (64_000, 64_000),
-            (u64::MAX, HIGHEST_RATE),
-        ] {
+    fn rates_are_what_a_frame_number_can_count() {
+        for (asked, rate) in [(0, 1), (1, 1), (1557, 1557), (u64::MAX, HIGHEST_RATE)] {
             assert_eq!(frame_rate(asked).get(), rate);
         }
-        assert!(HIGHEST_RATE.is_multiple_of(PERIOD));
     }
 
     #[test]

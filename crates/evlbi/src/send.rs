@@ -31,6 +31,11 @@ use crate::url::{Scheme, Url};
 /// From making ready to the first departure.
 const WAIT_FOR_START: Nanos = Nanos(20_000_000);
 
+/// A sender that is behind its schedule by so much says so while it sends.
+const SHOWN_BEHIND: Nanos = Nanos(100_000_000);
+/// A sender that falls short of its rate by more than this part says so at its end.
+const SHORT: f64 = 0.01;
+
 /// The result of `evlbi send`.
 #[derive(Serialize)]
 pub struct SendResult {
@@ -394,15 +399,7 @@ fn cut(
         }
         return Ok((Some(mtu), frame, data));
     }
-    let most = payload_length(8, mtu, family, header, Rule::Plain)?;
-    // Raw data that can be divided evenly needs no padding, and padding must not look like a frame.
-    let even = match (input.frame_length(), input.length()) {
-        (frame, Some(length)) if frame.is_none_or(|frame| frame < most) => (most / 2..=most)
-            .rev()
-            .find(|data| data % 8 == 0 && length.is_multiple_of(*data as u64)),
-        _ => None,
-    };
-    let data = even.unwrap_or(most);
+    let data = payload_length(8, mtu, family, header, Rule::Plain)?;
     Ok((Some(mtu), data, data))
 }
 
@@ -490,10 +487,12 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
                 break;
             }
             let datagrams = show_count(datagrams);
-            progress.show(
-                offset,
-                &format!("{}  {datagrams} datagrams", show_rate(rate)),
-            );
+            let mut line = format!("{}  {datagrams} datagrams", show_rate(rate));
+            let behind = Nanos(sent.behind.load(Ordering::Relaxed));
+            if behind >= SHOWN_BEHIND {
+                line += &format!("  {:.1} s behind", behind.as_secs_f64());
+            }
+            progress.show(offset, &line);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -514,6 +513,8 @@ fn tell(sent: &Sent, datagram_data: usize, rate: Option<f64>) {
         sending.shed = sent.shed.load(Ordering::Relaxed);
         sending.not_sent = sent.not_sent.load(Ordering::Relaxed);
         sending.bytes = sending.sent * datagram_data as u64;
+        sending.behind_s = Nanos(sent.behind.load(Ordering::Relaxed)).as_secs_f64();
+        sending.slips = sent.slips.load(Ordering::Relaxed);
     });
 }
 
@@ -548,12 +549,12 @@ fn text(result: &SendResult) -> String {
         (
             "data",
             format!(
-                "{} bytes in {:.3} s: {}",
+                "{} bytes in {:.3} s",
                 show_count(report.bytes),
-                report.seconds,
-                show_rate(report.rate_bps)
+                report.seconds
             ),
         ),
+        ("rate", rate(result)),
         (
             "departures",
             format!(
@@ -562,6 +563,9 @@ fn text(result: &SendResult) -> String {
             ),
         ),
     ];
+    if let Some(short) = short(report) {
+        pairs.push(("behind", short));
+    }
     if let (Some(first), Some(last)) = (report.first_seq, report.last_seq) {
         pairs.push(("sequence", format!("{first} to {last}")));
     }
@@ -569,7 +573,7 @@ fn text(result: &SendResult) -> String {
         pairs.push((
             "slipped",
             format!(
-                "{} times, {:.3} s given up: this host could not keep up",
+                "{} times, {:.3} s given up",
                 report.slips.count, report.slips.seconds
             ),
         ));
@@ -584,4 +588,101 @@ fn text(result: &SendResult) -> String {
         ));
     }
     output::lines(&pairs)
+}
+
+/// The rate that was sent, and the one that was asked for.
+fn rate(result: &SendResult) -> String {
+    let sent = show_rate(result.report.rate_bps);
+    match result.rate_asked_bps {
+        Some(asked) => format!("{sent} sent, {} asked for", show_rate(asked as f64)),
+        None => format!("{sent} sent, as much as goes asked for"),
+    }
+}
+
+/// How far the sender fell short of its schedule, if it did. What was shed on purpose is no part of that.
+fn short(report: &SendReport) -> Option<String> {
+    let part = report.behind_seconds / report.seconds.max(1e-9);
+    (part > SHORT).then(|| {
+        format!(
+            "{:.3} s at the end, {:.1} % of the data that were due: this host or the connection could not keep up",
+            report.behind_seconds,
+            part * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evlbi_net::transmit::PatternSource;
+    use evlbi_wire::time::FrameRate;
+
+    /// What is said of a flow of 1 Mbit/s that should have begun so long ago.
+    fn said_of_one_that_is_late(late: Nanos) -> SendResult {
+        let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = nobody.local_addr().unwrap();
+        let sender = Sender::connect(to, &SenderOptions::default()).unwrap();
+        let frame_rate = FrameRate::new(100).unwrap();
+        let rate = BitRate::new(1_000_000).unwrap();
+        let source = PatternSource::new(72, 0, frame_rate, 1 << 20).unwrap();
+        let start = Nanos(cpu::now().0 - late.0);
+        let stream = Stream {
+            rate: Some(rate),
+            unit_bytes: 72,
+            wire_bytes: 72,
+            threads: Vec::new(),
+            frame_rate: Some(frame_rate),
+        };
+        let options = FlowOptions {
+            frame_length: 72,
+            datagram_data: 72,
+            vdif: true,
+            frame_rate: Some(frame_rate),
+            sequence: Some(0),
+            clock: Clock::Rate(ByRate::new(rate)),
+            start,
+            end: Some(cpu::now().plus(Nanos(50_000_000))),
+            burst: 1,
+            shed: Shed::new(Policy::None, 1, &stream).unwrap(),
+            shed_packets: false,
+            replace: Replace::Nothing,
+            replacement: Vec::new(),
+        };
+        let outlets = vec![Outlet::Udp(sender)];
+        let sent = Sent::new();
+        let flow = Flow::new(Box::new(source), outlets, options, Arc::clone(&sent)).unwrap();
+        let report = transmit::run(vec![flow], &AtomicBool::new(false)).remove(0);
+        assert_eq!(sent.slips.load(Ordering::Relaxed), report.slips.count);
+        SendResult {
+            schema: "evlbi.send/1",
+            source: String::new(),
+            to: String::new(),
+            mtu: None,
+            rate_asked_bps: Some(rate.get()),
+            rates_before_bps: Vec::new(),
+            leading_bytes: 0,
+            truncated_bytes: 0,
+            padded_bytes: 0,
+            report,
+        }
+    }
+
+    #[test]
+    fn a_rate_that_is_missed_is_said() {
+        // Less than the second that is given up, and more.
+        let result = said_of_one_that_is_late(Nanos(900_000_000));
+        let report = &result.report;
+        assert!(report.behind_seconds > 0.1, "{report:?}");
+        assert!(report.lateness_us.max >= 900_000.0, "{report:?}");
+        let text = text(&result);
+        assert!(text.contains("sent, 1.000 Mbit/s asked for"), "{text}");
+        assert!(text.contains("s at the end"), "{text}");
+
+        let report = said_of_one_that_is_late(Nanos(5_000_000_000)).report;
+        assert!(
+            report.slips.count >= 1 && report.slips.seconds >= 5.0,
+            "{report:?}"
+        );
+        assert!(report.behind_seconds >= 5.0, "{report:?}");
+    }
 }

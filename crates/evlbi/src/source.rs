@@ -7,7 +7,7 @@ use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
 use evlbi_fx::sky::{SkyPlan, Station};
 use evlbi_net::file::{Reader, ReaderOptions};
-use evlbi_net::transmit::{FileSource, LoopSource, Source};
+use evlbi_net::transmit::{FileSource, LoopSource, PatternSource, Source};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::StreamKey;
 use evlbi_wire::{fill, pattern};
@@ -16,8 +16,10 @@ use crate::recording::{self, Recording};
 
 /// Memory for frames that are sent round and round.
 const LOOP_BYTES: u64 = 64 << 20;
-/// Memory for the test pattern: as long as the longest train where a processor's own cache holds that.
+/// Memory for the test pattern: as long as the longest train where a processor's own cache holds that, and a period of
+/// frames of up to 1 MiB; longer ones are made as they leave.
 const PATTERN_BYTES: usize = 512 << 10;
+const PERIOD_BYTES: usize = 64 << 20;
 
 /// A source before it is cut into datagrams.
 pub enum Input {
@@ -25,6 +27,14 @@ pub enum Input {
     Recording(Box<Recording>),
     /// Frames in memory.
     Loop(Looped),
+    /// The test pattern.
+    Pattern(Pattern),
+}
+
+/// The test pattern.
+pub struct Pattern {
+    frame_length: usize,
+    frame_rate: FrameRate,
 }
 
 /// Frames in memory that are repeated with later times.
@@ -47,7 +57,7 @@ impl Input {
             let length = length
                 .parse()
                 .with_context(|| format!("`{length}` is no length of a frame in bytes"))?;
-            return test_pattern(length, frame_rate, rate).map(Input::Loop);
+            return Ok(Input::Pattern(test_pattern(length, frame_rate, rate)?));
         }
         if let Some(place) = spec.strip_prefix("sky:") {
             let (plan, station) = place
@@ -68,6 +78,7 @@ impl Input {
         match self {
             Input::Recording(recording) => recording.frame_length,
             Input::Loop(looped) => Some(looped.frame_length),
+            Input::Pattern(pattern) => Some(pattern.frame_length),
         }
     }
 
@@ -75,7 +86,7 @@ impl Input {
     pub fn is_vdif(&self) -> bool {
         match self {
             Input::Recording(recording) => recording.format == Format::Vdif,
-            Input::Loop(_) => true,
+            Input::Loop(_) | Input::Pattern(_) => true,
         }
     }
 
@@ -84,6 +95,7 @@ impl Input {
         match self {
             Input::Recording(recording) => recording.frame_rate,
             Input::Loop(looped) => Some(looped.frame_rate),
+            Input::Pattern(pattern) => Some(pattern.frame_rate),
         }
     }
 
@@ -92,6 +104,7 @@ impl Input {
         match self {
             Input::Recording(recording) => &recording.keys,
             Input::Loop(looped) => &looped.keys,
+            Input::Pattern(_) => &[PATTERN_KEY],
         }
     }
 
@@ -104,7 +117,7 @@ impl Input {
     pub fn leading(&self) -> u64 {
         match self {
             Input::Recording(recording) => recording.leading,
-            Input::Loop(_) => 0,
+            Input::Loop(_) | Input::Pattern(_) => 0,
         }
     }
 
@@ -112,7 +125,7 @@ impl Input {
     pub fn truncated(&self) -> u64 {
         match self {
             Input::Recording(recording) => recording.truncated_tail(),
-            Input::Loop(_) => 0,
+            Input::Loop(_) | Input::Pattern(_) => 0,
         }
     }
 
@@ -124,6 +137,7 @@ impl Input {
                 None => Some(recording.size),
             },
             Input::Loop(looped) => looped.total,
+            Input::Pattern(_) => None,
         }
     }
 
@@ -131,6 +145,16 @@ impl Input {
     /// pattern that complete its last unit.
     pub fn into_source(self, unit: usize, repeat: u64) -> Result<(Box<dyn Source>, u64)> {
         match self {
+            Input::Pattern(pattern) => {
+                let Pattern {
+                    frame_length,
+                    frame_rate,
+                } = pattern;
+                let memory = memory_of(frame_length);
+                let second = recording::now();
+                let source = PatternSource::new(frame_length, second, frame_rate, memory)?;
+                Ok((Box::new(source), 0))
+            }
             Input::Loop(looped) => {
                 let total = looped
                     .total
@@ -199,32 +223,32 @@ fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>> {
     Ok(tail)
 }
 
+/// The stream of the test pattern.
+const PATTERN_KEY: StreamKey = StreamKey {
+    station: pattern::STATION,
+    thread: 0,
+};
+
 fn test_pattern(
     frame_length: usize,
     frame_rate: Option<FrameRate>,
     rate: Option<BitRate>,
-) -> Result<Looped> {
-    let per_second = rate.map_or(25_600, |rate| rate.get() / (8 * frame_length as u64).max(1));
-    let frame_rate = frame_rate.unwrap_or_else(|| pattern::frame_rate(per_second));
-    if !frame_rate.get().is_multiple_of(pattern::PERIOD) {
-        bail!(
-            "the pattern repeats every {} frames; give a --frame-rate that is a multiple of that",
-            pattern::PERIOD
-        );
-    }
-    let period_bytes = frame_length.saturating_mul(pattern::PERIOD as usize);
-    let count = pattern::PERIOD * (PATTERN_BYTES / period_bytes.max(1)).clamp(1, 4) as u32;
-    Ok(Looped {
-        frames: pattern::frames(frame_length, recording::now(), frame_rate, count)?,
+) -> Result<Pattern> {
+    pattern::check_length(frame_length)?;
+    // Whole frames a second, as VDIF counts them.
+    let bits = 8 * frame_length as u64;
+    let per_second = rate.map_or(25_600, |rate| (rate.get() + bits / 2) / bits);
+    Ok(Pattern {
         frame_length,
-        frame_rate,
-        keys: vec![StreamKey {
-            station: pattern::STATION,
-            thread: 0,
-        }],
-        round: i64::from(count),
-        total: None,
+        frame_rate: frame_rate.unwrap_or_else(|| pattern::frame_rate(per_second)),
     })
+}
+
+/// Memory for the pattern of frames of this length: some periods of short frames, one of longer ones.
+fn memory_of(frame_length: usize) -> usize {
+    let period = frame_length.saturating_mul(pattern::PERIOD as usize);
+    let periods = (PATTERN_BYTES / period.max(1)).clamp(1, 4);
+    (period * periods).min(PERIOD_BYTES)
 }
 
 /// Reads the plan of a simulated sky.
@@ -275,5 +299,28 @@ impl Looped {
             total: Some(bytes - bytes % self.frame_length as u64),
             ..self
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_has_the_rate_that_was_asked_for() {
+        for asked in [16_000_000u64, 100_000_000, 512_000_000, 10_000_000_000] {
+            let input = Input::open("pattern:8032", None, BitRate::new(asked)).unwrap();
+            let rate = input.rate().unwrap().get();
+            assert!(rate.abs_diff(asked) <= 8 * 8032 / 2, "{rate} of {asked}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_any_length_needs_little_memory() {
+        for length in [40, 1032, 8032, 1 << 20, 134_217_720] {
+            assert!(memory_of(length) <= PERIOD_BYTES, "{length}");
+        }
+        assert_eq!(memory_of(8032) % (64 * 8032), 0);
+        assert!(Input::open("pattern:134217728", None, None).is_err());
     }
 }

@@ -106,6 +106,12 @@ pub struct Sending {
     pub not_sent: u64,
     /// Bytes of data that left.
     pub bytes: u64,
+    /// How far it is behind its schedule in seconds, what it gave up included.
+    #[serde(default)]
+    pub behind_s: f64,
+    /// How often it gave time up because it was more than a second behind.
+    #[serde(default)]
+    pub slips: u64,
 }
 
 /// What is received of a stream. Counts are datagrams unless said.

@@ -18,6 +18,8 @@ use super::{Change, Frames, Lateness, Outlet, SendReport, Sent, Source};
 
 /// A frame due so much later than the train it would go with starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
+/// A frame that was begun is completed after the end, or a request to stop, unless the rest of it takes longer.
+const REST: Nanos = Nanos(1_000_000_000);
 /// Trains between two looks at what readers send back.
 const DRAIN_EVERY: u64 = 16;
 
@@ -47,7 +49,7 @@ pub struct FlowOptions {
     pub clock: Clock,
     /// When the first frame leaves.
     pub start: Nanos,
-    /// When to end at the latest.
+    /// No frame begins from then on.
     pub end: Option<Nanos>,
     /// Most datagrams back to back.
     pub burst: u32,
@@ -84,6 +86,8 @@ pub struct Flow {
     first_departure: Option<Nanos>,
     /// When the time of the last train is over.
     end_of_last: Nanos,
+    /// The same by the schedule, from its start on.
+    due_end: Nanos,
     /// Why it ended early.
     error: Option<String>,
 }
@@ -142,20 +146,28 @@ impl Flow {
             counts: Counts::default(),
             first_departure: None,
             end_of_last: Nanos(0),
+            due_end: Nanos(0),
             error: None,
         };
         flow.take_up_next_frame()?;
         Ok(flow)
     }
 
-    /// When the next train may leave; `None` when nothing is left to send.
-    pub(super) fn departure(&self) -> Option<Nanos> {
+    /// When the next train may leave; `None` when nothing is left to send, or no frame is to begin.
+    pub(super) fn departure(&self, is_stopped: bool) -> Option<Nanos> {
         let current = self.current.as_ref()?;
         let departure = match self.options.clock {
             Clock::None => self.options.start,
             _ => self.pacer.departure(self.due(current)),
         };
-        Some(departure).filter(|departure| self.options.end.is_none_or(|end| *departure < end))
+        let is_over = is_stopped || self.options.end.is_some_and(|end| departure >= end);
+        (!is_over || self.is_amid_frame()).then_some(departure)
+    }
+
+    /// Whether a frame was begun that soon is whole.
+    fn is_amid_frame(&self) -> bool {
+        let begun = self.fragment * self.options.datagram_data;
+        begun > 0 && self.span((self.options.frame_length - begun) as u64) <= REST
     }
 
     /// How to wait for a departure: to the point where single packets are to be spaced exactly.
@@ -167,16 +179,15 @@ impl Flow {
         }
     }
 
-    /// Sends the datagrams that are due together; ends in the midst of them if `stop` is set meanwhile.
+    /// Sends the datagrams that are due together; a stream of bytes is given up amid them if `stop` is set meanwhile.
     pub(super) fn send_train(&mut self, stop: &AtomicBool) {
-        let Some(planned) = self.departure() else {
-            return;
-        };
         let Some(current) = self.current.take() else {
             return;
         };
         let now = cpu::now();
-        if self.options.end.is_some_and(|end| now >= end) {
+        let is_over =
+            stop.load(Ordering::Relaxed) || self.options.end.is_some_and(|end| now >= end);
+        if is_over && !self.is_amid_frame() {
             return;
         }
         let due = self.due(&current);
@@ -184,15 +195,15 @@ impl Flow {
             self.apply(change, due);
         }
         let offset = self.offset;
-        if let Err(error) = self.send_from(current, due, stop) {
+        if let Err(error) = self.send_from(current, due, is_over, stop) {
             self.error = Some(error.to_string());
             self.current = None;
         }
         let span = self.span(self.offset - offset);
+        self.note_departure(now, due, span);
         if !matches!(self.options.clock, Clock::None) {
             self.pacer.left(now, due, span);
         }
-        self.note_departure(now, planned, span);
         if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
             self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
         }
@@ -222,6 +233,8 @@ impl Flow {
             (&self.sent.offered, self.counts.offered),
             (&self.sent.shed, self.counts.shed),
             (&self.sent.not_sent, not_sent),
+            (&self.sent.behind, self.behind().0),
+            (&self.sent.slips, self.pacer.slips().count),
         ] {
             shown.store(count, Ordering::Relaxed);
         }
@@ -241,8 +254,14 @@ impl Flow {
     }
 
     /// Sends up to a burst of datagrams, beginning with the next one of `current`, which is due at
-    /// `due`, and takes up the frame that follows.
-    fn send_from(&mut self, mut current: Current, due: Nanos, stop: &AtomicBool) -> io::Result<()> {
+    /// `due`, and takes up the frame that follows. The last train goes no further than its frame.
+    fn send_from(
+        &mut self,
+        mut current: Current,
+        due: Nanos,
+        is_last: bool,
+        stop: &AtomicBool,
+    ) -> io::Result<()> {
         let Flow {
             source,
             outlets,
@@ -293,6 +312,9 @@ impl Flow {
                 break;
             }
             current = look_at(options, &window, consumed);
+            if is_last {
+                break;
+            }
             if current.due > due.plus(PAUSE) {
                 break;
             }
@@ -344,16 +366,25 @@ impl Flow {
         }
     }
 
-    fn note_departure(&mut self, now: Nanos, planned: Nanos, span: Nanos) {
+    fn note_departure(&mut self, now: Nanos, due: Nanos, span: Nanos) {
         let late = match self.options.clock {
             Clock::None => Nanos(0),
-            _ => now.since(planned),
+            _ => now.since(self.pacer.nominal(due)),
         };
+        self.due_end = due.plus(span);
         self.counts.trains += 1;
         self.counts.lateness_sum += u128::from(late.0);
         self.counts.lateness_max = self.counts.lateness_max.max(late);
         self.first_departure.get_or_insert(now);
         self.end_of_last = cpu::now().max(now.plus(span));
+    }
+
+    /// How far it is behind its schedule, what it gave up included.
+    fn behind(&self) -> Nanos {
+        match self.options.clock {
+            Clock::None => Nanos(0),
+            _ => self.pacer.behind(self.end_of_last, self.due_end),
+        }
     }
 
     /// The flow has ended: what became of it.
@@ -367,6 +398,7 @@ impl Flow {
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();
         let seconds = self.end_of_last.since(first_departure).as_secs_f64();
+        let behind = self.behind().as_secs_f64();
         let data = |outlet: &Outlet| outlet.data_sent(self.options.datagram_data);
         let bytes = self.outlets.iter().map(data).sum::<u64>();
         SendReport {
@@ -392,6 +424,7 @@ impl Flow {
                 max: counts.lateness_max.0 as f64 * 1e-3,
             },
             slips: self.pacer.slips(),
+            behind_seconds: behind,
             time_jumps: match &self.options.clock {
                 Clock::Time(times) => times.jumps(),
                 _ => 0,

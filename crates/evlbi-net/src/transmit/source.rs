@@ -1,6 +1,10 @@
-//! The sources of frames: a file that is read ahead, or memory that is sent round and round.
+//! The sources of frames: a file that is read ahead, memory that is sent round and round, or the test pattern.
 
 use std::io;
+
+use evlbi_wire::pattern::{self, LengthError};
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::vdif::HEADER_LEN;
 
 use crate::file::{Block, Reader};
 
@@ -108,6 +112,129 @@ impl Source for LoopSource {
         if self.at == self.frames.len() {
             self.at = 0;
             self.pass += 1;
+        }
+    }
+}
+
+/// The test pattern, of any frame rate: each frame's payload follows from its number in the second.
+pub struct PatternSource {
+    /// As many periods, or as much of one, as there is memory for.
+    frames: Vec<u8>,
+    frame_length: usize,
+    rate: FrameRate,
+    /// Index of the frame that comes next, counted from the first of a second.
+    next: u64,
+    /// Number of the frame at the front of the memory, where that has no whole period.
+    held: Option<u32>,
+}
+
+impl PatternSource {
+    /// Frames of `rate`, the first of them the first of `second` (UTC since 1970), made in so many bytes of memory or in
+    /// those of one frame.
+    ///
+    /// # Errors
+    /// [`LengthError`]
+    pub fn new(
+        frame_length: usize,
+        second: i64,
+        rate: FrameRate,
+        memory: usize,
+    ) -> Result<PatternSource, LengthError> {
+        let room = u32::try_from(memory / frame_length.max(1)).unwrap_or(u32::MAX);
+        let count = match room / pattern::PERIOD {
+            0 => room.max(1),
+            periods => periods * pattern::PERIOD,
+        };
+        Ok(PatternSource {
+            frames: pattern::frames(frame_length, second, rate, count)?,
+            frame_length,
+            rate,
+            next: 0,
+            held: (count < pattern::PERIOD).then_some(0),
+        })
+    }
+
+    /// Frames that the memory holds.
+    fn count(&self) -> u32 {
+        (self.frames.len() / self.frame_length) as u32
+    }
+
+    /// Makes the frames in memory those from `number` on.
+    fn hold(&mut self, number: u32) {
+        for (number, frame) in (number..).zip(self.frames.chunks_exact_mut(self.frame_length)) {
+            pattern::payload(number, &mut frame[HEADER_LEN..]);
+        }
+        self.held = Some(number);
+    }
+}
+
+impl Source for PatternSource {
+    fn frames(&mut self) -> io::Result<Frames<'_>> {
+        let rate = u64::from(self.rate.get());
+        let number = (self.next % rate) as u32;
+        let place = match self.held {
+            None => number % pattern::PERIOD,
+            Some(first) if (first..first + self.count()).contains(&number) => number - first,
+            Some(_) => {
+                self.hold(number);
+                0
+            }
+        };
+        // The numbers, and with them the payloads, begin again with the second.
+        let count = (self.count() - place).min(self.rate.get() - number) as usize;
+        let from = place as usize * self.frame_length;
+        Ok(Frames {
+            bytes: &self.frames[from..from + count * self.frame_length],
+            shift: i64::try_from(self.next).unwrap_or(i64::MAX) - i64::from(place),
+        })
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.next += (bytes / self.frame_length) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evlbi_wire::time::FrameTime;
+    use evlbi_wire::vdif::Frame;
+
+    use super::*;
+
+    /// Frames over several seconds, by their headers alone: of slow and fast rates, that are a multiple of the period and
+    /// are not, with memory for all of the period and for a part of it.
+    #[test]
+    fn a_pattern_verifies_at_any_rate_in_any_memory() {
+        const LENGTH: usize = 72;
+        const SECOND: i64 = 1_700_000_000;
+        for rate in [1, 3, 63, 64, 65, 200, 249] {
+            let rate = FrameRate::new(rate).unwrap();
+            for memory in [0, 5 * LENGTH, 64 * LENGTH, 300 * LENGTH] {
+                let mut source = PatternSource::new(LENGTH, SECOND, rate, memory).unwrap();
+                assert!(source.frames.len() <= memory.max(LENGTH));
+                let (mut index, mut step) = (0, 0);
+                while index < 3 * i64::from(rate.get()) + 70 {
+                    let frames = source.frames().unwrap();
+                    // As a flow takes them: some, or all.
+                    step += 1;
+                    let taken = (frames.bytes.len() / LENGTH).min(step % 9 + 1);
+                    for bytes in frames.bytes.chunks(LENGTH).take(taken) {
+                        let frame = Frame::new_checked(bytes).unwrap();
+                        let time = frame.header().time().index(rate) + frames.shift;
+                        let time = FrameTime::from_index(time, rate);
+                        let first = FrameTime {
+                            second: SECOND,
+                            frame: 0,
+                        };
+                        assert_eq!(time.index(rate), first.index(rate) + index);
+                        let mut expected = [0; LENGTH - HEADER_LEN];
+                        pattern::payload(time.frame, &mut expected);
+                        assert_eq!(frame.payload(), expected, "{rate:?} {memory} {index}");
+                        index += 1;
+                    }
+                    source.consume(taken * LENGTH);
+                }
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod options;
 mod probe;
 mod recordings;
 mod robust;
+mod sender;
 mod steer;
 pub mod support;
 mod transport;

@@ -13,7 +13,7 @@ mod work;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-pub use flows::{Files, FlowEnd, Flows, FlowsEnd, MOST_SAMPLES};
+pub use flows::{Files, FlowEnd, Flows, FlowsEnd, MOST_SAMPLES, usual_sampling};
 pub use listen::{CLOCK_FROM, Heard, Listened, Record, RoundTrip, Window};
 pub use message::{
     Burden, End, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError, VERSION,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
-pub use sample::{Sampled, begin_sampling};
+pub use sample::{Sampled, begin_sampling, readings};
 pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };

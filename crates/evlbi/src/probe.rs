@@ -8,6 +8,7 @@ mod csv;
 pub mod finding;
 mod latency;
 mod one_way;
+mod parts;
 mod picture;
 pub mod point;
 mod region;

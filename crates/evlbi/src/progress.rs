@@ -72,10 +72,12 @@ impl Progress {
     /// Shows how far the run is and a line about it.
     pub fn show(&mut self, done: u64, line: &str) {
         self.last = Some(Instant::now());
+        // A run that takes longer than it should, as one that drains, is not beyond its end.
+        let done = self.total.map_or(done, |total| done.min(total));
         steer::tell(|status| {
             line.clone_into(&mut status.line);
             let share = |total: u64| done as f64 / total.max(1) as f64;
-            status.done = self.total.map(|total| share(total).min(1.0));
+            status.done = self.total.map(share);
         });
         match (&self.bar, self.total) {
             // A terminal that is held (Ctrl-S) must not hold the run.
@@ -112,5 +114,18 @@ impl Progress {
             }
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_takes_longer_is_not_beyond_its_end() {
+        let mut progress = Progress::new(Some(1000));
+        progress.show(1013, "draining");
+        steer::tell(|status| assert_eq!(status.done, Some(1.0)));
+        progress.finish();
     }
 }

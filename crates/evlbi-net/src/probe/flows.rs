@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use evlbi_core::tcp::Info;
+use evlbi_core::tcp::{Info, Reading};
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +97,19 @@ pub struct FlowsEnd {
     pub flows: Vec<FlowEnd>,
     /// What was seen of them.
     pub sampled: Sampled,
+}
+
+/// How often connections are looked at where nothing else is asked for: every 10 ms, and less often where a test of that
+/// length would then have more readings than an end keeps.
+pub fn usual_sampling(length: Nanos, connections: u64) -> Nanos {
+    let least = length.0.saturating_mul(connections.max(1)) / MOST_SAMPLES;
+    let mut steps = (7..).flat_map(|power| {
+        let power = 10u64.saturating_pow(power);
+        [1, 2, 5].map(|step| Nanos(power.saturating_mul(step)))
+    });
+    steps
+        .find(|step| step.0 > least || step.0 == u64::MAX)
+        .unwrap_or(length)
 }
 
 impl Flows {
@@ -331,6 +344,11 @@ impl Flowing {
         &self.progress
     }
 
+    /// What the kernel says of each at this moment.
+    pub fn readings(&self) -> Vec<Reading> {
+        tcp::readings(&self.connections)
+    }
+
     /// Waits for the threads, which end soon if they have not: what is under way is given up.
     pub fn finish(self) -> FlowsEnd {
         self.progress.give_up();
@@ -362,5 +380,32 @@ impl Flowing {
             flows: flows.collect(),
             sampled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_of_any_length_can_be_looked_at() {
+        let hours = |hours: u64| Nanos(hours * 3600 * Nanos::SECOND.0);
+        let every = |length, connections| usual_sampling(length, connections).as_secs_f64();
+        assert_eq!(every(Nanos::SECOND, 1), 0.01);
+        assert_eq!(every(Nanos(0), 0), 0.01);
+        assert_eq!(every(hours(15), 1), 0.5);
+        assert_eq!(every(hours(60), 64), 100.0);
+        for connections in [1, 2, 3, 7, 64] {
+            for length in [1, 1999, 2000, 2001, 54_000, 1 << 30].map(|it| it * Nanos::SECOND.0) {
+                let flows = Flows {
+                    there: vec![None; connections],
+                    write: 1,
+                    every: usual_sampling(Nanos(length), connections as u64),
+                    ..Flows::default()
+                };
+                assert_eq!(flows.check(Nanos(length)), Ok(()), "{connections} {length}");
+            }
+        }
+        usual_sampling(Nanos(u64::MAX), u64::MAX);
     }
 }

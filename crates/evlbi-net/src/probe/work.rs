@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use evlbi_core::probe::Stream;
 use evlbi_core::rate::BitRate;
+use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
 
 use super::flows::Flowing;
@@ -147,6 +148,12 @@ impl Work {
         self.flowing.as_ref().map_or(0, |flowing| {
             flowing.progress().given.load(Ordering::Relaxed)
         })
+    }
+
+    /// What the kernel says of the connections here at this moment.
+    pub fn readings(&self) -> Vec<Reading> {
+        let flowing = self.flowing.as_ref();
+        flowing.map(Flowing::readings).unwrap_or_default()
     }
 
     /// The next window of the stream to this end that is settled, if one is.

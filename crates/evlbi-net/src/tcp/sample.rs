@@ -60,7 +60,7 @@ fn look(
         if sampled.readings.len() + connections.len() > most {
             sampled.missed += 1;
         } else {
-            read_all(connections, &mut sampled.readings);
+            sampled.readings.extend(readings(connections));
         }
         if is_last {
             break;
@@ -78,16 +78,16 @@ fn look(
     sampled
 }
 
-fn read_all(connections: &[Arc<Connection>], readings: &mut Vec<Reading>) {
-    for (number, connection) in connections.iter().enumerate() {
-        let at = cpu::utc();
-        if let Ok(info) = connection.info() {
-            readings.push(Reading {
-                at,
-                connection: number as u32,
-                backlog: connection.backlog().load(Ordering::Relaxed),
-                info,
-            });
-        }
-    }
+/// What the kernel says of connections at this moment.
+pub fn readings(connections: &[Arc<Connection>]) -> Vec<Reading> {
+    let all = connections.iter().enumerate();
+    all.filter_map(|(number, connection)| {
+        Some(Reading {
+            at: cpu::utc(),
+            connection: number as u32,
+            backlog: connection.backlog().load(Ordering::Relaxed),
+            info: connection.info().ok()?,
+        })
+    })
+    .collect()
 }

@@ -144,6 +144,113 @@ fn every_command_line_is_taken() {
     assert!(taken >= 100, "only {taken} command lines were found");
 }
 
+/// Somebody who follows the page starts its responder, and then the tests.
+#[test]
+fn the_responder_of_the_page_allows_the_tests_of_the_page() {
+    use crate::cli::{Command, ProbeCommand};
+    use crate::probe::udp;
+    let page = fs::read_to_string(root().join("docs/src/probing.md")).expect("a page");
+    let lines = typed(&page).into_iter();
+    let lines = lines.filter(|(shown, _)| *shown == Shown::Whole);
+    let (mut limits, mut allowed) = (None, 0);
+    for command in lines.flat_map(|(_, line)| commands(&line)) {
+        let with_token = command.iter().map(String::as_str).chain(["--token", "t"]);
+        let parsed = Cli::try_parse_from(&command).or_else(|_| Cli::try_parse_from(with_token));
+        match parsed.map(|cli| cli.command) {
+            Ok(Command::Respond(args)) => {
+                limits.get_or_insert(evlbi_net::probe::Limits {
+                    rate: args.max_rate,
+                    duration: args.max_duration.into(),
+                    tests: args.max_tests,
+                    burdens: args.allow_load,
+                });
+            }
+            Ok(Command::Probe(ProbeCommand::Udp(args))) if args.load_tasks == 0 => {
+                let limits = limits.as_ref().expect("the responder comes first");
+                for (test, label) in udp::tests(&args).expect("a test") {
+                    let is_allowed = limits.allow(&udp::within(&test, limits));
+                    assert_eq!(is_allowed, Ok(()), "{}: {label}", command.join(" "));
+                    allowed += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(allowed > 300, "{allowed}");
+}
+
+/// The text of all tests below a folder: files in folders of tests, and the tests at the ends of other files.
+fn tests_below(folder: &Path, all: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            tests_below(&path, all);
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let is_test = path.components().any(|part| part.as_os_str() == "tests");
+        let from = text.find("#[cfg(test)]\nmod tests");
+        match (is_test || path.ends_with("tests.rs"), from) {
+            (true, _) => *all += &text,
+            (_, Some(from)) => *all += &text[from..],
+            _ => {}
+        }
+    }
+}
+
+/// Options that no test gives yet. An option that is new has a test and is none of them.
+const UNTESTED: &[&str] = &[
+    "evlbi --verbose",
+    "send --priority",
+    "recv --priority",
+    "correlate --trust",
+    "correlate --threads",
+    "correlate --last",
+    "correlate --profiles",
+    "fringe --trust",
+    "fringe --threads",
+    "loss-curve --trust",
+    "loss-curve --threads",
+    "relay --socket",
+    "analyse --most",
+    "link --carrier",
+    "link --v6",
+    "agent --config",
+];
+
+#[test]
+fn every_option_has_a_test() {
+    fn options(command: &clap::Command, name: &str, all: &mut Vec<(String, String)>) {
+        for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            all.push((format!("{name} --{option}"), format!("--{option}")));
+        }
+        for below in command.get_subcommands() {
+            options(below, below.get_name(), all);
+        }
+    }
+    let mut tests = String::new();
+    let crates = root().join("crates");
+    tests_below(&crates.join("evlbi"), &mut tests);
+    let mut all = Vec::new();
+    options(&Cli::command(), "evlbi", &mut all);
+    // Between what cannot be part of its name.
+    let is_given = |option: &str| {
+        tests.match_indices(option).any(|(at, _)| {
+            let next = tests[at + option.len()..].chars().next();
+            next.is_none_or(|next| !next.is_ascii_alphanumeric() && next != '-')
+        })
+    };
+    let untested: Vec<&str> = all
+        .iter()
+        .filter(|(_, option)| !is_given(option))
+        .map(|(name, _)| name.as_str())
+        .filter(|name| !UNTESTED.contains(name))
+        .collect();
+    assert!(untested.is_empty(), "options without a test: {untested:?}");
+}
+
 #[test]
 fn every_link_leads_somewhere() {
     for (path, text) in pages() {

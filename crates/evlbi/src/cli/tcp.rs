@@ -92,9 +92,9 @@ pub struct ProbeTcpArgs {
     /// For how long it lasts
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration, requires = "background")]
     pub background_for: Duration,
-    /// How often the kernels are asked how the connections are
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::duration)]
-    pub sample: Duration,
+    /// How often the kernels are asked how the connections are [default: every 10ms, in long tests less often]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub sample: Option<Duration>,
     /// Time that throughput is averaged over
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     pub interval: Duration,
@@ -110,6 +110,9 @@ pub struct ProbeTcpArgs {
     /// Messages that are kept one by one of each connection, at regular distances
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(2..))]
     pub limit: u64,
+    /// Append each part of the result here as soon as it is known, of a single test each second, a JSON object a line; the last line is the whole
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// Draw the connections here: .svg, .png or .html; `-` draws them on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,

@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::probe::{Spacing, Stream};
+use evlbi_core::probe::{Attribution, Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
 use serde::Serialize;
 
+use super::parts::Parts;
 use super::point::{self, Point};
 use super::session::{Event, Refused, Session};
 use super::{now, udp};
@@ -17,10 +18,10 @@ use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::units::{show_count, show_rate};
 
-/// A trial counts only if the sender reached so much of the rate; else that sender is the limit.
+/// A sender has reached a rate if it sent so much of it.
 const REACHED: f64 = 0.98;
-/// A rate that the sender did not reach is tried again so often before it counts as too high.
-const RETRIES: u32 = 2;
+/// A rate that the sender does not reach is tried so often, or as often as a rate must pass, before it counts as too high.
+const TRIES: usize = 3;
 /// Rates of a search at most.
 const MOST_RATES: usize = 60;
 
@@ -32,7 +33,8 @@ pub struct ProbeCapacity {
     pub begun: String,
     pub size: usize,
     pub burst: u32,
-    /// The highest rate that was confirmed, as it was sent; none if there is none.
+    /// The highest rate that was confirmed, as it was sent; none if there is none. Where `limit` is `path`, that is the
+    /// path's capacity; else the path carries at least so much.
     pub rate: Option<f64>,
     /// The same on an Ethernet.
     pub wire_rate: Option<f64>,
@@ -47,10 +49,91 @@ pub struct ProbeCapacity {
     /// With 95 % confidence no more than this part of the datagrams is lost at that rate (Clopper and Pearson; where none
     /// was, about 3 over their number).
     pub loss_bound: Option<f64>,
-    /// What limits it, in a sentence.
+    /// What keeps the rate from being higher.
+    pub limit: Limit,
+    /// The same in a sentence.
     pub finding: String,
     pub trials: Vec<Trial>,
     pub stopped: Option<String>,
+}
+
+/// What keeps a rate from being higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The path loses more.
+    Path,
+    /// The sending host, or its card, gets no more out.
+    Sender,
+    /// The receiving host, or its card, takes no more in.
+    Receiver,
+    /// No more was asked for.
+    Asked,
+    /// The responder allows no more.
+    Responder,
+    /// The counters do not tell, or the search was not finished.
+    Unknown,
+}
+
+impl Limit {
+    /// What kept a trial from passing, of which no more than this part may be lost.
+    fn of(trial: &Trial, loss: f64) -> Limit {
+        let Some(point) = &trial.point else {
+            return Limit::Unknown;
+        };
+        let has_sent = point.rate_sent >= REACHED * trial.asked;
+        Limit::by(has_sent, point.loss > loss, &point.attribution)
+    }
+
+    fn by(has_sent: bool, is_lossy: bool, lost: &Attribution) -> Limit {
+        if !is_lossy {
+            return match has_sent {
+                true => Limit::Unknown,
+                false => Limit::Sender,
+            };
+        }
+        let places = [
+            (lost.unattributed, Limit::Unknown),
+            (lost.network, Limit::Path),
+            (lost.sender_host + lost.sender_nic, Limit::Sender),
+            (
+                lost.receiver_nic + lost.receiver_backlog + lost.receiver_socket,
+                Limit::Receiver,
+            ),
+        ];
+        let most = places.into_iter().max_by_key(|(count, _)| *count);
+        most.map_or(Limit::Unknown, |(_, limit)| limit)
+    }
+
+    fn sentence(self) -> &'static str {
+        match self {
+            Limit::Path => "the path is the limit",
+            Limit::Sender => {
+                "the sender is the limit (its host or its card): what the path carries beyond that is not known"
+            }
+            Limit::Receiver => {
+                "the receiving host is the limit (it or its card): what the path carries beyond that is not known"
+            }
+            Limit::Asked => {
+                "no higher rate was asked for: what the path carries beyond that is not known"
+            }
+            Limit::Responder => {
+                "the responder allows no higher rate (its --max-rate): what the path carries beyond that is not known"
+            }
+            Limit::Unknown => "what limits it cannot be told",
+        }
+    }
+}
+
+/// What came of a rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    /// It was sent, and no more was lost than may be.
+    Passed,
+    /// Too much was lost.
+    Failed,
+    /// No more was lost than may be of what was sent, which was only so much.
+    Short(f64),
 }
 
 /// A rate that was tried.
@@ -72,12 +155,12 @@ struct Search {
     precision: f64,
     /// A rate must pass so often.
     needed: u32,
-    /// Highest rate that did; 0 before any.
+    /// Highest rate that did, or that was sent where the sender fell short; 0 before any.
     low: f64,
     /// Lowest rate that did not.
     high: f64,
-    /// How often the next rate has passed.
-    passed: u32,
+    /// What was sent of the next rate without loss: each time.
+    sent: Vec<f64>,
     /// The rate to try; none when the search is over.
     next: Option<f64>,
 }
@@ -91,26 +174,37 @@ impl Search {
             needed,
             low: 0.0,
             high: f64::INFINITY,
-            passed: 0,
+            sent: Vec::new(),
             next: Some(highest),
         }
     }
 
     /// What the trial of the next rate said.
-    fn tried(&mut self, passed: bool) {
+    fn tried(&mut self, outcome: Outcome) {
         let Some(rate) = self.next else {
             return;
         };
-        if passed {
-            self.passed += 1;
-            if self.passed < self.needed {
-                return;
-            }
-            self.low = rate;
-        } else {
-            self.high = rate;
+        let needed = self.needed as usize;
+        match outcome {
+            Outcome::Failed => self.high = rate,
+            Outcome::Passed => self.sent.push(rate),
+            Outcome::Short(sent) => self.sent.push(sent),
         }
-        self.passed = 0;
+        if outcome != Outcome::Failed {
+            let passed = self.sent.iter().filter(|sent| **sent >= rate).count();
+            if passed >= needed {
+                self.low = rate;
+            } else if passed == self.sent.len() || self.sent.len() < needed.max(TRIES) {
+                // A sender that falls short by chance may reach it the next time.
+                return;
+            } else {
+                // The path carries what was sent; of more than the sender reaches nothing can be said.
+                self.high = rate;
+                self.sent.sort_by(|a, b| b.total_cmp(a));
+                self.low = self.low.max(self.sent[needed - 1]);
+            }
+        }
+        self.sent.clear();
         let are_alike = |low: f64| self.high - low <= self.precision * self.high;
         let low = self.low.max(self.lowest);
         self.next = if self.low >= self.highest || self.high <= self.lowest || are_alike(self.low) {
@@ -132,6 +226,7 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
             args.highest
         );
     }
+    output::check_new(args.out.as_deref(), args.force)?;
     let interrupted = interrupt();
     let mut session = Session::begin(&args.target.target())?;
     // No rate is tried that would be refused.
@@ -167,15 +262,16 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         ),
         datagrams: 0,
         loss_bound: None,
+        limit: Limit::Unknown,
         finding: String::new(),
         trials: Vec::new(),
         stopped: None,
     };
-    let mut short = 0;
     let mut search = Search::new(lowest, highest, args.precision, args.confirm);
+    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
     let mut progress = Progress::new(None);
     while let Some(rate) = search.next {
-        let most = MOST_RATES * (args.confirm + RETRIES) as usize;
+        let most = MOST_RATES * (args.confirm as usize + TRIES);
         if result.trials.len() >= most {
             result.stopped = Some(format!("{most} trials were not enough"));
             break;
@@ -222,24 +318,27 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
             result.stopped = Some("interrupted".to_owned());
             break;
         }
-        // A sender that fell short by chance says nothing of the path.
-        let fell_short = !trial.passed
-            && trial
-                .point
-                .as_ref()
-                .is_some_and(|point| point.loss <= args.loss);
+        let outcome = match &trial.point {
+            _ if trial.passed => Outcome::Passed,
+            Some(point)
+                if Limit::of(&trial, args.loss) == Limit::Sender && point.loss <= args.loss =>
+            {
+                Outcome::Short(point.rate_sent)
+            }
+            _ => Outcome::Failed,
+        };
+        parts.add("trial", &trial);
         result.trials.push(trial);
-        if fell_short && short < RETRIES {
-            short += 1;
-            continue;
-        }
-        short = 0;
-        let passed = result.trials.last().is_some_and(|trial| trial.passed);
-        search.tried(passed);
+        search.tried(outcome);
     }
     progress.finish();
-    conclude(&mut result, &search);
+    let top = match allowed {
+        Some(allowed) if allowed < args.highest.get() as f64 => Limit::Responder,
+        _ => Limit::Asked,
+    };
+    conclude(&mut result, &search, top, args.loss);
     output::print(args.json, &result, text)?;
+    parts.finish(&result)?;
     match &result.stopped {
         Some(stopped) => bail!("the search was not finished: {stopped}"),
         None => Ok(()),
@@ -265,11 +364,20 @@ fn test(args: &ProbeCapacityArgs, rate: f64) -> Test {
     }
 }
 
-fn conclude(result: &mut ProbeCapacity, search: &Search) {
-    let confirmed = |trial: &&Trial| trial.passed && (trial.asked - search.low).abs() < 1.0;
-    let at = result.trials.iter().filter(confirmed);
-    let at: Vec<&Point> = at.filter_map(|trial| trial.point.as_ref()).collect();
-    if let Some(slowest) = at.iter().min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent)) {
+/// What the trials come to; `top` is what bounds the highest rate of all.
+fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) {
+    // Also what was sent of a rate that the sender did not reach.
+    let at = result
+        .trials
+        .iter()
+        .filter_map(|trial| trial.point.as_ref());
+    let confirms = |point: &&Point| {
+        let reached = REACHED * search.low;
+        (reached..search.high).contains(&point.rate_sent) && point.loss <= loss
+    };
+    let at: Vec<&Point> = at.filter(confirms).collect();
+    let slowest = at.iter().min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent));
+    if let Some(slowest) = slowest.filter(|_| search.low > 0.0) {
         result.rate = Some(slowest.rate_sent);
         result.wire_rate = Some(slowest.wire_rate_sent);
         result.datagrams_per_second = Some(slowest.rate_sent / (slowest.size as f64 * 8.0));
@@ -282,10 +390,19 @@ fn conclude(result: &mut ProbeCapacity, search: &Search) {
     // Of trials of one rate the last has decided.
     let failed = result.trials.iter().rev().filter(|trial| !trial.passed);
     let nearest = failed.min_by(|a, b| a.asked.total_cmp(&b.asked));
-    result.finding = match nearest.filter(|_| result.above.is_some()) {
-        None => "nothing was lost at the highest rate that was asked for".to_owned(),
-        Some(trial) => format!("at {}: {}", show_rate(trial.asked), trial.finding),
+    let (limit, finding) = match nearest.filter(|_| result.above.is_some()) {
+        _ if search.next.is_some() => (Limit::Unknown, "the search was not finished".to_owned()),
+        None => (top, top.sentence().to_owned()),
+        Some(trial) => {
+            let limit = Limit::of(trial, loss);
+            let at = show_rate(trial.asked);
+            (
+                limit,
+                format!("{}; at {at}: {}", limit.sentence(), trial.finding),
+            )
+        }
     };
+    (result.limit, result.finding) = (limit, finding);
 }
 
 /// Upper end of the 95 % confidence interval of a part, of which `lost` of `sent` were seen (one-sided, by Poisson's
@@ -330,7 +447,11 @@ fn text(result: &ProbeCapacity) -> String {
     }
     lines.push(match (result.rate, result.wire_rate) {
         (Some(rate), Some(wire)) => format!(
-            "capacity {} of UDP payload in datagrams of {} bytes, {} on the wire, {} datagrams a second",
+            "{} {} of UDP payload in datagrams of {} bytes, {} on the wire, {} datagrams a second",
+            match result.limit {
+                Limit::Path => "capacity",
+                _ => "capacity at least",
+            },
             show_rate(rate),
             result.size,
             show_rate(wire),
@@ -358,7 +479,14 @@ mod tests {
 
     /// Which rate is found where one passes if it is no more than `truth`.
     fn found(truth: f64, precision: f64, needed: u32) -> (f64, usize) {
-        search([1e6, 1e10], precision, needed, |rate| rate <= truth)
+        search([1e6, 1e10], precision, needed, |rate| passes(rate <= truth))
+    }
+
+    fn passes(passes: bool) -> Outcome {
+        match passes {
+            true => Outcome::Passed,
+            false => Outcome::Failed,
+        }
     }
 
     /// Which rate is found between two, and after how many trials.
@@ -366,16 +494,67 @@ mod tests {
         [lowest, highest]: [f64; 2],
         precision: f64,
         needed: u32,
-        passes: impl Fn(f64) -> bool,
+        mut tried: impl FnMut(f64) -> Outcome,
     ) -> (f64, usize) {
         let mut search = Search::new(lowest, highest, precision, needed);
         let mut trials = 0;
         while let Some(rate) = search.next {
-            search.tried(passes(rate));
+            search.tried(tried(rate));
             trials += 1;
             assert!(trials < 1000);
         }
         (search.low, trials)
+    }
+
+    /// A path of 1 Gbit/s and a sender that at times, or always, falls short of what is asked for.
+    #[test]
+    fn a_sender_that_falls_short_does_not_lower_the_rate_to_what_is_asked_next() {
+        let path = 1e9;
+        let mut calls = 0;
+        let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| {
+            calls += 1;
+            match calls % 3 {
+                0 => Outcome::Short(rate * 0.4),
+                _ => passes(rate <= path),
+            }
+        });
+        assert_eq!(rate, 1e9);
+        // Its every trial is stopped for a while; what it sent came, and counts.
+        let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| Outcome::Short(rate * 0.9));
+        assert!(rate >= 0.9e9, "{rate}");
+        // It gets out 412 Mbit/s and no more.
+        let most = 412e6;
+        let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| match rate * REACHED <= most {
+            true => Outcome::Passed,
+            false => Outcome::Short(most),
+        });
+        assert!((most..most * 1.03).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn what_the_hosts_lose_is_no_limit_of_the_path() {
+        let none = Attribution::default();
+        let lost = |network, sender_host, receiver_socket, unattributed| Attribution {
+            network,
+            sender_host,
+            receiver_socket,
+            unattributed,
+            ..none
+        };
+        assert_eq!(Limit::by(false, false, &none), Limit::Sender);
+        assert_eq!(Limit::by(true, true, &lost(9, 1, 2, 3)), Limit::Path);
+        assert_eq!(Limit::by(false, true, &lost(9, 1, 2, 3)), Limit::Path);
+        assert_eq!(Limit::by(true, true, &lost(1, 9, 2, 3)), Limit::Sender);
+        assert_eq!(Limit::by(true, true, &lost(1, 2, 9, 3)), Limit::Receiver);
+        assert_eq!(Limit::by(true, true, &lost(1, 2, 3, 9)), Limit::Unknown);
+        for limit in [
+            Limit::Sender,
+            Limit::Receiver,
+            Limit::Asked,
+            Limit::Responder,
+        ] {
+            assert!(limit.sentence().ends_with("is not known"), "{limit:?}");
+        }
     }
 
     #[test]
@@ -401,7 +580,7 @@ mod tests {
         ) {
             let line = Bottleneck { rate, queue };
             let length = Nanos::SECOND;
-            let passes = |rate| line.carry(size, rate, length).lost == 0;
+            let passes = |rate| passes(line.carry(size, rate, length).lost == 0);
             let (found, _) = search([10e6, 200e6], 0.03, 1, passes);
             let found = found * (size + HEADERS) as f64 / size as f64;
             let room = (queue as f64 + 1600.0) * 8.0;

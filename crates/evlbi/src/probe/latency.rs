@@ -10,6 +10,7 @@ use evlbi_net::probe::{Requests, RoundTrip, Test};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::parts::Parts;
 use super::session::{Event, Session};
 use super::{check_plots, draw, now};
 use crate::cli::{LatencyFormat, ProbeLatencyArgs};
@@ -70,6 +71,7 @@ pub struct Slope {
 
 pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
     check_plots(&args.plot, args.force)?;
+    output::check_new(args.out.as_deref(), args.force)?;
     if let Some(short) = args.size.0.iter().find(|size| **size < SHORTEST) {
         bail!("a request of {short} bytes is too short: a reply has {SHORTEST}");
     }
@@ -93,6 +95,8 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
         stopped: None,
     };
     let mut progress = Progress::new(Some(args.count * args.size.0.len() as u64));
+    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
+    let bins = Nanos::from(args.bins).0.max(1);
     let mut measured: Vec<(usize, Vec<RoundTrip>, u64, u64)> = Vec::new();
     for (number, size) in args.size.0.iter().enumerate() {
         let test = Test {
@@ -122,6 +126,17 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
         let patience = i64::try_from(test.patience.0).unwrap_or(i64::MAX);
         here.round_trips
             .retain(|trip| trip.times.round_trip() <= patience);
+        // Without one-way delays: the clock is known by all round trips, at the end.
+        let known = point(*size, &here.round_trips, None, bins);
+        parts.add(
+            "point",
+            &Size {
+                sent: ends.requests,
+                lost: ends.requests.saturating_sub(known.received),
+                duplicates: here.repeated_replies,
+                ..known
+            },
+        );
         measured.push((
             *size,
             here.round_trips,
@@ -138,7 +153,6 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
     let trips = measured.iter().flat_map(|(_, trips, ..)| trips);
     trips.for_each(|trip| exchanges.add(&trip.times));
     result.clock = exchanges.fit();
-    let bins = Nanos::from(args.bins).0.max(1);
     for (size, trips, duplicates, sent) in &measured {
         let point = point(*size, trips, result.clock.as_ref(), bins);
         result.points.push(Size {
@@ -158,6 +172,7 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
         }
         _ => output::print(args.json, &result, text)?,
     }
+    parts.finish(&result)?;
     match &result.stopped {
         Some(stopped) => bail!("not all was measured: {stopped}"),
         None if result.points.iter().all(|point| point.received == 0) => {

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::{Channel, Role, Token};
+use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{
     CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
     VERSION, Window, Work,
 };
+use serde::Serialize;
 use socket2::{Domain, Socket, Type};
 
 use super::control::Control;
@@ -120,7 +122,7 @@ pub struct Side<'a> {
 }
 
 /// How far a test is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Progress {
     /// Datagrams that left here, or bytes that were given to connections.
     pub used: u64,
@@ -130,6 +132,8 @@ pub struct Progress {
     pub arrived_here: u64,
     /// Seconds since the streams began.
     pub seconds: f64,
+    /// What the kernel here says of connections.
+    pub connections: Vec<Reading>,
 }
 
 impl Session {
@@ -401,6 +405,7 @@ impl Session {
                     arrived_there: link.arrived,
                     arrived_here: work.arrived(),
                     seconds: begun.elapsed().as_secs_f64(),
+                    connections: work.readings(),
                 }))?;
             }
             let has_sent = work.has_sent()?;

@@ -16,12 +16,13 @@ use evlbi_core::probe::{ClockFit, Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::Full;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{End, Files, Flows, Test};
+use evlbi_net::probe::{End, Files, Flows, Test, usual_sampling};
 use evlbi_net::tcp::{Constant, Kept, Options};
 use serde::Serialize;
 
 pub use self::diagnosis::{held_back, steady};
 use self::flow::{Flow, Knowledge};
+use super::parts::Parts;
 use super::point::{self, Direction, Point};
 use super::session::{Ends, Event, Session};
 use super::{check_plots, draw, now, sweep, udp};
@@ -29,6 +30,8 @@ use crate::cli::{Buffer, ProbeTcpArgs};
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::units::show_bytes;
+
+const SCHEMA: &str = "evlbi.probe.tcp/1";
 
 /// The result of `probe tcp`.
 #[derive(Debug, Serialize)]
@@ -128,7 +131,7 @@ pub fn run(args: &ProbeTcpArgs) -> Result<()> {
         );
     }
     let here = args.into.as_ref().filter(|_| args.reverse);
-    let written = written.into_iter().flatten().chain(here);
+    let written = written.into_iter().flatten().chain(here).chain(&args.out);
     output::check_new(written.map(PathBuf::as_path), args.force)?;
     check_plots(&args.plot, args.force)?;
     let interrupted = interrupt();
@@ -141,7 +144,8 @@ pub fn run(args: &ProbeTcpArgs) -> Result<()> {
     }
     let asked = asked(args, session.round_trip());
     let one = (args.mss.first().copied(), args.buffer.first().copied());
-    let result = measure(args, asked, one, &mut session, &interrupted)?;
+    let mut parts = Parts::begin(args.out.as_deref(), SCHEMA, &args.target.target)?;
+    let result = measure(args, asked, one, &mut session, &mut parts, &interrupted)?;
     if let Some(path) = &args.samples {
         csv::write_readings(path, &result.flows)?;
     }
@@ -157,6 +161,7 @@ pub fn run(args: &ProbeTcpArgs) -> Result<()> {
         )?;
     }
     output::print(args.json, &result, show::table)?;
+    parts.finish(&result)?;
     match &result.stopped {
         Some(stopped) => bail!("not all was measured: {stopped}"),
         None => Ok(()),
@@ -169,6 +174,7 @@ fn measure(
     asked: Asked,
     (segment, buffer): (Option<u32>, Option<Buffer>),
     session: &mut Session,
+    parts: &mut Parts,
     interrupted: &AtomicBool,
 ) -> Result<ProbeTcp> {
     let test = test(args, &asked, segment, buffer)?;
@@ -176,9 +182,11 @@ fn measure(
     let mut progress = Progress::new(Some((asked.duration * 1000.0) as u64));
     let begun = now();
     let ends = session.run(&test, interrupted, &mut |event| {
-        if let Event::Progress(now) = event
-            && progress.is_due()
-        {
+        let Event::Progress(now) = event else {
+            return Ok(());
+        };
+        parts.add("progress", now);
+        if progress.is_due() {
             let [given, taken] = [now.used, now.arrived_there.max(now.arrived_here)]
                 .map(|bytes| show_bytes(bytes as f64));
             let line = match args.reverse {
@@ -217,7 +225,7 @@ fn asked(args: &ProbeTcpArgs, round_trip: f64) -> Asked {
         backlog: args.backlog,
         full: args.rate.map(|_| args.full.into()),
         duration: args.duration.as_secs_f64(),
-        sample: args.sample.as_secs_f64(),
+        sample: sample(args).as_secs_f64(),
         background: args.background.map(|rate| {
             let at = args.background_at.unwrap_or(args.duration / 3);
             let end = (at + args.background_for).min(args.duration);
@@ -229,6 +237,17 @@ fn asked(args: &ProbeTcpArgs, round_trip: f64) -> Asked {
         }),
         round_trip,
     }
+}
+
+/// Connections in both directions.
+fn connections(args: &ProbeTcpArgs) -> u64 {
+    u64::from(args.streams) * if args.both { 2 } else { 1 }
+}
+
+/// How often they are looked at.
+fn sample(args: &ProbeTcpArgs) -> Nanos {
+    let usual = || usual_sampling(args.duration.into(), connections(args));
+    args.sample.map_or_else(usual, Nanos::from)
 }
 
 fn test(
@@ -252,7 +271,7 @@ fn test(
     let name = |path: &PathBuf| path.display().to_string();
     let names = sweep::each(&args.algorithm);
     let all = || names.iter().cycle().take(args.streams as usize).cloned();
-    let count = u64::from(args.streams) * if args.both { 2 } else { 1 };
+    let count = connections(args);
     // Records are told in one message.
     let limit = args.limit.min(1_000_000 / count);
     let messages = args.rate.map_or(0, |rate| {
@@ -288,7 +307,7 @@ fn test(
             segment,
             dscp: None,
         },
-        every: args.sample.into(),
+        every: sample(args),
         kept: Kept {
             every: (messages / limit + 1).max(1),
             limit,
@@ -357,7 +376,7 @@ fn result(args: &ProbeTcpArgs, asked: Asked, begun: String, test: &Test, ends: &
         })
     };
     ProbeTcp {
-        schema: "evlbi.probe.tcp/1",
+        schema: SCHEMA,
         host: evlbi_net::host::name(),
         label: args.label.clone(),
         target: args.target.target.clone(),

@@ -10,6 +10,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::probe::{Burden, Keep, Limits, Record, Test};
 use serde::Serialize;
 
+use super::parts::Parts;
 use super::point::{self, Direction, Known, Point};
 use super::session::{self, Ends, Event, Session, Target};
 use super::{check_plots, csv, draw, finding, now, one_way, picture, region, show, sweep};
@@ -46,7 +47,8 @@ pub struct ProbeUdp {
 
 pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     let tests = tests(args)?;
-    let files = [&args.records, &args.losses].into_iter().flatten();
+    let files = [&args.records, &args.losses, &args.out];
+    let files = files.into_iter().flatten();
     output::check_new(files.map(PathBuf::as_path), args.force)?;
     check_plots(&args.plot, args.force)?;
     let interrupted = interrupt();
@@ -71,6 +73,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
     };
     let mut records =
         csv::Records::new(args.records.as_deref(), args.losses.as_deref(), keep(args))?;
+    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
     let mut progress = Progress::new(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
         let length = test.duration().as_secs_f64().max(1e-3);
@@ -104,6 +107,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
         result.clock = point::clock(&ends.clock);
         for (point, kept) in points(test, &ends, result.clock) {
             records.write(number, &point, kept, result.clock.as_ref())?;
+            parts.add("point", &point);
             result.points.push(point);
         }
         if let Some(stopped) = &ends.stopped {
@@ -130,6 +134,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
             output::print(true, &show::pscheduler(&result), |_| String::new())?;
         }
     }
+    parts.finish(&result)?;
     match &result.stopped {
         Some(stopped) => bail!("not all was measured: {stopped}"),
         None => Ok(()),
@@ -138,7 +143,7 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
 
 /// A number of datagrams may take longer than it should, but no longer than the responder allows; what should already take
 /// longer is left for it to refuse.
-fn within(test: &Test, limits: &Limits) -> Test {
+pub fn within(test: &Test, limits: &Limits) -> Test {
     let is_unspaced = test.duration() == FOREVER;
     let is_clamped =
         test.most_time == FOREVER && (is_unspaced || test.duration() <= limits.duration);
@@ -217,7 +222,7 @@ fn receive_one_way(
 }
 
 /// A test for each point, and what it is called.
-fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
+pub fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
     if args.rate.is_none() && args.spacing.is_none() {
         bail!(
             "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)"

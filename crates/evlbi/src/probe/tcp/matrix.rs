@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
+use super::super::parts::Parts;
 use super::super::session::Session;
 use super::super::{draw, now, sweep};
 use super::{ProbeTcp, asked, measure};
@@ -81,12 +82,18 @@ pub fn run(args: &ProbeTcpArgs, session: &mut Session, interrupted: &AtomicBool)
         points: Vec::new(),
         stopped: None,
     };
+    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
+    // Of each test the point, not what comes before it.
+    let mut none = Parts::begin(None, result.schema, &result.target)?;
     'all: for segment in sweep::each(&args.mss) {
         for buffer in sweep::each(&args.buffer) {
             let asked = asked(args, session.round_trip());
-            match measure(args, asked, (segment, buffer), session, interrupted) {
+            let one = (segment, buffer);
+            match measure(args, asked, one, session, &mut none, interrupted) {
                 Ok(measured) => {
-                    result.points.extend(Point::new(&measured));
+                    let point = Point::new(&measured);
+                    point.iter().for_each(|point| parts.add("point", point));
+                    result.points.extend(point);
                     if measured.stopped.is_some() {
                         result.stopped = measured.stopped;
                         break 'all;
@@ -105,6 +112,7 @@ pub fn run(args: &ProbeTcpArgs, session: &mut Session, interrupted: &AtomicBool)
         draw(&figure(&result), &table(&result), &result, plot)?;
     }
     output::print(args.json, &result, table)?;
+    parts.finish(&result)?;
     match &result.stopped {
         Some(stopped) => bail!("not all was measured: {stopped}"),
         None => Ok(()),

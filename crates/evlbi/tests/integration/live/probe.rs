@@ -3,6 +3,7 @@
 mod abuse;
 mod asked;
 mod loss;
+mod parts;
 mod results;
 mod tcp;
 

@@ -1,0 +1,106 @@
+//! A result on the disk as it grows (`--out`): a line of JSON for each part as soon as that is known, and the whole as the last.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Error, Result};
+use serde::Serialize;
+use serde_json::json;
+
+/// The file of a result that grows. What cannot be written does not end the test: [`Parts::finish`] tells of it.
+pub struct Parts {
+    file: Option<(File, PathBuf)>,
+    failed: Option<Error>,
+}
+
+impl Parts {
+    /// Begins a result of this schema, if there is to be a file.
+    pub fn begin(path: Option<&Path>, schema: &str, target: &str) -> Result<Parts> {
+        let file = path.map(|path| -> Result<_> {
+            let file = File::create(path);
+            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+            Ok((file, path.to_owned()))
+        });
+        let mut parts = Parts {
+            file: file.transpose()?,
+            failed: None,
+        };
+        let begun = super::now();
+        parts.line(&json!({
+            "schema": "evlbi.probe.parts/1", "of": schema, "target": target, "begun": begun,
+        }));
+        Ok(parts)
+    }
+
+    /// Adds a part.
+    pub fn add<T: Serialize>(&mut self, name: &str, part: &T) {
+        if self.file.is_some() {
+            self.line(&json!({ name: part }));
+        }
+    }
+
+    /// Adds the whole, and says whether all could be written.
+    pub fn finish<T: Serialize>(mut self, result: &T) -> Result<()> {
+        self.add("result", result);
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    fn line(&mut self, line: &serde_json::Value) {
+        let Some((file, path)) = &mut self.file else {
+            return;
+        };
+        // In one piece, so that a line is whole or the last.
+        if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
+            let error = Error::new(error).context(format!("cannot write {}", path.display()));
+            tracing::warn!("{error:#}; the test continues without it");
+            self.failed = Some(error);
+            self.file = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evlbi_testkit::Room;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_on_the_disk() {
+        let room = Room::new();
+        let path = room.path("parts");
+        let lines = || -> Vec<Value> {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            lines.collect()
+        };
+        let mut parts = Parts::begin(Some(Path::new(&path)), "evlbi.some/1", "jive").unwrap();
+        assert_eq!(
+            (lines().len(), &lines()[0]["of"]),
+            (1, &json!("evlbi.some/1"))
+        );
+        parts.add("point", &7);
+        assert_eq!(lines()[1], json!({"point": 7}));
+        parts.finish(&json!([7])).unwrap();
+        assert_eq!(lines()[2], json!({"result": [7]}));
+    }
+
+    #[test]
+    fn a_full_disk_ends_no_test() {
+        let full = Some(Path::new("/dev/full"));
+        let mut parts = Parts::begin(full, "evlbi.some/1", "jive").unwrap();
+        parts.add("point", &7);
+        assert!(
+            parts
+                .finish(&7)
+                .unwrap_err()
+                .to_string()
+                .contains("/dev/full")
+        );
+        let mut none = Parts::begin(None, "evlbi.some/1", "jive").unwrap();
+        none.add("point", &7);
+        none.finish(&7).unwrap();
+    }
+}

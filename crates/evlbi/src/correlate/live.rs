@@ -183,7 +183,9 @@ pub fn run(
             if (dump + 1).rem_euclid(job.periods.count) == 0 {
                 let begins = job.begins(dump);
                 let lines = show(args, &job, &names, begins, &period, &mut seen, &streams)?;
-                results.line(&lines);
+                if let Some(lines) = lines {
+                    results.line(&lines);
+                }
                 period = Series::new(&job.setup, dumps, job.dump_seconds());
             }
             Ok(())
@@ -524,7 +526,7 @@ fn show(
     period: &Series,
     seen: &mut Seen,
     streams: &[Stream],
-) -> Result<String> {
+) -> Result<Option<String>> {
     let window = super::window(&args.options);
     let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
     let found: Vec<Found> = (0..job.setup.products().len())
@@ -587,7 +589,7 @@ fn show(
         .collect();
     tell(&of_baselines, &time, job, period, &found);
     if args.streams.no_lines {
-        return Ok(());
+        return Ok(None);
     }
     if args.json {
         let line = Line {
@@ -596,7 +598,8 @@ fn show(
             baselines: of_baselines,
             streams: lines,
         };
-        return serde_json::to_string(&line).context("cannot write the line as JSON");
+        let line = serde_json::to_string(&line).context("cannot write the line as JSON")?;
+        return Ok(Some(line));
     }
     let mut shown = Vec::new();
     for BaselineLine {
@@ -628,7 +631,7 @@ fn show(
             line.skew_s
         ));
     }
-    Ok(shown.join("\n"))
+    Ok(Some(shown.join("\n")))
 }
 
 /// Writes down how the run is.

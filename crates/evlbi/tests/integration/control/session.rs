@@ -518,7 +518,7 @@ fn a_check_finds_what_stands_against_a_session() {
         "jive busy: cannot listen on",
         "jive twice: twice.vdif is recorded more than once",
         "jive second: this agent sends 100Mbit/s at most (max-rate), of which 40Mbit/s is left",
-        "jive: 61.000 Mbit/s of data are to leave it, and its link carries 50Mbit/s",
+        "jive: 60.000 Mbit/s of data are to leave it, and its link carries 50Mbit/s",
         "things stand against the session",
     ] {
         assert!(said.contains(found), "{found}: {said}");

@@ -102,7 +102,7 @@ pub struct FlowsEnd {
 /// How often connections are looked at where nothing else is asked for: every 10 ms, and less often where a test of that
 /// length would then have more readings than an end keeps.
 pub fn usual_sampling(length: Nanos, connections: u64) -> Nanos {
-    let least = length.0.saturating_mul(connections.max(1)) / MOST_SAMPLES;
+    let least = length.0 / (MOST_SAMPLES / connections.max(1)).max(1);
     let mut steps = (7..).flat_map(|power| {
         let power = 10u64.saturating_pow(power);
         [1, 2, 5].map(|step| Nanos(power.saturating_mul(step)))

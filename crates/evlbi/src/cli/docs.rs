@@ -205,6 +205,7 @@ const UNTESTED: &[&str] = &[
     "evlbi --verbose",
     "send --priority",
     "recv --priority",
+    "recv --fill",
     "correlate --trust",
     "correlate --threads",
     "correlate --last",

@@ -8,7 +8,7 @@ mod policy;
 
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::StreamKey;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
@@ -51,6 +51,27 @@ pub struct Unit {
     pub time: Option<FrameTime>,
 }
 
+impl Unit {
+    /// A seed that no other frame has: stations with the same `seed` share no random choice, or noise would correlate.
+    fn seed(&self, seed: u64) -> u64 {
+        let key = u64::from(self.key.station.0) << 16 | u64::from(self.key.thread);
+        let (second, frame) = self.time.map_or((0, 0), |time| (time.second, time.frame));
+        let seed = mixed(seed, 1 + key);
+        mixed(mixed(seed, second as u64), 1 + u64::from(frame))
+    }
+
+    /// Fills `bytes` with the random bytes that take this unit's place; `part` numbers the pieces of a frame.
+    pub fn fill_random(&self, seed: u64, part: u64, bytes: &mut [u8]) {
+        let seed = mixed(self.seed(seed), u64::MAX - part);
+        ChaCha8Rng::seed_from_u64(seed).fill_bytes(bytes);
+    }
+
+    /// One of `among` places by chance, for a piece of this unit.
+    pub fn place(&self, part: u64, among: usize) -> usize {
+        (mixed(self.seed(part), part) % among.max(1) as u64) as usize
+    }
+}
+
 /// Why a policy cannot be followed on a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShedError {
@@ -83,6 +104,8 @@ pub struct Shed {
     policy: Policy,
     seed: u64,
     state: State,
+    /// What begins by chance has begun, by the station and time of the first unit.
+    has_begun: bool,
     offered: u64,
     shed: u64,
 }
@@ -127,9 +150,10 @@ enum State {
 }
 
 impl Shed {
-    /// Prepares `policy` for `stream`; all random choices follow from `seed`.
+    /// Prepares `policy` for `stream`; all random choices follow from `seed` and, except those of `common:`,
+    /// from the station and the time of the first unit.
     pub fn new(policy: Policy, seed: u64, stream: &Stream) -> Result<Shed, ShedError> {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let random = ChaCha8Rng::seed_from_u64(seed);
         let state = match &policy {
             Policy::None => State::None,
             Policy::Every(n) => State::Every { n: *n, count: 0 },
@@ -145,7 +169,7 @@ impl Shed {
                 random,
             },
             Policy::Burst { fraction, length } => State::Burst {
-                bad: random.random_bool(fraction.get()),
+                bad: false,
                 random,
                 // In the long run the share of the bad state is to_bad / (to_bad + to_good) = f.
                 to_bad: fraction.get() / (1.0 - fraction.get()) / length,
@@ -163,6 +187,7 @@ impl Shed {
             policy,
             seed,
             state,
+            has_begun: false,
             offered: 0,
             shed: 0,
         })
@@ -171,6 +196,10 @@ impl Shed {
     /// Whether the next unit is to be left out.
     #[inline]
     pub fn decide(&mut self, unit: &Unit) -> bool {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.state.begin(unit.seed(self.seed));
+        }
         let shed = self.state.decide(self.seed, unit);
         self.offered += 1;
         self.shed += u64::from(shed);
@@ -229,6 +258,29 @@ pub struct ShedReport {
 }
 
 impl State {
+    /// Begins what is left to chance, so that stations do not leave out the same.
+    fn begin(&mut self, seed: u64) {
+        let mut chance = ChaCha8Rng::seed_from_u64(seed);
+        match self {
+            State::Bunch { random, .. } | State::Random { random, .. } => *random = chance,
+            State::Burst {
+                random,
+                bad,
+                to_bad,
+                to_good,
+            } => {
+                *bad = chance.random_bool(*to_bad / (*to_bad + *to_good));
+                *random = chance;
+            }
+            State::None
+            | State::Every { .. }
+            | State::Fit(_)
+            | State::Threads(_)
+            | State::CommonThreads { .. }
+            | State::CommonBlocks { .. } => {}
+        }
+    }
+
     fn decide(&mut self, seed: u64, unit: &Unit) -> bool {
         match self {
             State::None => false,

@@ -9,14 +9,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::pace::{ByRate, train_length};
 use evlbi_core::packetise::{Family, Rule, payload_length};
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{Policy, Replace, Shed, Stream, wire_bytes};
+use evlbi_core::shed::{self, Policy, Replace, Shed, Stream, wire_bytes};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::{self, Waiting};
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
 use evlbi_net::udp::{MAX_SEGMENTS, Sender, SenderOptions};
 use evlbi_wire::{fill, vtp};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use crate::cli::{Burst, CutRule, HostArgs, SendArgs, SendReplace, UnitChoice};
@@ -30,6 +28,8 @@ use crate::url::{Scheme, Url};
 
 /// From making ready to the first departure.
 const WAIT_FOR_START: Nanos = Nanos(20_000_000);
+/// Random bytes of which each replaced datagram takes a piece of its own.
+const RANDOM_BYTES: usize = 1 << 20;
 
 /// A sender that is behind its schedule by so much says so while it sends.
 const SHOWN_BEHIND: Nanos = Nanos(100_000_000);
@@ -172,6 +172,10 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
     }
     let frame_rate = input.frame_rate();
+    let first = shed::Unit {
+        key: input.keys().first().copied().unwrap_or_default(),
+        time: None,
+    };
     let (source, padded) = input.into_source(unit, args.repeat)?;
     let start = start(args.start);
     let sent = Sent::new();
@@ -205,7 +209,7 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
             shed,
             shed_packets: args.unit == UnitChoice::Packet,
             replace: Replace::from(args.replace),
-            replacement: replacement(args.replace, args.seed, datagram_data),
+            replacement: replacement(args.replace, args.seed, first, datagram_data),
         },
         Arc::clone(&sent),
     )?;
@@ -418,12 +422,15 @@ fn burst(choice: Burst, rate: Option<BitRate>, datagram: usize) -> u32 {
     }
 }
 
-fn replacement(replace: SendReplace, seed: u64, length: usize) -> Vec<u8> {
+fn replacement(replace: SendReplace, seed: u64, first: shed::Unit, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     match replace {
         SendReplace::Nothing => bytes.clear(),
         SendReplace::Fill => fill::make(&mut bytes),
-        SendReplace::Random => ChaCha8Rng::seed_from_u64(!seed).fill_bytes(&mut bytes),
+        SendReplace::Random => {
+            bytes.resize(RANDOM_BYTES + length, 0);
+            first.fill_random(seed, 0, &mut bytes);
+        }
     }
     bytes
 }

@@ -83,6 +83,41 @@ fn random_choices_follow_from_the_seed() {
     assert!((share(&decisions("random:0.2", 1, n as i64)) - 0.2).abs() < 4.0 * sigma);
 }
 
+/// With the defaults, as many are left out at both as chance does, and nothing that takes their place is alike.
+#[test]
+fn stations_share_no_choice_but_common_ones() {
+    let of = |policy: &str, station: u16, start: i64| -> Vec<bool> {
+        let mut shed = Shed::new(policy.parse().unwrap(), 1, &stream()).unwrap();
+        (start..start + 20_000)
+            .map(|index| {
+                let mut unit = unit(0, index);
+                unit.key.station = StationId(station);
+                shed.decide(&unit)
+            })
+            .collect()
+    };
+    for policy in ["random:10%", "bunch:10%", "burst:10%,5"] {
+        let [ef, jb, later] = [(1, 0), (2, 0), (1, 7)].map(|(id, from)| of(policy, id, from));
+        assert_eq!(ef, of(policy, 1, 0));
+        for other in [jb, later] {
+            let both = ef.iter().zip(&other).filter(|(a, b)| **a && **b).count();
+            assert!((100..400).contains(&both), "{policy}: {both}");
+        }
+    }
+    assert_eq!(of("common:10%", 1, 0), of("common:10%", 2, 0));
+    let bytes = |station: u16, index: i64, part: u64| {
+        let mut unit = unit(0, index);
+        unit.key.station = StationId(station);
+        let mut bytes = [0; 16];
+        unit.fill_random(1, part, &mut bytes);
+        bytes
+    };
+    assert_eq!(bytes(1, 5, 0), bytes(1, 5, 0));
+    for other in [bytes(2, 5, 0), bytes(1, 6, 0), bytes(1, 5, 1)] {
+        assert_ne!(bytes(1, 5, 0), other);
+    }
+}
+
 #[test]
 fn bursts_have_the_share_and_the_mean_length_asked_for() {
     let decisions = decisions("burst:0.1,20", 3, 2_000_000);

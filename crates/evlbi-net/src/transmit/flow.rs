@@ -59,7 +59,7 @@ pub struct FlowOptions {
     pub shed_packets: bool,
     /// What goes out in the place of shed data: nothing, the fill pattern, or random bytes.
     pub replace: Replace,
-    /// Random bytes or fill pattern, at least as long as a datagram's data.
+    /// Fill pattern as long as a datagram's data, or a store of random bytes that each datagram takes a piece of.
     pub replacement: Vec<u8>,
 }
 
@@ -292,7 +292,9 @@ impl Flow {
                 let (head, covers) = head_of(&current, sequence, self.fragment, data.len());
                 let body = if current.shed {
                     counts.replaced += 1;
-                    &replacement[..data.len()]
+                    let among = replacement.len() - data.len() + 1;
+                    let at = current.unit.place(self.fragment as u64, among);
+                    &replacement[at..at + data.len()]
                 } else {
                     data
                 };

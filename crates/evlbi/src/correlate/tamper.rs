@@ -2,8 +2,6 @@
 
 use evlbi_core::shed::{Replace, Shed, Unit};
 use evlbi_wire::fill;
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::arrived::Arrived;
 
@@ -18,16 +16,13 @@ pub struct Tamper {
     lost: u64,
     /// The frame before was shed.
     in_gap: bool,
-    random: ChaCha8Rng,
+    seed: u64,
     payload: Vec<u8>,
 }
 
 impl Tamper {
     /// Sheds as `shed` says. With `loses_step` the first frame after each gap is lost too.
     pub fn new(shed: Shed, replace: Replace, seed: u64, loses_step: bool) -> Tamper {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        // Another stream than that of the decisions.
-        random.set_stream(1);
         Tamper {
             shed,
             replace,
@@ -36,7 +31,7 @@ impl Tamper {
             frames: 0,
             lost: 0,
             in_gap: false,
-            random,
+            seed,
             payload: Vec::new(),
         }
     }
@@ -81,7 +76,7 @@ impl Tamper {
                 push(invalid, &self.payload);
             }
             Replace::Random => {
-                self.random.fill_bytes(&mut self.payload);
+                unit.fill_random(self.seed, 0, &mut self.payload);
                 push(invalid, &self.payload);
             }
         }

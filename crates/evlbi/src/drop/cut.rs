@@ -9,8 +9,6 @@ use evlbi_core::shed::{self, Replace, Shed, ShedReport};
 use evlbi_wire::fill;
 use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::{StationId, StreamKey};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use super::gaps::GapsWriter;
@@ -68,7 +66,7 @@ pub struct Cut {
     replace: Replace,
     header_length: usize,
     /// Of the bytes that stand in the place of others.
-    random: ChaCha8Rng,
+    seed: u64,
     /// What a chunk becomes.
     block: Vec<u8>,
     /// Parts of a frame that are shed.
@@ -95,9 +93,6 @@ impl Cut {
         args: &DropArgs,
         header_length: usize,
     ) -> Cut {
-        let mut random = ChaCha8Rng::seed_from_u64(args.seed);
-        // Another stream than that of the decisions.
-        random.set_stream(1);
         Cut {
             output,
             gaps,
@@ -105,7 +100,7 @@ impl Cut {
             unit,
             replace: args.replace.into(),
             header_length,
-            random,
+            seed: args.seed,
             block: Vec::new(),
             parts: Vec::new(),
             raw: RawPacket::default(),
@@ -193,7 +188,7 @@ impl Cut {
         self.note(frame, None)?;
         if self.replace != Replace::Nothing {
             self.counts.frames_out += 1;
-            self.put_replaced(bytes.len(), 0);
+            self.put_replaced(unit_of(Some(frame)), bytes.len(), 0, 0);
         }
         Ok(())
     }
@@ -219,7 +214,7 @@ impl Cut {
                 *byte |= 0x80;
             }
         }
-        self.put_replaced(payload.len(), 0);
+        self.put_replaced(unit_of(Some(frame)), payload.len(), 0, 0);
         Ok(())
     }
 
@@ -231,7 +226,12 @@ impl Cut {
         for part in &parts {
             self.block.extend_from_slice(&bytes[kept..part.start]);
             if self.replace != Replace::Nothing {
-                self.put_replaced(part.len(), part.start);
+                self.put_replaced(
+                    unit_of(Some(frame)),
+                    part.len(),
+                    part.start,
+                    part.start as u64,
+                );
             }
             kept = part.end;
         }
@@ -242,11 +242,11 @@ impl Cut {
     }
 
     /// Appends what stands in the place of others that lay at `offset` in their frame.
-    fn put_replaced(&mut self, length: usize, offset: usize) {
+    fn put_replaced(&mut self, unit: shed::Unit, length: usize, offset: usize, part: u64) {
         let start = self.block.len();
         self.block.resize(start + length, 0);
         match self.replace {
-            Replace::Random => self.random.fill_bytes(&mut self.block[start..]),
+            Replace::Random => unit.fill_random(self.seed, part, &mut self.block[start..]),
             _ => fill::make_from(&mut self.block[start..], offset),
         }
     }
@@ -287,10 +287,7 @@ impl Cut {
     }
 
     fn decide(&mut self, frame: Option<&Frame>) -> bool {
-        self.shed.decide(&shed::Unit {
-            key: frame.and_then(|frame| frame.key).unwrap_or(NO_KEY),
-            time: frame.and_then(|frame| frame.time),
-        })
+        self.shed.decide(&unit_of(frame))
     }
 
     /// Raw data, or what lies between frames.
@@ -317,11 +314,24 @@ impl Cut {
             match (self.raw.is_shed, self.replace) {
                 (false, _) => self.block.extend_from_slice(now),
                 (true, Replace::Nothing) => {}
-                (true, _) => self.put_replaced(now.len(), length - self.raw.left),
+                (true, _) => {
+                    let offset = length - self.raw.left;
+                    // A packet of raw data has nothing but its place.
+                    let part = self.counts.packets * length as u64 + offset as u64;
+                    self.put_replaced(unit_of(None), now.len(), offset, part);
+                }
             }
             self.raw.left -= now.len();
             bytes = later;
         }
         Ok(())
+    }
+}
+
+/// What is decided about, of a frame or of raw data.
+fn unit_of(frame: Option<&Frame>) -> shed::Unit {
+    shed::Unit {
+        key: frame.and_then(|frame| frame.key).unwrap_or(NO_KEY),
+        time: frame.and_then(|frame| frame.time),
     }
 }

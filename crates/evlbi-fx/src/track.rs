@@ -293,6 +293,28 @@ impl Track {
         }
     }
 
+    /// Takes a thread back to a frame: what lies at or after it goes, and comes again.
+    pub fn rewind(&mut self, thread: u16, number: i64) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) {
+            lane.frames.split_off(&number);
+            lane.newest = number - 1;
+        }
+    }
+
+    /// Number of the first sample behind the latest frame of a thread.
+    pub fn newest_of(&self, thread: u16) -> Option<i64> {
+        let lane = self.lanes.iter().find(|lane| lane.thread == thread)?;
+        (lane.newest > i64::MIN).then(|| (lane.newest + 1) * self.layout.frame_samples())
+    }
+
+    /// Whether any frame of these samples is there.
+    pub fn has(&self, range: Range<i64>) -> bool {
+        let samples = self.layout.frame_samples();
+        let frames = range.start.div_euclid(samples)..(range.end - 1).div_euclid(samples) + 1;
+        let has = |lane: &Lane| lane.frames.range(frames.clone()).next().is_some();
+        !frames.is_empty() && self.lanes.iter().any(has)
+    }
+
     /// Number of the first sample of the earliest frame that is there.
     pub fn earliest(&self) -> Option<i64> {
         let first = |lane: &Lane| lane.frames.first_key_value().map(|(number, _)| *number);
@@ -424,6 +446,24 @@ mod tests {
         );
         assert_eq!(track.earliest(), None);
         assert_eq!(track.newest(), Some(64 * 11));
+    }
+
+    #[test]
+    fn a_thread_goes_back_in_time() {
+        let mut track = track();
+        for number in 5..10 {
+            track.push(0, number, false, &[1; 16]);
+            track.push(3, number, false, &[1; 16]);
+        }
+        track.rewind(0, 7);
+        assert_eq!(
+            (track.newest_of(0), track.newest_of(3)),
+            (Some(64 * 7), Some(64 * 10))
+        );
+        track.push(0, 7, false, &[2; 16]);
+        assert_eq!(track.slab(64 * 7..64 * 8).lanes[0].bytes, [2; 16]);
+        assert_eq!(track.counts().duplicates, 0);
+        assert!(track.has(64 * 9..64 * 9 + 1) && !track.has(64 * 10..64 * 11));
     }
 
     #[test]

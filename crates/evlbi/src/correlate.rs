@@ -1,6 +1,7 @@
 //! `evlbi correlate`: recordings of several stations become visibilities and amplitudes.
 
 mod arrived;
+mod clocks;
 mod correlation;
 mod feed;
 mod job;
@@ -78,6 +79,10 @@ fn run_live(args: &CorrelateArgs) -> Result<()> {
     let mut results = Results::default();
     let (correlation, streams) = live::run(args, &mut results)?;
     let mut result = correlation.result(args);
+    let nothing: Vec<String> = streams
+        .iter()
+        .filter_map(live::StreamResult::nothing)
+        .collect();
     result.streams = streams;
     if args.json {
         // A line, as those before it.
@@ -86,7 +91,11 @@ fn run_live(args: &CorrelateArgs) -> Result<()> {
     } else {
         results.line(&text(&result));
     }
-    results.end()
+    results.end()?;
+    if !nothing.is_empty() {
+        bail!("no data correlated of {}", nothing.join("; "));
+    }
+    Ok(())
 }
 
 /// Recordings of several stations.

@@ -1,19 +1,20 @@
 //! What comes of a stream on its way from the drain to the correlator: frames go into a track, and slabs of it are taken when
 //! all has come, or was waited for long enough.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Chunk;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 
 use super::arrived::{Arrived, arrived};
+use super::clocks::{Clocks, HOLD, RUN, Verdict};
 use super::plan::Shape;
 use super::run::Station;
 use super::station::{frame_number, frame_rate};
@@ -23,16 +24,17 @@ use crate::progress::interrupt;
 const ENOUGH: usize = 256;
 /// Or so long after the first.
 pub const LONG_ENOUGH: Duration = Duration::from_millis(300);
-/// Data of a stream that waits for the correlator at most, in seconds, beside what late stations are waited for;
-/// then its ring fills.
-const MOST_WAITING: f64 = 4.0;
 /// How long a run that was stopped goes on with what had come.
 const AFTER_STOP: Duration = Duration::from_secs(10);
-/// A frame this far ahead of all before, in seconds, is believed when so many of them came in a row.
-const WILD: f64 = 10.0;
-const WILD_RUN: u32 = 64;
+/// A thread that is this many seconds behind itself for some frames in a row was set back.
+const BACK: i64 = 1;
 /// Between two looks at what has come.
 pub const NAP: Duration = Duration::from_millis(2);
+
+/// This host's time for [`Clocks`], in seconds.
+pub fn now() -> f64 {
+    evlbi_net::cpu::now().as_secs_f64()
+}
 
 /// What a stream brings, for the drain that fills it and the correlator that empties it.
 pub struct Feed {
@@ -41,6 +43,9 @@ pub struct Feed {
     trust: Trust,
     /// Seconds of data that may wait for the correlator.
     most_waiting: f64,
+    /// The times of all stations, and which of them this is.
+    clocks: Arc<Mutex<Clocks>>,
+    station: usize,
     /// UTC second that the samples of all streams are counted from: midnight before the first frame of the first.
     epoch: Arc<OnceLock<i64>>,
     /// The correlator takes no more.
@@ -64,13 +69,14 @@ pub struct State {
     is_of_anyone: bool,
     pub ended: bool,
     pub error: Option<String>,
-    /// Frames in a row that were far ahead.
-    wild: u32,
-    /// Frames of other stations, of other bits or channels, and of single wild times.
+    /// Of threads that are behind themselves, how many frames in a row.
+    behind: BTreeMap<u16, u32>,
+    /// Frames of other stations, and of other bits or channels.
     others: u64,
 }
 
 struct Early {
+    header: Header,
     key: StreamKey,
     time: FrameTime,
     invalid: bool,
@@ -83,13 +89,17 @@ impl Feed {
         trust: Trust,
         wait: Duration,
         epoch: &Arc<OnceLock<i64>>,
+        clocks: &Arc<Mutex<Clocks>>,
+        station: usize,
     ) -> Arc<Feed> {
         Arc::new(Feed {
             state: Mutex::new(State::default()),
             sample_rate,
             trust,
-            most_waiting: wait.as_secs_f64() + MOST_WAITING,
+            most_waiting: wait.as_secs_f64() + HOLD,
             epoch: Arc::clone(epoch),
+            clocks: Arc::clone(clocks),
+            station,
             is_closed: AtomicBool::new(false),
         })
     }
@@ -98,6 +108,17 @@ impl Feed {
     fn number(&self, time: FrameTime, layout: &Layout) -> i64 {
         let midnight = || time.second.saturating_sub(time.second.rem_euclid(86_400));
         frame_number(time, *self.epoch.get_or_init(midnight), layout.frame_rate)
+    }
+
+    /// The UTC second that times are counted from.
+    pub fn epoch(&self) -> f64 {
+        self.epoch.get().copied().unwrap_or(0) as f64
+    }
+
+    pub fn clocks(&self) -> MutexGuard<'_, Clocks> {
+        self.clocks
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -160,30 +181,9 @@ impl State {
             self.others += 1;
             return;
         }
-        if let (Some(track), Some(shape)) = (&mut self.track, &self.shape) {
-            let number = feed.number(frame.time, &shape.layout);
-            let ahead = number
-                .saturating_mul(shape.layout.frame_samples())
-                .saturating_sub(track.newest().unwrap_or(i64::MAX));
-            let is_wild = ahead as f64 > WILD * shape.layout.sample_rate() as f64;
-            let end = number
-                .saturating_add(1)
-                .saturating_mul(shape.layout.frame_samples());
-            if self.begins.is_some_and(|begins| end <= begins) {
-                return;
-            }
-            self.wild = if is_wild { self.wild + 1 } else { 0 };
-            if is_wild && self.wild < WILD_RUN {
-                self.others += 1;
-                return;
-            }
-            track.push(frame.key.thread, number, frame.invalid, frame.payload);
-            if self.needed.is_none() {
-                // Others are waited for: only the newest is kept.
-                let rate = shape.layout.sample_rate() as f64;
-                let newest = track.newest().unwrap_or(i64::MIN);
-                track.forget(newest.saturating_sub((MOST_WAITING * rate) as i64));
-            }
+        if self.track.is_some() {
+            self.place(feed, frame);
+            self.keep_newest();
             return;
         }
         if self.shape.is_none() {
@@ -196,6 +196,7 @@ impl State {
             }
         }
         self.early.push(Early {
+            header: frame.header,
             key: frame.key,
             time: frame.time,
             invalid: frame.invalid,
@@ -206,6 +207,62 @@ impl State {
             .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
         if self.early.len() >= ENOUGH || long_ago {
             self.learn(feed);
+        }
+    }
+
+    /// Puts a frame where its time says, if that is believed.
+    fn place(&mut self, feed: &Feed, frame: &Arrived<'_>) {
+        let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) else {
+            return;
+        };
+        let layout = shape.layout;
+        let (samples, rate) = (layout.frame_samples(), layout.sample_rate());
+        let number = feed.number(frame.time, &layout);
+        let end = number.saturating_add(1).saturating_mul(samples);
+        let seconds = |samples: i64| samples as f64 / rate as f64;
+        let thread = frame.key.thread;
+        match feed.clocks().judge(feed.station, seconds(end), now()) {
+            Verdict::Take => {}
+            Verdict::Refuse => return,
+            Verdict::Restart => {
+                *track = Track::new(layout, &shape.threads, feed.trust);
+                shape.first_second = frame.time.second;
+                self.behind.clear();
+            }
+        }
+        let newest = track.newest_of(thread).unwrap_or(i64::MIN);
+        if end < newest.saturating_sub(BACK * rate) {
+            let behind = self.behind.entry(thread).or_insert(0);
+            *behind += 1;
+            if *behind >= RUN {
+                self.behind.remove(&thread);
+                track.rewind(thread, number);
+                let newest = track.newest().map_or(seconds(end), seconds);
+                feed.clocks().set_back(feed.station, newest, now());
+            }
+        } else if !self.behind.is_empty() {
+            self.behind.remove(&thread);
+        }
+        if self.begins.is_some_and(|begins| end <= begins) {
+            return;
+        }
+        track.push(thread, number, frame.invalid, frame.payload);
+    }
+
+    /// While others are waited for, only the newest is kept.
+    fn keep_newest(&mut self) {
+        if let (None, Some(track)) = (self.needed, &mut self.track) {
+            let newest = track.newest().unwrap_or(i64::MIN);
+            let rate = track.layout().sample_rate() as f64;
+            track.forget(newest.saturating_sub((HOLD * rate) as i64));
+        }
+    }
+
+    /// Leaves out all that came before the run and is not of its time, which begins in this UTC second.
+    pub fn leave_out(&mut self, second: i64, feed: &Feed) {
+        if let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) {
+            *track = Track::new(shape.layout, &shape.threads, feed.trust);
+            shape.first_second = second;
         }
     }
 
@@ -229,12 +286,17 @@ impl State {
         }
         let threads: BTreeSet<u16> = self.early.iter().map(|frame| frame.key.thread).collect();
         shape.threads = threads.into_iter().collect();
-        let mut track = Track::new(shape.layout, &shape.threads, feed.trust);
-        for frame in self.early.drain(..) {
-            let number = feed.number(frame.time, &shape.layout);
-            track.push(frame.key.thread, number, frame.invalid, &frame.payload);
+        self.track = Some(Track::new(shape.layout, &shape.threads, feed.trust));
+        for early in std::mem::take(&mut self.early) {
+            let frame = Arrived {
+                header: early.header,
+                key: early.key,
+                time: early.time,
+                invalid: early.invalid,
+                payload: &early.payload,
+            };
+            self.place(feed, &frame);
         }
-        self.track = Some(track);
     }
 
     /// Newest data in seconds since the epoch.
@@ -278,9 +340,6 @@ fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout> {
 pub struct LiveStation {
     pub feed: Arc<Feed>,
     pub layout: Layout,
-    /// Those of all stations.
-    pub all: Vec<Arc<Feed>>,
-    pub wait: Duration,
     /// Stops the receiver.
     pub stop: Arc<AtomicBool>,
     /// When the run was stopped.
@@ -299,15 +358,15 @@ impl LiveStation {
     }
 }
 
-impl Station for LiveStation {
-    /// Waits until the stream has come past `range`, has ended, or is later than all others by more than the wait.
-    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+impl LiveStation {
+    /// Waits until the stream has come past `range`, has ended, or is not waited for any more.
+    fn come(&self, range: &Range<i64>) -> Result<MutexGuard<'_, State>> {
         let end = range.end as f64 / self.layout.sample_rate() as f64;
         loop {
             // Before the stream is looked at: what the others have may be news to it.
-            let front = self.all.iter().filter_map(|feed| feed.state().newest());
-            let waited = front.fold(f64::NEG_INFINITY, f64::max) - end >= self.wait.as_secs_f64();
-            let over = waited || self.is_out_of_time();
+            let station = self.feed.station;
+            let over = !self.feed.clocks().is_waited_for(station, end, now());
+            let over = over || self.is_out_of_time();
             let mut state = self.feed.state();
             if let Some(error) = &state.error {
                 bail!("{error}");
@@ -319,7 +378,7 @@ impl Station for LiveStation {
             if let Some(track) = &mut state.track {
                 track.forget(range.start);
                 if over || track.has_come_to(range.end, 1) {
-                    return Ok(track.slab(range));
+                    return Ok(state);
                 }
             } else if state.ended {
                 bail!("a stream ended before it began");
@@ -327,6 +386,19 @@ impl Station for LiveStation {
             drop(state);
             std::thread::sleep(NAP);
         }
+    }
+}
+
+impl Station for LiveStation {
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+        let state = self.come(&range)?;
+        let track = state.track.as_ref().context("a stream without a track")?;
+        Ok(track.slab(range))
+    }
+
+    fn has(&mut self, range: Range<i64>) -> Result<bool> {
+        let state = self.come(&range)?;
+        Ok(state.track.as_ref().is_some_and(|track| track.has(range)))
     }
 
     fn counts(&self) -> Counts {
@@ -336,7 +408,7 @@ impl Station for LiveStation {
             .as_ref()
             .map_or_else(Counts::default, Track::counts);
         Counts {
-            foreign: counts.foreign + state.others,
+            foreign: counts.foreign + state.others + self.feed.clocks().refused(self.feed.station),
             ..counts
         }
     }
@@ -391,7 +463,9 @@ mod tests {
     #[test]
     fn what_the_correlator_waits_for_finds_room() {
         let wait = Duration::from_secs(5);
-        let feed = Feed::new(Some(SAMPLE_RATE), Trust::Exact, wait, &Arc::default());
+        let clocks = Arc::new(Mutex::new(Clocks::new(1, wait.as_secs_f64())));
+        let (rate, epoch) = (Some(SAMPLE_RATE), Arc::default());
+        let feed = Feed::new(rate, Trust::Exact, wait, &epoch, &clocks, 0);
         push(&feed, 0);
         feed.state().learn(&feed);
         // An integration of 160 s.
@@ -400,7 +474,7 @@ mod tests {
         state.needed = Some(0);
         state.wanted = Some(integration * SAMPLE_RATE as i64);
         drop(state);
-        let most = integration + wait.as_secs() as i64 + MOST_WAITING as i64;
+        let most = integration + wait.as_secs() as i64 + HOLD as i64;
         for number in 1..=most * FRAMES_A_SECOND {
             assert!(!feed.state().is_full(feed.most_waiting), "{number}");
             push(&feed, number);

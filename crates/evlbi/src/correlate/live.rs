@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,9 @@ use evlbi_fx::track::Counts;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use serde::Serialize;
 
+use super::clocks::Clocks;
 use super::correlation::Correlation;
-use super::feed::{Feed, LONG_ENOUGH, LiveStation, NAP};
+use super::feed::{Feed, LONG_ENOUGH, LiveStation, NAP, now};
 use super::job::Job;
 use super::plan::Shape;
 use super::result::{BaselineResult, baselines};
@@ -60,6 +61,8 @@ struct BaselineLine<'a> {
     result: &'a BaselineResult,
     /// Shares of the packets that did not come of its stations' streams since the line before.
     lost: [f64; 2],
+    /// Why it has no data; none where it has.
+    reason: Option<String>,
 }
 
 /// What a period of a stream says, counted from the start.
@@ -72,6 +75,8 @@ struct StreamLine {
     ring_full: u64,
     /// Frames that came when they had been waited for long enough.
     late_frames: u64,
+    /// Frames whose times were not believed.
+    refused_frames: u64,
     /// How far its newest data lie behind the newest of all, in seconds.
     skew_s: f64,
 }
@@ -89,12 +94,24 @@ pub struct StreamResult {
     ring_full: u64,
     /// Frames that came when they had been waited for long enough.
     late_frames: u64,
+    /// Frames whose times were not believed.
+    refused_frames: u64,
+    /// Why nothing of it was correlated; none where something was.
+    reason: Option<String>,
     /// Seconds of data that had come when the run was stopped, and were not correlated.
     left_s: f64,
     /// How long before the last of all streams its data ended, in seconds: weights are those of the time before.
     ended_early_s: f64,
     seconds: f64,
     rate_bps: f64,
+}
+
+impl StreamResult {
+    /// The station and why it contributed nothing, if so.
+    pub fn nothing(&self) -> Option<String> {
+        let reason = self.reason.as_ref()?;
+        Some(format!("{}: {reason}", self.station))
+    }
 }
 
 /// Receives the streams that `args` name and correlates them. `results` shows the baselines of each integration.
@@ -110,10 +127,13 @@ pub fn run(
     }
     let stop = interrupt();
     let epoch = Arc::default();
+    let clocks = Clocks::new(args.files.len(), args.streams.wait.as_secs_f64());
+    let clocks = Arc::new(Mutex::new(clocks));
     let streams = args
         .files
         .iter()
-        .map(|url| open(url, args, &epoch))
+        .enumerate()
+        .map(|(number, url)| open(url, number, args, &epoch, &clocks))
         .collect::<Result<Vec<Stream>>>()?;
     // Who waits for this sends to any of them.
     for address in streams
@@ -123,7 +143,8 @@ pub fn run(
         steer::say_listening(*address);
     }
     let teller = Teller::start(&streams)?;
-    let shapes = wait_for_shapes(&streams, args.streams.wait, &stop)?;
+    let mut shapes = wait_for_shapes(&streams, args.streams.wait, &stop)?;
+    let first = begin(&streams, &mut shapes, epoch.get().copied().unwrap_or(0));
     let mut plan = super::plan::plan(&args.files, &shapes, &args.options)?;
     plan.count_from(*epoch.get().context("no stream has a time")?);
     let names: Vec<String> = plan
@@ -133,15 +154,6 @@ pub fn run(
         .collect();
     // Nobody named them before.
     let _ = teller.names.set(names.clone());
-    let first = shapes
-        .iter()
-        .zip(&streams)
-        .filter_map(|(shape, stream)| {
-            let state = stream.feed.state();
-            let earliest = state.track.as_ref()?.earliest()?;
-            Some(earliest as f64 / shape.layout.sample_rate() as f64)
-        })
-        .fold(f64::NEG_INFINITY, f64::max);
     let grid = plan.start as f64;
     let job = Job::live(plan, first, &super::window(&args.options))?;
     let feeds: Vec<Arc<Feed>> = streams
@@ -155,8 +167,6 @@ pub fn run(
         .map(|(stream, shape)| LiveStation {
             feed: Arc::clone(&stream.feed),
             layout: shape.layout,
-            all: feeds.clone(),
-            wait: args.streams.wait,
             stop: stream.receiving.stop_switch(),
             stopped: Arc::clone(&stopped),
         })
@@ -168,6 +178,7 @@ pub fn run(
     let threads = super::threads(args.options.threads);
     let mut seen = Seen::new(&streams);
     let mut correlated = job.range.start..job.range.start;
+    let mut has_any = false;
     let counts = super::run::run(
         &job.setup,
         &mut stations,
@@ -180,10 +191,14 @@ pub fn run(
             if sums.inputs.iter().any(|input| input.good > 0) {
                 correlated.end = dump + 1;
             }
+            has_any |= sums.inputs.iter().any(|input| input.good > 0);
             if (dump + 1).rem_euclid(job.periods.count) == 0 {
                 let begins = job.begins(dump);
-                let lines = show(args, &job, &names, begins, &period, &mut seen, &streams)?;
-                if let Some(lines) = lines {
+                // A gap in all streams prints nothing, however long it is.
+                if std::mem::take(&mut has_any)
+                    && let Some(lines) =
+                        show(args, &job, &names, begins, &period, &mut seen, &streams)?
+                {
                     results.line(&lines);
                 }
                 period = Series::new(&job.setup, dumps, job.dump_seconds());
@@ -191,6 +206,9 @@ pub fn run(
             Ok(())
         },
     );
+    let reasons: Vec<Option<String>> = (0..streams.len())
+        .map(|station| why_nothing(station, &whole, &streams[station]))
+        .collect();
     for stream in &streams {
         stream.feed.is_closed.store(true, Ordering::Relaxed);
         stream.receiving.stop();
@@ -222,13 +240,20 @@ pub fn run(
         .zip(&counts)
         .zip(left)
         .zip(newest)
+        .zip(reasons)
         .map(
-            |((((station, report), counts), left), newest)| StreamResult {
+            |(((((station, report), counts), left), newest), reason)| StreamResult {
+                reason,
                 left_s: left,
                 ended_early_s: newest.map_or(0.0, |newest| front - newest),
                 ..stream_result(station, report, counts)
             },
         )
+        .enumerate()
+        .map(|(number, result)| StreamResult {
+            refused_frames: feeds[number].clocks().refused(number),
+            ..result
+        })
         .collect();
     for result in results
         .iter()
@@ -253,11 +278,18 @@ pub fn run(
     ))
 }
 
-fn open(url: &str, args: &CorrelateArgs, epoch: &Arc<OnceLock<i64>>) -> Result<Stream> {
+fn open(
+    url: &str,
+    number: usize,
+    args: &CorrelateArgs,
+    epoch: &Arc<OnceLock<i64>>,
+    clocks: &Arc<Mutex<Clocks>>,
+) -> Result<Stream> {
     let recv = RecvArgs::stream(url, args.streams.idle, args.streams.duration)?;
     let (receiving, opening) = receive::start(recv::options(&recv, None)?)?;
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
-    let feed = Feed::new(rate, args.options.trust.into(), args.streams.wait, epoch);
+    let (trust, wait) = (args.options.trust.into(), args.streams.wait);
+    let feed = Feed::new(rate, trust, wait, epoch, clocks, number);
     let sink = Sink::Feed(Arc::clone(&feed));
     let settings = recv::settings(&recv)?;
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
@@ -281,6 +313,60 @@ fn finish(stream: Stream) -> Result<ReceiveReport> {
         .join()
         .map_err(|_| anyhow!("the thread that empties a ring panicked"))?;
     Ok(stream.receiving.join())
+}
+
+/// Begins with the streams whose times agree; the others join when their times are right. Returns the beginning in seconds
+/// after the UTC second `epoch`.
+fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
+    // None of them takes a frame meanwhile.
+    let mut states: Vec<_> = streams.iter().map(|stream| stream.feed.state()).collect();
+    let times: Vec<Option<(f64, f64)>> = states
+        .iter()
+        .zip(shapes.iter())
+        .map(|(state, shape)| {
+            let earliest = state.track.as_ref()?.earliest()?;
+            Some((
+                earliest as f64 / shape.layout.sample_rate() as f64,
+                state.newest()?,
+            ))
+        })
+        .collect();
+    let Some(first) = streams.first() else {
+        return 0.0;
+    };
+    let host = evlbi_net::cpu::utc() as f64 * 1e-9 - epoch as f64;
+    let (start, members) = first.feed.clocks().begin(&times, host, now());
+    for (number, state) in states.iter_mut().enumerate() {
+        if !members.contains(&number) {
+            state.leave_out(epoch.saturating_add(start as i64), &streams[number].feed);
+        }
+        if let Some(shape) = &state.shape {
+            shapes[number] = shape.clone();
+        }
+    }
+    start
+}
+
+/// Why a series has nothing of a station; none if it has.
+fn why_nothing(station: usize, series: &Series, stream: &Stream) -> Option<String> {
+    let inputs = series
+        .setup
+        .inputs()
+        .filter(|input| input.station == station);
+    if inputs.map(|input| series.input(input).good).sum::<u64>() > 0 {
+        return None;
+    }
+    let state = stream.feed.state();
+    let late = state
+        .track
+        .as_ref()
+        .is_some_and(|track| track.counts().late > 0);
+    Some(
+        stream
+            .feed
+            .clocks()
+            .reason(station, late, state.ended, now()),
+    )
 }
 
 /// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
@@ -364,6 +450,8 @@ fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> Stre
         unattributed: report.attribution.unattributed,
         ring_full: counters.ring_full,
         late_frames: counts.late,
+        refused_frames: 0,
+        reason: None,
         left_s: 0.0,
         ended_early_s: 0.0,
         seconds: report.seconds,
@@ -448,6 +536,15 @@ fn watch(mut streams: Vec<Watched>, names: &OnceLock<Vec<String>>, is_over: &Ato
             false => live.bytes.saturating_sub(stream.bytes) as f64 * 8.0 / elapsed.as_secs_f64(),
         };
         let bytes = tell_streams(&streams, names, rate);
+        for (number, stream) in streams.iter().enumerate() {
+            let host = evlbi_net::cpu::utc() as f64 * 1e-9 - stream.feed.epoch();
+            let report = stream.feed.clocks().report(number, host, now());
+            if let Some(report) = report {
+                let name = names.get().and_then(|names| names.get(number).cloned());
+                let name = name.unwrap_or_else(|| format!("stream {}", number + 1));
+                say!("evlbi: {name}: {report}");
+            }
+        }
         if has_ended {
             return;
         }
@@ -562,6 +659,7 @@ fn show(
                 let state = stream.feed.state();
                 state.track.as_ref().map_or(0, |track| track.counts().late)
             },
+            refused_frames: stream.feed.clocks().refused(index),
             skew_s,
         });
         *before = SeenOfStream {
@@ -585,6 +683,15 @@ fn show(
         .map(|result| BaselineLine {
             result,
             lost: [share(&result.stations[0]), share(&result.stations[1])],
+            reason: result
+                .stations
+                .iter()
+                .filter(|_| result.weight <= 0.0)
+                .find_map(|name| {
+                    let station = names.iter().position(|other| other == name)?;
+                    let reason = why_nothing(station, period, &streams[station])?;
+                    Some(format!("{name}: {reason}"))
+                }),
         })
         .collect();
     tell(&of_baselines, &time, job, period, &found);
@@ -605,10 +712,11 @@ fn show(
     for BaselineLine {
         result: baseline,
         lost,
+        reason,
     } in of_baselines
     {
         shown.push(format!(
-            "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}",
+            "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}{}",
             baseline.stations.join("-"),
             baseline.amplitude.valid,
             baseline.snr,
@@ -617,6 +725,7 @@ fn show(
             lost[0] * 100.0,
             lost[1] * 100.0,
             baseline.doubt(),
+            reason.map_or_else(String::new, |reason| format!(" ({reason})")),
         ));
     }
     for line in lines {

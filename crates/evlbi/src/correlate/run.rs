@@ -21,6 +21,14 @@ pub trait Station {
     /// When they cannot be read any more.
     fn slab(&mut self, range: Range<i64>) -> Result<Slab>;
 
+    /// Whether there is anything of these samples, which are waited for as those of [`Station::slab`] are.
+    ///
+    /// # Errors
+    /// When they cannot be read any more.
+    fn has(&mut self, _range: Range<i64>) -> Result<bool> {
+        Ok(true)
+    }
+
     /// What came in.
     fn counts(&self) -> Counts;
 
@@ -126,7 +134,11 @@ pub fn run(
             {
                 break;
             }
-            let pieces = pieces(setup, periods.blocks(period));
+            // A gap of hours in all streams takes no time.
+            let pieces = match has_any(setup, stations, periods.blocks(period))? {
+                true => pieces(setup, periods.blocks(period)),
+                false => Vec::new(),
+            };
             order.expect(setup, period, pieces.len());
             for blocks in pieces {
                 if stop.load(Ordering::Relaxed) && !is_stream {
@@ -145,6 +157,7 @@ pub fn run(
                     order.add(done?, &mut sink)?;
                 }
             }
+            order.finish(&mut sink)?;
             if progress.is_due() && !is_stream {
                 let done = period - range.start;
                 progress.show(
@@ -172,6 +185,16 @@ fn are_over(setup: &Setup, stations: &[impl Station], blocks: Range<i64>) -> Res
         }
     }
     Ok(true)
+}
+
+/// Whether any station has something of these blocks.
+fn has_any(setup: &Setup, stations: &mut [impl Station], blocks: Range<i64>) -> Result<bool> {
+    for (index, station) in stations.iter_mut().enumerate() {
+        if station.has(samples(setup, index, &blocks)?)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>> {

@@ -158,3 +158,45 @@ fn a_stream_that_cannot_be_correlated_is_said() {
         received.stderr
     );
 }
+
+/// A station whose clock is half a minute ahead harms no baseline of the others, is named, and makes the exit status.
+#[test]
+fn a_wrong_clock_harms_nobody_else() {
+    let room = Room::new();
+    let right = plan(&room, 5.0, 16e3, 800);
+    let text = std::fs::read_to_string(&right).unwrap();
+    let wrong = text.replace("2024-01-01T23:59:59Z", "2024-01-02T00:00:29Z");
+    let wrong = room.write("wrong.toml", wrong.replace("\"Jb\"", "\"On\""));
+    let here = "udp://127.0.0.1:0";
+    let mut command = evlbi();
+    command.args(["correlate", here, here, here, "--live", "--json"]);
+    command.args(["--channels", "64", "--wait", "10s"]);
+    let correlator = Recv::listening(&mut command, 3);
+    let sources = [
+        format!("sky:{right}/Ef"),
+        format!("sky:{right}/Jb"),
+        format!("sky:{wrong}/On"),
+    ];
+    std::thread::scope(|scope| {
+        for (source, address) in sources.iter().zip(&correlator.addresses) {
+            let to = format!("udp://{address}");
+            scope.spawn(move || send(source, &to, &[]));
+        }
+    });
+    until("all have a time", || {
+        (0..3).all(|stream| correlator.arrived(stream) >= 20)
+    });
+    let received = correlator.stop();
+    assert_eq!(received.status.code(), Some(1), "{}", received.stderr);
+    assert!(
+        received.stderr.contains("no data correlated of On"),
+        "{}",
+        received.stderr
+    );
+    let last: Value = serde_json::from_str(received.stdout.lines().last().unwrap()).unwrap();
+    assert!(
+        last["baselines"][0]["weight"].as_f64().unwrap() > 0.9,
+        "{last}"
+    );
+    assert!(last["streams"][0]["reason"].is_null() && last["streams"][2]["reason"].is_string());
+}

@@ -49,7 +49,7 @@ struct Product<'a> {
     stations: [String; 2],
     polarisations: String,
     /// What tells it from others of these stations and polarisations.
-    number: usize,
+    number: String,
     visibilities: Visibilities<'a>,
     /// Makes correlation coefficients of amplitudes.
     scale: f64,
@@ -83,7 +83,11 @@ fn in_recordings(files: &[String], window: &Window, args: &FringeArgs) -> Result
             let product = Product {
                 stations: [name(product.a.station), name(product.b.station)],
                 polarisations: bands.iter().collect(),
-                number: product.a.band,
+                // Several bands of the other station may be of one frequency.
+                number: match product.a.band == product.b.band {
+                    true => product.a.band.to_string(),
+                    false => format!("{}x{}", product.a.band, product.b.band),
+                },
                 visibilities: found.series.visibilities(index),
                 scale: found.series.scale(index),
             };
@@ -126,7 +130,7 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
             let product = Product {
                 stations: [name(key.0.0), name(key.0.1)],
                 polarisations: key.2.iter().map(|letter| *letter as char).collect(),
-                number: usize::try_from(key.1).unwrap_or(0),
+                number: key.1.to_string(),
                 visibilities: gathered.visibilities(frequency, description.integration_s),
                 scale: 1.0 / gathered.weights.max(1e-30),
             };

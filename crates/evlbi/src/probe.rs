@@ -67,9 +67,25 @@ pub fn check_plots(plots: &[PathBuf], force: bool) -> Result<()> {
                 path.display()
             );
         }
+        if !is_terminal(path) {
+            can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     let files = plots.iter().filter(|path| !is_terminal(path));
     output::check_new(files.map(PathBuf::as_path), force)
+}
+
+/// A measurement of hours must not end in a picture that cannot be written.
+fn can_write(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        bail!("it is a directory; give the name of a picture in it");
+    }
+    let directory = path.parent().filter(|parent| *parent != Path::new(""));
+    let place = match path.exists() {
+        true => path,
+        false => directory.unwrap_or(Path::new(".")),
+    };
+    Ok(nix::unistd::access(place, nix::unistd::AccessFlags::W_OK)?)
 }
 
 fn is_terminal(path: &Path) -> bool {

@@ -145,9 +145,13 @@ impl Job {
         period.div_euclid(self.periods.count) as f64 * self.integration
     }
 
-    /// The parts that are correlated.
+    /// The parts that are correlated and in which two stations have data.
     pub fn correlated(&self) -> Range<i64> {
-        self.periods.first_part(self.range.start)..self.periods.first_part(self.range.end)
+        let all =
+            self.periods.first_part(self.range.start)..self.periods.first_part(self.range.end);
+        let there = common(&self.spans).unwrap_or(all.clone());
+        let start = all.start.max(there.start);
+        start..all.end.min(there.end).max(start)
     }
 }
 

@@ -250,6 +250,8 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
 
 /// The sample rate of the first recording of a job.
 pub fn sample_rate(model: &Path) -> Result<Option<u64>> {
+    // If both are missing, the error names the file that was asked for.
+    read(model)?;
     let beside = model.with_extension("input");
     let job =
         difx::Input::parse(&read(&beside)?).with_context(|| format!("in {}", beside.display()))?;

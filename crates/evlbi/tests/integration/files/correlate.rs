@@ -292,6 +292,42 @@ fn the_gaps_file_counts() {
     );
 }
 
+/// The duration is that of the data, however long an integration is; a missing model is named.
+#[test]
+fn the_duration_is_that_of_the_data() {
+    let room = Room::new();
+    let (files, _) = stations(&room);
+    let [ef, jb, _] = &files;
+    let base = ["correlate", ef, jb, "--channels", "64"];
+    for integration in ["100ms", "1h"] {
+        let result = json(&[&base[..], &["--integration", integration]].concat());
+        near(number(&result, "/seconds"), 0.5, 1e-3);
+        assert_eq!(result["start"], "2024-01-01T12:00:00Z");
+    }
+    let model = room.path("none.im");
+    let said = failure(&["correlate", ef, jb, "--model", &model]);
+    assert!(said.contains("none.im"), "{said}");
+}
+
+/// Noise that has nothing in common has no fringe after loss with the defaults at both stations.
+#[test]
+fn loss_makes_no_fringe_of_noise() {
+    let room = Room::new();
+    let plan = PLAN.replace("correlation = 0.3", "correlation = 0.0");
+    let plan = room.write("plan.toml", plan.as_bytes());
+    json(&["sky", &plan, "--out", &room.path("sky")]);
+    let lossy = ["Ef", "Jb"].map(|name| {
+        let (whole, lossy) = (room.path(&format!("sky/{name}.vdif")), room.path(name));
+        let shed = ["--shed", "random:10%", "--replace", "random"];
+        json(&[&["drop", &whole, &lossy], &shed[..]].concat());
+        lossy
+    });
+    let options = ["--channels", "128", "--trust", "blind"];
+    let result = json(&[&["correlate", &lossy[0], &lossy[1]], &options[..]].concat());
+    assert!(number(&result, "/baselines/0/snr") < 8.0, "{result}");
+    assert!(number(&result, "/baselines/0/false_alarm") > 1e-6);
+}
+
 /// Each kind of loss costs what theory says, at signal-to-noise ratios of 700.
 #[test]
 fn loss_costs_what_theory_says() {

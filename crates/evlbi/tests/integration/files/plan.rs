@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::{Room, evlbi};
+use super::{Room, evlbi, failure};
 
 fn plan(args: &str) -> Output {
     let args: Vec<&str> = std::iter::once("plan")
@@ -132,4 +132,16 @@ fn what_cannot_be_planned_is_said() {
             "{args}: {stderr}"
         );
     }
+}
+
+/// What cannot be written is refused before the work, not after it.
+#[test]
+fn a_plot_that_cannot_be_written_is_refused_first() {
+    let room = Room::new();
+    let plot = room.path("missing/plot.svg");
+    let said = failure(&["analyse", "no.pcap", "--plot", &plot]);
+    assert!(
+        said.contains("cannot write") && said.contains(&plot),
+        "{said}"
+    );
 }

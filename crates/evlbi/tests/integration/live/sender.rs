@@ -80,7 +80,7 @@ fn a_sender_that_is_asked_to_end_does_so_on_a_whole_frame_with_its_result() {
 fn bytes_are_cut_as_jive5ab_cuts_them() {
     let room = Room::new();
     // A length that 8000 divides, and 8960 does not.
-    let source = room.write("in", &[0xa5; 160_000]);
+    let source = room.write("in", [0xa5; 160_000]);
     let (_socket, to) = deaf();
     // A start that is over is now.
     let more = [

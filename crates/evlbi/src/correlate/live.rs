@@ -107,9 +107,10 @@ pub struct StreamResult {
 }
 
 impl StreamResult {
-    /// The station and why it contributed nothing, if so.
+    /// The station and why it contributed nothing, if it sent frames that were refused. A station that sends none may be left out on
+    /// purpose.
     pub fn nothing(&self) -> Option<String> {
-        let reason = self.reason.as_ref()?;
+        let reason = self.reason.as_ref().filter(|_| self.refused_frames > 0)?;
         Some(format!("{}: {reason}", self.station))
     }
 }

@@ -472,7 +472,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     well(&["up", &room.plan]);
     let again = evlbi(&["up", &room.plan]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("is up already"));
-    let frames = pattern::frames(FRAME, 0, pattern::frame_rate(1000), 200).unwrap();
+    let frames = pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(1000), 200).unwrap();
     let source = room.write("in.vdif", frames);
     // Nobody need listen to a group.
     let send = || {

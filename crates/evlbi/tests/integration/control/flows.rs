@@ -207,12 +207,20 @@ fn how_a_flow_ended_is_said() {
 #[test]
 fn a_flow_is_forgotten_but_not_its_recording() {
     let agent = Agent::start("");
-    agent.begin(&recv("to", "scan.vdif"));
+    let to = agent.receive(&recv("to", "scan.vdif"));
+    agent.begin(&endless("from", &to, SLOW));
+    agent.wait("to", |flow| received(flow, "bytes") > 0);
     let early = agent.ask(Method::DELETE, "/api/v1/flows/to", &Value::Null);
     assert_eq!(early.status, 409, "{}", early.body);
-    agent.finish("to");
-    let done = agent.ask(Method::DELETE, "/api/v1/flows/to", &Value::Null);
-    assert_eq!(done.status, 204);
+    for flow in ["from", "to"] {
+        agent.finish(flow);
+        let done = agent.ask(
+            Method::DELETE,
+            &format!("/api/v1/flows/{flow}"),
+            &Value::Null,
+        );
+        assert_eq!(done.status, 204);
+    }
     assert_eq!(
         agent
             .ask(Method::GET, "/api/v1/flows/to", &Value::Null)

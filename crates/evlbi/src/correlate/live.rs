@@ -107,10 +107,9 @@ pub struct StreamResult {
 }
 
 impl StreamResult {
-    /// The station and why it contributed nothing, if it sent frames that were refused. A station that sends none may be left out on
-    /// purpose.
+    /// The station and why it contributed nothing, if it sent any. A station that sends none may be left out on purpose.
     pub fn nothing(&self) -> Option<String> {
-        let reason = self.reason.as_ref().filter(|_| self.refused_frames > 0)?;
+        let reason = self.reason.as_ref().filter(|_| self.unique > 0)?;
         Some(format!("{}: {reason}", self.station))
     }
 }

@@ -7,7 +7,7 @@
 //! threads may lag behind one another.
 //!
 //! What is known changes only with datagrams that were taken ([`Sequencer::heard`]), and only for what comes later: how many
-//! frames a second has ([`seconds`]), a thread that begins or ends, the order of the threads.
+//! frames a second has (module `seconds`), a thread that begins or ends, the order of the threads.
 
 mod seconds;
 

@@ -53,7 +53,7 @@ const MOST_REFUSED: usize = 64;
 const FORGOTTEN: Nanos = Nanos(2_000_000_000);
 /// Time in which no more than [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search keeps the receiver.
 const SPELL: Nanos = Nanos(50_000_000);
-/// A sample of a live stream without valid frames is as many bytes, and at least this many datagrams, or so many.
+/// A sample of a live stream without valid frames has this many bytes and at least `MIN_SAMPLE` datagrams, or `MAX_SAMPLE` datagrams.
 const SAMPLE_BYTES: usize = 192 << 10;
 const MIN_SAMPLE: usize = 64;
 const MAX_SAMPLE: usize = 1024;
@@ -145,7 +145,7 @@ struct Bytes {
     datagrams: u64,
 }
 
-/// In how many bytes frames were looked for since when.
+/// Bytes searched for frames, and the start of that spell.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     begun: Nanos,
@@ -168,7 +168,7 @@ struct Live {
     flow: Flow,
     numbering: Box<dyn Numbering>,
     frames: Option<Frames>,
-    /// Its newest data, while it has no valid frames and they are looked for.
+    /// Its newest data, while frames are searched in it, since it has none that are valid.
     sample: Option<Sample>,
     /// When the next sample begins, counted in datagrams.
     sample_at: u64,
@@ -295,7 +295,7 @@ impl Admission {
         reorder.flush()
     }
 
-    /// The stream begins, in a ring of so many slots.
+    /// Begins the stream, in a ring of `capacity` slots.
     pub fn begin(&mut self, capacity: u64, freed: u64, place: &mut impl FnMut(u64, &[u8])) {
         let Some(mut winner) = self.winner.take() else {
             return;

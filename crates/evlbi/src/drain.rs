@@ -92,7 +92,7 @@ fn run(
         if flushed.elapsed() >= SHOW {
             flushed = Instant::now();
             drain.sink.flush();
-            // Whoever looks at it at this moment sees it a moment later.
+            // A reader that holds the lock sees the next state instead.
             if let Ok(mut shown) = shown.try_lock() {
                 show(drain.deframer, &mut shown);
             }

@@ -133,7 +133,7 @@ impl Cadence {
     }
 
     /// How many frames are missing between those of this cadence and those that follow at place `at`, of which `ahead` are there;
-    /// `None` where that cannot be told, or they follow no later.
+    /// `None` if the rate is unknown, or if they do not follow later.
     pub fn missing_until(&self, at: i64, ahead: &[Sighting]) -> Option<u64> {
         let threads = self.streams.len() as i64;
         if ahead

@@ -1,7 +1,7 @@
 //! How many frames the seconds of a stream have, and so which cycle a time belongs to.
 //!
 //! Where the rate is not given, it is learnt at turns of the second:
-//! - A thread whose frames came one after another up to the turn, and goes on with frame 0, shows it.
+//! - A thread whose frames came one after another up to the turn, and continue with frame 0, shows it.
 //! - Otherwise frames may be missing at the turn. Then the rate is the one that the headers tell, or the least one that was not
 //!   exceeded and with which a thread carries 2^n Mbit/s, or else one more than the largest frame number.
 //! - A frame number beyond the second shows that a rate which was not given is too small.
@@ -106,7 +106,7 @@ impl Seconds {
         FrameRate::new(u32::try_from(rate).ok()?)
     }
 
-    /// Frames in the newest second, as far as that can be told.
+    /// Frames in the newest second: known, or estimated from those seen.
     pub fn frames(&self) -> i64 {
         match self.source {
             Source::Assumed => self.at_turn(false, 0),
@@ -216,7 +216,7 @@ impl Seconds {
         }
     }
 
-    /// Whether a thread's frames came one after another up to the turn and go on behind it.
+    /// Whether a thread's frames came one after another up to the turn and continue with frame 0.
     fn shows_rate(&self, time: FrameTime, lane: &Lane) -> bool {
         let is_last =
             |last: FrameTime| last.second == self.newest && i64::from(last.frame) == self.most;

@@ -372,7 +372,7 @@ impl Loop {
         if now.since(self.shown) < SHOW && !self.watch.is_asked() {
             return;
         }
-        // Whoever looks at it at this moment sees it a moment later.
+        // A reader that holds the lock sees the next state instead.
         if self.watch.try_show(|| self.live(now)) {
             self.shown = now;
         }

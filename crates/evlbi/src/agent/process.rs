@@ -42,7 +42,7 @@ impl Room {
     pub fn start(&self, allowed: &Allowed) -> Result<Child> {
         let result = File::create(self.file("result.json")).context("the flow's result")?;
         let log = File::create(self.file("log")).context("the flow's log")?;
-        // The process holds it from its first moment to its last: whoever finds it locked knows that the flow lives.
+        // The process holds it from its first moment to its last: an agent that finds it locked knows that the flow lives.
         log.try_lock().context("the flow's log")?;
         Command::new("/proc/self/exe")
             .arg0("evlbi")

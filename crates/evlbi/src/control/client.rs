@@ -183,7 +183,7 @@ impl Client {
         response.text().await.map_err(|error| self.failed(error))
     }
 
-    /// An answer that is no problem.
+    /// An answer that reports success.
     async fn response(
         &self,
         method: Method,

@@ -34,7 +34,7 @@ pub struct FlowResult {
     pub end: Option<End>,
     /// What its command printed as its result.
     pub result: Option<Value>,
-    /// Of a flow that receives: what those of this session that send to it did.
+    /// Of a receiving flow: what the flows that send to it did.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<FromSender>,
     #[serde(skip)]

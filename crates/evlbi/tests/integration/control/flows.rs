@@ -336,7 +336,7 @@ fn flows_outlive_an_agent_that_is_killed_while_it_starts_them() {
     agent.listen(&recv("model", "null"));
     agent.kill();
     let flows = agent.room.folder().join("flows");
-    // As an agent leaves them that is killed in the midst.
+    // What an agent leaves if it is killed while it starts a flow.
     fs::create_dir(flows.join(".new-half")).unwrap();
     let mut processes = Vec::new();
     for name in ["late", "stuck"] {

@@ -102,6 +102,8 @@ pub struct Begins {
     pub data: usize,
     /// It needs slots of another length than the stream before it, in a ring of its own.
     pub resized: bool,
+    /// Bytes of data that would have come since the live stream's last.
+    pub missing: u64,
 }
 
 /// A sender whose datagrams were refused while another's were the stream.
@@ -277,9 +279,20 @@ impl Admission {
 
     /// The stream that is to begin.
     pub fn beginning(&self) -> Option<Begins> {
-        let data = self.winner.as_ref()?.known.as_ref()?.data;
+        let winner = self.winner.as_ref()?;
+        let data = winner.known.as_ref()?.data;
         let resized = self.live.as_ref().is_none_or(|live| live.data != data);
-        Some(Begins { data, resized })
+        let missing = match (&self.live, winner.kept.front()) {
+            (Some(live), Some(first)) => live
+                .missing_until(first.at)
+                .saturating_mul(live.data as u64),
+            _ => 0,
+        };
+        Some(Begins {
+            data,
+            resized,
+            missing,
+        })
     }
 
     /// The live stream is over, since another with other slots is to begin: everything is handed on, up to the position returned.
@@ -297,6 +310,7 @@ impl Admission {
 
     /// Begins the stream, in a ring of `capacity` slots.
     pub fn begin(&mut self, capacity: u64, freed: u64, place: &mut impl FnMut(u64, &[u8])) {
+        let missing = self.beginning().map_or(0, |begins| begins.missing);
         let Some(mut winner) = self.winner.take() else {
             return;
         };
@@ -319,11 +333,7 @@ impl Admission {
             }
             none => none.insert(Reorder::new(window)),
         };
-        let missing = match (&self.live, winner.kept.front()) {
-            (Some(live), Some(first)) if live.data == known.data => live.missing_until(first.at),
-            _ => 0,
-        };
-        reorder.begin(lowest, missing);
+        reorder.begin(lowest, missing / known.data as u64);
         self.live = Some(Live {
             flow: winner.flow,
             numbering: known.numbering,

@@ -163,6 +163,8 @@ pub struct Counts {
 const ODD_RUN: u32 = 16;
 /// So many frames are handed over together at most.
 const MOST_FRAMES: usize = 1 << 16;
+/// Longest padding of a last datagram, in bytes.
+const MOST_PADDING: usize = 1 << 16;
 /// Frames that have no place in the span are made in memory of about this many bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
 
@@ -493,6 +495,9 @@ impl Deframer {
                     return Step::Wait;
                 }
             }
+            if self.is_padding(span, length as usize) {
+                return Step::Wait;
+            }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
                 self.take_whole(span, layout, whole_until, sink);
@@ -503,7 +508,23 @@ impl Deframer {
         Step::Wait
     }
 
-    /// Takes whole frames up to `until`, or a run of odd ones.
+    /// Whether all that is left is fill pattern, which may complete the last datagram: it is a frame only if more follows.
+    fn is_padding(&self, span: &Span<'_>, length: usize) -> bool {
+        let left = span.left();
+        let most = self.settings.hold.min(MOST_PADDING) as u64;
+        matches!(span.bytes, Bytes::Ring(_))
+            && left <= most
+            && span
+                .view()
+                .present(span.at, length)
+                .is_some_and(fill::is_fill)
+            && span
+                .view()
+                .present(span.at, left as usize)
+                .is_some_and(fill::is_fill)
+    }
+
+    /// Takes whole frames up to `until`, or an odd one.
     fn take_whole(
         &mut self,
         span: &mut Span<'_>,
@@ -545,7 +566,7 @@ impl Deframer {
             taken += length;
         }
         span.at += (taken - begin) as u64;
-        if odd {
+        if odd && !self.is_padding(span, length) {
             self.take_odd(span, layout);
         }
     }

@@ -121,6 +121,11 @@ impl Watch {
         self.lock().live.clone()
     }
 
+    /// Whether the receiver has ended: these counters are the last.
+    pub fn has_ended(&self) -> bool {
+        self.lock().is_last
+    }
+
     /// Has the receiving threads of these receivers write their counters down, all at once: those of [`last`](Watch::last) are
     /// then of this moment. A thread that does not run is given half a second.
     pub fn refresh<'a>(watches: impl IntoIterator<Item = &'a Watch>) {
@@ -274,11 +279,12 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
 
 /// The ring's other end, which is there once a stream has begun and the size of its datagrams is known. A stream of another size
 /// has a ring of its own.
-pub struct Opening(mpsc::Receiver<Consumer<Event>>);
+pub struct Opening(mpsc::Receiver<(Consumer<Event>, u64)>);
 
 impl Opening {
-    /// Waits for the next ring; the one before must be dropped. `None` when the receiver ended without one.
-    pub fn next(&self) -> Option<Consumer<Event>> {
+    /// Waits for the next ring, and how many bytes would have come since the end of the one before, which must be dropped. `None`
+    /// when the receiver ended without one.
+    pub fn next(&self) -> Option<(Consumer<Event>, u64)> {
         self.0.recv().ok()
     }
 }

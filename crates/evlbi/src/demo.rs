@@ -19,7 +19,7 @@ use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_fx::quantise::VanVleck;
 use evlbi_fx::sky::{SkyPlan, StationPlan};
 use evlbi_net::cpu;
-use evlbi_net::file::Durability;
+use evlbi_net::file::{Durability, Over};
 use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
 use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
@@ -34,7 +34,7 @@ use crate::drain::{self, Drained};
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording::{self, Blocks};
-use crate::sink::Sink;
+use crate::sink::{Files, Sink};
 use crate::source::{self, Looped};
 use crate::units::{show_count, show_rate};
 
@@ -322,8 +322,11 @@ fn receiver(path: &Path) -> Result<Sinked> {
     })?;
     let sink = Sink::open(
         path.to_str().context("the directory's name is not UTF-8")?,
-        Durability::Kernel,
-        true,
+        Files {
+            durability: Durability::Kernel,
+            force: true,
+            over: Over::new(|| false),
+        },
     )?;
     let drainer = std::thread::Builder::new()
         .name("sink".into())

@@ -54,9 +54,9 @@ pub fn watched(opening: &Opening, settings: Settings, sink: Sink, shown: &Mutex<
     let mut deframer = Deframer::new(settings);
     let mut sink = sink;
     let mut begun = false;
-    while let Some(consumer) = opening.next() {
+    while let Some((consumer, missing)) = opening.next() {
         if begun {
-            deframer.restart(0);
+            deframer.restart(missing);
         }
         begun = true;
         run(consumer, &mut deframer, &mut sink, shown);

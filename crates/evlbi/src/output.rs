@@ -102,11 +102,22 @@ pub fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a document as JSON in the place of the one before, whole at any moment.
+/// Writes a document as JSON in the place of the one before, whole at any moment. Devices and pipes are written to as they are, and
+/// links are followed.
 pub fn replace_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
+    let target = path.canonicalize();
+    let path = target.as_deref().unwrap_or(path);
+    if is_special(path) {
+        return write_json(path, document);
+    }
     let part = path.with_added_extension("part");
     write_json(&part, document)?;
     fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whether there is something else than a file: a device, a pipe.
+pub fn is_special(path: &Path) -> bool {
+    path.exists() && !path.is_file()
 }
 
 /// Where the result of a recording is written: `OUT.vdif.result.json`.
@@ -157,4 +168,33 @@ pub fn lines(pairs: &[(&str, String)]) -> String {
         .map(|(name, value)| format!("{name:<width$}  {value}"))
         .collect();
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_or_link_stays_what_it_is() {
+        let room = evlbi_testkit::Room::new();
+        let (link, file, pipe) = (room.path("link"), room.path("file"), room.path("pipe"));
+        symlink("file", &link).unwrap();
+        fs::write(&file, "before").unwrap();
+        replace_json(Path::new(&link), &1).unwrap();
+        assert!(Path::new(&link).is_symlink());
+        assert_eq!(room.text("file"), "1\n");
+        mkfifo(Path::new(&pipe), Mode::S_IRWXU).unwrap();
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read_to_string(pipe).unwrap()
+        });
+        replace_json(Path::new(&pipe), &2).unwrap();
+        assert_eq!(read.join().unwrap(), "2\n");
+        assert!(is_special(Path::new(&pipe)));
+    }
 }

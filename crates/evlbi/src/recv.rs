@@ -1,19 +1,16 @@
 //! `evlbi recv`.
 
 mod result;
+mod tcp;
 
-use std::collections::VecDeque;
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::account;
 use evlbi_core::deframe::{self, Partial, Wanted};
-use evlbi_net::file::Durability;
+use evlbi_net::file::{Durability, Over};
 use evlbi_net::host;
 use evlbi_net::receive::{
     self, Ended, Numbering, Numbers, Opening, ReceiveOptions, ReceiveReport, Receiving, Watch,
@@ -21,14 +18,14 @@ use evlbi_net::receive::{
 use evlbi_net::udp::{Listen, ReceiverOptions};
 use evlbi_wire::time::FrameRate;
 
-use self::result::{HostDelta, RecvResult, finish, text, write_so_far};
+use self::result::{Beside, HostDelta, RecvResult, finish, text};
 use crate::cli::{FsyncChoice, PartialChoice, RecvArgs};
-use crate::drain::{self, Drained, Shown, Straight};
+use crate::drain::{self, Drained, Shown};
 use crate::numbering::FrameNumbers;
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording;
-use crate::sink::{self, Sink};
+use crate::sink::{self, Files, Sink};
 use crate::steer::{self, Receiving as Status};
 use crate::units::{show_count, show_rate, show_size};
 use crate::url::Scheme;
@@ -41,11 +38,6 @@ const USUAL_RING: u64 = 256 << 20;
 const USUAL_WINDOW: u64 = 64 << 20;
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;
-/// Bytes read from a TCP stream at a time.
-const TCP_BLOCK: usize = 1 << 20;
-
-/// Connections without data that are kept; of more, the oldest are closed.
-const MOST_WAITING: usize = 64;
 
 /// Receives until the stream ends, the time is over or Ctrl-C.
 pub fn run(args: &RecvArgs) -> Result<()> {
@@ -55,8 +47,8 @@ pub fn run(args: &RecvArgs) -> Result<()> {
             "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
         );
     }
-    let (to, left) = free_name(args)?;
-    let args = &RecvArgs { to, ..args.clone() };
+    let (args, left) = with_free_names(args)?;
+    let args = &args;
     check_outputs(args)?;
     if let Some(left) = &left {
         say!(
@@ -68,7 +60,7 @@ pub fn run(args: &RecvArgs) -> Result<()> {
     // From here on Ctrl-C ends with everything written.
     interrupt();
     let mut result = if args.from.scheme == Scheme::Tcp {
-        receive_tcp(args, settings)?
+        tcp::receive(args, settings)?
     } else {
         receive_datagrams(args, settings)?
     };
@@ -148,26 +140,44 @@ pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
     })
 }
 
-/// The name to record to: another one where a receiver that was killed left its file, which is the second of what is returned.
-fn free_name(args: &RecvArgs) -> Result<(String, Option<PathBuf>)> {
+/// The arguments with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.
+/// What such a receiver left is kept, whatever is forced.
+fn with_free_names(args: &RecvArgs) -> Result<(RecvArgs, Option<PathBuf>)> {
     let first = Path::new(&args.to);
     let is_file = !matches!(args.to.as_str(), "null" | "check") && !args.to.contains('{');
-    if !is_file || !sink::is_left_unfinished(first)? || args.force {
-        return Ok((args.to.clone(), None));
+    if !is_file || !sink::is_left_unfinished(first)? {
+        return Ok((args.clone(), None));
     }
     for number in 2_u32.. {
-        let mut name = first.file_stem().unwrap_or_default().to_os_string();
-        name.push(format!("-{number}"));
-        let mut path = first.with_file_name(name);
-        if let Some(ending) = first.extension() {
-            path.add_extension(ending);
+        let path = numbered(first, number);
+        // Another receiver may have begun with it.
+        if sink::is_left_unfinished(&path)? || path.exists() {
+            continue;
         }
-        if !sink::is_left_unfinished(&path)? {
-            let path = path.to_str().context("a path that is not UTF-8")?;
-            return Ok((path.to_owned(), Some(first.to_owned())));
+        let to = path.to_str().context("a path that is not UTF-8")?;
+        let gaps = args.gaps.as_deref().map(|gaps| numbered(gaps, number));
+        let args = RecvArgs {
+            to: to.to_owned(),
+            gaps,
+            ..args.clone()
+        };
+        let beside = [gaps_path(&args), result_path(&args)];
+        if beside.iter().flatten().all(|path| !path.exists()) {
+            return Ok((args, Some(first.to_owned())));
         }
     }
     bail!("no name is free beside {}", first.display())
+}
+
+/// `NAME-2.vdif` of `NAME.vdif`.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{number}"));
+    let mut numbered = path.with_file_name(name);
+    if let Some(ending) = path.extension() {
+        numbered.add_extension(ending);
+    }
+    numbered
 }
 
 /// An empty file would only keep the next attempt from its name.
@@ -199,24 +209,27 @@ fn check_outputs(args: &RecvArgs) -> Result<()> {
         }
         to => Some(Path::new(to)),
     };
-    let gaps = gaps_path(args);
     if let Some(recording) = recording {
         sink::is_left_unfinished(recording)?;
     }
-    output::check_new(recording.into_iter().chain(gaps.as_deref()), args.force)
+    let beside = [gaps_path(args), result_path(args)];
+    let beside = beside.iter().flatten().map(PathBuf::as_path);
+    output::check_new(recording.into_iter().chain(beside), args.force)
 }
 
 /// Opened once the sockets are: a port in use must not cost an older recording.
-fn open_sink(args: &RecvArgs) -> Result<Sink> {
-    Sink::open(&args.to, durability(args.fsync), args.force)
-}
-
-fn durability(choice: FsyncChoice) -> Durability {
-    match choice {
+fn open_sink(args: &RecvArgs, over: Over) -> Result<Sink> {
+    let durability = match args.fsync {
         FsyncChoice::None => Durability::Kernel,
         FsyncChoice::End => Durability::End,
         FsyncChoice::Often => Durability::Every(OFTEN),
-    }
+    };
+    let files = Files {
+        durability,
+        force: args.force,
+        over,
+    };
+    Sink::open(&args.to, files)
 }
 
 fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResult> {
@@ -224,7 +237,9 @@ fn receive_datagrams(args: &RecvArgs, settings: deframe::Settings) -> Result<Rec
     let options = options(args, settings.frame_rate)?;
     let sizes = (options.ring, options.window);
     let (receiving, opening) = receive::start(options)?;
-    let sink = open_sink(args)?;
+    let (seen, interrupted) = (receiving.watch(), interrupt());
+    let over = Over::new(move || interrupted.load(Ordering::Relaxed) || seen.has_ended());
+    let sink = open_sink(args, over)?;
     for address in receiving.addresses() {
         steer::say_listening(*address);
     }
@@ -334,6 +349,7 @@ fn watch(
         }
     });
     let mut progress = Progress::new(total);
+    let mut beside = Beside::default();
     let mut before = (0, Instant::now());
     let mut rate = 0.0;
     loop {
@@ -352,7 +368,7 @@ fn watch(
             if has_ended {
                 break;
             }
-            write_so_far(
+            beside.write(
                 args,
                 Status::of(&live, rate),
                 &shown.lock().unwrap_or_else(PoisonError::into_inner),
@@ -396,238 +412,10 @@ fn line(live: &receive::Live, rate: f64) -> String {
     )
 }
 
-/// The raw stream over TCP: nothing is lost or out of order on the way, so it goes straight to the sink.
-fn receive_tcp(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResult> {
-    let address = args.from.addresses().map_err(|error| anyhow!(error))?[0];
-    let listener =
-        TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    listener.set_nonblocking(true)?;
-    let sink = open_sink(args)?;
-    steer::say_listening(listener.local_addr()?);
-    let interrupted = interrupt();
-    let start = Instant::now();
-    let over = || {
-        interrupted.load(Ordering::Relaxed)
-            || args
-                .duration
-                .is_some_and(|duration| start.elapsed() >= duration)
-    };
-    let mut straight = Straight::new(settings, sink);
-    let mut stream = Tcp::default();
-    steer::on_status({
-        let bytes = Arc::clone(&stream.bytes);
-        move || tell_bytes(&bytes, None)
-    });
-    let mut progress = Progress::new(args.duration.map(|duration| duration.as_millis() as u64));
-    write_so_far(args, Status::default(), &Shown::default());
-    let mut waiting = Waiting::new(args.source);
-    let connection = loop {
-        if let Some((connection, sender)) = waiting.next(&listener)? {
-            stream.sender = Some(sender.to_string());
-            break Some(connection);
-        }
-        if over() {
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let read = match connection {
-        Some(connection) => stream.read(connection, args, &over, &mut straight, &mut progress),
-        None => Ok(None),
-    };
-    progress.finish();
-    let (ended, error) = match read {
-        Err(error) => (
-            Ended::Failed,
-            Some(format!("the connection failed: {error}; what came is kept")),
-        ),
-        Ok(Some(ended)) => (ended, None),
-        Ok(None) if interrupted.load(Ordering::Relaxed) => (Ended::Stopped, None),
-        Ok(None) => (Ended::Duration, None),
-    };
-    let report = ReceiveReport {
-        account: account::Report::default(),
-        attribution: account::attribute(0, 0, 0, 1),
-        foreign_size: 0,
-        foreign_source: 0,
-        foreign_header: 0,
-        refused: Vec::new(),
-        sender: None,
-        datagram_data: None,
-        bytes: stream.bytes.load(Ordering::Relaxed),
-        seconds: stream.seconds,
-        first_arrival: None,
-        last_arrival: None,
-        socket_drops: 0,
-        socket_drops_within: 0,
-        most_joined: 0,
-        buffer: None,
-        ring_slots: 0,
-        cpu_seconds: 0.0,
-        ended,
-        error,
-    };
-    let mut result = finish(args, report, straight.finish(), None, None)?;
-    result.sender = stream.sender;
-    Ok(result)
-}
-
-/// Connections from which no data has come yet: whoever only connects neither ends the wait for the sender nor keeps it out.
-struct Waiting {
-    only: Option<std::net::IpAddr>,
-    connections: VecDeque<(TcpStream, SocketAddr)>,
-}
-
-impl Waiting {
-    fn new(only: Option<std::net::IpAddr>) -> Waiting {
-        Waiting {
-            only,
-            connections: VecDeque::new(),
-        }
-    }
-
-    /// Accepts who waits; returns a connection from which data has come.
-    fn next(&mut self, listener: &TcpListener) -> Result<Option<(TcpStream, SocketAddr)>> {
-        loop {
-            match listener.accept() {
-                Ok((connection, sender)) => {
-                    let ip = sender.ip().to_canonical();
-                    if self.only.is_some_and(|only| only.to_canonical() != ip) {
-                        continue;
-                    }
-                    if connection.set_nonblocking(true).is_ok() {
-                        self.connections.push_back((connection, sender));
-                    }
-                    if self.connections.len() > MOST_WAITING {
-                        self.connections.pop_front();
-                    }
-                }
-                Err(error) if is_wait(&error) => break,
-                // It was broken off before it was accepted.
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
-                Err(error) => return Err(error).context("cannot accept a connection"),
-            }
-        }
-        let mut found = None;
-        self.connections.retain(|(connection, sender)| {
-            if found.is_some() {
-                return true;
-            }
-            match connection.peek(&mut [0]) {
-                Ok(0) => false,
-                Ok(_) => {
-                    found = connection.try_clone().ok().map(|it| (it, *sender));
-                    false
-                }
-                Err(error) => is_wait(&error),
-            }
-        });
-        Ok(found)
-    }
-}
-
-/// A stream of bytes on its way from a connection to a sink.
-#[derive(Default)]
-struct Tcp {
-    sender: Option<String>,
-    buffer: Vec<u8>,
-    filled: usize,
-    bytes: Arc<AtomicU64>,
-    seconds: f64,
-}
-
-impl Tcp {
-    /// Reads until the sender closes the connection, it is silent for too long, or it is `over`. Says which of
-    /// the first two it was.
-    fn read(
-        &mut self,
-        mut connection: TcpStream,
-        args: &RecvArgs,
-        over: &dyn Fn() -> bool,
-        straight: &mut Straight,
-        progress: &mut Progress,
-    ) -> std::io::Result<Option<Ended>> {
-        connection.set_nonblocking(false)?;
-        connection.set_read_timeout(Some(Duration::from_millis(100)))?;
-        let start = Instant::now();
-        let mut last = start;
-        let mut before = 0;
-        let mut shown = Shown::default();
-        let ended = loop {
-            if self.buffer.len() < self.filled + TCP_BLOCK {
-                self.buffer.resize(self.filled + TCP_BLOCK, 0);
-            }
-            match connection.read(&mut self.buffer[self.filled..]) {
-                Ok(0) => break Ok(Some(Ended::Closed)),
-                Ok(count) => {
-                    last = Instant::now();
-                    self.filled += count;
-                    self.bytes.fetch_add(count as u64, Ordering::Relaxed);
-                    self.pass_on(straight, false);
-                }
-                Err(error) if is_wait(&error) => {}
-                Err(error) => break Err(error),
-            }
-            if over() {
-                break Ok(None);
-            }
-            if args.idle.is_some_and(|idle| last.elapsed() >= idle) {
-                break Ok(Some(Ended::Idle));
-            }
-            if progress.is_due() {
-                let bytes = self.bytes.load(Ordering::Relaxed);
-                let rate = (bytes - before) as f64 * 8.0;
-                before = bytes;
-                tell_bytes(&self.bytes, Some(rate));
-                straight.show(&mut shown);
-                write_so_far(args, status_of(bytes, rate), &shown);
-                progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));
-            }
-        };
-        self.seconds = last.duration_since(start).as_secs_f64();
-        self.pass_on(straight, true);
-        tell_bytes(&self.bytes, Some(0.0));
-        ended
-    }
-
-    fn pass_on(&mut self, straight: &mut Straight, ended: bool) {
-        let taken = straight.take(&self.buffer[..self.filled], ended);
-        self.buffer.copy_within(taken..self.filled, 0);
-        self.filled -= taken;
-    }
-}
-
-/// Writes down how many bytes have come, at the rate of before if none is given.
-fn tell_bytes(bytes: &AtomicU64, rate: Option<f64>) {
-    steer::tell(|status| {
-        let before = status.receiving.first();
-        let rate_bps = rate.unwrap_or(before.map_or(0.0, |before| before.rate_bps));
-        status.receiving = vec![status_of(bytes.load(Ordering::Relaxed), rate_bps)];
-    });
-}
-
-fn status_of(bytes: u64, rate_bps: f64) -> Status {
-    Status {
-        is_streaming: rate_bps > 0.0,
-        rate_bps,
-        bytes,
-        ..Status::default()
-    }
-}
-
-fn is_wait(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::WouldBlock
-            | std::io::ErrorKind::TimedOut
-            | std::io::ErrorKind::Interrupted
-    )
-}
-
 /// The result stands beside the recording too, and says while it grows how it is.
 fn result_path(args: &RecvArgs) -> Option<PathBuf> {
     let recording = Sink::recording(&args.to)?;
-    let is_device = recording.exists() && !recording.is_file();
+    let is_device = output::is_special(&recording);
     let path = output::result_beside(&recording);
     // Files in folders of stations have none in common.
     let folder = path.parent()?;
@@ -638,7 +426,7 @@ fn result_path(args: &RecvArgs) -> Option<PathBuf> {
 fn gaps_path(args: &RecvArgs) -> Option<PathBuf> {
     args.gaps.clone().or_else(|| {
         let recording = Sink::recording(&args.to)?;
-        let is_device = recording.exists() && !recording.is_file();
+        let is_device = output::is_special(&recording);
         (!is_device).then(|| output::gaps_beside(&recording))
     })
 }

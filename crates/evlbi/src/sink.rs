@@ -5,12 +5,11 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
-use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
+use evlbi_net::file::{Durability, Over, WriteError, Writer, WriterOptions};
 use evlbi_wire::pattern;
 use evlbi_wire::vdif::{HEADER_LEN, Header, StationId, StreamKey};
 use nix::errno::Errno;
@@ -19,7 +18,6 @@ use serde::Serialize;
 
 use crate::correlate::Feed;
 use crate::output;
-use crate::progress::interrupt;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
 const MOST_FILES: usize = 256;
@@ -43,6 +41,17 @@ pub enum Sink {
     Split(Split),
     /// The correlator.
     Feed(Arc<Feed>),
+}
+
+/// How files are made and written.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// When data is forced onto the disk.
+    pub durability: Durability,
+    /// Whether those that exist are overwritten.
+    pub force: bool,
+    /// When the reader of a named pipe is no longer waited for.
+    pub over: Over,
 }
 
 /// What became of what was handed to a sink.
@@ -82,16 +91,12 @@ pub struct CheckReport {
 
 impl Sink {
     /// The sink that `--to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
-    pub fn open(to: &str, durability: Durability, force: bool) -> Result<Sink> {
+    pub fn open(to: &str, files: Files) -> Result<Sink> {
         match to {
             "null" => Ok(Sink::Null),
             "check" => Ok(Sink::Check(Check::default())),
-            _ if to.contains('{') => Ok(Sink::Split(Split::new(to, durability, force)?)),
-            _ => Ok(Sink::File(Output::create(
-                Path::new(to),
-                durability,
-                force,
-            )?)),
+            _ if to.contains('{') => Ok(Sink::Split(Split::new(to, files)?)),
+            _ => Ok(Sink::File(Output::create(Path::new(to), &files)?)),
         }
     }
 
@@ -154,12 +159,13 @@ pub struct Output {
 }
 
 impl Output {
-    fn create(path: &Path, durability: Durability, force: bool) -> Result<Output> {
+    fn create(path: &Path, files: &Files) -> Result<Output> {
         let options = WriterOptions {
-            durability,
+            over: Some(files.over.clone()),
+            durability: files.durability,
             ..WriterOptions::default()
         };
-        let writer = Writer::on(claim(path, force)?, path, options)
+        let writer = Writer::on(claim(path, files)?, path, options)
             .with_context(|| format!("cannot record to {}", path.display()))?;
         Ok(Output {
             path: path.to_path_buf(),
@@ -221,8 +227,7 @@ impl Output {
 /// A file for each station or thread.
 pub struct Split {
     template: String,
-    durability: Durability,
-    force: bool,
+    files: Files,
     /// By what of station and thread the template names. What could not be made has no output.
     outputs: HashMap<(Option<StationId>, Option<u16>), Option<Output>>,
     /// Bytes of frames that belong to no file.
@@ -232,15 +237,14 @@ pub struct Split {
 }
 
 impl Split {
-    fn new(template: &str, durability: Durability, force: bool) -> Result<Split> {
+    fn new(template: &str, files: Files) -> Result<Split> {
         let rest = template.replace("{station}", "").replace("{thread}", "");
         if rest.contains(['{', '}']) {
             bail!("only {{station}} and {{thread}} can stand in `{template}`");
         }
         Ok(Split {
             template: template.to_string(),
-            durability,
-            force,
+            files,
             outputs: HashMap::new(),
             unsplit: 0,
             error: None,
@@ -272,7 +276,7 @@ impl Split {
             if self.outputs.len() == MOST_FILES {
                 return None;
             }
-            let output = Output::create(Path::new(&name), self.durability, self.force);
+            let output = Output::create(Path::new(&name), &self.files);
             if let Err(error) = &output {
                 say!(
                     "evlbi: {}; receiving goes on, and what is not written is counted",
@@ -295,8 +299,8 @@ fn station_name(station: StationId) -> String {
 }
 
 /// Opens a file for this program alone, which holds a lock on it as long as it is open. One that exists is emptied only with
-/// `force`, and never while another program holds it. Waits for the reader of a named pipe until the run is to end.
-fn claim(path: &Path, force: bool) -> Result<File> {
+/// `force`, and never while another program holds it. Waits for the reader of a named pipe until the recording is over.
+fn claim(path: &Path, files: &Files) -> Result<File> {
     let cannot = || format!("cannot record to {}", path.display());
     let mut options = File::options();
     options.write(true);
@@ -304,7 +308,7 @@ fn claim(path: &Path, force: bool) -> Result<File> {
         Ok(file) => (file, true),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
-                wait_for_reader(path)?;
+                return open_pipe(path, &files.over);
             }
             (options.open(path).with_context(cannot)?, false)
         }
@@ -323,7 +327,7 @@ fn claim(path: &Path, force: bool) -> Result<File> {
         std::thread::sleep(LOOK);
     }
     if !is_new {
-        if !force {
+        if !files.force {
             bail!("{} exists; give --force to overwrite it", path.display());
         }
         file.set_len(0).with_context(cannot)?;
@@ -338,22 +342,26 @@ fn held(path: &Path) -> String {
     )
 }
 
-/// Opening a pipe would wait for its reader, and could not be interrupted.
-fn wait_for_reader(path: &Path) -> Result<()> {
-    let interrupted = interrupt();
+/// Opens a named pipe once it has a reader. A usual open would wait for that, and could not be interrupted.
+fn open_pipe(path: &Path, over: &Over) -> Result<File> {
     let mut options = File::options();
     options.write(true);
     options.custom_flags(OFlag::O_NONBLOCK.bits());
-    while let Err(error) = options.open(path) {
-        if error.raw_os_error() != Some(Errno::ENXIO as i32) {
-            return Err(error).with_context(|| format!("cannot record to {}", path.display()));
+    loop {
+        match options.open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {}
+            opened => {
+                return opened.with_context(|| format!("cannot record to {}", path.display()));
+            }
         }
-        if interrupted.load(Ordering::Relaxed) {
-            bail!("stopped before a program opened {} to read", path.display());
+        if over.is_over() {
+            bail!(
+                "no program opened the named pipe {} to read before the end, so nothing was recorded",
+                path.display()
+            );
         }
         std::thread::sleep(LOOK);
     }
-    Ok(())
 }
 
 /// Looks at a file that is to be recorded to. Returns whether a receiver left it there that was killed.

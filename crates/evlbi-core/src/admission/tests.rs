@@ -17,6 +17,8 @@ struct Receiver {
     rings: Vec<BTreeMap<u64, Vec<u8>>>,
     /// How often the consumer is still in the ring before, when another is wanted.
     busy: u32,
+    /// Bytes that would have come between two streams.
+    missing: u64,
 }
 
 impl Receiver {
@@ -34,6 +36,7 @@ impl Receiver {
             now: Nanos(1),
             rings: Vec::new(),
             busy: 0,
+            missing: 0,
         }
     }
 
@@ -63,6 +66,7 @@ impl Receiver {
         let Some(begins) = self.admission.beginning() else {
             return;
         };
+        self.missing = self.missing.max(begins.missing);
         if begins.resized {
             self.admission.close();
             if self.busy > 0 {
@@ -732,4 +736,26 @@ proptest! {
             + admission.foreign_header() + counters.foreign_sequence;
         prop_assert_eq!(counters.received + refused, offered + frame);
     }
+}
+
+/// A stream without frames and of another length takes the place of one that is silent: the gap is as long as the silence.
+#[test]
+fn a_silence_before_datagrams_of_another_length_is_a_gap() {
+    let mut receiver = Receiver::new(None, 1);
+    // The consumer has not left the ring at first.
+    receiver.busy = 1;
+    for (port, data, pause) in [(1, 333, 0), (2, 500, 1000)] {
+        receiver.later(pause);
+        for number in 0..64 {
+            receiver.take(port, &raw(number, data));
+            receiver.later(1);
+        }
+    }
+    assert_eq!(counts(&receiver.end(), &receiver.admission)[..2], [128, 1]);
+    // 64 datagrams in 63 ms, then 1 s without.
+    assert!(
+        (1000..1030).contains(&(receiver.missing / 333)),
+        "{}",
+        receiver.missing
+    );
 }

@@ -8,11 +8,13 @@
 //! write it out.
 
 use std::ffi::c_int;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What direct writes are aligned to: the page size, and no less than a sector of any disk.
@@ -42,9 +44,39 @@ pub enum Durability {
     Every(u64),
 }
 
+/// How long the reader of a pipe may take nothing once the recording is over.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked at meanwhile whether the recording is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Tells whether a recording is over, for who waits for the reader of a pipe.
+#[derive(Clone)]
+pub struct Over(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Over {
+    /// A recording that is over when `is_over` says so.
+    pub fn new(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Over {
+        Over(Arc::new(is_over))
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Over").field(&self.is_over()).finish()
+    }
+}
+
 /// How a [`Writer`] writes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WriterOptions {
+    /// When the recording is over: the reader of a pipe may then take nothing for 2 s at most. Without it, a reader is waited for
+    /// without an end.
+    pub over: Option<Over>,
     /// When data is forced onto the disk.
     pub durability: Durability,
     /// Whether to go through the page cache even where direct writes are possible. A cache absorbs
@@ -112,8 +144,14 @@ impl Writer {
         let held = (regular && !options.cached)
             .then(Held::new)
             .filter(|held| begin_direct(&file, held));
+        let over = options.over.filter(|_| !regular);
+        if over.is_some() {
+            // Terminals and pipes know it; what does not know it never waits.
+            let _ = set_flag(&file, libc::O_NONBLOCK, true);
+        }
         let sink = Sink {
             file,
+            over,
             path: path.to_owned(),
             durability: options.durability,
             written: 0,
@@ -246,6 +284,8 @@ fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> Result<(),
 #[derive(Debug)]
 struct Sink {
     file: File,
+    /// When the reader of a pipe is not to be waited for any longer.
+    over: Option<Over>,
     path: PathBuf,
     durability: Durability,
     /// Bytes in the file.
@@ -272,6 +312,10 @@ impl Sink {
                 Ok(0) => return Err(self.failed(io::ErrorKind::WriteZero.into())),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_for_reader().map_err(|error| self.failed(error))?;
+                    continue;
+                }
                 Err(error) => return Err(self.failed(error)),
             };
             self.written += count as u64;
@@ -285,6 +329,30 @@ impl Sink {
             self.force()?;
         }
         Ok(())
+    }
+
+    /// Waits until the reader of a pipe takes something; once the recording is over, not much longer.
+    fn wait_for_reader(&self) -> io::Result<()> {
+        let mut poll = libc::pollfd {
+            fd: self.file.as_raw_fd(),
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        let mut over_since = None;
+        loop {
+            // SAFETY: one pollfd that lives through the call.
+            if unsafe { libc::poll(&raw mut poll, 1, LOOK.as_millis() as c_int) } != 0 {
+                return Ok(());
+            }
+            if self.over.as_ref().is_some_and(Over::is_over)
+                && over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+            {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the recording is over, and the reader took nothing for 2 s",
+                ));
+            }
+        }
     }
 
     fn reserve(&mut self, end: u64) {
@@ -422,14 +490,14 @@ fn begin_direct(file: &File, held: &Held) -> bool {
 }
 
 fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    set_flag(file, libc::O_DIRECT, direct)
+}
+
+fn set_flag(file: &File, flag: c_int, is_set: bool) -> io::Result<()> {
     let fd = file.as_raw_fd();
     // SAFETY: only numbers are passed.
     let flags = succeed(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-    let flags = if direct {
-        flags | libc::O_DIRECT
-    } else {
-        flags & !libc::O_DIRECT
-    };
+    let flags = if is_set { flags | flag } else { flags & !flag };
     // SAFETY: only numbers are passed.
     succeed(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }).map(|_| ())
 }

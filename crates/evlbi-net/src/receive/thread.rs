@@ -39,7 +39,7 @@ pub struct Work {
     pub options: ReceiveOptions,
     pub receiver: Receiver,
     pub reserve: Reserve,
-    pub to_consumer: mpsc::Sender<Consumer<Event>>,
+    pub to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
     pub stop: Arc<AtomicBool>,
     pub watch: Arc<Watch>,
     pub started: Nanos,
@@ -68,7 +68,9 @@ struct Loop {
     duration: Option<Duration>,
     receiver: Receiver,
     ring: Ring,
-    to_consumer: mpsc::Sender<Consumer<Event>>,
+    to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
+    /// Bytes that would have come since the stream before, whose ring is over.
+    missing: u64,
     stop: Arc<AtomicBool>,
     /// Why it ends, and how much of what waited in the sockets by then is still to be taken: more may come all the time.
     ending: Option<(Ended, u64)>,
@@ -129,6 +131,7 @@ impl Loop {
             receiver: work.receiver,
             ring: Ring::Reserve(work.reserve),
             to_consumer: work.to_consumer,
+            missing: 0,
             stop: work.stop,
             ending: None,
             watch: work.watch,
@@ -306,6 +309,8 @@ impl Loop {
     /// Makes a ring for datagrams with so much data and gives its other end to the consumer, when that has left the ring before.
     /// Says whether it is there.
     fn resize(&mut self, begins: Begins) -> bool {
+        // The stream that is over tells what is missing, so once only.
+        self.missing = self.missing.max(begins.missing);
         let handed = self.admission.close();
         if !self.hand_on(handed) {
             return false;
@@ -330,7 +335,8 @@ impl Loop {
         match reserve.ring(data, EVENTS) {
             Ok((producer, consumer)) => {
                 // The consumer gone means that the program is ending.
-                let _ = self.to_consumer.send(consumer);
+                let missing = std::mem::take(&mut self.missing);
+                let _ = self.to_consumer.send((consumer, missing));
                 self.ring = Ring::Open(Open {
                     producer,
                     freed: 0,

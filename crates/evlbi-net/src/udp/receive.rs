@@ -139,18 +139,24 @@ impl Receiver {
     /// their number: 0 when none is. Returns at once.
     ///
     /// # Errors
-    /// What the kernel says of a socket, other than that nothing is there.
+    /// What the kernel says of a socket, other than that nothing is there, if no message came from another.
     pub fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
         batch.messages.clear();
+        let mut failure = None;
         for step in 0..self.ports.len() {
             let number = (self.turn + step) % self.ports.len();
-            self.ports[number].receive(number, batch)?;
+            if let Err(error) = self.ports[number].receive(number, batch) {
+                failure = Some(error);
+            }
             if batch.is_full() {
                 self.turn = number + 1;
                 break;
             }
         }
-        Ok(batch.messages.len())
+        match failure {
+            Some(error) if batch.messages.is_empty() => Err(error),
+            _ => Ok(batch.messages.len()),
+        }
     }
 
     /// Waits until a datagram is there, at most for `timeout`; says whether one is. For the time
@@ -491,5 +497,35 @@ impl<'a> Iterator for Datagrams<'a> {
             truncated: self.message.truncated && rest.is_none(),
             stamp: self.message.stamp,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    /// What was read from one port is not lost to the failure of another, which shows once no more comes.
+    #[test]
+    fn a_port_that_fails_costs_the_others_nothing() {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let options = ReceiverOptions {
+            buffer: 1 << 20,
+            ..ReceiverOptions::default()
+        };
+        let mut receiver = Receiver::bind(&[here.into(), here.into()], &options).unwrap();
+        let to = receiver.local_addresses().next().unwrap();
+        let file = OwnedFd::from(File::open("/dev/null").unwrap());
+        receiver.ports[1].socket = Socket::from(file);
+        let sender = UdpSocket::bind(here).unwrap();
+        sender.send_to(b"data", to).unwrap();
+        let mut batch = Batch::new();
+        assert_eq!(receiver.receive(&mut batch).unwrap(), 1);
+        assert_eq!(batch.datagrams().next().unwrap().bytes, b"data");
+        let error = receiver.receive(&mut batch).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
     }
 }

@@ -92,7 +92,10 @@ fn data_is_forced_out_when_asked_for() {
     for cached in [true, false] {
         for durability in [Durability::End, Durability::Every(1 << 20)] {
             let path = directory.folder().join("recording");
-            let options = WriterOptions { durability, cached };
+            let options = WriterOptions {
+                durability,
+                ..options(cached)
+            };
             let all = content(3_000_001);
             let mut writer = Writer::create(&path, options).unwrap();
             for piece in all.chunks(700_000) {
@@ -153,7 +156,7 @@ fn pipes_are_written_to() {
     };
     let options = WriterOptions {
         durability: Durability::End,
-        cached: false,
+        ..options(false)
     };
     let mut writer = Writer::create(&path, options).unwrap();
     writer.write(&all).unwrap();

@@ -15,6 +15,7 @@ use super::config::Config;
 use crate::cli::{Cli, Command as Parsed, ProbeCommand};
 use crate::control::commands::{Care, Command, is_flag, is_list, name};
 use crate::control::flow::NewFlow;
+use crate::output;
 use crate::recording::Recording;
 use crate::source::Input;
 use crate::units::{now, show_size};
@@ -403,8 +404,12 @@ impl Guard<'_> {
         if real.is_symlink() {
             return Err(outside());
         }
-        if real.is_file() && !self.goes_on {
-            bail!("{value} exists already, and nothing is written over: give another name");
+        let beside = [output::result_beside(&real), output::gaps_beside(&real)];
+        for file in beside.iter().chain([&real]) {
+            if file.is_file() && !self.goes_on {
+                let name = file.file_name().unwrap_or_default().display();
+                bail!("{name} exists already, and nothing is written over: give another name");
+            }
         }
         self.allowed.writes.push(real.clone());
         text(&real)

@@ -205,7 +205,6 @@ const UNTESTED: &[&str] = &[
     "evlbi --verbose",
     "send --priority",
     "recv --priority",
-    "recv --fill",
     "correlate --trust",
     "correlate --threads",
     "correlate --last",

@@ -54,6 +54,8 @@ pub struct RecvResult {
     pub foreign_header: u64,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
+    /// Connections over TCP that sent something that was no stream, and were closed.
+    pub refused_connections: u64,
     restarts: u64,
     first_seq: Option<u64>,
     last_seq: Option<u64>,
@@ -163,35 +165,53 @@ struct SoFar<'r> {
 }
 
 /// Writes the gaps and the result of this moment beside the recording, for the case that the receiver is killed.
-pub fn write_so_far(args: &RecvArgs, counts: Status, shown: &Shown) {
-    let gaps_file = gaps_path(args);
+#[derive(Default)]
+pub struct Beside {
+    /// Runs of missing frames, and frames, in the gaps file.
+    written: Option<(usize, u64)>,
+}
+
+impl Beside {
+    /// Writes them as they are now.
+    pub fn write(&mut self, args: &RecvArgs, counts: Status, shown: &Shown) {
+        let gaps_file = gaps_path(args);
+        let missing = shown.gaps.iter().map(|gap| gap.frames).sum();
+        let is_new =
+            self.written.replace((shown.gaps.len(), missing)) != Some((shown.gaps.len(), missing));
+        // What fails here fails at the end too, and is reported then.
+        if let Some(path) = &gaps_file
+            && is_new
+            && !output::is_special(path)
+        {
+            let _ = output::replace_json(path, &gaps(args, shown));
+        }
+        if let Some(path) = result_path(args) {
+            let so_far = SoFar {
+                schema: "evlbi.recv/1",
+                finished: false,
+                from: args.from.to_string(),
+                to: &args.to,
+                frames: shown.counts.frames,
+                lost_frames: shown.counts.lost_frames + shown.counts.partial,
+                gaps_file,
+                counts,
+            };
+            let _ = output::replace_json(&path, &so_far);
+        }
+    }
+}
+
+fn gaps(args: &RecvArgs, shown: &Shown) -> Gaps {
     let mut time = shown.gaps.clone();
     if args.to.contains('{') {
         time.iter_mut().for_each(|gap| gap.first_byte = None);
     }
-    let gaps = Gaps {
+    Gaps {
         file: Sink::recording(&args.to).map(|path| path.display().to_string()),
         frame_rate: shown.frame_rate,
         frame_length: shown.layout.map(|layout| layout.frame_length),
         time,
         ..Gaps::default()
-    };
-    // What fails here fails at the end too, and is reported then.
-    if let Some(path) = &gaps_file {
-        let _ = output::replace_json(path, &gaps);
-    }
-    if let Some(path) = result_path(args) {
-        let so_far = SoFar {
-            schema: "evlbi.recv/1",
-            finished: false,
-            from: args.from.to_string(),
-            to: &args.to,
-            frames: shown.counts.frames,
-            lost_frames: shown.counts.lost_frames + shown.counts.partial,
-            gaps_file,
-            counts,
-        };
-        let _ = output::replace_json(&path, &so_far);
     }
 }
 
@@ -272,6 +292,7 @@ pub fn finish(
         foreign_sequence: counters.foreign_sequence,
         foreign_header: report.foreign_header,
         refused: report.refused,
+        refused_connections: 0,
         restarts: counters.restarts,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),

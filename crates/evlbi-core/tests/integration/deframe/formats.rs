@@ -180,6 +180,35 @@ fn what_does_not_belong_to_whole_frames_is_trimmed() {
     assert_eq!(deframer.format(), Some(Format::Vdif));
 }
 
+/// Fill pattern at the end of a stream completes its last datagram, even where it is as long as frames; where more follows, or in a
+/// file, it is frames.
+#[test]
+fn padding_as_long_as_frames_is_trimmed() {
+    let stream = Plan::new(3).make();
+    let mut padded = stream.bytes.clone();
+    padded.resize(stream.bytes.len() + 96 * 5 + 40, 0);
+    fill::make(&mut padded[stream.bytes.len()..]);
+    let mut deframer = Deframer::new(Settings::default());
+    let mut output = Output::default();
+    let mut push = |bytes: &mut [u8], ended| {
+        deframer.push(bytes, &Holes::new(), ended, &mut |chunk| output.take(chunk))
+    };
+    let taken = push(&mut padded, false);
+    assert_eq!(taken, stream.bytes.len());
+    // One more frame than was padded, and the padding of its datagram.
+    let end = padded.len();
+    let mut rest = padded[taken..].to_vec();
+    rest.truncate(96 * 5);
+    rest.extend(&stream.bytes[..96]);
+    rest.extend(&padded[end - 200..]);
+    assert_eq!(push(&mut rest, true), rest.len());
+    assert_eq!(output.bytes.len(), stream.bytes.len() + 96 * 6);
+    let counts = deframer.counts();
+    assert_eq!((counts.odd_headers, counts.trimmed_bytes), (5, 200));
+    let (output, _) = walk(&padded, Settings::default());
+    assert_eq!(output.counts.odd_headers, 5);
+}
+
 #[test]
 fn a_file_may_be_one_frame() {
     let stream = Plan::new(3).make();

@@ -68,8 +68,7 @@ impl Mute {
 }
 
 /// What is printed is lost, and nothing else: the recording, its gaps file, the result.
-#[test]
-fn a_recording_outlives_its_messages() {
+pub fn a_recording_outlives_its_messages() {
     for stderr in [full, closed] {
         let room = Room::new();
         let (out, result) = (room.path("out.vdif"), room.path("result"));

@@ -119,9 +119,9 @@ fn a_sender_is_watched_changed_and_stopped() {
 fn a_status_over_tcp_tells_the_bytes() {
     let recv = Recv::start("tcp://127.0.0.1:0", Path::new("null"), &[]);
     let mut connection = std::net::TcpStream::connect(recv.address()).unwrap();
-    std::io::Write::write_all(&mut connection, &[7; 10_000]).unwrap();
+    std::io::Write::write_all(&mut connection, &[7; 20_000]).unwrap();
     until("the bytes are told", || {
-        recv.status()["receiving"][0]["bytes"] == 10_000
+        recv.status()["receiving"][0]["bytes"] == 20_000
     });
     drop(connection);
     assert_eq!(recv.finish()["ended"], "closed");

@@ -1,29 +1,36 @@
 //! The rows of the table *What can happen to a recording* in the documentation.
 
-use std::fs;
-use std::io::Write;
-use std::net::{TcpStream, UdpSocket};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
-use evlbi_testkit::{Room, until};
-use evlbi_wire::pattern;
+use evlbi_testkit::{Room, disk, name, until};
+use evlbi_wire::vdif::Header;
+use nix::libc::O_NONBLOCK;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
-use crate::live::support::{Recv, evlbi};
+use crate::live::messages::a_recording_outlives_its_messages;
+use crate::live::robust::{FRAME, Stream, frames, stranger};
+use crate::live::support::{Received, Recv, assert_numbers, evlbi, fit};
 use crate::result::number;
 
-const FRAME: usize = 1032;
-
-fn frames() -> Vec<u8> {
-    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(25_600), 20).unwrap()
+/// Sends a short stream.
+fn send(recv: &Recv, frames: &[u8]) {
+    let mut stream = Stream::to(recv);
+    stream.frames = frames.to_vec();
+    stream.send(0, 0..(frames.len() / FRAME) as u64);
 }
 
-fn send(recv: &Recv, frames: &[u8]) {
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for (number, frame) in frames.chunks(FRAME).enumerate() {
-        let datagram = [&(number as u64).to_le_bytes()[..], frame].concat();
-        sender.send_to(&datagram, recv.address()).unwrap();
-    }
+/// The stream has been silent for longer than a sender may be that keeps its place.
+fn until_silent(recv: &Recv) {
+    until("the stream is silent", || {
+        recv.status()["receiving"][0]["is_streaming"] == false
+    });
 }
 
 /// Runs a receiver that cannot record there, and returns what it says.
@@ -35,14 +42,19 @@ fn refused(to: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// What has arrived is in the file while the receiver runs and after `kill -9`, with the gaps and the result of that moment. A
-/// second receiver is refused while the first one runs, takes another name after that was killed, and no finished file is lost.
 #[test]
-fn kill_9_and_a_second_receiver_with_the_same_name() {
+fn standard_error_is_closed_or_full() {
+    a_recording_outlives_its_messages();
+}
+
+/// What has arrived is in the file while the receiver runs and after `kill -9`, with the gaps and the result of that moment. The next
+/// receiver takes another name.
+#[test]
+fn kill_9() {
     let room = Room::on_disk();
     let out = room.path("out.vdif");
     let mut first = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    let all = frames();
+    let all = frames(20);
     send(&first, &all);
     until("all is in the file", || {
         room.read("out.vdif").len() == all.len()
@@ -52,7 +64,6 @@ fn kill_9_and_a_second_receiver_with_the_same_name() {
         let result: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
         result["finished"] == false && result["unique"] == 20
     });
-    assert!(refused(&out).contains(&out));
     first.child.signal(Signal::SIGKILL);
     first.child.wait();
     assert!(room.read("out.vdif") == all);
@@ -71,7 +82,360 @@ fn kill_9_and_a_second_receiver_with_the_same_name() {
     );
     assert!(room.read("out.vdif") == all && room.read("out-2.vdif") == all);
     assert_eq!(room.json("out-2.vdif.result.json")["finished"], true);
-    assert!(refused(&next).contains("--force"));
+    // What a receiver left that was killed is kept, also where files are to be overwritten; so is the one after it.
+    let gaps = room.path("gaps.json");
+    for more in [&[][..], &["--force"], &["--gaps", &gaps]] {
+        let third = Recv::start("udp://127.0.0.1:0", Path::new(&out), more);
+        send(&third, &all[..10 * FRAME]);
+        third.finish_after(10);
+    }
+    assert!(room.read("out.vdif") == all && room.read("out-2.vdif") == all);
+    for number in 3..6 {
+        assert!(room.read(&format!("out-{number}.vdif")) == all[..10 * FRAME]);
+    }
+    assert!(room.json("gaps-5.json").is_object());
+}
+
+/// Only one of several receivers gets the file, also where they start at the same moment.
+#[test]
+fn a_second_receiver_with_the_same_file_name() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let first = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    assert!(refused(&out).contains(&out));
+    let all = frames(20);
+    send(&first, &all);
+    assert_numbers(&first.finish_after(20), &[("unique", 20), ("lost", 0)]);
+    assert!(room.read("out.vdif") == all);
+
+    let out = room.path("at_once.vdif");
+    let start = || {
+        let mut recv = evlbi();
+        recv.args(["recv", "udp://127.0.0.1:0", "--ring", "64MiB"]);
+        recv.args(["--duration", "100ms", "--to", &out]);
+        recv.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let all = [(); 4].map(|()| start());
+    let said = all.map(|child| child.wait_with_output().unwrap().stderr);
+    let of = |what: &str| {
+        let said = said.iter().map(|said| String::from_utf8_lossy(said));
+        said.filter(|said| said.contains(what) && said.contains(&out))
+            .count()
+    };
+    // One may also come when another has ended without data, and its file is gone.
+    let held = of("is being written by another program");
+    assert!(held <= 3 && of("exists") <= 3 - held, "{said:?}");
+}
+
+#[test]
+fn a_finished_file_of_that_name() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    for force in [&[][..], &["--force"]] {
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), force);
+        send(&recv, &frames(20));
+        recv.finish_after(20);
+        assert!(refused(&out).contains("--force"));
+        assert!(room.read("out.vdif") == frames(20));
+    }
+    // Where the recording was moved away, its result and its gaps are kept.
+    fs::rename(&out, room.path("moved.vdif")).unwrap();
+    let result = room.json("out.vdif.result.json");
+    assert!(refused(&out).contains("out.vdif.gaps.json"));
+    fs::remove_file(room.path("out.vdif.gaps.json")).unwrap();
+    assert!(refused(&out).contains("out.vdif.result.json"));
+    assert!(room.json("out.vdif.result.json") == result);
+}
+
+/// Tiny datagrams before the scan, forged ones within and after it: all of the stream is recorded, and nothing else.
+#[test]
+fn tiny_or_forged_datagrams() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    let tiny = stranger(&recv);
+    for number in 0..8u64 {
+        let datagram = [&number.to_le_bytes()[..], b"x"].concat();
+        tiny.send(&datagram).unwrap();
+    }
+    let stream = Stream::to(&recv);
+    let forged = |number: u64| [&number.to_le_bytes()[..], &[0xa5; FRAME]].concat();
+    for frame in 0..200 {
+        stream.send(0, frame..frame + 1);
+        if frame % 10 == 0 {
+            tiny.send(&forged(frame)).unwrap();
+        }
+    }
+    recv.until_arrived(8 + 220);
+    until_silent(&recv);
+    (200..220).for_each(|number| _ = tiny.send(&forged(number)).unwrap());
+    let counts = [
+        ("unique", 200),
+        ("lost", 0),
+        ("late", 0),
+        ("foreign", 48),
+        ("restarts", 0),
+    ];
+    assert_numbers(&recv.finish_after(248), &counts);
+    assert!(room.read("out.vdif") == stream.bytes(0..200));
+}
+
+/// The stream has its place back after a pause in which others sent datagrams of its length.
+#[test]
+fn an_unknown_sender_in_a_pause() {
+    for scheme in ["udp", "pudp"] {
+        let room = Room::new();
+        let out = room.path("out.vdif");
+        let recv = Recv::start(&format!("{scheme}://127.0.0.1:0"), Path::new(&out), &[]);
+        let mut stream = Stream::to(&recv);
+        stream.is_numbered = scheme == "udp";
+        stream.send(0, 0..100);
+        recv.until_arrived(100);
+        until_silent(&recv);
+        let unknown = stranger(&recv);
+        for number in 0..8_u64 {
+            let datagram = [&number.to_le_bytes()[..], &[0xa5; FRAME]].concat();
+            let begin = if stream.is_numbered { 0 } else { 8 };
+            unknown.send(&datagram[begin..]).unwrap();
+        }
+        recv.until_arrived(108);
+        stream.send(0, 100..200);
+        let counts = [("unique", 200), ("lost", 0), ("foreign", 8)];
+        assert_numbers(&recv.finish_after(208), &counts);
+        assert!(room.read("out.vdif") == stream.bytes(0..200), "{scheme}");
+    }
+}
+
+/// Two datagrams numbered far ahead within the stream change nothing.
+#[test]
+fn a_jump_of_the_sequence_numbers() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+    let stream = Stream::to(&recv);
+    stream.send(0, 0..100);
+    for ahead in [(1 << 24) - 5, (1 << 24) - 4] {
+        stream.raw(&stream.datagram(100 + ahead, 7));
+    }
+    stream.send(0, 100..200);
+    let counts = [
+        ("unique", 200),
+        ("lost", 0),
+        ("late", 0),
+        ("foreign_sequence", 2),
+        ("restarts", 0),
+        ("bytes", 200 * FRAME as u64),
+    ];
+    assert_numbers(&recv.finish_after(202), &counts);
+    assert!(room.read("out.vdif") == stream.bytes(0..200));
+}
+
+/// A sender that begins again with other numbers: the times of its frames show what is missing. A gap longer than `--fill` is listed
+/// only.
+#[test]
+fn a_restart_of_the_sender() {
+    for (more, lost, unfilled) in [(&[][..], 50, 0), (&["--fill", "1ms"], 0, 50)] {
+        let room = Room::new();
+        let out = room.path("out.vdif");
+        let options = [&["--frame-rate", "25600"], more].concat();
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &options);
+        let stream = Stream::to(&recv);
+        stream.send(1000, 0..50);
+        recv.until_arrived(50);
+        until_silent(&recv);
+        stream.send(500_000_000, 100..200);
+        let counts = [
+            ("unique", 150),
+            ("restarts", 1),
+            ("lost_frames", lost),
+            ("unfilled_frames", unfilled),
+        ];
+        assert_numbers(&recv.finish_after(150), &counts);
+        let recorded = room.read("out.vdif");
+        assert_eq!(recorded.len(), (150 + lost as usize) * FRAME);
+        assert!(recorded.starts_with(stream.bytes(0..50)));
+        assert!(recorded.ends_with(stream.bytes(100..200)));
+        for (number, frame) in recorded
+            .chunks(FRAME)
+            .enumerate()
+            .skip(50)
+            .take(lost as usize)
+        {
+            let header = Header::parse(frame).unwrap();
+            assert_eq!(
+                (header.frame_number(), header.is_invalid()),
+                (number as u32, true)
+            );
+        }
+        let gaps = room.json("out.vdif.gaps.json");
+        let listed = gaps["time"].as_array().unwrap().iter();
+        assert_eq!(listed.map(|gap| number(gap, "frames")).sum::<u64>(), 50);
+    }
+}
+
+/// A station whose clock jumps by an hour: what it sends is recorded as it comes.
+#[test]
+fn a_clock_that_is_an_hour_off() {
+    for scheme in ["udp", "pudp"] {
+        let room = Room::new();
+        let out = room.path("out.vdif");
+        let recv = Recv::start(&format!("{scheme}://127.0.0.1:0"), Path::new(&out), &[]);
+        let mut stream = Stream::to(&recv);
+        stream.is_numbered = scheme == "udp";
+        for frame in stream.frames[100 * FRAME..].chunks_mut(FRAME) {
+            let second = u32::from_le_bytes(frame[..4].try_into().unwrap());
+            frame[..4].copy_from_slice(&(second + 3600).to_le_bytes());
+        }
+        stream.send(0, 0..190);
+        // Without numbers, the times are those of another stream, which is recorded once the one before is silent.
+        until("it goes on", || {
+            number(&recv.status()["receiving"][0], "unique") == 190
+        });
+        stream.send(0, 190..200);
+        assert_numbers(
+            &recv.finish_after(200),
+            &[("unique", 200), ("lost_frames", 0)],
+        );
+        assert!(room.read("out.vdif") == stream.bytes(0..200), "{scheme}");
+    }
+}
+
+/// The recording is over when it is to be over, whatever the reader of a named pipe does.
+#[test]
+fn a_named_pipe_that_nobody_reads() {
+    let room = Room::new();
+    let pipe = |name: &str| {
+        let path = room.path(name);
+        mkfifo(Path::new(&path), Mode::S_IRWXU).unwrap();
+        let mut options = File::options();
+        let options = options.read(true).custom_flags(O_NONBLOCK);
+        (options.open(&path).unwrap(), path)
+    };
+    // More than a pipe holds.
+    let count = fit(200, 1, FRAME);
+    let check = |received: &Received| {
+        assert_eq!(received.status.code(), Some(1), "{}", received.stderr);
+        assert!(
+            received.stderr.contains("the reader took nothing"),
+            "{}",
+            received.stderr
+        );
+        let result = received.result();
+        let parts = ["unwritten_bytes", "trimmed_bytes"].map(|part| number(&result, part));
+        let written = number(&result["files"][0], "bytes");
+        assert_eq!(written + parts[0] + parts[1], number(&result, "bytes"));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (_stalled, path) = pipe("udp");
+            let recv = Recv::start("udp://127.0.0.1:0", Path::new(&path), &[]);
+            send(&recv, &frames(count));
+            check(&recv.end_after(count.into()));
+        });
+        scope.spawn(|| {
+            let (_stalled, path) = pipe("tcp");
+            let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&path), &[]);
+            let mut sender = TcpStream::connect(recv.address()).unwrap();
+            sender.write_all(&frames(count)).unwrap();
+            drop(sender);
+            until("some arrives", || {
+                number(&recv.status()["receiving"][0], "bytes") > 0
+            });
+            check(&recv.stop());
+        });
+        scope.spawn(|| {
+            let path = room.path("unopened");
+            mkfifo(Path::new(&path), Mode::S_IRWXU).unwrap();
+            let mut recv = evlbi();
+            recv.args([
+                "recv",
+                "udp://127.0.0.1:0",
+                "--ring",
+                "64MiB",
+                "--to",
+                &path,
+            ]);
+            let output = recv.args(["--duration", "10ms"]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("no program opened the named pipe"), "{said}");
+        });
+    });
+}
+
+/// What a receiver is told while it fills a long gap holds at once: the rest of the gap is listed.
+#[test]
+fn a_stop_while_a_gap_is_filled() {
+    let room = Room::new();
+    let path = room.path("pipe");
+    mkfifo(Path::new(&path), Mode::S_IRWXU).unwrap();
+    let mut options = File::options();
+    let mut reader = options
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open(&path)
+        .unwrap();
+    let gaps = room.path("gaps.json");
+    let more = ["--fill", "2h", "--frame-rate", "25600", "--gaps", &gaps];
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&path), &more);
+    let mut stream = Stream::to(&recv);
+    stream.send(0, 0..100);
+    recv.until_arrived(100);
+    until_silent(&recv);
+    for frame in stream.frames[100 * FRAME..].chunks_mut(FRAME) {
+        let second = u32::from_le_bytes(frame[..4].try_into().unwrap());
+        frame[..4].copy_from_slice(&(second + 3600).to_le_bytes());
+    }
+    stream.send(1 << 40, 100..200);
+    let mut buffer = vec![0; 1 << 20];
+    let mut taken = 0;
+    let mut read = |taken: &mut usize| match reader.read(&mut buffer) {
+        Ok(count) => {
+            *taken += count;
+            count > 0
+        }
+        Err(_) => true,
+    };
+    until("a gap is being filled", || {
+        read(&mut taken) && taken > 200 * FRAME
+    });
+    recv.signal("TERM");
+    until("all is taken", || !read(&mut taken));
+    let result = recv.end().result();
+    assert_numbers(&result, &[("unique", 200), ("unwritten_bytes", 0)]);
+    assert_numbers(&result["files"][0], &[("bytes", taken as u64)]);
+    assert!(
+        number(&result, "unfilled_frames") > 3000 * 25_600,
+        "{result}"
+    );
+}
+
+/// What fitted onto the disk is kept, what did not is counted, and the stream is received to its end.
+#[test]
+fn a_disk_that_fills() {
+    disk::small(2, name!(), |folder| {
+        let out = folder.join("out.vdif");
+        let recv = Recv::start("udp://127.0.0.1:0", &out, &[]);
+        let count = fit(3000, 1, FRAME);
+        let other = vec![0; (2 << 20) - count as usize * FRAME / 2];
+        fs::write(folder.join("other"), other).unwrap();
+        let all = frames(count);
+        send(&recv, &all);
+        let received = recv.end_after(count.into());
+        assert_eq!(received.status.code(), Some(1));
+        let said = &received.stderr;
+        assert!(said.contains("free some space"), "{said}");
+        let result = received.result();
+        assert_numbers(
+            &result,
+            &[("unique", count.into()), ("lost", 0), ("ring_full", 0)],
+        );
+        let kept = fs::read(&out).unwrap();
+        assert!(!kept.is_empty() && all.starts_with(&kept));
+        assert_eq!(
+            kept.len() as u64 + number(&result, "unwritten_bytes"),
+            all.len() as u64
+        );
+    });
 }
 
 /// Two stations go to files of their own, even where a number looks like the characters of another; no file is overwritten.
@@ -81,7 +445,7 @@ fn files_of_stations_are_not_overwritten_or_mixed() {
     fs::create_dir(room.path("010")).unwrap();
     fs::create_dir(room.path("10")).unwrap();
     room.write("010/x.vdif", b"kept");
-    let mut stream = frames();
+    let mut stream = frames(20);
     for (number, frame) in stream.chunks_mut(FRAME).enumerate() {
         let station = if number % 2 == 0 { *b"01" } else { [10, 0] };
         frame[12..14].copy_from_slice(&station);
@@ -109,7 +473,7 @@ fn files_of_stations_are_not_overwritten_or_mixed() {
     );
 }
 
-/// Connections that say nothing neither end a recording over TCP nor keep its sender out.
+/// Connections that say nothing, or something else, neither end a recording over TCP nor keep its sender out.
 #[test]
 fn a_port_scan() {
     let room = Room::new();
@@ -117,11 +481,19 @@ fn a_port_scan() {
     let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&out), &[]);
     drop(TcpStream::connect(recv.address()).unwrap());
     let _idle = TcpStream::connect(recv.address()).unwrap();
-    let all = frames();
-    let mut sender = TcpStream::connect(recv.address()).unwrap();
-    sender.write_all(&all).unwrap();
-    drop(sender);
-    assert_eq!(number(&recv.finish(), "bytes"), all.len() as u64);
+    let say = |what: &[u8]| {
+        let mut connection = TcpStream::connect(recv.address()).unwrap();
+        connection.write_all(what).unwrap();
+        connection
+    };
+    let _short = say(b"x");
+    drop(say(b"GET / HTTP/1.0\r\n\r\n"));
+    let all = frames(20);
+    drop(say(&all));
+    let received = recv.end();
+    assert!(received.stderr.contains("18 bytes"), "{}", received.stderr);
+    let counts = [("bytes", all.len() as u64), ("refused_connections", 1)];
+    assert_numbers(&received.result(), &counts);
     assert!(room.read("out.vdif") == all);
 }
 
@@ -147,4 +519,35 @@ fn nothing_arrives() {
         assert_eq!(fs::read_dir(room.folder()).unwrap().count(), 0);
     }
     assert!(refused("-").contains("mkfifo"));
+}
+
+/// Each row of the table has its test here.
+#[test]
+fn each_row_is_checked() {
+    let page = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/src/tasks.md"
+    ))
+    .unwrap();
+    let (_, section) = page
+        .split_once("### What can happen to a recording")
+        .unwrap();
+    let section = section.split("\n#").next().unwrap();
+    let rows: Vec<&str> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next())
+        .skip(1)
+        .collect();
+    assert!(rows.len() >= 14, "{rows:?}");
+    for row in rows {
+        let letters = row
+            .replace(['`', ','], "")
+            .replace([' ', '-'], "_")
+            .replace("__", "_");
+        let test = format!("#[test]\nfn {}()", letters.to_lowercase());
+        assert!(
+            include_str!("what_can_happen_to_a_recording.rs").contains(&test),
+            "{test}"
+        );
+    }
 }

@@ -20,7 +20,7 @@ use self::file::{Reader, Record};
 use crate::cli::AnalyseArgs;
 use crate::output;
 use crate::probe::{check_plots, draw};
-use crate::progress::{Progress, interrupt};
+use crate::progress::{self, Progress, interrupt};
 use crate::units::{self, show_count};
 
 /// Packets between two looks at the clock.
@@ -110,8 +110,8 @@ pub fn run(args: &AnalyseArgs) -> Result<()> {
     }
     output::print(args.json, &analysis, show::text)?;
     match analysis.totals.packets {
-        0 => bail!("{} holds no packet", args.file.display()),
-        _ => Ok(()),
+        0 if !analysis.interrupted => bail!("{} holds no packet", args.file.display()),
+        _ => progress::complete(analysis.interrupted),
     }
 }
 

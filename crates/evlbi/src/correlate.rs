@@ -22,6 +22,7 @@ use evlbi_fx::fringe::Window;
 
 use crate::cli::{CorrelateArgs, CorrelateOptions};
 use crate::output::{self, Results};
+use crate::progress;
 
 pub use self::correlation::Correlation;
 pub use self::feed::Feed;
@@ -66,13 +67,15 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
         output,
     };
     let correlation = correlate(&recordings, &args.options, &scope, &mut |_| Ok(None))?;
+    correlation.has_any()?;
     let result = correlation.result(args);
     if let Some([summary, table]) = &summaries {
         output::write_json(summary, &result)?;
         std::fs::write(table, csv(&result))
             .with_context(|| format!("cannot write {}", table.display()))?;
     }
-    output::print(args.json, &result, text)
+    output::print(args.json, &result, text)?;
+    progress::complete(correlation.interrupted)
 }
 
 fn run_live(args: &CorrelateArgs) -> Result<()> {
@@ -151,7 +154,7 @@ pub struct Output<'a> {
     force: bool,
 }
 
-/// Correlates recordings; `tamper` may harm each on its way.
+/// Correlates recordings, or what comes before Ctrl-C of them; `tamper` may harm each on its way.
 pub fn correlate(
     recordings: &Recordings,
     options: &CorrelateOptions,
@@ -223,12 +226,20 @@ pub fn correlate(
             }
         },
     )?;
-    let visibilities = writer.map(VisibilityWriter::finish).transpose()?;
+    let visibilities = match writer {
+        Some(writer) if series.added == 0 => {
+            writer.abandon();
+            None
+        }
+        writer => writer.map(VisibilityWriter::finish).transpose()?,
+    };
+    let interrupted = series.added < dumps;
+    job.range.end = job.range.start + series.added as i64;
     Ok(Correlation {
         names,
         tampered: readers.iter().map(StationReader::tampered).collect(),
         visibilities,
-        interrupted: series.added < dumps,
+        interrupted,
         counts,
         threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
         correlated: job.correlated(),

@@ -32,7 +32,7 @@ use crate::cli::{CorrelateOptions, DemoArgs};
 use crate::correlate::{Hertz, Recordings, Scope, Stretch};
 use crate::drain::{self, Drained};
 use crate::output;
-use crate::progress::{Progress, interrupt};
+use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks};
 use crate::sink::{Files, Sink};
 use crate::source::{self, Looped};
@@ -68,6 +68,8 @@ struct DemoResult {
     impairment: Impairment,
     seed: u64,
     directory: Option<PathBuf>,
+    /// Whether Ctrl-C came before the stations were done.
+    interrupted: bool,
 }
 
 /// A baseline of the recordings: what the plan and the losses let expect, and what the correlator finds.
@@ -123,6 +125,8 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     if args.duration.is_zero() {
         bail!("--duration is how long the stations stream; give more than zero");
     }
+    // From here on there is something to take away.
+    let interrupted = interrupt();
     let temporary;
     let directory = match &args.out {
         Some(directory) => {
@@ -155,12 +159,17 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         reorder: args.reorder,
         distance: DISTANCE,
     };
+    if interrupted.load(Ordering::Relaxed) {
+        bail!("interrupted before the stations streamed");
+    }
     let run = stream(args, stations, impairment, directory)?;
-    let result = compare(args, run, impairment)?;
+    let is_cut = interrupted.load(Ordering::Relaxed);
+    let result = compare(args, run, impairment, is_cut)?;
     output::print(args.json, &result, text)?;
     if !result.accounting_agrees {
         bail!("the numbers do not agree: see the table");
     }
+    progress::complete(interrupted.load(Ordering::Relaxed))?;
     if let Some(page) = page.filter(|_| args.keep) {
         page.stay();
     }
@@ -427,7 +436,12 @@ fn transmit_shown(
     joined(worker)
 }
 
-fn compare(args: &DemoArgs, run: Run, impairment: Impairment) -> Result<DemoResult> {
+fn compare(
+    args: &DemoArgs,
+    run: Run,
+    impairment: Impairment,
+    interrupted: bool,
+) -> Result<DemoResult> {
     let mut stations = Vec::new();
     let Run {
         names,
@@ -469,7 +483,11 @@ fn compare(args: &DemoArgs, run: Run, impairment: Impairment) -> Result<DemoResu
             .map(|station| station.sent.seconds)
             .fold(0.0, f64::max),
         impairment,
-        baselines: correlate(&stations, frame_rate)?,
+        baselines: match interrupted {
+            true => Vec::new(),
+            false => correlate(&stations, frame_rate)?,
+        },
+        interrupted,
         seed: args.seed,
         directory: args.out.clone(),
         stations,
@@ -502,6 +520,9 @@ fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<Ba
         ..Scope::default()
     };
     let found = crate::correlate::correlate(&recordings, &options, &scope, &mut |_| Ok(None))?;
+    if found.interrupted {
+        return Ok(Vec::new());
+    }
     let codec = recordings.shapes[0].layout.codec;
     let amplitude = VanVleck::between(codec, codec).correlated(SkyPlan::default().correlation);
     let whole = |name: &str| {

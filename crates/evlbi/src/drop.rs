@@ -3,7 +3,6 @@
 mod cut;
 mod gaps;
 
-use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -18,9 +17,10 @@ use serde::Serialize;
 use self::cut::{Counts, Cut, Unit};
 use self::gaps::{GapsWriter, List};
 use crate::cli::{DropArgs, DropReplace, UnitChoice};
-use crate::progress::{Progress, interrupt};
+use crate::output::{self, Part};
+use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks, Recording};
-use crate::{output, units};
+use crate::units;
 
 /// Sequence number in front of the data of a datagram.
 const TRANSPORT_HEADER: usize = 8;
@@ -69,8 +69,9 @@ pub fn run(args: &DropArgs) -> Result<()> {
         .clone()
         .unwrap_or_else(|| output::gaps_beside(&args.output));
     check_paths(args, &gaps_file)?;
+    let (gaps_out, gaps_part) = Part::create(&gaps_file, args.force)?;
     let gaps = GapsWriter::new(
-        create(&gaps_file, args.force)?,
+        gaps_out,
         &document(args, &recording),
         if recording.format == Format::Raw {
             List::Sequence
@@ -79,7 +80,7 @@ pub fn run(args: &DropArgs) -> Result<()> {
         },
     )
     .with_context(|| format!("cannot write {}", gaps_file.display()))?;
-    let output = create(&args.output, args.force)?;
+    let (output, part) = Part::create(&args.output, args.force)?;
     let mut cut = Cut::new(
         output,
         gaps,
@@ -93,6 +94,10 @@ pub fn run(args: &DropArgs) -> Result<()> {
     let (counts, gaps) = cut
         .finish()
         .with_context(|| format!("cannot write {}", args.output.display()))?;
+    if !walked.interrupted {
+        gaps_part.keep()?;
+        part.keep()?;
+    }
     let report = DropReport {
         schema: "evlbi.drop/1",
         input: args.input.clone(),
@@ -121,7 +126,8 @@ pub fn run(args: &DropArgs) -> Result<()> {
         gaps,
         interrupted: walked.interrupted,
     };
-    output::print(args.json, &report, show)
+    output::print(args.json, &report, show)?;
+    progress::complete(report.interrupted)
 }
 
 /// Raw data has no frames: its packets are decided on.
@@ -196,19 +202,6 @@ fn check_paths(args: &DropArgs, gaps: &Path) -> Result<()> {
         }
     }
     output::check_new([args.output.as_path(), gaps], args.force)
-}
-
-fn create(path: &Path, force: bool) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if force {
-        options.create(true).truncate(true);
-    } else {
-        options.create_new(true);
-    }
-    options
-        .open(path)
-        .with_context(|| format!("cannot create {}", path.display()))
 }
 
 fn document(args: &DropArgs, recording: &Recording) -> Gaps {
@@ -325,7 +318,10 @@ fn show(report: &DropReport) -> String {
         format!("{} in {}", count(report.gaps), report.gaps_file.display()),
     ));
     if report.interrupted {
-        pairs.push(("stopped", "before the end of the input".to_string()));
+        pairs.push((
+            "interrupted",
+            "before the end of the input: no file was kept".to_string(),
+        ));
     }
     output::lines(&pairs)
 }

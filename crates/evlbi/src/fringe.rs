@@ -14,6 +14,7 @@ use crate::correlate::visibilities::{Description, FrequencyDescription, ProductK
 use crate::correlate::{self, Recordings, Scope};
 use crate::output;
 use crate::plot::fringe::fringe_figure;
+use crate::progress;
 use crate::units::show_seconds;
 
 /// Values that a fringe is searched in at most.
@@ -26,6 +27,8 @@ const TEXT: (usize, usize) = (100, 30);
 struct FringeResult {
     schema: &'static str,
     fringes: Vec<Found>,
+    /// Whether Ctrl-C came before all was correlated.
+    interrupted: bool,
 }
 
 /// The fringe of one product.
@@ -58,25 +61,32 @@ struct Product<'a> {
 /// Searches and draws.
 pub fn run(args: &FringeArgs) -> Result<()> {
     let window = correlate::window(&args.options);
-    let fringes = match args.inputs.as_slice() {
-        [directory] => in_directory(Path::new(directory), &window, args)?,
+    let (fringes, interrupted) = match args.inputs.as_slice() {
+        [directory] => (in_directory(Path::new(directory), &window, args)?, false),
         files => in_recordings(files, &window, args)?,
     };
     let result = FringeResult {
         schema: "evlbi.fringe/1",
         fringes,
+        interrupted,
     };
-    output::print(args.json, &result, text)
+    output::print(args.json, &result, text)?;
+    progress::complete(interrupted)
 }
 
-fn in_recordings(files: &[String], window: &Window, args: &FringeArgs) -> Result<Vec<Found>> {
+fn in_recordings(
+    files: &[String],
+    window: &Window,
+    args: &FringeArgs,
+) -> Result<(Vec<Found>, bool)> {
     let recordings = Recordings::open(files, &args.options)?;
     let found = correlate::correlate(&recordings, &args.options, &Scope::default(), &mut |_| {
         Ok(None)
     })?;
+    found.has_any()?;
     let setup = &found.setup;
     let products = setup.products().iter().enumerate();
-    products
+    let fringes = products
         .map(|(index, product)| {
             let name = |station: usize| setup.stations()[station].name.clone();
             let bands = [product.a, product.b].map(|input| setup.band(input).polarisation);
@@ -93,7 +103,8 @@ fn in_recordings(files: &[String], window: &Window, args: &FringeArgs) -> Result
             };
             search(&product, window, args)
         })
-        .collect()
+        .collect::<Result<Vec<Found>>>()?;
+    Ok((fringes, found.interrupted))
 }
 
 fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<Vec<Found>> {
@@ -258,5 +269,9 @@ fn text(result: &FringeResult) -> String {
             }
         )
     });
-    shown.collect::<Vec<String>>().join("\n\n")
+    let mut shown: Vec<String> = shown.collect();
+    if result.interrupted {
+        shown.push("interrupted: fringes are of what was correlated until then".to_owned());
+    }
+    shown.join("\n\n")
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use self::look::{FillFound, Look};
 use self::thread::{Gap, Sampling, Thread, ThreadReport};
 use crate::cli::InspectArgs;
-use crate::progress::{Progress, interrupt};
+use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks, Recording};
 use crate::{output, units};
 
@@ -116,7 +116,8 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         walked = walk(&args.file, &recording, walked.frame_rate)?;
     }
     let report = report(args, &recording, &walked);
-    output::print(args.json, &report, picture::show)
+    output::print(args.json, &report, picture::show)?;
+    progress::complete(report.interrupted)
 }
 
 /// A walk through the file.

@@ -7,7 +7,6 @@ mod picture;
 mod theory;
 
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -19,7 +18,7 @@ use serde::Serialize;
 use crate::cli::LossCurveArgs;
 use crate::correlate::{self, Correlation, Dump, Found, Recordings, Scope, Tamper, TrustChoice};
 use crate::output;
-use crate::progress::{Progress, interrupt};
+use crate::progress::{self, Progress};
 
 /// Losses of a range: those of these that lie in it, and its ends.
 const STEPS: [f64; 12] = [
@@ -131,6 +130,8 @@ struct LossCurve {
     curves: Vec<Curve>,
     /// What it means.
     conclusions: Vec<String>,
+    /// Whether all points were measured: not yet, or not at all if it was interrupted.
+    finished: bool,
     interrupted: bool,
 }
 
@@ -211,11 +212,19 @@ pub fn run(args: &LossCurveArgs) -> Result<()> {
         .as_ref()
         .map(|directory| directory.join("loss-curve.json"));
     output::check_new(curves.as_deref(), args.force)?;
-    let result = measure_all(args)?;
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        let mut files = vec![(directory.join("loss-curve.json"), json(&result)?)];
+    }
+    // Points take hours: each is on disk once it is measured.
+    let keep = |result: &LossCurve| match &curves {
+        Some(file) => output::replace_json(file, result),
+        None => Ok(()),
+    };
+    let result = measure_all(args, &keep)?;
+    keep(&result)?;
+    if let Some(directory) = &args.out {
+        let mut files = Vec::new();
         let mut drawn = Vec::new();
         for curve in &result.curves {
             if drawn.contains(&(curve.at, curve.shed)) {
@@ -242,15 +251,12 @@ pub fn run(args: &LossCurveArgs) -> Result<()> {
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    output::print(args.json, &result, text)
+    output::print(args.json, &result, text)?;
+    progress::complete(result.interrupted)
 }
 
-fn json(result: &LossCurve) -> Result<Vec<u8>> {
-    serde_json::to_vec_pretty(result).context("cannot write the result as JSON")
-}
-
-/// Measures with each knowledge.
-fn measure_all(args: &LossCurveArgs) -> Result<LossCurve> {
+/// Measures with each knowledge, until Ctrl-C; `keep` gets the result with each point.
+fn measure_all(args: &LossCurveArgs, keep: &dyn Fn(&LossCurve) -> Result<()>) -> Result<LossCurve> {
     let mut experiments = Vec::new();
     for knows in &args.knows {
         experiments.push(Experiment::new(args, *knows)?);
@@ -259,25 +265,69 @@ fn measure_all(args: &LossCurveArgs) -> Result<LossCurve> {
         .iter()
         .map(|experiment| experiment.harms().len());
     let mut progress = Progress::new(Some(count.sum::<usize>() as u64));
-    let mut curves = Vec::new();
-    let mut done = 0;
-    for experiment in &experiments {
-        curves.extend(experiment.run(&mut progress, &mut done)?);
-    }
-    progress.finish();
     let first = experiments.first().context("--knows names nothing")?;
-    Ok(LossCurve {
+    let mut result = LossCurve {
         schema: "evlbi.loss-curve/1",
         stations: first.stations.clone(),
         lossy: first.stations[first.lossy].clone(),
         knows: args.knows.clone(),
         seed: args.seed,
         period_s: first.period_s,
-        conclusions: theory::conclusions(&curves),
+        conclusions: Vec::new(),
         lossless: first.measure(&first.whole, 0.0, (0.0, 0.0), &[], None),
-        curves,
-        interrupted: interrupt().load(Ordering::Relaxed),
-    })
+        curves: Vec::new(),
+        finished: false,
+        interrupted: false,
+    };
+    let points = experiments.iter().flat_map(|experiment| {
+        let harms = experiment.harms().into_iter();
+        harms.map(move |harm| (experiment, harm))
+    });
+    for (done, (experiment, harm)) in (1..).zip(points) {
+        let Some(point) = experiment.point(harm)? else {
+            result.interrupted = true;
+            break;
+        };
+        result.add(experiment.knows, harm, point);
+        keep(&result)?;
+        if progress.is_due() {
+            progress.show(done, &format!("{done} points"));
+        }
+    }
+    progress.finish();
+    result.conclusions = theory::conclusions(&result.curves);
+    result.finished = !result.interrupted;
+    Ok(result)
+}
+
+impl LossCurve {
+    /// Adds a point to its curve.
+    fn add(&mut self, knows: Knows, harm: Harm, point: Point) {
+        let is_of = |curve: &&mut Curve| {
+            (curve.knows, curve.shed, curve.replace, curve.at)
+                == (knows, harm.kind, harm.instead, harm.at)
+        };
+        let is_broken = point.periods_off.is_some_and(|off| off > MOST_OFF);
+        let breaks_at = is_broken.then_some(point.loss);
+        match self.curves.iter_mut().find(is_of) {
+            Some(curve) => {
+                // The periods of the highest loss are kept.
+                if let Some(before) = curve.points.last_mut() {
+                    before.periods.clear();
+                }
+                curve.breaks_at = curve.breaks_at.or(breaks_at);
+                curve.points.push(point);
+            }
+            None => self.curves.push(Curve {
+                knows,
+                shed: harm.kind,
+                replace: harm.instead,
+                at: harm.at,
+                points: vec![point],
+                breaks_at,
+            }),
+        }
+    }
 }
 
 /// What all points of one knowledge have in common.
@@ -338,6 +388,9 @@ impl Experiment<'_> {
         let whole =
             correlate::correlate(&recordings, &options, &Scope::default(), &mut |_| Ok(None))?;
         let found = whole.find(0, &correlate::window(&options));
+        if whole.interrupted {
+            bail!("interrupted before the whole recordings were correlated");
+        }
         if found.fringe.false_alarm > 1e-3 {
             bail!(
                 "the whole recordings show no fringe (signal-to-noise ratio {:.1}), so there is nothing that loss could harm",
@@ -361,45 +414,6 @@ impl Experiment<'_> {
         };
         experiment.whole_mean = mean(&experiment.periods(&whole), 0.0);
         Ok(experiment)
-    }
-
-    /// Measures all points; `done` counts them.
-    fn run(&self, progress: &mut Progress, done: &mut u64) -> Result<Vec<Curve>> {
-        let stop = interrupt();
-        let mut curves: Vec<Curve> = Vec::new();
-        for harm in self.harms() {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            let point = self.point(harm)?;
-            *done += 1;
-            let is_of = |curve: &&mut Curve| {
-                (curve.shed, curve.replace, curve.at) == (harm.kind, harm.instead, harm.at)
-            };
-            match curves.iter_mut().find(is_of) {
-                Some(curve) => curve.points.push(point),
-                None => curves.push(Curve {
-                    knows: self.knows,
-                    shed: harm.kind,
-                    replace: harm.instead,
-                    at: harm.at,
-                    points: vec![point],
-                    breaks_at: None,
-                }),
-            }
-            if progress.is_due() {
-                progress.show(*done, &format!("{done} points"));
-            }
-        }
-        for curve in &mut curves {
-            let broken = |point: &&Point| point.periods_off.is_some_and(|off| off > MOST_OFF);
-            curve.breaks_at = curve.points.iter().find(broken).map(|point| point.loss);
-            let last = curve.points.len().saturating_sub(1);
-            for point in curve.points.iter_mut().take(last) {
-                point.periods.clear();
-            }
-        }
-        Ok(curves)
     }
 
     /// All points: the policies and replacements at one station; then at both, independent and in common.
@@ -438,7 +452,8 @@ impl Experiment<'_> {
         harms
     }
 
-    fn point(&self, harm: Harm) -> Result<Point> {
+    /// Measures a point; none at Ctrl-C.
+    fn point(&self, harm: Harm) -> Result<Option<Point>> {
         let found = correlate::correlate(
             &self.recordings,
             &self.options,
@@ -452,6 +467,9 @@ impl Experiment<'_> {
                 }
             },
         )?;
+        if found.interrupted {
+            return Ok(None);
+        }
         let lossy = (0..2).filter(|station| harm.at == Where::Both || *station == self.lossy);
         let done: Vec<correlate::Tampered> = lossy
             .filter_map(|station| found.tampered(station))
@@ -477,13 +495,14 @@ impl Experiment<'_> {
             });
         let here = found.find_at(0, &self.whole.fringe);
         let periods = self.periods(&found);
-        Ok(self.measure(
+        let point = self.measure(
             &here,
             harm.loss,
             (shed, lost),
             &periods,
             theory.map(|theory| (theory, scatter)),
-        ))
+        );
+        Ok(Some(point))
     }
 
     /// What the correlator takes the place of lost data for.
@@ -689,6 +708,9 @@ fn text(result: &LossCurve) -> String {
     }
     for conclusion in &result.conclusions {
         shown += &format!("\n{conclusion}");
+    }
+    if result.interrupted {
+        shown += "\ninterrupted: not all points were measured";
     }
     shown.trim_end().to_string()
 }

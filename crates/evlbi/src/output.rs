@@ -120,6 +120,43 @@ pub fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file()
 }
 
+/// A file that has its name only once it is whole: until then its name ends in `.part`, and it goes when it is not kept. Devices
+/// and pipes are written as they are.
+pub struct Part {
+    path: PathBuf,
+    part: Option<PathBuf>,
+}
+
+impl Part {
+    /// Begins a file.
+    pub fn create(path: &Path, force: bool) -> Result<(fs::File, Part)> {
+        check_new([path], force)?;
+        let part = (!is_special(path)).then(|| path.with_added_extension("part"));
+        let place = part.as_deref().unwrap_or(path);
+        let file =
+            fs::File::create(place).with_context(|| format!("cannot create {}", path.display()))?;
+        let path = path.to_owned();
+        Ok((file, Part { path, part }))
+    }
+
+    /// Gives the file its name.
+    pub fn keep(mut self) -> Result<()> {
+        match self.part.take() {
+            Some(part) => fs::rename(&part, &self.path)
+                .with_context(|| format!("cannot write {}", self.path.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(part) = self.part.take() {
+            let _ = fs::remove_file(part);
+        }
+    }
+}
+
 /// Where the result of a recording is written: `OUT.vdif.result.json`.
 pub fn result_beside(recording: &Path) -> PathBuf {
     recording.with_added_extension("result.json")

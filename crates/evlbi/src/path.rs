@@ -7,16 +7,22 @@ mod report;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::path::container;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::cli::{PathCommand, PathExecArgs, PathRunArgs, PathSetArgs, PathShowArgs};
 use crate::output::{self, Results};
 
 pub use self::control::SOCKET;
+
+/// How often it is looked whether a command has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Does as the command says.
 pub fn run(command: &PathCommand) -> Result<()> {
@@ -56,10 +62,17 @@ fn run_command(args: &PathRunArgs) -> Result<()> {
     }
     relay.arg("--").args(&args.command);
     container::leave_interrupts_to_others();
-    let _tie = container::end_with_us(&mut relay)?;
+    let mut tie = container::end_with_us(&mut relay)?;
+    container::notice_termination();
     let status = relay
         .spawn()
-        .and_then(|mut relay| relay.wait())
+        .and_then(|mut relay| {
+            let terminate = |_: &Child| {
+                // It ends the command, and then itself.
+                let _ = tie.write_all(&[0]);
+            };
+            wait(&mut relay, container::is_terminated, terminate, || ())
+        })
         .context("cannot start the relay")?;
     // A relay that was killed could not.
     let _ = std::fs::remove_file(&socket);
@@ -67,7 +80,7 @@ fn run_command(args: &PathRunArgs) -> Result<()> {
 }
 
 /// What a shell says of it.
-fn exit_code(status: std::process::ExitStatus) -> i32 {
+fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status
         .code()
@@ -153,13 +166,42 @@ fn exec(args: &PathExecArgs) -> Result<()> {
     };
     container::enter(namespaces).with_context(|| format!("cannot enter {}", args.host))?;
     container::leave_interrupts_to_others();
-    let status = Command::new(program)
+    container::notice_termination();
+    let mut child = Command::new(program)
         .args(arguments)
         .current_dir(here)
         .env(SOCKET, string(&answer, "socket")?)
-        .status()
+        .spawn()
         .with_context(|| format!("cannot run {program} on {}", args.host))?;
+    let status = wait(&mut child, container::is_terminated, terminate, || ())?;
     std::process::exit(exit_code(status));
+}
+
+/// Waits for the end of a process. `terminate` is called once if it is to end before, and `look` all the time.
+fn wait(
+    child: &mut Child,
+    is_unwanted: impl Fn() -> bool,
+    terminate: impl FnOnce(&Child),
+    mut look: impl FnMut(),
+) -> std::io::Result<ExitStatus> {
+    let mut terminate = Some(terminate);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if is_unwanted()
+            && let Some(terminate) = terminate.take()
+        {
+            terminate(child);
+        }
+        look();
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Sends a process SIGTERM. Its number is nobody else's before it is waited for.
+fn terminate(child: &Child) {
+    let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
 }
 
 /// The folder of the sockets of this user's paths.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{say, steer};
@@ -30,6 +31,15 @@ pub fn interrupt() -> Arc<AtomicBool> {
         switch
     });
     Arc::clone(switch)
+}
+
+/// Returns an error if work that has an end was interrupted before it: what was found until then has been printed, and is not
+/// all of it.
+pub fn complete(is_interrupted: bool) -> Result<()> {
+    match is_interrupted {
+        true => bail!("interrupted before the end"),
+        false => Ok(()),
+    }
 }
 
 /// The progress of one run, on standard error.

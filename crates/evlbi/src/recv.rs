@@ -144,17 +144,16 @@ pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
 /// What such a receiver left is kept, whatever is forced.
 fn with_free_names(args: &RecvArgs) -> Result<(RecvArgs, Option<PathBuf>)> {
     let first = Path::new(&args.to);
-    let is_file = !matches!(args.to.as_str(), "null" | "check") && !args.to.contains('{');
-    if !is_file || !sink::is_left_unfinished(first)? {
+    if !sink::is_left_unfinished(&args.to)? {
         return Ok((args.clone(), None));
     }
     for number in 2_u32.. {
         let path = numbered(first, number);
         // Another receiver may have begun with it.
-        if sink::is_left_unfinished(&path)? || path.exists() {
+        let to = path.to_str().context("a path that is not UTF-8")?;
+        if sink::is_left_unfinished(to)? || path.exists() || !sink::those_of(to).is_empty() {
             continue;
         }
-        let to = path.to_str().context("a path that is not UTF-8")?;
         let gaps = args.gaps.as_deref().map(|gaps| numbered(gaps, number));
         let args = RecvArgs {
             to: to.to_owned(),
@@ -197,8 +196,13 @@ fn check_outputs(args: &RecvArgs) -> Result<()> {
     let recording = match args.to.as_str() {
         "null" | "check" => None,
         to if to.contains('{') => {
-            if let Some(file) = sink::split_there(to)
+            // Folders may hold files of stations that are not in this stream.
+            let is_in_folders = Path::new(to)
+                .parent()
+                .is_some_and(|folder| folder.to_str().is_some_and(|folder| folder.contains('{')));
+            if let Some(file) = sink::those_of(to).first()
                 && !args.force
+                && !is_in_folders
             {
                 bail!(
                     "{} exists and may be one of the files that {to} is split into; give --force to overwrite it",
@@ -209,9 +213,6 @@ fn check_outputs(args: &RecvArgs) -> Result<()> {
         }
         to => Some(Path::new(to)),
     };
-    if let Some(recording) = recording {
-        sink::is_left_unfinished(recording)?;
-    }
     let beside = [gaps_path(args), result_path(args)];
     let beside = beside.iter().flatten().map(PathBuf::as_path);
     output::check_new(recording.into_iter().chain(beside), args.force)
@@ -417,7 +418,7 @@ fn result_path(args: &RecvArgs) -> Option<PathBuf> {
     let recording = Sink::recording(&args.to)?;
     let is_device = output::is_special(&recording);
     let path = output::result_beside(&recording);
-    // Files in folders of stations have none in common.
+    // A folder that is not there is reported when its file is made.
     let folder = path.parent()?;
     let has_folder = folder.as_os_str().is_empty() || folder.is_dir();
     (!is_device && has_folder).then_some(path)

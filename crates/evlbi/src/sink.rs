@@ -100,12 +100,17 @@ impl Sink {
         }
     }
 
-    /// The file beside which the gaps are written, when nothing else is said.
+    /// The file beside which the gaps are written, when nothing else is said. Folders of stations have `station-NAME` beside them.
     pub fn recording(to: &str) -> Option<PathBuf> {
-        match to {
-            "null" | "check" => None,
-            _ => Some(PathBuf::from(to.replace(['{', '}'], ""))),
+        if matches!(to, "null" | "check") {
+            return None;
         }
+        let (before, split) = match to.find('{') {
+            Some(at) => to.split_at(to[..at].rfind('/').map_or(0, |slash| slash + 1)),
+            None => (to, ""),
+        };
+        let split = split.replace(['{', '}'], "").replace('/', "-");
+        Some(PathBuf::from(format!("{before}{split}")))
     }
 
     /// Takes a piece of the stream.
@@ -364,42 +369,53 @@ fn open_pipe(path: &Path, over: &Over) -> Result<File> {
     }
 }
 
-/// Looks at a file that is to be recorded to. Returns whether a receiver left it there that was killed.
+/// Looks at what is to be recorded to, which may be a template. Returns whether a receiver left files there that was killed.
 ///
 /// # Errors
-/// When another program holds it.
-pub fn is_left_unfinished(path: &Path) -> Result<bool> {
-    if !path.is_file() {
-        return Ok(false);
-    }
-    let Ok(file) = File::options().write(true).open(path) else {
+/// When another program holds one of them.
+pub fn is_left_unfinished(to: &str) -> Result<bool> {
+    let Some(recording) = Sink::recording(to) else {
         return Ok(false);
     };
-    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-        bail!("{}", held(path));
+    let files = those_of(to);
+    for path in &files {
+        if let Ok(file) = File::options().write(true).open(path)
+            && matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        {
+            bail!("{}", held(path));
+        }
     }
-    let text = std::fs::read(output::result_beside(path)).unwrap_or_default();
+    let text = std::fs::read(output::result_beside(&recording)).unwrap_or_default();
     let result: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    Ok(result["finished"] == false)
+    Ok(!files.is_empty() && result["finished"] == false)
 }
 
-/// A file that is there and may be one of those that `template` names.
-pub fn split_there(template: &str) -> Option<PathBuf> {
-    let path = Path::new(template);
-    let name = path.file_name()?.to_str()?;
-    let (begin, end) = (name.split('{').next()?, name.rsplit('}').next()?);
-    let folder = match path.parent()? {
-        here if here.as_os_str().is_empty() => Path::new("."),
-        folder => folder,
-    };
-    let like = |file: &PathBuf| {
-        let name = file.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with(begin) && name.ends_with(end))
-    };
-    std::fs::read_dir(folder)
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|file| file.is_file() && like(file))
+/// The files that are there and may be some of those that a template names.
+pub fn those_of(template: &str) -> Vec<PathBuf> {
+    let mut paths = vec![PathBuf::new()];
+    for part in Path::new(template) {
+        let Some((begin, rest)) = part.to_str().and_then(|part| part.split_once('{')) else {
+            paths.iter_mut().for_each(|path| path.push(part));
+            continue;
+        };
+        let end = rest.rsplit('}').next().unwrap_or_default();
+        let inside = |folder: &PathBuf| {
+            let folder = match folder.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => folder,
+            };
+            std::fs::read_dir(folder).into_iter().flatten().flatten()
+        };
+        let all = paths.iter().flat_map(inside);
+        let like = all.filter(|entry| {
+            let name = entry.file_name();
+            name.to_str()
+                .is_some_and(|name| name.starts_with(begin) && name.ends_with(end))
+        });
+        paths = like.map(|entry| entry.path()).collect();
+    }
+    paths.retain(|path| path.is_file());
+    paths
 }
 
 /// Verifies the test pattern.

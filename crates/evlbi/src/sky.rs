@@ -1,6 +1,6 @@
 //! `evlbi sky`: writes what simulated stations record.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -10,7 +10,8 @@ use evlbi_fx::sky::Station;
 use serde::Serialize;
 
 use crate::cli::SkyArgs;
-use crate::progress::{Progress, interrupt};
+use crate::output::Part;
+use crate::progress::{self, Progress, interrupt};
 use crate::{output, recording, source, units};
 
 /// What was written.
@@ -65,20 +66,21 @@ pub fn run(args: &SkyArgs) -> Result<()> {
     };
     let mut done = 0;
     for (station, file) in stations.iter().zip(files) {
-        let bytes = write(station, &file, |bytes| {
+        let bytes = write(station, &file, args.force, |bytes| {
             if progress.is_due() {
                 progress.show(done + bytes, station.name());
             }
         })?;
         done += bytes;
-        report.files.push(written(station, file, bytes));
         if bytes < length(station) {
             report.interrupted = true;
             break;
         }
+        report.files.push(written(station, file, bytes));
     }
     progress.finish();
-    output::print(args.json, &report, show)
+    output::print(args.json, &report, show)?;
+    progress::complete(report.interrupted)
 }
 
 fn length(station: &Station) -> u64 {
@@ -87,11 +89,11 @@ fn length(station: &Station) -> u64 {
         .saturating_mul(station.frame_length() as u64)
 }
 
-/// Writes all frames, or those until Ctrl-C; says how many bytes.
-fn write(station: &Station, path: &Path, mut show: impl FnMut(u64)) -> Result<u64> {
+/// Writes all frames, and returns how many bytes these are. At Ctrl-C it returns how many were written, and leaves no file.
+fn write(station: &Station, path: &Path, force: bool, mut show: impl FnMut(u64)) -> Result<u64> {
     let stop = interrupt();
     let cannot = || format!("cannot write {}", path.display());
-    let mut file = File::create(path).with_context(cannot)?;
+    let (mut file, part) = Part::create(path, force)?;
     let frames = (recording::BLOCK / station.frame_length()).max(1) as u64;
     let frames = frames.min(station.total_frames()) as usize;
     let mut block = vec![0; frames * station.frame_length()];
@@ -105,6 +107,9 @@ fn write(station: &Station, path: &Path, mut show: impl FnMut(u64)) -> Result<u6
         file.write_all(&block[..filled]).with_context(cannot)?;
         bytes += filled as u64;
         show(bytes);
+    }
+    if bytes == length(station) {
+        part.keep()?;
     }
     Ok(bytes)
 }
@@ -145,7 +150,7 @@ fn show(report: &SkyReport) -> String {
         })
         .collect();
     if report.interrupted {
-        lines.push("stopped before the end".to_string());
+        lines.push("interrupted: the next recording was not kept".to_string());
     }
     lines.join("\n")
 }

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::netns::Unavailable;
 
@@ -83,7 +84,8 @@ pub fn bind(file: &Path, over: &str) -> io::Result<()> {
 /// Where [`end_with_us`] leaves the descriptor that [`end_with_parent`] watches.
 const TIE: RawFd = 3;
 
-/// The process that `command` starts can learn that this one has ended, however it did: what is returned is to be kept.
+/// The process that `command` starts learns that this one has ended, however it did, and of each byte that is written to what is
+/// returned, which is to be kept.
 ///
 /// # Errors
 /// What the kernel says.
@@ -102,11 +104,11 @@ pub fn end_with_us(command: &mut Command) -> io::Result<PipeWriter> {
 }
 
 /// This process ends when the one that started it by [`end_with_us`] does. As it is the first of its container, so does
-/// all else in that.
+/// all else in that. `heard` is called for each byte that comes from there.
 ///
 /// # Errors
 /// When that was not so.
-pub fn end_with_parent() -> io::Result<()> {
+pub fn end_with_parent(heard: impl Fn() + Send + 'static) -> io::Result<()> {
     // SAFETY: only numbers are passed; the descriptor is not used otherwise.
     succeed(unsafe { libc::fcntl(TIE, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: it is open, as that has shown, and nobody else's.
@@ -114,11 +116,32 @@ pub fn end_with_parent() -> io::Result<()> {
     std::thread::Builder::new()
         .name("tie".into())
         .spawn(move || {
-            // Nothing is ever written.
-            let _ = tie.read(&mut [0]);
+            while tie.read_exact(&mut [0]).is_ok() {
+                heard();
+            }
             std::process::exit(1);
         })
         .map(|_| ())
+}
+
+static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
+
+/// SIGTERM is for this process to act upon, which learns of it from [`is_terminated`]. A second one ends it at once.
+pub fn notice_termination() {
+    extern "C" fn notice(_: libc::c_int) {
+        if IS_TERMINATED.swap(true, Ordering::Relaxed) {
+            // SAFETY: it never returns, and may be called in a handler.
+            unsafe { libc::_exit(130) };
+        }
+    }
+    let handler = notice as extern "C" fn(libc::c_int);
+    // SAFETY: the handler calls only what may be called in one. What is started does not inherit it.
+    unsafe { libc::signal(libc::SIGTERM, handler as libc::sighandler_t) };
+}
+
+/// Whether SIGTERM has come.
+pub fn is_terminated() -> bool {
+    IS_TERMINATED.load(Ordering::Relaxed)
 }
 
 /// The process that `command` starts goes on when the terminal is closed.

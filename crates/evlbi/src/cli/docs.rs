@@ -202,9 +202,6 @@ fn tests_below(folder: &Path, all: &mut String) {
 
 /// Options that no test gives yet. An option that is new has a test and is none of them.
 const UNTESTED: &[&str] = &[
-    "evlbi --verbose",
-    "send --priority",
-    "recv --priority",
     "correlate --trust",
     "correlate --threads",
     "correlate --last",
@@ -213,11 +210,9 @@ const UNTESTED: &[&str] = &[
     "fringe --threads",
     "loss-curve --trust",
     "loss-curve --threads",
-    "relay --socket",
     "analyse --most",
     "link --carrier",
     "link --v6",
-    "agent --config",
 ];
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, Setup};
 use evlbi_fx::fringe::{Fringe, Window};
 use evlbi_fx::track::Counts;
@@ -28,7 +29,8 @@ pub struct Correlation {
     /// Of each station what tampering did.
     pub(super) tampered: Vec<Option<Tampered>>,
     pub(super) threads: Vec<usize>,
-    pub(super) interrupted: bool,
+    /// Whether Ctrl-C came before the end: what was correlated is whole periods until then.
+    pub interrupted: bool,
     /// Parts since the grid's beginning in which each station could have had data, and those correlated.
     pub(super) spans: Vec<Range<i64>>,
     pub(super) correlated: Range<i64>,
@@ -62,6 +64,15 @@ impl Correlation {
             correlated,
             integration: job.integration,
             names,
+        }
+    }
+
+    /// # Errors
+    /// When Ctrl-C came before there was anything.
+    pub fn has_any(&self) -> Result<()> {
+        match self.interrupted && self.series.added == 0 {
+            true => bail!("interrupted before anything was correlated"),
+            false => Ok(()),
         }
     }
 

@@ -500,6 +500,9 @@ pub fn text(result: &CorrelateResult) -> String {
             baseline.doubt()
         );
     }
+    if result.interrupted && result.streams.is_empty() {
+        shown += "interrupted: numbers are of what was correlated until then\n";
+    }
     for baseline in &result.baselines {
         if baseline.coherence < LITTLE_LOST && baseline.false_alarm < NO_FRINGE {
             shown += &format!(

@@ -101,8 +101,8 @@ struct Pending {
     left: usize,
 }
 
-/// Correlates `periods` one by one, until Ctrl-C, which ends streams by themselves; `sink` gets the sums of each in order. Says what was read of each
-/// station.
+/// Correlates `periods` one by one until Ctrl-C, which ends streams by themselves; `sink` gets the sums of each whole one in
+/// order. Says what was read of each station.
 pub fn run(
     setup: &Arc<Setup>,
     stations: &mut [impl Station],
@@ -128,7 +128,7 @@ pub fn run(
             pending: BTreeMap::new(),
             next: range.start,
         };
-        for period in range.clone() {
+        'periods: for period in range.clone() {
             if (stop.load(Ordering::Relaxed) && !is_stream)
                 || are_over(setup, stations, periods.blocks(period))?
             {
@@ -142,7 +142,9 @@ pub fn run(
             order.expect(setup, period, pieces.len());
             for blocks in pieces {
                 if stop.load(Ordering::Relaxed) && !is_stream {
-                    break;
+                    // A part of a period would look like a period with loss.
+                    order.pending.remove(&period);
+                    break 'periods;
                 }
                 let slabs = slabs(setup, stations, &blocks)?;
                 let unit = Unit {

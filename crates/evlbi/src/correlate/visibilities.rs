@@ -120,6 +120,8 @@ pub struct VisibilityWriter {
     sums: Sums,
     /// When it begins, in seconds since the beginning of the grid.
     begins: Option<f64>,
+    /// Whether the description is written.
+    is_described: bool,
 }
 
 impl VisibilityWriter {
@@ -150,6 +152,7 @@ impl VisibilityWriter {
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let (frequencies, table) = frequencies(setup, averaged, job.as_ref())?;
         Ok(VisibilityWriter {
+            is_described: false,
             sums: Sums::new(setup),
             setup: Arc::clone(setup),
             job,
@@ -186,13 +189,27 @@ impl VisibilityWriter {
         Ok(())
     }
 
-    /// Writes the rest and the description; returns the path of the visibilities.
+    /// Writes the rest; returns the path of the visibilities.
     pub fn finish(mut self) -> Result<PathBuf> {
         self.flush()?;
-        let path = self.directory.join(&self.name);
-        self.file
-            .flush()
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        self.describe()?;
+        Ok(self.path())
+    }
+
+    /// Removes the file, which nothing was written to.
+    pub fn abandon(self) {
+        let _ = std::fs::remove_file(self.path());
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(&self.name)
+    }
+
+    /// Writes the description, with which what has been written can be read.
+    fn describe(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_described, true) {
+            return Ok(());
+        }
         let description = self.directory.join(DESCRIPTION);
         // Parts of a run that are correlated apart share a directory.
         if let Ok(other) = Description::read(&self.directory)
@@ -203,9 +220,10 @@ impl VisibilityWriter {
                 description.display()
             );
         }
-        output::write_json(&description, &self.description)?;
-        Ok(path)
+        output::replace_json(&description, &self.description)
     }
+
+    /// Writes the integration at hand. From then on it can be read.
 
     fn flush(&mut self) -> Result<()> {
         let Some(begins) = self.begins.take() else {
@@ -264,12 +282,12 @@ impl VisibilityWriter {
             record.channels = self.average(power);
             records.push(record);
         }
-        for record in records {
-            record.write(&mut self.file).with_context(|| {
-                format!("cannot write {}", self.directory.join(&self.name).display())
-            })?;
-        }
-        Ok(())
+        let written = records
+            .iter()
+            .try_for_each(|record| record.write(&mut self.file))
+            .and_then(|()| self.file.flush());
+        written.with_context(|| format!("cannot write {}", self.path().display()))?;
+        self.describe()
     }
 
     fn average(&self, values: impl Iterator<Item = Complex64>) -> Vec<Complex32> {

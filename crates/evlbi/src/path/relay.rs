@@ -23,6 +23,9 @@ use crate::output;
 /// How often the log is written.
 const LOG_EVERY: Duration = Duration::from_millis(200);
 
+/// How often what the path has done so far is written: a command may take days.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
+
 /// A path that is up.
 struct Served {
     plan: Arc<Plan>,
@@ -39,8 +42,10 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
     if std::process::id() != 1 {
         bail!("this is for `evlbi path run` and `evlbi path up`, which start it in a container");
     }
+    let is_unwanted = Arc::new(AtomicBool::new(false));
     if !args.command.is_empty() {
-        container::end_with_parent()?;
+        let told = Arc::clone(&is_unwanted);
+        container::end_with_parent(move || told.store(true, Ordering::Relaxed))?;
     }
     let (plan, specs) = plan::read_with_specs(&args.plan)?;
     let plan = Arc::new(plan);
@@ -80,7 +85,7 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
     let is_run = !args.command.is_empty();
     std::thread::spawn(move || answer_all(&answering, &listener, is_run));
     let status = if is_run {
-        Some(run_command(&served, args)?)
+        Some(run_command(&served, args, &is_unwanted)?)
     } else {
         let mut out = std::io::stdout();
         writeln!(out, "ready")?;
@@ -97,9 +102,9 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
         log.join()
             .map_err(|_| anyhow!("the log's thread panicked"))??;
     }
-    let state = served.state(snapshot, &overflown?);
+    let state = served.state(snapshot, &overflown?).finished();
     if let Some(path) = &args.json {
-        output::write_json(path, &state)?;
+        output::replace_json(path, &state)?;
     }
     if is_run {
         crate::say::text(&report::text(&state));
@@ -111,7 +116,11 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
     std::process::exit(status.unwrap_or(0));
 }
 
-fn run_command(served: &Arc<Served>, args: &PathRelayArgs) -> Result<i32> {
+fn run_command(
+    served: &Arc<Served>,
+    args: &PathRelayArgs,
+    is_unwanted: &AtomicBool,
+) -> Result<i32> {
     let (program, arguments) = args.command.split_first().context("there is no command")?;
     // A child begins in the namespace of the thread that starts it, and must not end with that thread.
     let child = served.hosts.namespace(0).run(|| {
@@ -121,7 +130,20 @@ fn run_command(served: &Arc<Served>, args: &PathRelayArgs) -> Result<i32> {
             .spawn()
     })?;
     let mut child = child.with_context(|| format!("cannot run {program}"))?;
-    Ok(super::exit_code(child.wait()?))
+    let mut next = Instant::now();
+    let mut keep = || {
+        let Some(path) = args.json.as_ref().filter(|_| Instant::now() >= next) else {
+            return;
+        };
+        next = Instant::now() + KEEP_EVERY;
+        // What fails here fails at the end, too.
+        let _ = served.overflown().and_then(|overflown| {
+            output::replace_json(path, &served.state(served.relay.snapshot(), &overflown))
+        });
+    };
+    let is_unwanted = || is_unwanted.load(Ordering::Relaxed);
+    let status = super::wait(&mut child, is_unwanted, super::terminate, &mut keep)?;
+    Ok(super::exit_code(status))
 }
 
 fn wait_until_down(served: &Served) {

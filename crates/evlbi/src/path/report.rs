@@ -16,6 +16,9 @@ pub struct State {
     hosts: Vec<HostState>,
     cells: Vec<CellSnapshot>,
     lateness: Vec<Lateness>,
+    /// Whether the path is over: these are its last numbers.
+    #[serde(default)]
+    finished: bool,
 }
 
 /// A host.
@@ -54,6 +57,15 @@ impl State {
                 .collect(),
             cells: snapshot.cells,
             lateness: snapshot.lateness,
+            finished: false,
+        }
+    }
+
+    /// The last one.
+    pub fn finished(self) -> State {
+        State {
+            finished: true,
+            ..self
         }
     }
 

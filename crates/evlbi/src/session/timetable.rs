@@ -16,7 +16,7 @@ use super::plan::{FlowPlan, Scan, Session, Start, is_listener};
 use super::result::FlowResult;
 use crate::cli::RunArgs;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
-use crate::control::flow::{FlowId, NewFlow, Outcome};
+use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::control::{Fleet, Problem};
 use crate::progress::Progress;
 use crate::steer::{Receiving, Sending};
@@ -472,12 +472,10 @@ impl Timetable {
     async fn end_all(&mut self, progress: &Progress) {
         self.hear_all(progress).await;
         let hosts = Arc::clone(&self.hosts);
-        // Those that were told before have had their time.
-        let late = now() - GRACE - ENDING.as_secs_f64();
-        if !self.is_endless && late > self.end {
+        if !self.is_endless {
             let flows = hosts.flows().into_iter();
-            let left = flows.filter(|flow| !has_ended(flow) && self.flows.contains_key(&flow.id));
-            self.stuck = left.map(|flow| flow.id).collect();
+            let planned = flows.filter(|flow| self.flows.contains_key(&flow.id));
+            self.stuck = stuck(planned, self.end, now());
         }
         for id in &self.stuck {
             progress.say(&format!("{id} does not end, and is left; it can be killed"));
@@ -596,9 +594,35 @@ impl Timetable {
     }
 }
 
+/// The flows that were told to end by the `end` of a session, and have not done so in the time that they have for it.
+fn stuck(flows: impl Iterator<Item = Flow>, end: f64, now: f64) -> BTreeSet<FlowId> {
+    let is_late = now > end + GRACE + ENDING.as_secs_f64();
+    let left = flows.filter(|flow| is_late && !has_ended(flow));
+    left.map(|flow| flow.id).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A receiver that does not end is named, once it has had its time.
+    #[test]
+    fn a_stuck_receiver_is_named() {
+        let flow = |id: &str, end: Value| -> Flow {
+            let flow = serde_json::json!({
+                "id": id, "host": "ef", "command": "recv", "options": {}, "revision": 1, "state": "running", "started": 0.0,
+                "end": end,
+            });
+            serde_json::from_value(flow).unwrap()
+        };
+        let over = serde_json::json!({"time": 99.0, "outcome": "stopped"});
+        let flows = || [flow("rec", Value::Null), flow("well", over.clone())].into_iter();
+        assert!(stuck(flows(), 100.0, 139.0).is_empty());
+        assert_eq!(
+            stuck(flows(), 100.0, 141.0),
+            ["rec".parse().unwrap()].into()
+        );
+    }
 
     #[test]
     fn scans_leave_their_flows_time() {

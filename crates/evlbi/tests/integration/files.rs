@@ -6,6 +6,7 @@ mod doctor;
 mod drop;
 mod inspect;
 pub mod oracles;
+mod pages;
 mod plan;
 mod sky;
 

@@ -10,6 +10,8 @@ mod probe;
 mod recordings;
 mod robust;
 mod sender;
+mod settings;
+mod signals;
 mod steer;
 pub mod support;
 mod transport;

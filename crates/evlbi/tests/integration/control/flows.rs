@@ -309,6 +309,38 @@ fn an_agent_ends_when_it_is_told() {
     assert_eq!(ends.count(), 2);
 }
 
+/// Of flows that record to one file one records, and the others say which file it is.
+#[test]
+fn a_file_has_one_flow() {
+    let agent = Agent::start("");
+    // All at once: most are refused before they begin, but any may be found out by the lock of the file alone.
+    let begin = |name| agent.ask(Method::POST, "/api/v1/flows", &recv(name, "same.vdif"));
+    let answers = std::thread::scope(|scope| {
+        let asked = ["a", "b", "c", "d"].map(|name| (name, scope.spawn(move || begin(name))));
+        asked.map(|(name, asked)| (name, asked.join().unwrap()))
+    });
+    let mut recording = 0;
+    for (name, answer) in answers {
+        let why = if answer.status == 201 {
+            let is_known = |flow: &Value| {
+                let listens = |all: &Value| all.as_array().is_some_and(|all| !all.is_empty());
+                has_ended(flow) || listens(&flow["status"]["listening"])
+            };
+            let flow = agent.wait(name, is_known);
+            if !has_ended(&flow) {
+                recording += 1;
+                continue;
+            }
+            assert_eq!(flow["end"]["outcome"], "failed");
+            flow["end"]["message"].clone()
+        } else {
+            answer.body["error"].clone()
+        };
+        assert!(why.as_str().unwrap().contains("same.vdif"), "{why}");
+    }
+    assert_eq!(recording, 1);
+}
+
 /// Two agents would fight over the flows of a folder.
 #[test]
 fn a_folder_has_one_agent() {

@@ -557,6 +557,17 @@ fn a_timetable_drives_three_stations() {
     site.run("timed", &["run", &session, "--json"]);
     let result: Value = serde_json::from_str(&site.room.text("timed.out")).unwrap();
     assert_eq!(result["schema"], "evlbi.run/1");
+    let shown = site.room.text("timed.err");
+    let percents = shown
+        .lines()
+        .filter_map(|line| line.trim().split_once(" %"));
+    let percents: Vec<f64> = percents
+        .filter_map(|(percent, _)| percent.parse().ok())
+        .collect();
+    assert!(
+        percents.is_sorted() && percents.last() == Some(&100.0),
+        "{shown}"
+    );
     let flows = result["flows"].as_array().unwrap();
     assert_eq!(flows.len(), 4);
     assert!(flows.iter().all(|flow| flow["end"].is_object()), "{result}");

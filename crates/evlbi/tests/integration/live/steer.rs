@@ -17,6 +17,8 @@ fn a_status_tells_of_this_moment() {
     let rate = pattern::frame_rate(64);
     let recv = Recv::start("udp://127.0.0.1:0", Path::new("check"), &[]);
     assert_eq!(recv.arrived(0), 0);
+    until("it counts", || recv.status()["receiving"][0].is_object());
+    assert_eq!(recv.status()["receiving"][0]["is_streaming"], false);
     assert_eq!(
         recv.status()["listening"],
         json!([recv.address().to_string()])

@@ -551,3 +551,54 @@ fn each_row_is_checked() {
         );
     }
 }
+
+/// The same where files are named by stations: what a killed receiver left is kept, and the next one records beside it.
+#[test]
+fn kill_9_of_a_receiver_whose_files_are_named_by_stations() {
+    for (template, common) in [
+        ("{station}/x.vdif", "station-x"),
+        ("x-{station}-{thread}.vdif", "x-station-thread"),
+    ] {
+        let room = Room::on_disk();
+        // That of the pattern.
+        let station = evlbi_wire::vdif::StationId::to_string(&pattern::STATION);
+        fs::create_dir(room.path(&station)).unwrap();
+        let path = |number: &str| {
+            let name = template.replace("{station}", &station);
+            let name = name.replace("{thread}", "0");
+            name.replace(".vdif", &format!("{number}.vdif"))
+        };
+        let to = room.path(template);
+        let mut first = Recv::start("udp://127.0.0.1:0", Path::new(&to), &[]);
+        let all = frames();
+        send(&first, &all);
+        let result = |number: &str| room.path(&format!("{common}{number}.vdif.result.json"));
+        until("all is on disk", || {
+            let text = fs::read(result("")).unwrap_or_default();
+            let result: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            let file = fs::read(room.path(&path(""))).unwrap_or_default();
+            result["finished"] == false && file.len() == all.len()
+        });
+        let said = refused(&to);
+        assert!(
+            said.contains(&path("")) && said.contains("another program"),
+            "{said}"
+        );
+        first.child.signal(Signal::SIGKILL);
+        first.child.wait();
+        let second = Recv::start("udp://127.0.0.1:0", Path::new(&to), &[]);
+        send(&second, &all);
+        second.until_arrived(20);
+        let received = second.stop();
+        assert!(received.status.success(), "{}", received.stderr);
+        let received = received.result();
+        assert_eq!(received["left_unfinished"], to);
+        assert_eq!(
+            received["to"],
+            room.path(&template.replace(".vdif", "-2.vdif"))
+        );
+        assert!(room.read(&path("")) == all && room.read(&path("-2")) == all);
+        let text = fs::read_to_string(result("-2")).unwrap();
+        assert!(text.contains("\"finished\": true"), "{text}");
+    }
+}

@@ -1,0 +1,176 @@
+//! What options of the host do: how much is said, priority, settings in another place; and who may send over TCP, and how long.
+
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Stdio;
+
+use evlbi_testkit::{Room, Running, until_some};
+use evlbi_wire::pattern;
+use socket2::{Domain, Socket, Type};
+
+use crate::control::support::ready;
+use crate::live::support::{Recv, deaf, evlbi};
+use crate::result::number;
+
+/// A responder says who comes only to who wants to know.
+#[test]
+fn verbose_says_more() {
+    for (verbose, is_said) in [
+        (&[][..], false),
+        (&["--verbose"][..], true),
+        (&["-vv"][..], true),
+    ] {
+        let mut respond = evlbi();
+        respond
+            .args(["respond", "--bind", "127.0.0.1:0"])
+            .args(verbose);
+        let respond = Recv::listening(respond.env("EVLBI_TOKEN", "t"), 1);
+        let far = respond.address().to_string();
+        let mut probe = evlbi();
+        probe.args([
+            "probe",
+            "latency",
+            &far,
+            "--count",
+            "1",
+            "--interval",
+            "1ms",
+            "--token",
+            "t",
+        ]);
+        let probed = probe.output().unwrap();
+        assert!(
+            probed.status.success(),
+            "{}",
+            String::from_utf8_lossy(&probed.stderr)
+        );
+        respond.signal("TERM");
+        let said = respond.end().stderr;
+        assert_eq!(
+            said.contains("begins a session"),
+            is_said,
+            "{verbose:?}: {said}"
+        );
+    }
+}
+
+/// The real-time priority of any thread of a process (proc(5), field 40 of `stat`).
+fn has_priority(process: u32, priority: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks.map(|task| task.path().join("stat")).any(|stat| {
+        let stat = fs::read_to_string(stat).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        fields.split_whitespace().nth(40 - 3) == Some(priority)
+    })
+}
+
+/// The network thread runs before others, or it is said why it does not.
+#[test]
+fn priority_is_that_of_the_network_thread() {
+    let room = Room::new();
+    let (_socket, to) = deaf();
+    let to = format!("udp://{to}");
+    let send = ["send", "pattern:1032", "--to", &to, "--rate", "1M"];
+    let recv = [
+        "recv",
+        "udp://127.0.0.1:0",
+        "--to",
+        "null",
+        "--ring",
+        "64MiB",
+    ];
+    for command in [&send[..], &recv[..]] {
+        let said = room.path(command[0]);
+        let child = evlbi()
+            .args(command)
+            .args(["--priority", "7"])
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&said).unwrap())
+            .spawn();
+        let child = Running(child.unwrap());
+        let is_set = until_some("the priority is set, or refused", || {
+            let is_refused = fs::read_to_string(&said)
+                .unwrap()
+                .contains("cannot set real-time priority 7");
+            match has_priority(child.0.id(), "7") {
+                true => Some(true),
+                false => is_refused.then_some(false),
+            }
+        });
+        // Root of this machine may.
+        let may = fs::read_to_string("/proc/self/status")
+            .unwrap()
+            .contains("CapEff:\t000001ffffffffff");
+        assert!(is_set || !may, "{command:?}");
+    }
+}
+
+/// The settings of an agent may lie elsewhere than in its folder.
+#[test]
+fn an_agent_reads_its_settings_where_it_is_told() {
+    let room = Room::new();
+    fs::create_dir(room.path("agent")).unwrap();
+    room.write("agent/agent.toml", "name = \"here\"");
+    room.write("other.toml", "name = \"elsewhere\"");
+    let mut starts = evlbi();
+    starts
+        .args(["agent", "--json", "--bind", "127.0.0.1:0", "--dir", "agent"])
+        .args(["--config", "other.toml"])
+        .current_dir(room.folder());
+    let (_agent, ready) = ready(starts);
+    assert_eq!(ready["host"], "elsewhere");
+    let config = Path::new(ready["config"].as_str().unwrap());
+    assert_eq!(config.file_name().unwrap(), "other.toml");
+}
+
+/// The relay of a path is for `path run` and `path up`: elsewhere it would change this host.
+#[test]
+fn a_relay_outside_of_a_container_is_refused() {
+    let room = Room::new();
+    let (plan, socket) = (room.write("p.toml", ""), room.path("socket"));
+    let relay = evlbi()
+        .args(["path", "relay", &plan, "--socket", &socket])
+        .output();
+    let relay = relay.unwrap();
+    let said = String::from_utf8_lossy(&relay.stderr);
+    assert!(said.contains("`evlbi path run`"), "{said}");
+    assert_eq!(relay.status.code(), Some(1));
+    assert!(!Path::new(&socket).exists());
+}
+
+/// A connection to a receiver, from an address of loopback.
+fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let from = SocketAddr::from((Ipv4Addr::from(from), 0));
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+/// Over TCP, too, only the source that is named is recorded, and the recording ends when it is silent for the idle time.
+#[test]
+fn source_and_idle_hold_over_tcp() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let options = ["--source", "127.0.0.2", "--idle", "200ms"];
+    let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&out), &options);
+    let frames = pattern::frames(1032, 1_700_000_000, pattern::frame_rate(64), 20).unwrap();
+    let mut other = connect([127, 0, 0, 3], recv.address());
+    // It may be closed already.
+    let _ = other.write_all(&[0xff; 4000]);
+    let mut sender = connect([127, 0, 0, 2], recv.address());
+    sender.write_all(&frames).unwrap();
+    // The connection stays open.
+    let result = recv.finish();
+    assert_eq!(result["ended"], "idle");
+    assert_eq!(number(&result, "bytes"), frames.len() as u64);
+    assert!(
+        result["sender"].as_str().unwrap().starts_with("127.0.0.2:"),
+        "{}",
+        result["sender"]
+    );
+    assert!(room.read("out.vdif") == frames);
+}

@@ -224,7 +224,6 @@ impl VisibilityWriter {
     }
 
     /// Writes the integration at hand. From then on it can be read.
-
     fn flush(&mut self) -> Result<()> {
         let Some(begins) = self.begins.take() else {
             return Ok(());

@@ -175,7 +175,9 @@ const CASES: &[Case] = &[
         command: "demo --stations 2 --rate 16M --duration 1h",
         sign: Sign::Says("a page of stations"),
         status: 1,
-        check: |ended| assert_eq!(ended.files(), [""; 0]),
+        check: |ended| {
+            assert_eq!(ended.files(), [""; 0]);
+        },
     },
     Case {
         name: "send",
@@ -217,7 +219,7 @@ const CASES: &[Case] = &[
                 ended.stderr.contains("ended before a frame"),
                 "{}",
                 ended.stderr
-            )
+            );
         },
     },
     Case {

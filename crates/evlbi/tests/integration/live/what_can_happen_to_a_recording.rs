@@ -561,7 +561,7 @@ fn kill_9_of_a_receiver_whose_files_are_named_by_stations() {
     ] {
         let room = Room::on_disk();
         // That of the pattern.
-        let station = evlbi_wire::vdif::StationId::to_string(&pattern::STATION);
+        let station = evlbi_wire::vdif::StationId::to_string(&evlbi_wire::pattern::STATION);
         fs::create_dir(room.path(&station)).unwrap();
         let path = |number: &str| {
             let name = template.replace("{station}", &station);
@@ -570,7 +570,7 @@ fn kill_9_of_a_receiver_whose_files_are_named_by_stations() {
         };
         let to = room.path(template);
         let mut first = Recv::start("udp://127.0.0.1:0", Path::new(&to), &[]);
-        let all = frames();
+        let all = frames(20);
         send(&first, &all);
         let result = |number: &str| room.path(&format!("{common}{number}.vdif.result.json"));
         until("all is on disk", || {

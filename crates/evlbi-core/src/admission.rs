@@ -6,9 +6,9 @@
 //!   *candidates*, whose datagrams are kept for a while and change nothing.
 //! - A candidate can become the stream when [`ENOUGH`] of its datagrams number on and hold *valid frames*: headers of VDIF or
 //!   Mark 5B where its frames begin. One without frames needs [`RAW_ENOUGH`].
-//! - It takes the live stream's place when that has been silent for [`SILENCE`], or when the last 64 datagrams of the live stream in
-//!   which a frame begins held no header, or never any, while its own do. A live stream with valid frames gives way to such a one
-//!   only. Of two with valid frames, the one that was recorded first gets its place back when it returns.
+//! - It takes the live stream's place when that has been silent for [`SILENCE`] and [`ENOUGH`] of its own came since, or when the
+//!   last 64 datagrams of the live stream in which a frame begins held no header, or never any, while its own do. A live stream
+//!   with valid frames gives way to such a one only. Of two with valid frames, the one that was recorded first gets its place back when it returns.
 //! - The numbers of the live stream may jump forward by [`LEAST_JUMP`], or by half as many again as came in the busiest second so far
 //!   for each second of the silence and two more: that is a gap. Beyond, and behind all that is remembered, a datagram belongs to a
 //!   candidate, although its sender is the live stream's: a sender that began again.
@@ -540,12 +540,15 @@ impl Admission {
         let Some(live) = &self.live else {
             return true;
         };
+        // What came beside the live stream does not follow it.
+        let is_alone = candidate.in_a_row >= ENOUGH;
+        let is_silent = is_alone && silence >= SILENCE;
         let has_more_claim = || self.claim(&candidate.flow) < self.claim(&live.flow);
         match (&live.frames, candidate.has_frames()) {
-            (None, true) => live.is_raw || candidate.in_a_row >= ENOUGH || silence >= SILENCE,
-            (None, false) => silence >= SILENCE,
+            (None, true) => live.is_raw || is_alone,
+            (None, false) => is_silent,
             (Some(_), false) => false,
-            (Some(_), true) => silence >= SILENCE || live.is_raw || has_more_claim(),
+            (Some(_), true) => is_silent || live.is_raw || has_more_claim(),
         }
     }
 

@@ -293,6 +293,17 @@ fn another_sender_takes_over_only_after_silence() {
 }
 
 #[test]
+fn what_came_beside_a_stream_does_not_follow_it() {
+    let mut receiver = Receiver::new(None, 1);
+    for number in 0..100 {
+        receiver.stream(1, 0, number..number + 1);
+        receiver.stream(2, 5000, number..number + 1);
+    }
+    receiver.later(1000);
+    assert_end(&mut receiver, [100, 0, 0, 100, 0]);
+}
+
+#[test]
 fn what_has_no_frames_never_takes_the_place_of_what_has() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..100);

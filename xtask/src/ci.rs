@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use evlbi_testkit::times::{TIMES, slowest};
 
 use crate::run::well;
-use crate::{deps, setup};
+use crate::{attack, deps, setup};
 
 pub fn run() -> Result<()> {
     let mut gate = Gate {
@@ -36,6 +36,7 @@ impl Gate {
         self.step("rest of the setup", || setup)?;
         // All that fails is worth knowing at once.
         self.cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
+        self.step("attacks", attack::gate)?;
         self.step("loom", loom)?;
         self.step("rustdoc", rustdoc)
     }

@@ -1,6 +1,7 @@
 //! Tasks of the workspace; `cargo xtask --help` lists them.
 #![allow(clippy::disallowed_methods, reason = "tasks measure")]
 
+mod attack;
 mod ci;
 mod deps;
 mod fresh;
@@ -24,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything that the gate checks: format, dependency rules, lints, tests, loom, rustdoc
+    /// Everything that the gate checks: format, dependency rules, lints, tests, attacks, loom, rustdoc
     Ci,
     /// A report of what needs a machine with time for it: figures with expectation and tolerance, facts, the host's stalls
     #[command(disable_help_flag = true)]
@@ -45,6 +46,8 @@ enum Task {
     Fresh(fresh::FreshArgs),
     /// Run the tests alongside two busy loops, and pause their processes at random
     Stress(stress::StressArgs),
+    /// Attack the program with hostile datagrams, clients and files while data flow, and hold each outcome against its expectation
+    Attack(attack::AttackArgs),
     /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
     Soak(soak::SoakArgs),
     /// Ask tshark, baseband and the other programs again whose answers are committed, and show what differs
@@ -106,6 +109,7 @@ fn run(task: Task) -> Result<()> {
         Task::Skipped => skipped(),
         Task::Fresh(args) => fresh::run(&args),
         Task::Stress(args) => stress::run(&args),
+        Task::Attack(args) => attack::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),

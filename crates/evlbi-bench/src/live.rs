@@ -3,6 +3,7 @@
 //! scenes that could not be played to their end: their facts are not known.
 
 mod agents;
+mod attacks;
 mod buckets;
 mod captures;
 mod connections;
@@ -60,6 +61,7 @@ fn scenes() -> Vec<Scene> {
         correlator::SCENES,
         agents::SCENES,
         sessions::SCENES,
+        attacks::SCENES,
     ]
     .concat()
 }

@@ -1,8 +1,9 @@
 //! What the tests share: finding out what a machine lacks, waiting with a watchdog, folders, processes and network namespaces
-//! that no run leaves behind.
+//! that no run leaves behind, damage by a seed.
 
 pub mod buffer;
 pub mod clock;
+pub mod damage;
 pub mod disk;
 pub mod leftovers;
 pub mod limit;

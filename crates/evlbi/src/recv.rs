@@ -100,7 +100,10 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         bail!("{error}");
     }
     if is_empty && result.ended != Ended::Stopped {
-        bail!("no data arrived, so nothing was recorded");
+        match nothing_but(result.foreign, args.from.scheme) {
+            Some(others) => bail!("no stream arrived, so nothing was recorded: {others}"),
+            None => bail!("no data arrived, so nothing was recorded"),
+        }
     }
     if result
         .sink
@@ -117,6 +120,22 @@ pub fn run(args: &RecvArgs) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// What came where no stream did, and what may be the cause.
+fn nothing_but(datagrams: u64, scheme: Scheme) -> Option<String> {
+    let count = show_count(datagrams);
+    match scheme {
+        _ if datagrams == 0 => None,
+        Scheme::Pudp => Some(format!(
+            "{count} datagrams came, which are no whole VDIF frames of one length; pudp:// needs each frame in one datagram, and \
+             udp:// numbers before the data"
+        )),
+        _ => Some(format!(
+            "{count} datagrams came, which are no stream: eight with VDIF or Mark 5B frames, or 64 of one length, numbered one \
+             after another"
+        )),
+    }
 }
 
 /// What is known beforehand of the frames of a stream.
@@ -374,7 +393,10 @@ fn watch(
                 Status::of(&live, rate),
                 &shown.lock().unwrap_or_else(PoisonError::into_inner),
             );
-            progress.show(start.elapsed().as_millis() as u64, &line(&live, rate));
+            progress.show(
+                start.elapsed().as_millis() as u64,
+                &line(&live, rate, args.from.scheme),
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -398,10 +420,13 @@ fn tell(seen: &Watch, rate: Option<f64>) {
     });
 }
 
-fn line(live: &receive::Live, rate: f64) -> String {
+fn line(live: &receive::Live, rate: f64, scheme: Scheme) -> String {
     let counters = &live.counters;
     if counters.received == 0 {
-        return "waiting for a stream".into();
+        return match nothing_but(live.foreign + live.undecided, scheme) {
+            Some(others) => format!("waiting for a stream: {others}"),
+            None => "waiting for a stream".into(),
+        };
     }
     let share = counters.lost as f64 * 100.0 / counters.expected.max(1) as f64;
     format!(

@@ -47,7 +47,7 @@ pub struct RecvResult {
     duplicates: u64,
     reordered: u64,
     late: u64,
-    foreign: u64,
+    pub foreign: u64,
     foreign_size: u64,
     foreign_source: u64,
     foreign_sequence: u64,

@@ -1,8 +1,9 @@
 //! Whatever arrives, the stream is recorded and everything else is counted; whatever is asked, the answer helps.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,6 +12,11 @@ use crate::live::support::{Received, Recv, ask, assert_numbers, deaf, evlbi, fit
 use crate::result::{brief, number};
 use evlbi_testkit::{Room, Running, limit, until};
 use evlbi_wire::pattern;
+use evlbi_wire::vdif::Header;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc::O_NONBLOCK;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 
 pub const FRAME: usize = 1032;
@@ -382,6 +388,108 @@ fn a_thread_that_begins_later_is_recorded() {
             ("lost", 0),
         ],
     );
+}
+
+/// What comes after its place was handed on is counted as late, and an invalid frame is in its place.
+#[test]
+fn a_late_datagram_is_not_recorded() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let options = ["--hold", "1ms", "--frame-rate", "25600"];
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &options);
+    let stream = Stream::to(&recv);
+    stream.send(0, 0..50);
+    stream.send(0, 51..100);
+    until("it is recorded without the missing one", || {
+        fs::read(&out).unwrap().len() == 100 * FRAME
+    });
+    stream.send(0, 50..51);
+    let counts = [
+        ("unique", 100),
+        ("lost", 0),
+        ("late", 1),
+        ("lost_frames", 1),
+    ];
+    assert_numbers(&recv.finish_after(100), &counts);
+    let recorded = room.read("out.vdif");
+    assert!(recorded.starts_with(stream.bytes(0..50)) && recorded.ends_with(stream.bytes(51..100)));
+    assert!(Header::parse(&recorded[50 * FRAME..]).unwrap().is_invalid());
+}
+
+/// Where the sink takes nothing, what has no room in the ring is counted as `ring_full`, and invalid frames are in its place.
+#[test]
+fn a_sink_that_takes_nothing_fills_the_ring() {
+    const LENGTH: usize = 8032;
+    let room = Room::new();
+    let pipe = room.path("pipe");
+    mkfifo(Path::new(&pipe), Mode::S_IRWXU).unwrap();
+    let mut options = fs::File::options();
+    let mut reader = options
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open(&pipe)
+        .unwrap();
+    let gaps = room.path("gaps.json");
+    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&pipe), &["--gaps", &gaps]);
+    let rate = pattern::frame_rate(25_000);
+    let all = pattern::frames(LENGTH, 1_700_000_000, rate, 10_000).unwrap();
+    let stream = stranger(&recv);
+    let mut sent = 0;
+    let mut send = |count: usize| {
+        for frame in all.chunks(LENGTH).skip(sent).take(count) {
+            let datagram = [&(sent as u64).to_le_bytes()[..], frame].concat();
+            stream.send(&datagram).unwrap();
+            sent += 1;
+        }
+        recv.until_arrived(sent as u64);
+        sent
+    };
+    let chunk = fit(400, 1, LENGTH) as usize;
+    let status = |name: &str| recv.status()["receiving"][0][name].as_f64().unwrap();
+    while status("ring_full") == 0.0 {
+        send(chunk);
+    }
+    fcntl(&reader, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut recorded = Vec::new();
+        reader.read_to_end(&mut recorded).map(|_| recorded).unwrap()
+    });
+    until("there is room again", || status("ring_fill") < 0.5);
+    let sent = send(10) as u64;
+    let received = recv.stop();
+    assert!(received.status.success(), "{}", received.stderr);
+    let result = received.result();
+    let full = number(&result, "ring_full");
+    let counts = [
+        ("unique", sent - full),
+        ("lost", full),
+        ("lost_frames", full),
+    ];
+    assert_numbers(&result, &counts);
+    let recorded = reading.join().unwrap();
+    assert_eq!(recorded.len(), sent as usize * LENGTH);
+    let mut valid = 0;
+    for (frame, sent) in recorded.chunks(LENGTH).zip(all.chunks(LENGTH)) {
+        if !Header::parse(frame).unwrap().is_invalid() {
+            assert!(frame == sent);
+            valid += 1;
+        }
+    }
+    assert_eq!(valid, sent - full);
+}
+
+/// While no stream is there, what comes instead is said, with what may be the cause.
+#[test]
+fn what_comes_instead_of_a_stream_is_said() {
+    let recv = Recv::start("pudp://127.0.0.1:0", Path::new("null"), &[]);
+    let half = &frames(1)[..FRAME / 2];
+    let other = stranger(&recv);
+    (0..20).for_each(|_| _ = other.send(half).unwrap());
+    recv.until_arrived(20);
+    until("a line of progress", || {
+        recv.stderr().contains("no whole VDIF frames")
+    });
+    recv.stop();
 }
 
 /// A window of less than a datagram holds two: what changed places is put in order.

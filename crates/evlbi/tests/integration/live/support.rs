@@ -35,10 +35,10 @@ pub struct Recv {
     /// Where that is, if nobody else has to be able to reach it.
     _folder: Option<Room>,
     stdout: Said,
-    stderr: JoinHandle<String>,
+    stderr: Said,
 }
 
-/// What it says on standard output.
+/// What it says on standard output or standard error.
 struct Said {
     so_far: Arc<Mutex<String>>,
     reading: JoinHandle<()>,
@@ -90,25 +90,18 @@ impl Recv {
             .spawn()
             .expect("the receiver starts");
         let (heard, addresses) = mpsc::channel();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let stderr = std::thread::spawn(move || {
-            let mut all = String::new();
-            for line in stderr.lines().map_while(Result::ok) {
-                if let Some(address) = line.strip_prefix("listening on ") {
-                    let _ = heard.send(address.parse().expect("an address"));
-                }
-                all += &line;
-                all.push('\n');
+        let stderr = Said::read(child.stderr.take().unwrap(), move |line| {
+            if let Some(address) = line.strip_prefix("listening on ") {
+                let _ = heard.send(address.trim_end().parse().expect("an address"));
             }
-            all
         });
-        let stdout = Said::read(child.stdout.take().unwrap());
+        let stdout = Said::read(child.stdout.take().unwrap(), |_| {});
         let next = || addresses.recv_timeout(WATCHDOG).ok();
         let addresses: Vec<SocketAddr> = std::iter::from_fn(next).take(ports).collect();
         if addresses.len() < ports {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("the receiver does not listen: {}", stderr.join().unwrap());
+            panic!("the receiver does not listen: {}", stderr.all());
         }
         Recv {
             child: Running(child),
@@ -171,6 +164,11 @@ impl Recv {
         self.stdout.so_far.lock().unwrap().clone()
     }
 
+    /// The same on standard error.
+    pub fn stderr(&self) -> String {
+        self.stderr.so_far.lock().unwrap().clone()
+    }
+
     /// Stops it once this number of datagrams has arrived, and waits for its end.
     #[track_caller]
     pub fn end_after(self, datagrams: u64) -> Received {
@@ -200,7 +198,7 @@ impl Recv {
         Received {
             status: self.child.wait(),
             stdout: self.stdout.all(),
-            stderr: self.stderr.join().unwrap(),
+            stderr: self.stderr.all(),
         }
     }
 
@@ -221,13 +219,14 @@ impl Received {
 }
 
 impl Said {
-    fn read(pipe: impl Read + Send + 'static) -> Said {
+    fn read(pipe: impl Read + Send + 'static, heard: impl Fn(&str) + Send + 'static) -> Said {
         let so_far = Arc::new(Mutex::new(String::new()));
         let told = Arc::clone(&so_far);
         let reading = std::thread::spawn(move || {
             let mut pipe = BufReader::new(pipe);
             let mut line = String::new();
             while pipe.read_line(&mut line).expect("text") > 0 {
+                heard(&line);
                 told.lock().unwrap().push_str(&line);
                 line.clear();
             }

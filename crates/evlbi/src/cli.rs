@@ -502,7 +502,7 @@ pub struct CorrelateArgs {
     /// Correlate only so much of the end, of recordings that may still grow
     #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = units::duration)]
     pub last: Option<Duration>,
-    /// Receive streams and correlate them as they come; one line an integration
+    /// Receive streams and correlate them as they come; one line per integration
     #[arg(long)]
     pub live: bool,
     #[command(flatten)]

@@ -128,12 +128,12 @@ fn nothing_but(datagrams: u64, scheme: Scheme) -> Option<String> {
     match scheme {
         _ if datagrams == 0 => None,
         Scheme::Pudp => Some(format!(
-            "{count} datagrams came, which are no whole VDIF frames of one length; pudp:// needs each frame in one datagram, and \
-             udp:// numbers before the data"
+            "{count} datagrams arrived, but none is a whole VDIF frame: send each frame in one datagram, or use udp:// for datagrams \
+             with sequence numbers"
         )),
         _ => Some(format!(
-            "{count} datagrams came, which are no stream: eight with VDIF or Mark 5B frames, or 64 of one length, numbered one \
-             after another"
+            "{count} datagrams arrived, but they are no stream: a stream has 8 consecutive sequence numbers with VDIF or Mark 5B \
+             frames, or 64 without frames"
         )),
     }
 }

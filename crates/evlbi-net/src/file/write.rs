@@ -349,7 +349,7 @@ impl Sink {
             {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "the recording is over, and the reader took nothing for 2 s",
+                    "the reader took nothing for 2 s after the end of the recording",
                 ));
             }
         }

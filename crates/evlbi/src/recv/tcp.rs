@@ -200,8 +200,7 @@ impl Waiting {
         self.refused += 1;
         if self.refused <= MOST_SAID {
             say!(
-                "evlbi: {} sent {} bytes that hold no frames, and closed the connection: they are not recorded, and the sender is \
-                 still waited for",
+                "evlbi: {} closed its connection after {} bytes without frames: recv ignores them and waits for the stream",
                 caller.sender,
                 caller.heard.len()
             );

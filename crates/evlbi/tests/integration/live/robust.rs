@@ -487,7 +487,7 @@ fn what_comes_instead_of_a_stream_is_said() {
     (0..20).for_each(|_| _ = other.send(half).unwrap());
     recv.until_arrived(20);
     until("a line of progress", || {
-        recv.stderr().contains("no whole VDIF frames")
+        recv.stderr().contains("none is a whole VDIF frame")
     });
     recv.stop();
 }

@@ -307,12 +307,12 @@ impl Track {
         (lane.newest > i64::MIN).then(|| (lane.newest + 1) * self.layout.frame_samples())
     }
 
-    /// Whether any frame of these samples is there.
-    pub fn has(&self, range: Range<i64>) -> bool {
+    /// Samples of the fullest thread that are held in frames at or behind a sample.
+    pub fn held(&self, sample: i64) -> i64 {
         let samples = self.layout.frame_samples();
-        let frames = range.start.div_euclid(samples)..(range.end - 1).div_euclid(samples) + 1;
-        let has = |lane: &Lane| lane.frames.range(frames.clone()).next().is_some();
-        !frames.is_empty() && self.lanes.iter().any(has)
+        let from = sample.div_euclid(samples);
+        let held = |lane: &Lane| lane.frames.range(from..).count() as i64;
+        self.lanes.iter().map(held).max().unwrap_or(0) * samples
     }
 
     /// Number of the first sample of the earliest frame that is there.
@@ -463,7 +463,7 @@ mod tests {
         track.push(0, 7, false, &[2; 16]);
         assert_eq!(track.slab(64 * 7..64 * 8).lanes[0].bytes, [2; 16]);
         assert_eq!(track.counts().duplicates, 0);
-        assert!(track.has(64 * 9..64 * 9 + 1) && !track.has(64 * 10..64 * 11));
+        assert_eq!((track.held(64 * 9), track.held(64 * 10)), (64, 0));
     }
 
     #[test]

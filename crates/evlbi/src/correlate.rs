@@ -4,7 +4,9 @@ mod arrived;
 mod clocks;
 mod correlation;
 mod feed;
+mod integrations;
 mod job;
+mod lines;
 mod live;
 mod options;
 mod plan;
@@ -13,6 +15,7 @@ mod run;
 mod series;
 mod station;
 mod tamper;
+mod teller;
 pub mod visibilities;
 
 use std::path::{Path, PathBuf};

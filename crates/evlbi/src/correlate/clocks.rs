@@ -1,14 +1,18 @@
 //! Which frames of streams are believed, and which stations are waited for, by the times in the frames.
 //!
 //! No station's clock can hold back or zero the others:
-//! - A frame is refused if it lies more than [`Clocks::leap`] ahead of each station's newest data, the time that has passed
-//!   since included. It is believed after all if two stations or more agree, and are more than those that do not.
+//! - A frame is refused if it lies more than [`Clocks::leap`] ahead of the newest data of every other station that sends, the
+//!   time since then included, unless it continues its own station's data. A station's own leaps raise no limit. The frame is
+//!   believed after all if two stations or more agree, and are more than those that do not.
 //! - A station is waited for until two others are ahead by the wait; or one, if the station is silent, or if the other can
 //!   hold no more and no third one sends.
 
 use std::collections::BTreeSet;
 
 use crate::units::{show_count, show_seconds};
+
+/// Data that may be missing in the course of a station that is ahead of the others, in seconds.
+const BREAK: f64 = 0.5;
 
 /// Data that wait for the correlator at most, in seconds, beside the wait.
 pub const HOLD: f64 = 4.0;
@@ -28,13 +32,49 @@ struct Clock {
     newest: Option<f64>,
     /// When it advanced.
     advanced: f64,
-    /// Frames in a row that were not believed, and the time of the last and when it came.
+    /// How far the newest was ahead of `now` when it came, at most: what is delayed on its way is not behind.
+    lead: f64,
+    /// Time of the last frame, believed or not, and when it came.
+    last: Option<(f64, f64)>,
+    /// Frames in a row that were not believed.
     odd: u32,
-    odd_time: f64,
-    odd_at: f64,
     refused: u64,
-    /// Refused frames were reported, and it is not yet right again.
-    is_reported: bool,
+    /// Frames that had come too late at the last report, and what it said.
+    late: u64,
+    reported: Side,
+}
+
+/// Where a station's frames lie.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Side {
+    /// Where the other stations' are.
+    #[default]
+    Right,
+    /// They are refused.
+    Ahead,
+    /// They come too late.
+    Behind,
+}
+
+impl Clock {
+    fn set(&mut self, newest: f64, now: f64) {
+        (self.newest, self.advanced, self.lead) = (Some(newest), now, newest - now);
+    }
+
+    /// Whether a frame that begins then continues what is believed.
+    fn is_continued(&self, begin: f64, now: f64) -> bool {
+        self.newest.is_some() && begin <= self.lead + now + BREAK
+    }
+
+    /// The newest time that is believed as it would be now.
+    fn reach(&self, now: f64) -> Option<f64> {
+        Some(self.newest? + (now - self.advanced))
+    }
+
+    /// The time of the last frame as it would be now.
+    fn at(&self, now: f64) -> Option<f64> {
+        self.last.map(|(time, came)| time + (now - came))
+    }
 }
 
 /// What becomes of a frame.
@@ -95,56 +135,71 @@ impl Clocks {
         let mut start = f64::NEG_INFINITY;
         for (at, (clock, times)) in self.stations.iter_mut().zip(times).enumerate() {
             let ours = times.filter(|_| members.contains(&at));
-            *clock = Clock {
-                newest: ours.map(|(_, newest)| newest),
-                advanced: now,
-                ..Clock::default()
-            };
+            *clock = Clock::default();
+            if let Some((_, newest)) = ours {
+                clock.set(newest, now);
+            }
             start = ours.map_or(start, |(earliest, _)| start.max(earliest));
         }
         self.has_begun = true;
         (start, members)
     }
 
-    /// Decides about a frame.
-    pub fn judge(&mut self, station: usize, time: f64, now: f64) -> Verdict {
-        let reach = |clock: &Clock| Some(clock.newest? + (now - clock.advanced));
-        let own = reach(&self.stations[station]);
-        let reached = match self.has_begun {
-            true => self.stations.iter().filter_map(reach).reduce(f64::max),
-            false => own,
-        };
+    /// Decides about a frame that ends at `time` and lasts `length`.
+    pub fn judge(&mut self, station: usize, time: f64, length: f64, now: f64) -> Verdict {
+        let own = self.stations[station].reach(now);
+        let front = self.front(station, now).filter(|_| self.has_begun);
         let leap = self.leap();
-        let is_plausible = reached.is_none_or(|reached| time <= reached + leap)
-            // Before the run nothing is late.
-            && (self.has_begun || own.is_none_or(|own| time >= own - leap));
+        let is_plausible = front.or(own).is_none_or(|front| time <= front + leap)
+            || (self.has_begun && self.stations[station].is_continued(time - length, now));
+        // Before the run nothing is late.
+        let is_plausible =
+            is_plausible && (self.has_begun || own.is_none_or(|own| time >= own - leap));
+        let clock = &mut self.stations[station];
+        clock.last = Some((time, now));
         if is_plausible {
-            let clock = &mut self.stations[station];
             clock.odd = 0;
             if clock.newest.is_none_or(|newest| time > newest) {
-                (clock.newest, clock.advanced) = (Some(time), now);
+                let lead = clock.newest.map(|_| clock.lead);
+                clock.set(time, now);
+                clock.lead = lead.map_or(clock.lead, |lead| lead.max(clock.lead));
             }
             return Verdict::Take;
         }
-        let clock = &mut self.stations[station];
-        (clock.odd, clock.odd_time, clock.odd_at) = (clock.odd.saturating_add(1), time, now);
+        clock.odd = clock.odd.saturating_add(1);
         let is_new = clock.odd >= RUN && (!self.has_begun || self.is_agreed(station, time, now));
         let clock = &mut self.stations[station];
         if !is_new {
             clock.refused += 1;
             return Verdict::Refuse;
         }
-        (clock.odd, clock.newest, clock.advanced) = (0, Some(time), now);
+        clock.odd = 0;
+        clock.set(time, now);
         match self.has_begun {
             true => Verdict::Take,
             false => Verdict::Restart,
         }
     }
 
+    /// The newest time of the other stations that send.
+    fn front(&self, station: usize, now: f64) -> Option<f64> {
+        let senders = self
+            .others(station)
+            .filter(|clock| !self.is_silent(clock, now));
+        senders
+            .filter_map(|clock| clock.reach(now))
+            .reduce(f64::max)
+    }
+
+    fn others(&self, station: usize) -> impl Iterator<Item = &Clock> {
+        let all = self.stations.iter().enumerate();
+        all.filter(move |(at, _)| *at != station)
+            .map(|(_, clock)| clock)
+    }
+
     /// The station's data were taken back to a time before.
     pub fn set_back(&mut self, station: usize, newest: f64, now: f64) {
-        let clock = &mut self.stations[station];
-        (clock.newest, clock.advanced) = (Some(newest), now);
+        self.stations[station].set(newest, now);
     }
 
     /// Whether a station whose frames are refused and others like it are more than those that go on.
@@ -155,8 +210,8 @@ impl Clocks {
             if at == station {
                 continue;
             }
-            let there = clock.odd_time + (now - clock.odd_at);
-            if clock.odd >= RUN && (there - time).abs() <= leap {
+            let is_near = |there: f64| (there - time).abs() <= leap;
+            if clock.odd >= RUN && clock.at(now).is_some_and(is_near) {
                 with += 1;
             } else if clock.newest.is_some() && now - clock.advanced < leap {
                 without += 1;
@@ -167,12 +222,7 @@ impl Clocks {
 
     /// Whether the correlator waits for a station's data before `end`.
     pub fn is_waited_for(&self, station: usize, end: f64, now: f64) -> bool {
-        let others = || {
-            let others = self.stations.iter().enumerate();
-            others
-                .filter(|(at, _)| *at != station)
-                .map(|(_, clock)| clock)
-        };
+        let others = || self.others(station);
         let ahead = |by: f64| {
             let is = move |clock: &&Clock| clock.newest.is_some_and(|newest| newest >= end + by);
             others().filter(is).count()
@@ -197,37 +247,41 @@ impl Clocks {
         self.stations[station].refused
     }
 
-    /// How far a station's newest frames are ahead of the other stations' newest that are believed; negative if behind.
-    pub fn offset(&self, station: usize, now: f64) -> Option<f64> {
-        let clock = &self.stations[station];
-        let others = self
-            .stations
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| *at != station);
-        let front = others.filter_map(|(_, clock)| Some(clock.newest? + (now - clock.advanced)));
-        let front = front.reduce(f64::max)?;
-        let own = match clock.odd >= RUN {
-            true => clock.odd_time + (now - clock.odd_at),
-            false => clock.newest? + (now - clock.advanced),
+    /// Newest time of a station that is believed.
+    pub fn newest(&self, station: usize) -> Option<f64> {
+        self.stations[station].newest
+    }
+
+    /// How far a station's last frame is ahead of the other stations' newest that are believed; negative if behind.
+    fn offset(&self, station: usize, now: f64) -> f64 {
+        let all = || {
+            let reached = self.others(station).filter_map(|clock| clock.reach(now));
+            reached.reduce(f64::max)
         };
-        Some(own - front)
+        let front = self.front(station, now).or_else(all);
+        let own = self.stations[station].at(now);
+        own.zip(front).map_or(0.0, |(own, front)| own - front)
+    }
+
+    /// Whether a station's frames are refused. Those that were may be where the others are meanwhile.
+    fn refuses(&self, station: usize, now: f64) -> bool {
+        self.stations[station].odd >= RUN && self.offset(station, now) > self.leap()
     }
 
     /// Why a station contributes nothing; `late`: frames of it came too late.
     pub fn reason(&self, station: usize, late: bool, has_ended: bool, now: f64) -> String {
         let clock = &self.stations[station];
-        let offset = self.offset(station, now).unwrap_or(0.0);
-        if clock.odd >= RUN {
+        let offset = self.offset(station, now);
+        if self.refuses(station, now) {
             let count = show_count(clock.refused);
             return format!(
                 "{count} frames refused, {} ahead of the other stations",
                 show_seconds(offset)
             );
         }
-        if late && offset < 0.0 {
+        if offset <= -self.wait || (late && offset < 0.0) {
             return format!(
-                "its data arrive {} behind the other stations, and the wait is {}",
+                "its frames are {} behind the other stations, and the wait is {}",
                 show_seconds(-offset),
                 show_seconds(self.wait)
             );
@@ -246,32 +300,45 @@ impl Clocks {
         }
     }
 
-    /// What there is to report about a station's clock since the last call: that frames are refused, or no more. `host`: this
-    /// host's time.
-    pub fn report(&mut self, station: usize, host: f64, now: f64) -> Option<String> {
-        let offset = self.offset(station, now).unwrap_or(0.0);
+    /// What there is to report about a station's clock since the last call: that its frames are refused or come too late, or no
+    /// more. `late`: frames that came too late until now; `host`: this host's time.
+    pub fn report(&mut self, station: usize, late: u64, host: f64, now: f64) -> Option<String> {
+        let offset = self.offset(station, now);
+        let (leap, refuses) = (self.leap(), self.refuses(station, now));
         let clock = &mut self.stations[station];
-        let refuses = clock.odd >= RUN && self.has_begun;
-        if refuses == clock.is_reported {
+        let is_late = std::mem::replace(&mut clock.late, late) < late;
+        let before = clock.reported;
+        let side = match before {
+            _ if !self.has_begun => Side::Right,
+            _ if refuses => Side::Ahead,
+            _ if is_late && offset < -leap => Side::Behind,
+            Side::Behind if offset < -self.wait => Side::Behind,
+            _ => Side::Right,
+        };
+        clock.reported = side;
+        if side == before {
             return None;
         }
-        clock.is_reported = refuses;
-        if !refuses {
-            return Some(format!(
-                "time right again after {} refused frames",
-                show_count(clock.refused)
-            ));
-        }
-        let of_host = clock.odd_time + (now - clock.odd_at) - host;
-        let (by, side) = (
-            of_host.abs(),
+        let of_host = clock.at(now).unwrap_or(host) - host;
+        let of_host = format!(
+            "{} {} this host's clock",
+            show_seconds(of_host.abs()),
             if of_host < 0.0 { "behind" } else { "ahead of" },
         );
-        Some(format!(
-            "frames refused: they are {} ahead of the other stations, and {} {side} this host's clock; they are used as soon as their time is right",
-            show_seconds(offset),
-            show_seconds(by)
-        ))
+        let by = show_seconds(offset.abs());
+        Some(match (side, before) {
+            (Side::Ahead, _) => format!(
+                "frames refused: they are {by} ahead of the other stations, and {of_host}; they are used as soon as their time is right"
+            ),
+            (Side::Behind, _) => format!(
+                "frames too late: they are {by} behind the other stations, and {of_host}; they are used as soon as their time is right"
+            ),
+            (Side::Right, Side::Ahead) => format!(
+                "time right again after {} refused frames",
+                show_count(clock.refused)
+            ),
+            (Side::Right, _) => "time right again".into(),
+        })
     }
 }
 
@@ -294,26 +361,31 @@ mod tests {
         for tick in 1..=20 {
             let now = f64::from(tick) * 0.1;
             for station in [0, 1] {
-                assert_eq!(clocks.judge(station, now, now), Verdict::Take);
+                assert_eq!(clocks.judge(station, now, 0.0, now), Verdict::Take);
             }
             // 30 s or an hour ahead.
             let ahead = if tick < 10 { 30.0 } else { 3600.0 };
-            assert_eq!(clocks.judge(2, now + ahead, now), Verdict::Refuse);
+            assert_eq!(clocks.judge(2, now + ahead, 0.0, now), Verdict::Refuse);
             for station in [0, 1] {
                 assert!(clocks.is_waited_for(station, now + 0.1, now));
             }
         }
         assert_eq!(clocks.refused(2), 20);
-        let said = clocks.report(2, 2.0, 2.0).unwrap();
+        let said = clocks.report(2, 0, 2.0, 2.0).unwrap();
         assert!(
             said.contains("3600.0") && said.contains("of this host's"),
             "{said}"
         );
-        assert_eq!(clocks.report(2, 2.0, 2.0), None);
+        assert_eq!(clocks.report(2, 0, 2.0, 2.0), None);
         let reason = clocks.reason(2, false, false, 2.0);
         assert!(reason.contains("20 frames refused"), "{reason}");
-        assert_eq!(clocks.judge(2, 2.1, 2.1), Verdict::Take);
-        assert!(clocks.report(2, 2.1, 2.1).unwrap().contains("right again"));
+        assert_eq!(clocks.judge(2, 2.1, 0.0, 2.1), Verdict::Take);
+        assert!(
+            clocks
+                .report(2, 0, 2.1, 2.1)
+                .unwrap()
+                .contains("right again")
+        );
     }
 
     #[test]
@@ -324,19 +396,74 @@ mod tests {
             for tick in 1..=50 {
                 let now = f64::from(tick) * 0.1;
                 for station in 1..stations {
-                    assert_eq!(clocks.judge(station, now, now), Verdict::Take);
+                    assert_eq!(clocks.judge(station, now, 0.0, now), Verdict::Take);
                 }
-                assert_eq!(clocks.judge(0, now + 1.95, now), Verdict::Take);
+                assert_eq!(clocks.judge(0, now + 1.95, 0.0, now), Verdict::Take);
                 assert!((1..stations).all(|station| clocks.is_waited_for(station, now, now)));
             }
         }
+    }
+
+    /// A clock that leaps twice by less than is refused does not leave the right one behind; one that runs ahead step by step
+    /// is a recording that is sent faster than in real time, and is taken.
+    #[test]
+    fn leaps_do_not_add_up() {
+        let mut clocks = begun(2);
+        for tick in 1..=50 {
+            let now = f64::from(tick) * 0.1;
+            assert_eq!(clocks.judge(1, now, 0.1, now), Verdict::Take);
+            let (ahead, expected) = match tick {
+                ..10 => (0.0, Verdict::Take),
+                10..20 => (2.9, Verdict::Take),
+                _ => (5.8, Verdict::Refuse),
+            };
+            assert_eq!(clocks.judge(0, now + ahead, 0.1, now), expected, "{tick}");
+            assert!(clocks.is_waited_for(1, now + 0.1, now));
+        }
+        let mut clocks = begun(2);
+        for frame in 1..=100 {
+            assert_eq!(
+                clocks.judge(0, f64::from(frame) * 0.2, 0.2, 0.0),
+                Verdict::Take
+            );
+        }
+    }
+
+    /// A station that is an hour behind from the beginning, and sends.
+    #[test]
+    fn a_clock_far_behind_is_said() {
+        let mut clocks = Clocks::new(3, 1.0);
+        let times = [Some((0.0, 0.1)), Some((0.0, 0.1)), Some((-3600.0, -3599.9))];
+        assert_eq!(clocks.begin(&times, 0.0, 0.0).1, BTreeSet::from([0, 1]));
+        for tick in 1..=20 {
+            let now = f64::from(tick) * 0.1;
+            for (station, time) in [(0, now), (1, now), (2, now - 3600.0)] {
+                assert_eq!(clocks.judge(station, time, 0.1, now), Verdict::Take);
+            }
+            assert!(!clocks.is_waited_for(2, now - 1.5, now));
+        }
+        // While it sends, when it is silent, and when all have ended.
+        for (has_ended, now) in [(false, 2.0), (false, 3.5), (true, 20.0)] {
+            let reason = clocks.reason(2, false, has_ended, now);
+            assert!(reason.contains("3600.0000 s behind the"), "{reason}");
+        }
+        let said = clocks.report(2, 5, 2.0, 2.0).unwrap();
+        assert!(said.contains("3600.0000 s behind the"), "{said}");
+        assert_eq!(clocks.report(2, 9, 2.0, 2.0), None);
+        assert_eq!(clocks.judge(2, 2.1, 0.1, 2.1), Verdict::Take);
+        assert!(
+            clocks
+                .report(2, 9, 2.1, 2.1)
+                .unwrap()
+                .contains("right again")
+        );
     }
 
     #[test]
     fn two_ahead_leave_a_late_station_behind_and_say_why() {
         let mut clocks = begun(3);
         for (station, time) in [(0, 5.0), (1, 5.0), (2, 3.05)] {
-            assert_eq!(clocks.judge(station, time, 5.0), Verdict::Take);
+            assert_eq!(clocks.judge(station, time, 0.0, 5.0), Verdict::Take);
         }
         assert!(!clocks.is_waited_for(2, 4.0, 5.0));
         assert!(clocks.is_waited_for(2, 4.5, 5.0));
@@ -347,15 +474,15 @@ mod tests {
     #[test]
     fn a_silent_station_is_waited_for_as_long_as_was_asked() {
         let mut clocks = begun(2);
-        clocks.judge(1, 1.0, 1.0);
-        clocks.judge(0, 2.0, 2.0);
+        clocks.judge(1, 1.0, 0.0, 1.0);
+        clocks.judge(0, 2.0, 0.0, 2.0);
         assert!(clocks.is_waited_for(1, 1.0, 1.9));
         assert!(!clocks.is_waited_for(1, 1.0, 2.0));
         // One that lags by more than can be held is not waited for either.
-        clocks.judge(1, 1.1, 2.0);
+        clocks.judge(1, 1.1, 0.0, 2.0);
         assert!(clocks.is_waited_for(1, 1.0, 2.0));
-        clocks.judge(0, 6.5, 6.5);
-        clocks.judge(1, 1.2, 6.5);
+        clocks.judge(0, 6.5, 0.0, 6.5);
+        clocks.judge(1, 1.2, 0.0, 6.5);
         assert!(!clocks.is_waited_for(1, 1.2, 6.5));
     }
 
@@ -363,14 +490,14 @@ mod tests {
     fn a_pause_and_a_jump_of_the_majority_are_believed() {
         let mut clocks = begun(3);
         // As much time has passed here.
-        assert_eq!(clocks.judge(0, 60.0, 60.0), Verdict::Take);
-        assert_eq!(clocks.judge(1, 60.0, 60.0), Verdict::Take);
-        assert_eq!(clocks.judge(2, 60.0, 60.0), Verdict::Take);
+        assert_eq!(clocks.judge(0, 60.0, 0.0, 60.0), Verdict::Take);
+        assert_eq!(clocks.judge(1, 60.0, 0.0, 60.0), Verdict::Take);
+        assert_eq!(clocks.judge(2, 60.0, 0.0, 60.0), Verdict::Take);
         // Recordings with a gap that come faster than in real time.
         for number in 1..=RUN {
             let time = 1000.0 + f64::from(number);
-            assert_eq!(clocks.judge(0, time, 60.0), Verdict::Refuse);
-            let second = clocks.judge(1, time, 60.0);
+            assert_eq!(clocks.judge(0, time, 0.0, 60.0), Verdict::Refuse);
+            let second = clocks.judge(1, time, 0.0, 60.0);
             let expected = if number < RUN {
                 Verdict::Refuse
             } else {
@@ -378,7 +505,11 @@ mod tests {
             };
             assert_eq!(second, expected, "{number}");
         }
-        assert_eq!(clocks.judge(0, 1009.0, 60.0), Verdict::Take);
+        // Of the first no frame has come since: it is right, and nothing is to be said.
+        assert_eq!(clocks.report(0, 0, 60.0, 60.0), None);
+        let reason = clocks.reason(0, false, false, 60.0);
+        assert!(!reason.contains("refused"), "{reason}");
+        assert_eq!(clocks.judge(0, 1009.0, 0.0, 60.0), Verdict::Take);
     }
 
     #[test]
@@ -393,10 +524,10 @@ mod tests {
         assert_eq!((start, members), (0.0, BTreeSet::from([1])));
         // Before, a station's own time may change.
         let mut clocks = Clocks::new(2, 1.0);
-        assert_eq!(clocks.judge(0, 30.0, 0.0), Verdict::Take);
+        assert_eq!(clocks.judge(0, 30.0, 0.0, 0.0), Verdict::Take);
         for _ in 1..RUN {
-            assert_eq!(clocks.judge(0, 0.0, 0.1), Verdict::Refuse);
+            assert_eq!(clocks.judge(0, 0.0, 0.0, 0.1), Verdict::Refuse);
         }
-        assert_eq!(clocks.judge(0, 0.0, 0.1), Verdict::Restart);
+        assert_eq!(clocks.judge(0, 0.0, 0.0, 0.1), Verdict::Restart);
     }
 }

@@ -63,8 +63,10 @@ pub struct State {
     needed: Option<i64>,
     /// The sample before which all is waited for.
     wanted: Option<i64>,
-    /// First sample that was ever needed: what lies before it is not late.
+    /// First sample that was ever needed.
     begins: Option<i64>,
+    /// Frames of the time before that, which came later.
+    too_late: u64,
     /// It had not come when the run began: the station of its first frame is its station.
     is_of_anyone: bool,
     pub ended: bool,
@@ -119,6 +121,12 @@ impl Feed {
         self.clocks
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Newest data in seconds since the epoch, also of a stream of which all came too late.
+    pub fn newest(&self) -> Option<f64> {
+        let held = self.state().newest();
+        held.or_else(|| self.clocks().newest(self.station))
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -221,7 +229,8 @@ impl State {
         let end = number.saturating_add(1).saturating_mul(samples);
         let seconds = |samples: i64| samples as f64 / rate as f64;
         let thread = frame.key.thread;
-        match feed.clocks().judge(feed.station, seconds(end), now()) {
+        let length = seconds(samples);
+        match (feed.clocks()).judge(feed.station, seconds(end), length, now()) {
             Verdict::Take => {}
             Verdict::Refuse => return,
             Verdict::Restart => {
@@ -244,6 +253,8 @@ impl State {
             self.behind.remove(&thread);
         }
         if self.begins.is_some_and(|begins| end <= begins) {
+            // What comes while the first is still needed belongs to the time before the run.
+            self.too_late += u64::from(self.needed > self.begins);
             return;
         }
         track.push(thread, number, frame.invalid, frame.payload);
@@ -305,13 +316,18 @@ impl State {
         Some(track.newest()? as f64 / shape.layout.sample_rate() as f64)
     }
 
-    /// Seconds of data behind the last that the correlator took.
+    /// Seconds of data that are held behind the last that the correlator took.
     pub fn left(&self) -> f64 {
-        let (Some(track), Some(shape), Some(end)) = (&self.track, &self.shape, self.wanted) else {
+        let (Some(track), Some(end)) = (&self.track, self.wanted) else {
             return 0.0;
         };
-        let left = track.newest().unwrap_or(end).saturating_sub(end).max(0);
-        left as f64 / shape.layout.sample_rate() as f64
+        track.held(end) as f64 / track.layout().sample_rate() as f64
+    }
+
+    /// Frames that came when their time was over.
+    pub fn late(&self) -> u64 {
+        let track = self.track.as_ref();
+        self.too_late + track.map_or(0, |track| track.counts().late)
     }
 
     fn is_full(&self, most: f64) -> bool {
@@ -396,9 +412,9 @@ impl Station for LiveStation {
         Ok(track.slab(range))
     }
 
-    fn has(&mut self, range: Range<i64>) -> Result<bool> {
+    fn first(&mut self, range: Range<i64>) -> Result<Option<i64>> {
         let state = self.come(&range)?;
-        Ok(state.track.as_ref().is_some_and(|track| track.has(range)))
+        Ok(state.track.as_ref().and_then(Track::earliest))
     }
 
     fn counts(&self) -> Counts {
@@ -408,6 +424,7 @@ impl Station for LiveStation {
             .as_ref()
             .map_or_else(Counts::default, Track::counts);
         Counts {
+            late: state.late(),
             foreign: counts.foreign + state.others + self.feed.clocks().refused(self.feed.station),
             ..counts
         }
@@ -418,8 +435,8 @@ impl Station for LiveStation {
             return true;
         }
         let state = self.feed.state();
-        let newest = state.track.as_ref().and_then(Track::newest);
-        state.ended && newest.is_none_or(|newest| newest <= sample)
+        let has_more = |track: &Track| track.held(sample) > 0;
+        state.ended && !state.track.as_ref().is_some_and(has_more)
     }
 }
 
@@ -432,6 +449,7 @@ mod tests {
     const SAMPLE_RATE: u64 = 16_000;
     /// Of frames of 800 bytes, 3200 samples each.
     const FRAMES_A_SECOND: i64 = 5;
+    const WAIT: Duration = Duration::from_secs(5);
     /// Midnight.
     const START: i64 = 1_704_067_200;
 
@@ -459,22 +477,40 @@ mod tests {
         feed.state().push(feed, &frame);
     }
 
+    /// A stream that begins with a frame.
+    fn feed(first: i64) -> Arc<Feed> {
+        let clocks = Arc::new(Mutex::new(Clocks::new(1, WAIT.as_secs_f64())));
+        let (rate, epoch) = (Some(SAMPLE_RATE), Arc::default());
+        let feed = Feed::new(rate, Trust::Exact, WAIT, &epoch, &clocks, 0);
+        push(&feed, first);
+        feed.state().learn(&feed);
+        feed
+    }
+
+    /// What lies before the run is not late while the run is at its beginning; then it is, and counted.
+    #[test]
+    fn frames_from_before_the_run_are_late_when_it_is_under_way() {
+        let feed = feed(20);
+        let sample = |number: i64| Some(number * SAMPLE_RATE as i64 / FRAMES_A_SECOND);
+        feed.state().begins = sample(20);
+        for (needed, late) in [(20, 0), (21, 1), (30, 2)] {
+            feed.state().needed = sample(needed);
+            push(&feed, 18);
+            assert_eq!(feed.state().late(), late);
+        }
+    }
+
     /// However long an integration is, and however little else may wait.
     #[test]
     fn what_the_correlator_waits_for_finds_room() {
-        let wait = Duration::from_secs(5);
-        let clocks = Arc::new(Mutex::new(Clocks::new(1, wait.as_secs_f64())));
-        let (rate, epoch) = (Some(SAMPLE_RATE), Arc::default());
-        let feed = Feed::new(rate, Trust::Exact, wait, &epoch, &clocks, 0);
-        push(&feed, 0);
-        feed.state().learn(&feed);
+        let feed = feed(0);
         // An integration of 160 s.
         let integration = 160;
         let mut state = feed.state();
         state.needed = Some(0);
         state.wanted = Some(integration * SAMPLE_RATE as i64);
         drop(state);
-        let most = integration + wait.as_secs() as i64 + HOLD as i64;
+        let most = integration + WAIT.as_secs() as i64 + HOLD as i64;
         for number in 1..=most * FRAMES_A_SECOND {
             assert!(!feed.state().is_full(feed.most_waiting), "{number}");
             push(&feed, number);

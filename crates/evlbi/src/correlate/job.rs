@@ -145,6 +145,24 @@ impl Job {
         period.div_euclid(self.periods.count) as f64 * self.integration
     }
 
+    /// The UTC of so many seconds after the beginning of the grid.
+    pub fn utc(&self, seconds: f64) -> String {
+        let start = self.setup.middle(0);
+        let moment = start.plus(seconds - self.setup.block_seconds() / 2.0);
+        utc(moment.second as f64 + moment.fraction)
+    }
+
+    /// What is said of dumps in which no station has data.
+    pub fn gap(&self, dumps: &Range<i64>) -> String {
+        let seconds = |dump: i64| dump as f64 * self.dump_seconds();
+        format!(
+            "no stream has data from {} to {} ({})",
+            self.utc(seconds(dumps.start)),
+            self.utc(seconds(dumps.end)),
+            show_seconds(seconds(dumps.end - dumps.start))
+        )
+    }
+
     /// The parts that are correlated and in which two stations have data.
     pub fn correlated(&self) -> Range<i64> {
         let all =

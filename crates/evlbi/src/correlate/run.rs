@@ -21,12 +21,13 @@ pub trait Station {
     /// When they cannot be read any more.
     fn slab(&mut self, range: Range<i64>) -> Result<Slab>;
 
-    /// Whether there is anything of these samples, which are waited for as those of [`Station::slab`] are.
+    /// The first sample of the earliest data in `range` or behind it, when `range` has come as for [`Station::slab`]. None if
+    /// nothing is held.
     ///
     /// # Errors
     /// When they cannot be read any more.
-    fn has(&mut self, _range: Range<i64>) -> Result<bool> {
-        Ok(true)
+    fn first(&mut self, range: Range<i64>) -> Result<Option<i64>> {
+        Ok(Some(range.start))
     }
 
     /// What came in.
@@ -77,6 +78,13 @@ impl Periods {
         clamp(part.div_euclid(i128::from(self.count)))
     }
 
+    /// The period to look at behind one, if there are no data for so many parts: a little before that of the data, as delays
+    /// change meanwhile.
+    fn behind(&self, period: i64, parts: i64) -> i64 {
+        let periods = self.of(parts);
+        period.saturating_add((periods - periods / 1000 - 1).max(1))
+    }
+
     fn first_block(&self, period: i64) -> i64 {
         let part = i128::from(period) * i128::from(self.parts);
         let blocks = i128::from(self.count) * i128::from(self.block);
@@ -101,8 +109,9 @@ struct Pending {
     left: usize,
 }
 
-/// Correlates `periods` one by one until Ctrl-C, which ends streams by themselves; `sink` gets the sums of each whole one in
-/// order. Says what was read of each station.
+/// Correlates `periods` one by one until Ctrl-C, which ends streams by themselves. `sink` gets the sums of each whole one in order,
+/// but of none in which no station has data: a gap in all streams costs nothing, however long it is. Says what was read of each
+/// station.
 pub fn run(
     setup: &Arc<Setup>,
     stations: &mut [impl Station],
@@ -124,21 +133,23 @@ pub fn run(
             scope.spawn(move || work(setup, units, &to_main));
         }
         drop(to_main);
-        let mut order = Order {
-            pending: BTreeMap::new(),
-            next: range.start,
-        };
-        'periods: for period in range.clone() {
+        let mut order = Order::default();
+        let mut period = range.start;
+        'periods: while period < range.end {
+            let blocks = periods.blocks(period);
             if (stop.load(Ordering::Relaxed) && !is_stream)
-                || are_over(setup, stations, periods.blocks(period))?
+                || are_over(setup, stations, blocks.clone())?
             {
                 break;
             }
-            // A gap of hours in all streams takes no time.
-            let pieces = match has_any(setup, stations, periods.blocks(period))? {
-                true => pieces(setup, periods.blocks(period)),
-                false => Vec::new(),
-            };
+            for done in found.try_iter() {
+                order.add(done?, &mut sink)?;
+            }
+            if let Some(parts) = gap(setup, stations, &blocks)? {
+                period = periods.behind(period, parts);
+                continue;
+            }
+            let pieces = pieces(setup, blocks);
             order.expect(setup, period, pieces.len());
             for blocks in pieces {
                 if stop.load(Ordering::Relaxed) && !is_stream {
@@ -167,6 +178,7 @@ pub fn run(
                     &format!("{done} of {} periods", range.end - range.start),
                 );
             }
+            period += 1;
         }
         drop(to_workers);
         for done in found {
@@ -189,14 +201,25 @@ fn are_over(setup: &Setup, stations: &[impl Station], blocks: Range<i64>) -> Res
     Ok(true)
 }
 
-/// Whether any station has something of these blocks.
-fn has_any(setup: &Setup, stations: &mut [impl Station], blocks: Range<i64>) -> Result<bool> {
+/// Parts from the end of these blocks to the earliest data of any station. None if there are data of the blocks.
+fn gap(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> Result<Option<i64>> {
+    let mut gap = None;
     for (index, station) in stations.iter_mut().enumerate() {
-        if station.has(samples(setup, index, &blocks)?)? {
-            return Ok(true);
+        let range = samples(setup, index, blocks)?;
+        let Some(first) = station.first(range.clone())? else {
+            continue;
+        };
+        let parts = match setup.stations()[index].layout.complex {
+            true => 2,
+            false => 1,
+        };
+        let behind = first.saturating_sub(range.end).saturating_mul(parts);
+        if first < range.end {
+            return Ok(None);
         }
+        gap = Some(gap.map_or(behind, |gap: i64| gap.min(behind)));
     }
-    Ok(false)
+    Ok(Some(gap.unwrap_or(0)))
 }
 
 fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>> {
@@ -248,10 +271,10 @@ fn slabs(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> R
     Ok(slabs)
 }
 
-/// Hands periods on in their order.
+/// Hands periods on in the order in which they are expected, which is that of time.
+#[derive(Default)]
 struct Order {
     pending: BTreeMap<i64, Pending>,
-    next: i64,
 }
 
 impl Order {
@@ -277,12 +300,89 @@ impl Order {
 
     fn finish(&mut self, sink: &mut impl FnMut(i64, &Sums) -> Result<()>) -> Result<()> {
         while let Some(entry) = self.pending.first_entry()
-            && *entry.key() == self.next
             && entry.get().left == 0
         {
-            sink(self.next, &entry.remove().sums)?;
-            self.next += 1;
+            let (period, pending) = entry.remove_entry();
+            sink(period, &pending.sums)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evlbi_fx::track::{Track, Trust};
+
+    use super::*;
+    use crate::correlate::series::tests::setup;
+
+    /// All of a stream that has ended.
+    struct Past {
+        track: Track,
+        asked: usize,
+    }
+
+    impl Station for Past {
+        fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+            self.track.forget(range.start);
+            Ok(self.track.slab(range))
+        }
+
+        fn first(&mut self, range: Range<i64>) -> Result<Option<i64>> {
+            self.asked += 1;
+            self.track.forget(range.start);
+            Ok(self.track.earliest())
+        }
+
+        fn counts(&self) -> Counts {
+            self.track.counts()
+        }
+
+        fn is_over(&self, sample: i64) -> bool {
+            self.track.held(sample) == 0
+        }
+    }
+
+    /// A gap of a year between two data of both stations is passed in a few steps, and no period of it is handed on.
+    #[test]
+    fn a_gap_costs_nothing_however_long_it_is() {
+        let setup = setup();
+        let layout = setup.stations()[0].layout;
+        // A frame a period.
+        let samples = layout.frame_samples();
+        let periods = Periods {
+            count: 1,
+            parts: samples,
+            block: 16,
+            there: (i64::MIN, i64::MAX),
+        };
+        let year = 365 * 86_400 * i64::from(layout.frame_rate.get());
+        let mut stations = [0, 1].map(|station| {
+            let mut track = Track::new(layout, &[0], Trust::Exact);
+            // They do not begin and end together.
+            for number in (10..14 + station).chain(year - station..year + 4) {
+                track.push(0, number, false, &[0x5a; 1000]);
+            }
+            Past { track, asked: 0 }
+        });
+        let mut found = Vec::new();
+        run(
+            &setup,
+            &mut stations,
+            periods,
+            10..i64::MAX,
+            2,
+            |period, sums| {
+                if sums.inputs.iter().any(|input| input.good > 0) {
+                    found.push(period);
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+        let expected: Vec<i64> = (10..15).chain(year - 1..year + 4).collect();
+        assert_eq!(found, expected);
+        let asked = stations.map(|station| station.asked);
+        assert!(asked.iter().all(|asked| *asked < 40), "{asked:?}");
     }
 }

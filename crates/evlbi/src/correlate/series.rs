@@ -133,6 +133,41 @@ impl Series {
         check_window(window, channel, self.dump_seconds * together as f64)
     }
 
+    /// Passes over dumps without data, as if they had been added. That costs no more than one dump, but for what is kept.
+    pub fn skip(&mut self, dumps: usize) {
+        self.added += dumps;
+        let mut left = dumps;
+        loop {
+            let more = left.min(self.together - self.has);
+            self.has += more;
+            left -= more;
+            let needed = left.div_ceil(self.together);
+            if self.dumps.is_multiple_of(2) && self.dumps_kept() + needed > self.dumps {
+                self.halve();
+            } else if left > 0 {
+                self.has = left - (needed - 1) * self.together;
+                self.extend(needed);
+                return;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Begins dumps.
+    fn extend(&mut self, dumps: usize) {
+        let channels = self.setup.channels() / self.averaged;
+        for series in &mut self.products {
+            let length = series.overlap.len() + dumps;
+            series
+                .values
+                .resize(length * channels, Complex32::default());
+            series.overlap.resize(length, 0);
+            series.energy.resize(length, 0.0);
+            series.noise.resize(length, 0.0);
+        }
+    }
+
     /// Adds the next dump.
     pub fn add(&mut self, sums: &Sums) {
         for (totals, sums) in self.inputs.iter_mut().zip(&sums.inputs) {
@@ -147,14 +182,7 @@ impl Series {
                 self.halve();
             }
             self.has = 0;
-            let channels = self.setup.channels() / self.averaged;
-            for series in &mut self.products {
-                let length = series.values.len() + channels;
-                series.values.resize(length, Complex32::default());
-                series.overlap.push(0);
-                series.energy.push(0.0);
-                series.noise.push(0.0);
-            }
+            self.extend(1);
         }
         self.has += 1;
         self.added += 1;
@@ -198,6 +226,10 @@ impl Series {
             values.truncate(dumps.div_ceil(2) * length);
         }
         let channels = self.setup.channels() / self.averaged;
+        // Of an odd number the last stays alone.
+        if self.dumps_kept().is_multiple_of(2) {
+            self.has += self.together;
+        }
         for series in &mut self.products {
             pairs(&mut series.values, channels);
             pairs(&mut series.overlap, 1);
@@ -382,7 +414,7 @@ pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use evlbi_fx::codec::Codec;
     use evlbi_fx::correlator::{Band, StationSetup};
@@ -391,7 +423,8 @@ mod tests {
     use evlbi_wire::time::FrameRate;
     use rustfft::num_complex::Complex64;
 
-    fn setup() -> Arc<Setup> {
+    /// Two stations at 16 MHz, of which nothing is delayed.
+    pub fn setup() -> Arc<Setup> {
         let station = |name: &str| StationSetup {
             name: name.into(),
             layout: Layout {
@@ -449,5 +482,43 @@ mod tests {
         assert!((found[1].amplitude.valid / found[0].amplitude.valid - 1.0).abs() < 0.01);
         assert!((found[1].snr / found[0].snr - 1.0).abs() < 0.01);
         assert_eq!(found[0].weight, found[1].weight);
+    }
+
+    /// What is passed over is as if empty dumps had been added, one by one.
+    #[test]
+    fn dumps_that_are_passed_over_are_empty_ones() {
+        let setup = setup();
+        let empty = Sums::new(&setup);
+        let mut sums = Sums::new(&setup);
+        sums.products[0].overlap = 16;
+        for (before, dumps) in [
+            (0, 1),
+            (0, 1000),
+            (3, 4),
+            (8, 1),
+            (8, 0),
+            (5, 27),
+            (6, 1000),
+            (13, 77),
+        ] {
+            let mut series = [0, 1].map(|_| Series::new(&setup, 8, 1e-3));
+            for (number, series) in series.iter_mut().enumerate() {
+                (0..before).for_each(|_| series.add(&sums));
+                match number {
+                    0 => (0..dumps).for_each(|_| series.add(&empty)),
+                    _ => series.skip(dumps),
+                }
+                (0..3).for_each(|_| series.add(&sums));
+            }
+            let found = series.map(|series| {
+                let overlap = series.products[0].overlap.clone();
+                (overlap, series.together, series.has, series.added)
+            });
+            assert_eq!(found[0], found[1], "{before} and {dumps}");
+        }
+        let mut series = Series::new(&setup, 8, 1e-3);
+        series.add(&sums);
+        series.skip(1 << 40);
+        assert!(series.dumps_kept() <= 8);
     }
 }

@@ -1,0 +1,127 @@
+//! Dumps of streams on their way into integrations and into the whole.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use evlbi_fx::correlator::Sums;
+
+use super::job::Job;
+use super::series::Series;
+
+/// What has come of a run of streams.
+pub struct Integrations {
+    /// All dumps.
+    pub whole: Series,
+    /// Those of the integration that is being made.
+    period: Series,
+    /// Dumps of an integration.
+    count: i64,
+    /// The dump that comes next where there is no gap.
+    next: i64,
+    has_any: bool,
+}
+
+/// What comes of a dump.
+pub enum Done<'a> {
+    /// When an integration with data began, in seconds since the beginning of the grid, and its dumps.
+    Integration(f64, &'a Series),
+    /// Dumps, an integration at least, in which no station has data.
+    Gap(Range<i64>),
+}
+
+impl Integrations {
+    /// Nothing yet; all goes into `whole`.
+    pub fn new(job: &Job, whole: Series) -> Integrations {
+        let count = job.periods.count;
+        Integrations {
+            period: Series::new(&job.setup, count as usize, job.dump_seconds()),
+            whole,
+            count,
+            next: job.range.start,
+            has_any: false,
+        }
+    }
+
+    /// Adds a dump. Those before it that are missing had no data.
+    ///
+    /// # Errors
+    /// Those of `done`.
+    pub fn add(
+        &mut self,
+        dump: i64,
+        sums: &Sums,
+        mut done: impl FnMut(Done<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let gap = self.next..dump;
+        if !gap.is_empty() {
+            let first = dump - dump.rem_euclid(self.count);
+            if first > gap.start {
+                self.end(&mut done)?;
+            }
+            if gap.end - gap.start >= self.count {
+                done(Done::Gap(gap.clone()))?;
+            }
+            self.whole.skip((gap.end - gap.start) as usize);
+            self.period.skip((dump - gap.start.max(first)) as usize);
+        }
+        self.whole.add(sums);
+        self.period.add(sums);
+        self.has_any |= sums.inputs.iter().any(|input| input.good > 0);
+        self.next = dump + 1;
+        if self.next.rem_euclid(self.count) == 0 {
+            self.end(&mut done)?;
+        }
+        Ok(())
+    }
+
+    /// Ends an integration.
+    fn end(&mut self, done: &mut impl FnMut(Done<'_>) -> Result<()>) -> Result<()> {
+        let (setup, seconds) = (&self.period.setup, self.period.dump_seconds);
+        let new = Series::new(setup, self.count as usize, seconds);
+        let period = std::mem::replace(&mut self.period, new);
+        if std::mem::take(&mut self.has_any) {
+            let integration = (self.next - 1).div_euclid(self.count);
+            let begins = integration as f64 * self.count as f64 * seconds;
+            done(Done::Integration(begins, &period))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::series::tests::setup;
+    use super::*;
+
+    /// What has data is shown, and a gap in one line, however long.
+    #[test]
+    fn gaps_are_passed_over_in_time() {
+        let setup = setup();
+        let mut found = Integrations {
+            whole: Series::new(&setup, 64, 0.25),
+            period: Series::new(&setup, 4, 0.25),
+            count: 4,
+            next: 2,
+            has_any: false,
+        };
+        let mut sums = Sums::new(&setup);
+        sums.inputs[0].good = 1;
+        let mut shown = Vec::new();
+        let far = 1 << 40;
+        for dump in [2, 3, 5, 8, 9, 10, 11, far + 1, far + 3, far + 4] {
+            let done = |done: Done<'_>| {
+                shown.push(match done {
+                    Done::Integration(begins, period) => format!("{begins}: {}", period.added),
+                    Done::Gap(gap) => format!("{} to {}", gap.start, gap.end),
+                });
+                Ok(())
+            };
+            found.add(dump, &sums, done).unwrap();
+        }
+        let gap = format!("12 to {}", far + 1);
+        let last = format!("{}: 4", far / 4);
+        // The first integration begins in its midst; the second ends with its data.
+        assert_eq!(shown, ["0: 2", "1: 2", "2: 4", &gap, &last]);
+        assert_eq!(found.whole.added as i64, far + 5 - 2);
+    }
+}

@@ -94,11 +94,13 @@ impl Sends {
         }
     }
 
-    fn kept(kept: &Kept) -> Sends {
+    /// A flow that has not ended. One that is past its time sends until it does.
+    fn kept(kept: &Kept, now: f64) -> Sends {
+        let until = kept.until.filter(|until| *until > now);
         Sends {
             rate: kept.rate,
             from: kept.from.unwrap_or(0.0),
-            until: kept.until.unwrap_or(f64::INFINITY),
+            until: until.unwrap_or(f64::INFINITY),
         }
     }
 
@@ -364,7 +366,7 @@ impl Agent {
                 self.config.max_flows
             )));
         }
-        self.check_rate(&flows, id, &Sends::kept(kept), &[])?;
+        self.check_rate(&flows, id, &Sends::kept(kept, now()), &[])?;
         let entry = Entry {
             kept: kept.clone(),
             process: None,
@@ -389,7 +391,7 @@ impl Agent {
         let others = flows
             .iter()
             .filter(|(other, entry)| *other != id && entry.kept.flow.state != State::Ended);
-        let others = others.map(|(_, entry)| Sends::kept(&entry.kept));
+        let others = others.map(|(_, entry)| Sends::kept(&entry.kept, now()));
         let others: Vec<Sends> = others.chain(more.iter().copied()).collect();
         let taken = sends.beside(&others);
         if rate > most.get().saturating_sub(taken) {
@@ -605,7 +607,7 @@ impl Agent {
         let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
         let sends = Sends {
             rate,
-            ..Sends::kept(&known.kept)
+            ..Sends::kept(&known.kept, now())
         };
         self.check_rate(&flows, id, &sends, &[])?;
         let entry = flows.get_mut(id).ok_or_else(|| Problem::unknown(id))?;
@@ -813,5 +815,21 @@ mod tests {
             ..first
         };
         assert_eq!(first.beside(&[nothing]), 0);
+    }
+
+    /// A flow that runs on after its time takes up its rate until it has ended.
+    #[test]
+    fn a_flow_past_its_time_still_sends() {
+        let flow = serde_json::json!({"id": "a", "host": "ef", "command": "send", "options": {}, "revision": 1,
+            "state": "running", "started": 0.0});
+        let kept = serde_json::json!({"flow": flow, "rate": 60, "from": 0.0, "until": 10.0});
+        let kept: Kept = serde_json::from_value(kept).unwrap();
+        let new = Sends {
+            rate: Some(1),
+            from: 12.0,
+            until: 20.0,
+        };
+        assert_eq!(new.beside(&[Sends::kept(&kept, 5.0)]), 0);
+        assert_eq!(new.beside(&[Sends::kept(&kept, 12.0)]), 60);
     }
 }

@@ -170,11 +170,11 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
         guard.allowed.listens.push((Scheme::Udp, args.bind));
     }
     if let Parsed::Send(args) = &parsed {
+        // One whose start is over sends now.
         let begin = args.start.map(|start| start.as_nanosecond() as f64 * 1e-9);
-        guard.allowed.from = begin;
-        guard.allowed.until = args
-            .duration
-            .map(|duration| begin.unwrap_or_else(now) + duration.as_secs_f64());
+        let begin = begin.map_or_else(now, |begin| begin.max(now()));
+        guard.allowed.from = Some(begin);
+        guard.allowed.until = args.duration.map(|duration| begin + duration.as_secs_f64());
     }
     guard.allowed.rate = match sends(&parsed) {
         Sends::Nothing => None,
@@ -544,6 +544,27 @@ mod tests {
             !any.iter().any(|word| word.starts_with("--ports")),
             "{any:?}"
         );
+    }
+
+    /// A sender whose start is over sends now, for as long as it was asked to.
+    #[test]
+    fn a_start_that_is_over_is_now() {
+        let room = evlbi_testkit::Room::new();
+        let config = config(&room, "");
+        let before = now();
+        for (start, is_over) in [
+            ("2020-01-01T00:00:00Z", true),
+            ("2099-01-01T00:00:00Z", false),
+        ] {
+            let send = json!({"id": "a", "command": "send", "source": "pattern:8032", "rate": "1M",
+                "to": "udp://127.0.0.1:9", "start": start, "duration": "60s"});
+            let flow = serde_json::from_value(send).unwrap();
+            let allowed = allow(&flow, &config, false).unwrap();
+            let (from, until) = (allowed.from.unwrap(), allowed.until.unwrap());
+            assert!(from >= before, "{start}: {from}");
+            assert!((until - from - 60.0).abs() < 1e-3, "{start}: {until}");
+            assert_eq!(from <= now(), is_over, "{start}: {from}");
+        }
     }
 
     /// A live correlator of an agent prints its result alone: what it prints is kept, however long it runs.

@@ -150,8 +150,8 @@ struct Counts {
 }
 
 impl History {
-    /// Opens a file, or makes it. One that is damaged, or none of ours, is moved aside and a new one made, which is said. On a disk
-    /// that cannot be written to, the history is in memory alone.
+    /// Opens a file, or makes it. One that is damaged, or none of ours, is moved aside and a new one made, which is said. If the
+    /// file cannot be read or written, or is of a newer version, it stays as it is and the history is in memory alone.
     ///
     /// # Errors
     /// When other programs keep the file busy.
@@ -427,6 +427,7 @@ fn make_tables(connection: &Connection) -> Result<()> {
             "pragma application_id = {APPLICATION}; pragma user_version = {VERSION}; {TABLES}"
         ))?,
         (APPLICATION, VERSION) => {}
+        (APPLICATION, version) if version > VERSION => bail!(Newer(version)),
         (APPLICATION, version) => {
             bail!("it is of version {version} of the tables, and this program knows {VERSION}")
         }
@@ -440,6 +441,22 @@ fn make_tables(connection: &Connection) -> Result<()> {
     transaction.commit()?;
     Ok(())
 }
+
+/// Version of the tables of a file that a newer program made.
+#[derive(Debug)]
+struct Newer(i64);
+
+impl std::fmt::Display for Newer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Newer(version) = self;
+        write!(
+            f,
+            "it is of version {version} of the tables, and this program knows {VERSION}: use a newer evlbi"
+        )
+    }
+}
+
+impl std::error::Error for Newer {}
 
 fn code(error: &anyhow::Error) -> Option<ErrorCode> {
     error.downcast_ref::<rusqlite::Error>()?.sqlite_error_code()
@@ -460,14 +477,23 @@ fn is_damaged(error: &anyhow::Error) -> bool {
     )
 }
 
-/// A new history in the place of one that cannot be used, which is moved aside; and what is to be said of it.
+/// Whether a file that could not be opened is of no use to anybody, and so need not stay where it is.
+fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
+    match code(error) {
+        Some(ErrorCode::CannotOpen) => path.is_dir(),
+        // The last is what SQLite says of tables that are not there.
+        Some(code) => matches!(
+            code,
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
+        ),
+        None => !error.is::<Newer>(),
+    }
+}
+
+/// A new history in the place of one that cannot be used, which is moved aside if it is damaged; and what is to be said of it.
 fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, Option<String>)> {
     let why = crate::output::explain(error);
-    let is_full = matches!(
-        code(error),
-        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::ReadOnly)
-    );
-    if !is_full
+    if is_useless(path, error)
         && let Ok(aside) = set_aside(path)
         && let Ok(connection) = connect(path)
     {
@@ -481,7 +507,7 @@ fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, Option<Strin
     let connection = Connection::open_in_memory()?;
     make_tables(&connection)?;
     let said = format!(
-        "the history {} cannot be written ({why}): until the next start it is kept in memory",
+        "the history {} cannot be used ({why}): until the next start it is kept in memory",
         path.display()
     );
     Ok((connection, Some(said)))
@@ -955,6 +981,37 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         renewed(6);
+    }
+
+    /// A file that another program or another user can still use stays where it is: the history is in memory, and says why.
+    #[test]
+    fn a_file_that_others_can_use_is_left_alone() {
+        let folder = evlbi_testkit::Room::new();
+        let path = folder.folder().join("history.sqlite");
+        drop(History::open(&path).unwrap());
+        let connection = Connection::open(&path).unwrap();
+        let newer = VERSION + 1;
+        connection
+            .pragma_update(None, "user_version", newer)
+            .unwrap();
+        drop(connection);
+        let unreadable = folder.folder().join("unreadable.sqlite");
+        std::os::unix::fs::symlink(folder.folder().join("gone/history.sqlite"), &unreadable)
+            .unwrap();
+        for (path, why) in [
+            (&path, format!("version {newer}")),
+            (&unreadable, "unable to open".into()),
+        ] {
+            let history = History::open(path).unwrap();
+            let events = history.events(0).unwrap();
+            let said = &events.last().unwrap().text;
+            assert!(said.contains(&why) && said.contains("in memory"), "{said}");
+            history.sample(&[flow("ef", 1)], 1).unwrap();
+        }
+        let files = std::fs::read_dir(folder.folder()).unwrap();
+        let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        let is_aside = |name: &std::ffi::OsString| name.to_string_lossy().contains("damaged");
+        assert!(!names.iter().any(is_aside), "{names:?}");
     }
 
     /// A clock that is set back passes times again: both are kept, in seconds and in means, also where the seconds are gone.

@@ -185,7 +185,7 @@ async fn checked<'a>(
         .collect())
 }
 
-/// A flow with the time that it has in a scan.
+/// A flow with the time that it has in a scan. A sender whose own start is before it is started sends then.
 fn in_time(
     session: &Session,
     scan: Option<&Scan>,
@@ -195,7 +195,18 @@ fn in_time(
 ) -> NewFlow {
     let Some(scan) = scan else { return flow };
     let listens = is_listener(&plan.command, &plan.options);
-    made_ready(flow, scan.starts(begin, session.around), 0.0, listens).1
+    let around = session.around.as_secs_f64();
+    let (due, mut flow) = made_ready(flow, scan.starts(begin, session.around), around, listens);
+    let own = flow.options.get("start").and_then(|start| start.as_str());
+    let own = own.and_then(|start| start.parse::<jiff::Timestamp>().ok());
+    let due = jiff::Timestamp::from_nanosecond((due * 1e9) as i128);
+    if let (Some(own), Ok(due)) = (own, due)
+        && own < due
+    {
+        flow.options
+            .insert("start".to_owned(), due.to_string().into());
+    }
+    flow
 }
 
 /// Senders of a host in scans before this one in the list that last at the same time.
@@ -421,6 +432,31 @@ mod tests {
             }
         }
         assert_eq!(found(&session, 159_999_999).len(), 1);
+    }
+
+    /// What the agents weigh is when a sender sends in truth: not before it is started, whatever start it asks for.
+    #[test]
+    fn a_sender_does_not_send_before_its_scan() {
+        let text = session("", "{scan}-STATION.vdif");
+        let scan = &text.scans[0];
+        let begin = 1.7e9;
+        let start = |asked: Option<&str>| {
+            let mut flow = text.flows_of("run", Some(scan)).unwrap().remove(0);
+            let asked = asked.map(|asked| ("start".to_owned(), asked.into()));
+            flow.1.options.extend(asked);
+            let (plan, flow) = flow;
+            let timed = in_time(&text, Some(scan), plan, flow, begin);
+            let start = timed.options["start"].as_str().unwrap();
+            let start: jiff::Timestamp = start.parse().unwrap();
+            start.as_nanosecond() as f64 * 1e-9 - begin
+        };
+        let around = text.around.as_secs_f64();
+        let scan_start = scan.starts(0.0, text.around);
+        assert!((start(None) - scan_start).abs() < 1e-3);
+        let early = start(Some("2020-01-01T00:00:00Z"));
+        assert!((early - (scan_start - around)).abs() < 1e-3, "{early}");
+        let later = start(Some("2023-11-15T00:00:00Z"));
+        assert!(later > scan_start, "{later}");
     }
 
     #[test]

@@ -621,10 +621,28 @@ fn short(report: &SendReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evlbi_net::transmit::PatternSource;
+    use evlbi_net::transmit::{Frames, PatternSource, Source};
     use evlbi_wire::time::FrameRate;
 
-    /// What is said of a flow of 1 Mbit/s that should have begun so long ago.
+    /// The first frames of a pattern: the flow ends with them, however long this process is kept from the processor.
+    struct Few(PatternSource, usize);
+
+    impl Source for Few {
+        fn frames(&mut self) -> std::io::Result<Frames<'_>> {
+            let frames = self.0.frames()?;
+            Ok(Frames {
+                bytes: &frames.bytes[..self.1.min(frames.bytes.len())],
+                ..frames
+            })
+        }
+
+        fn consume(&mut self, bytes: usize) {
+            self.0.consume(bytes);
+            self.1 -= bytes;
+        }
+    }
+
+    /// What is said of a flow of 1 Mbit/s, 10 frames long, that should have begun so long ago.
     fn said_of_one_that_is_late(late: Nanos) -> SendResult {
         let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = nobody.local_addr().unwrap();
@@ -632,6 +650,7 @@ mod tests {
         let frame_rate = FrameRate::new(100).unwrap();
         let rate = BitRate::new(1_000_000).unwrap();
         let source = PatternSource::new(72, 0, frame_rate, 1 << 20).unwrap();
+        let source = Few(source, 10 * 72);
         let start = Nanos(cpu::now().0 - late.0);
         let stream = Stream {
             rate: Some(rate),
@@ -648,7 +667,7 @@ mod tests {
             sequence: Some(0),
             clock: Clock::Rate(ByRate::new(rate)),
             start,
-            end: Some(cpu::now().plus(Nanos(50_000_000))),
+            end: None,
             burst: 1,
             shed: Shed::new(Policy::None, 1, &stream).unwrap(),
             shed_packets: false,

@@ -175,7 +175,7 @@ pub struct ProbeUdpArgs {
     /// Datagrams, and runs of loss, that are written at most, of each point
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub limit: u64,
-    /// Append each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Draw the points here: .svg, .png or .html; `-` draws them on the terminal
@@ -219,7 +219,7 @@ pub struct ProbeLatencyArgs {
     /// Width of the bins of histograms
     #[arg(long, value_name = "TIME", default_value = "1us", value_parser = units::duration)]
     pub bins: Duration,
-    /// Append each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Draw the result here: .svg, .png or .html; `-` draws it on the terminal
@@ -275,7 +275,7 @@ pub struct ProbeCapacityArgs {
     /// From the far end to here
     #[arg(long)]
     pub reverse: bool,
-    /// Append each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print one JSON object on standard output

@@ -110,7 +110,7 @@ pub struct ProbeTcpArgs {
     /// Messages that are kept one by one of each connection, at regular distances
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(2..))]
     pub limit: u64,
-    /// Append each part of the result here as soon as it is known, of a single test each second, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, of a single test each second, a JSON object a line; the last line is the whole
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Draw the connections here: .svg, .png or .html; `-` draws them on the terminal

@@ -99,7 +99,7 @@ impl Seen {
     }
 }
 
-/// What an integration is shown as, and where its status is written down; none without lines.
+/// Shows an integration and writes down its status. None with `--no-lines`.
 pub(super) fn show(
     args: &CorrelateArgs,
     job: &Job,

@@ -36,6 +36,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("control.md", "evlbi console", NO_END),
     ("control.md", "evlbi recv", NO_END),
     ("correlating.md", "evlbi correlate S1.vdif", DIFX),
+    ("correlating.md", "evlbi fringe job.vis", DIFX),
     ("correlating.md", "evlbi correlate udp://:2630", NO_END),
     ("correlating.md", "evlbi loss-curve", LIVE),
     ("doctor.md", "evlbi doctor", THIS_HOST),

@@ -31,6 +31,9 @@ impl Family {
 /// Length of a UDP header in bytes.
 pub const UDP_HEADER: usize = 8;
 
+/// Length of a TCP header with time stamps in bytes.
+pub const TCP_HEADER: usize = 32;
+
 /// Least data that a datagram should carry when frames are cut by a divisor. Below it headers take a
 /// quarter of the link and the packet rate becomes the limit.
 const LEAST_FRAGMENT: usize = 200;

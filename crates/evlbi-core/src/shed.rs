@@ -12,7 +12,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use crate::packetise::{Family, UDP_HEADER};
+use crate::packetise::{Family, TCP_HEADER, UDP_HEADER};
 use crate::rate::BitRate;
 pub use policy::{Fraction, Policy, PolicyError, Replace};
 
@@ -40,6 +40,11 @@ pub struct Stream {
 pub fn wire_bytes(data: usize, family: Family) -> u64 {
     let frame = (data + UDP_HEADER + family.ip_header() + 18).max(64);
     frame as u64 + 8 + 12
+}
+
+/// Bytes that a TCP segment with `data` bytes takes of an Ethernet, as [`wire_bytes`] counts them.
+pub fn wire_bytes_of_segment(data: usize, family: Family) -> u64 {
+    wire_bytes(data + TCP_HEADER - UDP_HEADER, family)
 }
 
 /// One thing to decide about.
@@ -104,7 +109,7 @@ pub struct Shed {
     policy: Policy,
     seed: u64,
     state: State,
-    /// What begins by chance has begun, by the station and time of the first unit.
+    /// It has begun at a place that follows from the station, thread and time of the first unit.
     has_begun: bool,
     offered: u64,
     shed: u64,
@@ -129,12 +134,7 @@ enum State {
         fraction: Fraction,
         random: ChaCha8Rng,
     },
-    Burst {
-        random: ChaCha8Rng,
-        bad: bool,
-        to_bad: f64,
-        to_good: f64,
-    },
+    Burst(Burst),
     Threads(Vec<u16>),
     CommonThreads {
         fraction: Fraction,
@@ -150,8 +150,8 @@ enum State {
 }
 
 impl Shed {
-    /// Prepares `policy` for `stream`; all random choices follow from `seed` and, except those of `common:`,
-    /// from the station and the time of the first unit.
+    /// Prepares `policy` for `stream`. All choices except those of `common:` and `threads:` follow from `seed` and from the
+    /// station, thread and time of the first unit; those of `common:` from `seed` alone.
     pub fn new(policy: Policy, seed: u64, stream: &Stream) -> Result<Shed, ShedError> {
         let random = ChaCha8Rng::seed_from_u64(seed);
         let state = match &policy {
@@ -168,13 +168,13 @@ impl Shed {
                 fraction: *fraction,
                 random,
             },
-            Policy::Burst { fraction, length } => State::Burst {
+            Policy::Burst { fraction, length } => State::Burst(Burst {
                 bad: false,
                 random,
                 // In the long run the share of the bad state is to_bad / (to_bad + to_good) = f.
                 to_bad: fraction.get() / (1.0 - fraction.get()) / length,
                 to_good: 1.0 / length,
-            },
+            }),
             Policy::Threads(_) if stream.threads.is_empty() => return Err(ShedError::NoThreads),
             Policy::Threads(threads) if !threads.iter().any(|t| stream.threads.contains(t)) => {
                 return Err(ShedError::NoSuchThread(list(&stream.threads)));
@@ -215,9 +215,7 @@ impl Shed {
             | State::Random { fraction, .. }
             | State::CommonThreads { fraction, .. }
             | State::CommonBlocks { fraction, .. } => Some(fraction.get()),
-            State::Burst {
-                to_bad, to_good, ..
-            } => Some(to_bad / (to_bad + to_good)),
+            State::Burst(burst) => Some(burst.share()),
             State::Threads(_) => None,
             State::Fit(spread) => Some(spread.part as f64 / spread.whole as f64),
         }
@@ -258,23 +256,15 @@ pub struct ShedReport {
 }
 
 impl State {
-    /// Begins what is left to chance, so that stations do not leave out the same.
+    /// Begins at a place that `seed` chooses, so that stations do not leave out the same.
     fn begin(&mut self, seed: u64) {
         let mut chance = ChaCha8Rng::seed_from_u64(seed);
         match self {
+            State::Every { n, count } => *count = chance.random_range(0..*n),
+            State::Fit(spread) => spread.carried = chance.random_range(0..spread.whole),
             State::Bunch { random, .. } | State::Random { random, .. } => *random = chance,
-            State::Burst {
-                random,
-                bad,
-                to_bad,
-                to_good,
-            } => {
-                *bad = chance.random_bool(*to_bad / (*to_bad + *to_good));
-                *random = chance;
-            }
+            State::Burst(burst) => burst.begin(chance),
             State::None
-            | State::Every { .. }
-            | State::Fit(_)
             | State::Threads(_)
             | State::CommonThreads { .. }
             | State::CommonBlocks { .. } => {}
@@ -306,16 +296,7 @@ impl State {
             State::Random { fraction, random } => {
                 random.random_range(0..Fraction::ONE) < fraction.parts()
             }
-            State::Burst {
-                random,
-                bad,
-                to_bad,
-                to_good,
-            } => {
-                let leave: f64 = if *bad { *to_good } else { *to_bad };
-                *bad ^= random.random_bool(leave.min(1.0));
-                *bad
-            }
+            State::Burst(burst) => burst.next(),
             State::Threads(threads) => threads.contains(&unit.key.thread),
             State::CommonThreads {
                 fraction,
@@ -342,6 +323,34 @@ impl State {
             }),
             State::Fit(spread) => spread.next(),
         }
+    }
+}
+
+/// Gilbert and Elliott's channel: units are shed in its bad state.
+#[derive(Clone, Debug)]
+struct Burst {
+    random: ChaCha8Rng,
+    bad: bool,
+    /// Chances that it leaves the good and the bad state.
+    to_bad: f64,
+    to_good: f64,
+}
+
+impl Burst {
+    /// Share of the bad state in the long run.
+    fn share(&self) -> f64 {
+        self.to_bad / (self.to_bad + self.to_good)
+    }
+
+    fn begin(&mut self, mut random: ChaCha8Rng) {
+        self.bad = random.random_bool(self.share());
+        self.random = random;
+    }
+
+    fn next(&mut self) -> bool {
+        let leave = if self.bad { self.to_good } else { self.to_bad };
+        self.bad ^= self.random.random_bool(leave.min(1.0));
+        self.bad
     }
 }
 

@@ -12,7 +12,7 @@ use evlbi_wire::vdif::{Frame, HEADER_LEN, Header, Shape, StationId, StreamKey};
 use evlbi_wire::{fill, pattern};
 
 use crate::control::support::own_address;
-use crate::live::support::{Recv, Relay, assert_numbers, fit, send};
+use crate::live::support::{Recv, Relay, SEED_OF_WHOLE_RUNS, assert_numbers, fit, send};
 use crate::result::number;
 
 const FRAME: usize = 8032;
@@ -154,6 +154,7 @@ fn a_lost_frame_is_listed_with_its_time_and_place() {
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
     let shed = format!("every:{third}");
     let options = ["--mtu", "9000", "--shed", &shed];
+    let options = [&options[..], &SEED_OF_WHOLE_RUNS].concat();
     let sent = send(&recording.source, &recv.url(), &options);
     recv.finish_after(number(&sent, "sent"));
     let gaps = gaps_of(&room, "out.vdif.gaps.json");
@@ -297,6 +298,7 @@ fn shed_frames_may_go_out_as_fill_or_noise() {
         let out = room.path(replace);
         let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
         let options = ["--shed", "every:10", "--replace", replace, "--mtu", "9000"];
+        let options = [&options[..], &SEED_OF_WHOLE_RUNS].concat();
         let sent = send(&recording.source, &recv.url(), &options);
         let result = recv.finish_after(frames);
         let replaced = frames / 10;
@@ -358,7 +360,11 @@ fn plain_datagrams_are_ordered_and_missed_by_their_headers() {
     let out = room.path("out.vdif");
     let recv = Recv::start("pudp://127.0.0.1:0", Path::new(&out), &[]);
     let to = format!("pudp://{}", recv.address());
-    let sent = send(&source, &to, &["--shed", "every:7"]);
+    let sent = send(
+        &source,
+        &to,
+        &[&["--shed", "every:7"][..], &SEED_OF_WHOLE_RUNS].concat(),
+    );
     let unique = number(&sent, "sent");
     let result = recv.finish_after(unique);
     // One that is shed at the end cannot be missed.

@@ -8,7 +8,7 @@ use evlbi_testkit::{Room, buffer, until};
 use evlbi_wire::{fill, pattern, vtp};
 
 use crate::live::recordings::{Recording, of_baseband, of_others, ours};
-use crate::live::support::{Recv, Relay, assert_numbers, each, fit, send};
+use crate::live::support::{Recv, Relay, SEED_OF_WHOLE_RUNS, assert_numbers, each, fit, send};
 use crate::result::{brief, number};
 
 #[test]
@@ -352,6 +352,7 @@ fn a_pattern_is_checked_as_it_comes() {
     let (source, _) = pattern(&room, count);
     let recv = Recv::start("udp://[::1]:0", Path::new("check"), &[]);
     let options = ["--mtu", "9000", "--shed", "every:7"];
+    let options = [&options[..], &SEED_OF_WHOLE_RUNS].concat();
     let sent = send(&source, &recv.url(), &options);
     let result = recv.finish_after(number(&sent, "sent"));
     // A frame that is shed at the end cannot be missed.

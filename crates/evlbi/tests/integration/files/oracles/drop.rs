@@ -5,6 +5,7 @@ use std::path::Path;
 use evlbi_testkit::{Room, command, oracle};
 use serde_json::{Value, json};
 
+use super::super::drop::EACH_TENTH;
 use super::super::{RATE, json, recording};
 use super::{answer, path};
 
@@ -13,7 +14,7 @@ const ANSWER: &str = "drop.json";
 /// A recording without each tenth frame, as in `every_tenth_frame_becomes_invalid_and_nothing_else_changes`.
 fn shed(room: &Room) -> String {
     let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
-    json(&["drop", &input, &output, "--shed", "every:10"]);
+    json(&[&["drop", &input, &output], &EACH_TENTH[..]].concat());
     output
 }
 

@@ -589,17 +589,22 @@ impl Deframer {
         let bytes = &span.view().bytes[place..];
         let head = layout.read(bytes, self.settings.reference);
         self.look_ahead(span, layout, 1, self.cadence.reach());
-        self.cadence.pass(self.place, &self.ahead);
+        let is_astray = head.is_some_and(|head| self.cadence.is_astray(&head));
+        let belongs_here = self.cadence.pass(self.place, &self.ahead);
+        let state = match head {
+            Some(_) => FrameState::SourceInvalid,
+            None => FrameState::Odd,
+        };
+        let head = if is_astray { belongs_here } else { head };
         if let Some(head) = &head {
             self.note_invalid(head, place - span.from);
-        } else {
-            self.odd_run += 1;
         }
+        self.odd_run += u32::from(state == FrameState::Odd);
         self.frames.push(Frame {
             bytes: place - span.from..place - span.from + layout.frame_length,
             key: head.map(|head| head.key()),
             time: head.map(|head| head.time()),
-            state: head.map_or(FrameState::Odd, |_| FrameState::SourceInvalid),
+            state,
         });
         self.place += 1;
         span.at += layout.frame_length as u64;

@@ -81,6 +81,16 @@ impl fmt::Display for BitRate {
     }
 }
 
+/// The lowest frame rate from `least` on with which a thread whose frames hold `payload` bytes carries 2^n Mbit/s.
+pub fn usual_frame_rate(payload: usize, least: i64) -> Option<i64> {
+    let bits = i64::try_from(payload).ok()?.checked_mul(8)?;
+    (0..20)
+        .map(|n| 1_000_000i64 << n)
+        .filter(|rate| bits > 0 && rate % bits == 0)
+        .map(|rate| rate / bits)
+        .find(|rate| *rate >= least)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,7 @@
 //! What a recording is, found out by reading as little of it as that takes.
 
+mod turns;
+
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::deframe::{Chunk, Deframer, Format, Settings};
+use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Settings};
 use evlbi_core::pace::ByTime;
 use evlbi_core::rate::BitRate;
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -20,6 +22,11 @@ pub const BLOCK: usize = 1 << 20;
 const SURVEYED: u64 = 256 << 20;
 /// and that are enough to learn its threads if the headers tell the rate.
 const ENOUGH: u64 = 16 << 20;
+
+/// Frames at the end of the file that are looked at for the last one of the first one's thread.
+const LOOKED_AT: usize = 1024;
+/// Frames of one recording lie no more seconds apart than this, or than there are frames.
+const MAX_APART: u64 = 86_400;
 
 /// Frames that are looked at to see whether a part of a recording may be skipped.
 const CHECKED: u64 = 64;
@@ -82,6 +89,10 @@ impl Recording {
         };
         if let Some(first) = survey.first {
             recording.look_at_end(&blocks.file, first, reference)?;
+            if frame_rate.is_none() {
+                let counted = recording.count_frames_of_seconds(&blocks.file, first, reference)?;
+                recording.frame_rate = counted.or(recording.frame_rate);
+            }
         }
         Ok(recording)
     }
@@ -127,13 +138,9 @@ impl Recording {
 
     /// Finds the last frame of the first one's thread: among as many as there are threads, unless damaged.
     fn look_at_end(&mut self, file: &File, first: First, reference: i64) -> Result<()> {
-        let length = self.frame_length.unwrap_or(1) as u64;
-        let looked_at = 4 * self.keys.len().max(1);
+        let looked_at = LOOKED_AT.max(4 * self.keys.len());
         for number in (first.number..self.frames()).rev().take(looked_at) {
-            let mut bytes = [0; vdif::HEADER_LEN];
-            let there = file.read_exact_at(&mut bytes, self.leading + number * length);
-            there.with_context(|| format!("cannot read {}", self.path.display()))?;
-            let Some((key, last)) = self.read_header(&bytes, reference) else {
+            let Some((key, last)) = self.header_of(file, number, reference)? else {
                 continue;
             };
             if key == first.key {
@@ -162,10 +169,7 @@ impl Recording {
         let at = |number: u64| self.leading + number * length as u64;
         // None where the frame tells nothing.
         let lies_before = |number: u64| -> Result<Option<bool>> {
-            let mut bytes = [0; vdif::HEADER_LEN];
-            file.read_exact_at(&mut bytes, at(number))
-                .with_context(|| format!("cannot read {}", self.path.display()))?;
-            let read = self.read_header(&bytes, reference);
+            let read = self.header_of(&file, number, reference)?;
             let ours = read.filter(|(key, _)| self.keys.contains(key));
             Ok(ours.map(|(_, there)| there < time))
         };
@@ -194,12 +198,32 @@ impl Recording {
         Ok(if number == 0 { 0 } else { at(number) })
     }
 
+    /// Station, thread and time of a frame of the file; none where its header tells no time of the recording.
+    fn header_of(
+        &self,
+        file: &File,
+        number: u64,
+        reference: i64,
+    ) -> Result<Option<(StreamKey, FrameTime)>> {
+        let mut bytes = [0; vdif::HEADER_LEN];
+        let at = self.leading + number * self.frame_length.unwrap_or(1) as u64;
+        file.read_exact_at(&mut bytes, at)
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
+        Ok(self.read_header(&bytes, reference))
+    }
+
     fn read_header(&self, bytes: &[u8], reference: i64) -> Option<(StreamKey, FrameTime)> {
         match self.format {
             Format::Vdif => {
                 let header = Header::parse(bytes).ok()?;
+                let time = header.time();
                 let like_us = Some(header.frame_length()) == self.frame_length;
-                like_us.then(|| (header.key(), header.time()))
+                // Frames that are marked invalid may have any time. Those of one recording lie no further apart than that.
+                let is_ours = !header.is_invalid()
+                    || self.first.is_none_or(|first| {
+                        time.second.abs_diff(first.second) <= MAX_APART.max(self.frames())
+                    });
+                (like_us && is_ours).then(|| (header.key(), time))
             }
             Format::Mark5b => {
                 let time = mark5b::Header::parse(bytes).ok()?.time(reference).ok()?;
@@ -262,6 +286,8 @@ struct Survey {
     seen: HashSet<StreamKey>,
     shape: Option<Shape>,
     first: Option<First>,
+    /// A frame was there that is not marked invalid.
+    has_valid: bool,
     frames: u64,
 }
 
@@ -271,17 +297,28 @@ struct First {
     number: u64,
     key: StreamKey,
     time: FrameTime,
+    /// The frame rate that its header tells.
+    told: Option<FrameRate>,
 }
 
 impl Survey {
     fn note(&mut self, chunk: Chunk<'_>) {
         for frame in chunk.frames {
             if let (Some(key), Some(time)) = (frame.key, frame.time) {
-                if self.first.is_none() {
-                    let number = self.frames;
-                    self.first = Some(First { number, key, time });
-                    let header = Header::parse(&chunk.bytes[frame.bytes.clone()]);
-                    self.shape = header.ok().map(|header| header.shape());
+                // Of those that are marked invalid the header may be wrong.
+                let is_better = frame.state == FrameState::Whole && !self.has_valid;
+                if self.first.is_none() || is_better {
+                    let header = Header::parse(&chunk.bytes[frame.bytes.clone()]).ok();
+                    let told = header.and_then(|header| header.frame_rate());
+                    self.shape = header.map(|header| header.shape());
+                    let first = First {
+                        number: self.frames,
+                        key,
+                        time,
+                        told,
+                    };
+                    self.first.get_or_insert(first).told = told;
+                    self.has_valid = is_better;
                 }
                 if self.seen.insert(key) {
                     self.keys.push(key);

@@ -18,6 +18,8 @@ use super::rate::{Rate, Tick};
 pub(super) const MOST_AHEAD: i64 = 256;
 /// With so many threads, those not seen for a while are forgotten, then all.
 const MOST_STREAMS: usize = 4096;
+/// A frame marked invalid whose time is further from that of every thread has a wrong one, in seconds.
+const MAX_ASTRAY: u64 = 86_400;
 /// No index of `streams`.
 const NONE: usize = usize::MAX;
 
@@ -181,7 +183,14 @@ impl Cadence {
         self.forget_streams();
         self.last_unseen = start - 1;
         let rate = self.rate.clone();
+        let valid = || first.iter().filter(|s| !s.head.is_invalid());
+        let is_near = |head: &Head| valid().any(|valid| are_near(&valid.head, head));
+        let has_valid = valid().next().is_some();
         for sighting in first {
+            let head = &sighting.head;
+            if head.is_without_time() || head.is_invalid() && has_valid && !is_near(head) {
+                continue;
+            }
             self.rate.tell(sighting.head.frame_rate());
             self.see(sighting.at, &sighting.head);
         }
@@ -318,11 +327,21 @@ impl Cadence {
         }
     }
 
+    /// Whether a header has no time, or is of a frame marked invalid and has one that is none of the stream's.
+    pub fn is_astray(&self, head: &Head) -> bool {
+        let is_near = |stream: &Stream| are_near(&stream.head, head);
+        let is_far = !self.streams.is_empty() && !self.streams.iter().any(is_near);
+        head.is_without_time() || head.is_invalid() && is_far
+    }
+
     /// Whether the cadence can follow this header. The headers of frames that their source marked invalid
     /// are often wrong: such a one must be the expected one, or of a thread not seen before.
     pub fn believes(&self, head: &Head) -> bool {
         if !head.is_invalid() {
             return true;
+        }
+        if self.is_astray(head) {
+            return false;
         }
         let Some(index) = self.by_key.get(&head.key()) else {
             return true;
@@ -333,9 +352,9 @@ impl Cadence {
         on.is_none_or(|on| on == 1)
     }
 
-    /// The frame at place `at` is there, but its header says nothing that can be believed.
-    pub fn pass(&mut self, at: i64, ahead: &[Sighting]) {
-        self.next_missing(at, ahead, false);
+    /// The frame at place `at` is there, but its header says nothing that can be believed. Returns the header that belongs there.
+    pub fn pass(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
+        self.next_missing(at, ahead, false)
     }
 
     /// Takes the frame at place `at` for the next one of a stream; `lost`: it is one.
@@ -390,7 +409,8 @@ impl Cadence {
 
     /// The frame before the first one of a thread that has not been seen before, but follows.
     fn new_stream(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
-        let unknown = |s: &&Sighting| !self.by_key.contains_key(&s.head.key());
+        let unknown =
+            |s: &&Sighting| !self.by_key.contains_key(&s.head.key()) && !self.is_astray(&s.head);
         let first = *ahead.iter().find(unknown)?;
         let time = self.rate.after(first.head.time().into(), -1);
         let head = first.head.fill_after(time.time()?, -1, self.rate.get())?;
@@ -415,6 +435,11 @@ impl Cadence {
         head.set_invalid(true);
         Some(head)
     }
+}
+
+/// Whether two headers are of times that one recording may have.
+fn are_near(a: &Head, b: &Head) -> bool {
+    a.time().second.abs_diff(b.time().second) <= MAX_ASTRAY
 }
 
 /// Whether the next frame of `key` that follows is the one of `time`.

@@ -96,6 +96,14 @@ impl Head {
         }
     }
 
+    /// Seconds since 1970 at which VDIF's epochs begin: the time of a header whose time was never set.
+    const UNSET: i64 = 946_684_800;
+
+    /// A frame marked invalid whose header has no time, as some recorders write them for what is lost.
+    pub fn is_without_time(&self) -> bool {
+        self.is_invalid() && self.time().second == Head::UNSET
+    }
+
     /// Mark 5B has no mark for it.
     pub fn is_invalid(&self) -> bool {
         match self {

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use evlbi_wire::time::{FrameRate, FrameTime};
 
 use super::Lane;
+use crate::rate::usual_frame_rate;
 
 /// Frames of a thread that must have come one after another before a turn that shows the rate.
 const RUN: u32 = 32;
@@ -230,7 +231,7 @@ impl Seconds {
     /// some before it.
     fn at_turn(&self, shown: bool, behind: i64) -> i64 {
         let seen = self.most + 1;
-        let usual = usual(self.payload, seen);
+        let usual = usual_frame_rate(self.payload, seen);
         if shown {
             return usual.filter(|rate| rate - seen <= SLACK).unwrap_or(seen);
         }
@@ -243,14 +244,4 @@ impl Seconds {
     fn span(&self) -> &Span {
         &self.spans[self.spans.len() - 1]
     }
-}
-
-/// The lowest frame rate from `least` on with which a thread carries 2^n Mbit/s.
-fn usual(payload: usize, least: i64) -> Option<i64> {
-    let bits = i64::try_from(payload).ok()?.checked_mul(8)?;
-    (0..20)
-        .map(|n| 1_000_000i64 << n)
-        .filter(|rate| bits > 0 && rate % bits == 0)
-        .map(|rate| rate / bits)
-        .find(|rate| *rate >= least)
 }

@@ -73,13 +73,18 @@ impl Look {
         let (Some(key), Some(time)) = (frame.key, frame.time) else {
             return;
         };
-        self.version = self.version.or(header.map(|header| header.version()));
+        if valid || self.version.is_none() {
+            self.version = header.map(|header| header.version());
+        }
         let (threads, frame_rate) = (&mut self.threads, self.frame_rate);
         let index = *self.by_key.entry(key).or_insert_with(|| {
             threads.push(Thread::new(key, header, frame_rate, threads.len()));
             threads.len() - 1
         });
         let thread = &mut threads[index];
+        if valid && let Some(header) = header {
+            thread.describe(header, index);
+        }
         thread.see(time, valid);
         if valid && filled == 0 {
             thread.sample(payload, self.sampling);

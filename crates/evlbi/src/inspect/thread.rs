@@ -134,6 +134,14 @@ impl Thread {
         }
     }
 
+    /// Takes the header of the first frame that is valid: those of others may be wrong.
+    pub fn describe(&mut self, header: Header, place: usize) {
+        if self.frames == self.invalid && self.frames > 0 {
+            self.header = Some(header);
+            self.samples = statistics(Some(&header), place);
+        }
+    }
+
     /// Takes note of a frame.
     pub fn see(&mut self, time: FrameTime, valid: bool) {
         self.frames += 1;

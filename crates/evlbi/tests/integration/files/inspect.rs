@@ -84,12 +84,77 @@ fn mark_5b_is_inspected_with_its_own_codec() {
     let error = failure(&["drop", &input, &room.path("out.m5b"), "--shed", "every:2"]);
     assert!(error.contains("no mark for invalid"), "{error}");
     let output = room.path("out.m5b");
-    let arguments = ["--shed", "every:2", "--replace", "fill"];
+    let arguments = ["--shed", "every:2", "--seed", "3", "--replace", "fill"];
     json(&[&["drop", &input, &output], &arguments[..]].concat());
     let after = room.read("out.m5b");
     let second = &after[mark5b::FRAME_LEN..2 * mark5b::FRAME_LEN];
     assert_eq!(second[..16], bytes[mark5b::FRAME_LEN..][..16]);
     assert!(fill::is_fill(&second[16..]));
+}
+
+/// Frames that are written for what is lost may have no time, no station, or a time years away: they have those of their place.
+#[test]
+fn invalid_frames_with_a_wrong_header_have_the_time_of_their_place() {
+    let room = Room::new();
+    for (station, second, lost) in [
+        (*b"Ef", 0, 0..10),
+        (*b"Ef", 0, 60..70),
+        (*b"Ef", 0, 140..150),
+        ([0, 0], 0, 60..70),
+        (*b"Ef", 10_000_000, 60..70),
+        (*b"Jb", 10_000_000, 0..10),
+    ] {
+        let mut bytes = recording();
+        for number in lost.clone() {
+            let mut key = key(0);
+            key.station = StationId::from_code(station);
+            let mut header = Header::new(Header::parse(&bytes).unwrap().shape(), key);
+            let time = FrameTime {
+                second: 946_684_800 + second,
+                frame: 0,
+            };
+            header.set_time(time).unwrap();
+            header.set_invalid(true);
+            let frame = &mut bytes[frame_range(number)];
+            fill::make(frame);
+            header.emit(frame);
+        }
+        let found = json(&["inspect", &room.write("in.vdif", &bytes)]);
+        let what = format!("{station:?} {second} {lost:?}: {found}");
+        assert_eq!(found["first"]["utc"], "2024-05-01T12:00:00Z", "{what}");
+        assert_eq!(found["seconds"], 3.0, "{what}");
+        assert_eq!(found["invalid_frames"], 10, "{what}");
+        assert_eq!(found["missing_frames"], 0, "{what}");
+        assert_eq!(found["threads"].as_array().unwrap().len(), 1, "{what}");
+    }
+}
+
+/// What is lost at the end of a second is missing, whatever one second or a header says of the rate.
+#[test]
+fn frames_lost_at_the_end_of_a_second_are_missing() {
+    let room = Room::new();
+    let inspected = |bytes: Vec<u8>| json(&["inspect", &room.write("in.vdif", bytes)]);
+    let but = |lost: Range<i64>, until: i64| -> Vec<u8> {
+        let there = (0..until).filter(|number| !lost.contains(number));
+        there.flat_map(|number| frame(number, 0, false)).collect()
+    };
+    for (lost, until) in [(49..50, 150), (35..50, 150), (30..70, 150), (49..50, 100)] {
+        let count = lost.end - lost.start;
+        let found = inspected(but(lost, until));
+        assert_eq!(found["frame_rate"], RATE, "{found}");
+        assert_eq!(found["missing_frames"], count, "{found}");
+        assert_eq!(found["seconds"], until as f64 / 50.0);
+    }
+    // An EDV 1 header of 210 frames a second, each with 4000 samples.
+    let mut wrong = recording();
+    for number in 0..150 {
+        let word = (1u32 << 24 | 840).to_le_bytes();
+        wrong[frame_range(number)][16..20].copy_from_slice(&word);
+    }
+    let found = inspected(wrong);
+    assert_eq!(found["frame_rate"], RATE, "{found}");
+    assert_eq!(found["frame_rate_from"], "counted");
+    assert_eq!(found["missing_frames"], 0);
 }
 
 #[test]

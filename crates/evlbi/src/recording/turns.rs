@@ -1,0 +1,170 @@
+//! How many frames a second has, from turns of the second all over a recording: frames may be lost at any one of them.
+
+use std::fs::File;
+
+use anyhow::Result;
+use evlbi_core::rate::usual_frame_rate;
+use evlbi_wire::time::{FrameRate, FrameTime};
+
+use super::{First, Recording};
+
+/// Turns that are looked at.
+const TURNS: i64 = 8;
+/// Frames that must lie one after another before a turn, and the first of the next second behind it, to show the rate.
+const RUN: usize = 8;
+/// Turns that must show one rate, to be believed before a header or a usual rate.
+const SHOWN: usize = 2;
+/// Frames by which a turn may fall short of a usual rate.
+const SLACK: i64 = 3;
+
+/// What the end of a second tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    /// Frames of the second, as far as they are there.
+    frames: i64,
+    /// They lie one after another, and the next second begins behind them.
+    shown: bool,
+}
+
+impl Recording {
+    /// The frame rate, from several seconds of the first frame's thread and from its header; none if no second ends.
+    pub(super) fn count_frames_of_seconds(
+        &self,
+        file: &File,
+        first: First,
+        reference: i64,
+    ) -> Result<Option<FrameRate>> {
+        let Some(last) = self.last.filter(|last| last.second > first.time.second) else {
+            return Ok(None);
+        };
+        let ends = last.second - first.time.second;
+        let looked_at = ends.min(TURNS);
+        let mut turns = Vec::new();
+        for turn in 0..looked_at {
+            let second = first.time.second + 1 + ends * turn / looked_at;
+            turns.extend(self.turn(file, first, second, reference)?);
+        }
+        if turns.is_empty() {
+            return Ok(None);
+        }
+        turns.push(Turn {
+            frames: i64::from(last.frame) + 1,
+            shown: false,
+        });
+        let payload = self.frame_length.unwrap_or(0) - self.header_length().unwrap_or(0);
+        let rate = decide(&turns, first.told, payload);
+        Ok(u32::try_from(rate).ok().and_then(FrameRate::new))
+    }
+
+    /// The turn at which `second` begins, where the frames are in order.
+    fn turn(&self, file: &File, first: First, second: i64, reference: i64) -> Result<Option<Turn>> {
+        let (mut before, mut behind) = (first.number, self.frames());
+        while behind - before > 1 {
+            let middle = before + (behind - before) / 2;
+            match self.time_from(file, first, middle..behind, reference)? {
+                Some((_, time)) if time.second < second => before = middle,
+                _ => behind = middle,
+            }
+        }
+        let Some((_, next)) = self.time_from(file, first, behind..self.frames(), reference)? else {
+            return Ok(None);
+        };
+        // Backwards, one frame of the thread after another.
+        let mut frames: Vec<u32> = Vec::new();
+        for number in (first.number..behind).rev().take(RUN * self.cycle()) {
+            let Some((key, time)) = self.header_of(file, number, reference)? else {
+                continue;
+            };
+            if key == first.key {
+                if time.second != second - 1 {
+                    break;
+                }
+                frames.push(time.frame);
+            }
+        }
+        let is_run = frames.windows(2).all(|pair| pair[0] == pair[1] + 1);
+        Ok(frames
+            .first()
+            .filter(|_| next.second == second)
+            .map(|last| Turn {
+                frames: i64::from(*last) + 1,
+                shown: is_run && frames.len() >= RUN && next.frame == 0,
+            }))
+    }
+
+    /// The first frame of the first one's thread among some.
+    fn time_from(
+        &self,
+        file: &File,
+        first: First,
+        among: std::ops::Range<u64>,
+        reference: i64,
+    ) -> Result<Option<(u64, FrameTime)>> {
+        for number in among.take(4 * self.cycle()) {
+            let header = self.header_of(file, number, reference)?;
+            if let Some((_, time)) = header.filter(|(key, _)| *key == first.key) {
+                return Ok(Some((number, time)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn cycle(&self) -> usize {
+        self.keys.len().max(1)
+    }
+}
+
+/// The rate of which the seconds lack least. A header, or a usual rate just above, is believed unless several turns show less.
+fn decide(turns: &[Turn], told: Option<FrameRate>, payload: usize) -> i64 {
+    let most = |turns: &mut dyn Iterator<Item = &Turn>| turns.map(|turn| turn.frames).max();
+    let shown = most(&mut turns.iter().filter(|turn| turn.shown));
+    let Some(seen) = shown.max(most(&mut turns.iter())) else {
+        return 0;
+    };
+    let agree = |turn: &&Turn| turn.shown && turn.frames == seen;
+    let is_sure = turns.iter().filter(agree).count() >= SHOWN;
+    let told = told.map(|rate| i64::from(rate.get()));
+    if let Some(told) = told.filter(|told| *told >= seen)
+        && (!is_sure || told - seen <= SLACK)
+    {
+        return told;
+    }
+    let usual = usual_frame_rate(payload, seen).filter(|rate| rate - seen <= SLACK);
+    usual.filter(|_| !is_sure).unwrap_or(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_which_seconds_lack_least() {
+        let turns = |shown: &[i64], cut: &[i64]| -> Vec<Turn> {
+            let turn = |shown: bool| {
+                move |frames: &i64| Turn {
+                    frames: *frames,
+                    shown,
+                }
+            };
+            let cut = cut.iter().map(turn(false));
+            shown.iter().map(turn(true)).chain(cut).collect()
+        };
+        let rate = |frames| FrameRate::new(frames);
+        for (turns, told, expected) in [
+            // One second has lost its last frame; of the only one the last frames; any number of them.
+            (turns(&[1999, 2000, 2000], &[]), None, 2000),
+            (turns(&[1999], &[]), None, 2000),
+            (turns(&[1998], &[1200]), None, 2000),
+            (turns(&[1400, 1700], &[2000]), None, 2000),
+            // An odd rate that all seconds have.
+            (turns(&[1999, 1999], &[]), None, 1999),
+            // Headers are right about what is lost, and wrong about what is not.
+            (turns(&[1500], &[1700]), rate(2000), 2000),
+            (turns(&[1999, 1999], &[]), rate(2000), 2000),
+            (turns(&[2000, 2000], &[]), rate(8400), 2000),
+            (turns(&[2000], &[]), rate(1000), 2000),
+        ] {
+            assert_eq!(decide(&turns, told, 8000), expected, "{turns:?} {told:?}");
+        }
+    }
+}

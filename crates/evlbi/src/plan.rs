@@ -10,9 +10,6 @@ use anyhow::Result;
 
 use crate::cli::PlanCommand;
 
-/// Bytes of TCP's header with time stamps (32) beyond UDP's (8).
-const BEYOND_UDP: usize = 24;
-
 pub fn run(command: &PlanCommand) -> Result<()> {
     match command {
         PlanCommand::Tcp(args) if args.compare && !args.loss.is_empty() => losses::run(args),

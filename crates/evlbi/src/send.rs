@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::pace::{ByRate, train_length};
 use evlbi_core::packetise::{Family, Rule, payload_length};
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{self, Policy, Replace, Shed, Stream, wire_bytes};
+use evlbi_core::shed::{self, Policy, Replace, Shed, Stream, wire_bytes, wire_bytes_of_segment};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::{self, Waiting};
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
@@ -137,7 +137,7 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
     let total = input
         .length()
         .map(|length| length.saturating_mul(args.repeat));
-    let mut outlets = connect(args, total)?;
+    let (mut outlets, segment) = connect(args, total)?;
     let (mtu, unit, datagram_data) = cut(args, &input, &outlets, plain)?;
     let (leading, truncated) = (input.leading(), input.truncated());
     let stream = Stream {
@@ -147,15 +147,15 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
             UnitChoice::Packet => datagram_data as u64,
         },
         wire_bytes: {
-            let header = if args.to.scheme == Scheme::Udp {
-                vtp::HEADER_LEN
-            } else {
-                0
+            let family = family(args.to.addresses().map_err(|e| anyhow!(e))?[0]);
+            let datagram = match args.to.scheme {
+                Scheme::Udp => wire_bytes(datagram_data + vtp::HEADER_LEN, family),
+                Scheme::Pudp => wire_bytes(datagram_data, family),
+                Scheme::Tcp => {
+                    let whole = wire_bytes_of_segment(segment, family) * datagram_data as u64;
+                    whole.div_ceil(segment as u64)
+                }
             };
-            let datagram = wire_bytes(
-                datagram_data + header,
-                family(args.to.addresses().map_err(|e| anyhow!(e))?[0]),
-            );
             match args.unit {
                 UnitChoice::Frame => datagram * (unit / datagram_data) as u64,
                 UnitChoice::Packet => datagram,
@@ -329,18 +329,21 @@ fn clock(args: &SendArgs, input: &Input, plain: bool) -> Result<(Clock, Option<B
     Ok((clock, Some(rate)))
 }
 
-fn connect(args: &SendArgs, total: Option<u64>) -> Result<Vec<Outlet>> {
+/// What it leaves by, and the length of a segment in bytes where that is TCP.
+fn connect(args: &SendArgs, total: Option<u64>) -> Result<(Vec<Outlet>, usize)> {
     let addresses = args.to.addresses().map_err(|error| anyhow!(error))?;
     if args.to.scheme == Scheme::Tcp {
         let connection = TcpStream::connect(addresses[0])
             .with_context(|| format!("cannot connect to {}", args.to))?;
         connection.set_nodelay(true)?;
-        return Ok(vec![Outlet::tcp(connection, total.unwrap_or(u64::MAX))?]);
+        let segment = socket2::SockRef::from(&connection).tcp_mss()? as usize;
+        let outlet = Outlet::tcp(connection, total.unwrap_or(u64::MAX))?;
+        return Ok((vec![outlet], segment.max(1)));
     }
-    addresses
+    let outlets = addresses
         .into_iter()
-        .map(|address| open_sender(address, &args.to, args).map(Outlet::Udp))
-        .collect()
+        .map(|address| open_sender(address, &args.to, args).map(Outlet::Udp));
+    Ok((outlets.collect::<Result<_>>()?, 0))
 }
 
 fn open_sender(address: SocketAddr, url: &Url, args: &SendArgs) -> Result<Sender> {

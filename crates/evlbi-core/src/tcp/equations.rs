@@ -43,7 +43,7 @@ pub struct Needs {
     pub drain: Option<f64>,
     /// Of the sender: what is late, and what is under way.
     pub buffer: f64,
-    /// Part of the segments that may be lost; none where the law does not slow down for losses.
+    /// Part of the segments that may be lost; none where the law does not slow down for losses, or holds the rate whatever is lost.
     pub max_loss: Option<f64>,
 }
 
@@ -87,7 +87,9 @@ impl Cbr {
             delayed,
             drain,
             buffer: delayed + self.bdp(),
-            max_loss: Some(3.0 / (2.0 * self.per_step * self.window().powi(2))),
+            // A window of less than a segment needs no equation.
+            max_loss: Some(3.0 / (2.0 * self.per_step * self.window().powi(2)))
+                .filter(|loss| *loss < 1.0),
         }
     }
 

@@ -25,7 +25,8 @@ Examples:
 pub const LINK_HELP: &str = "\
 Examples:
   evlbi plan link --rate 1024M --link 1G                   (how much must be left out: `send --shed fit:1G`)
-  evlbi plan link --rate 8.192G --link wanphy --size 8032";
+  evlbi plan link --rate 8.192G --link wanphy --mtu 9000
+  evlbi plan link --rate 1024M --link 1G --size 1464       (`send --cut plain`)";
 
 #[derive(Subcommand)]
 pub enum PlanCommand {
@@ -104,9 +105,15 @@ pub struct PlanLinkArgs {
     /// Rate of the Ethernet, or wanphy
     #[arg(long, value_name = "RATE")]
     pub link: Link,
-    /// Data in each packet in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1464, value_parser = clap::value_parser!(u32).range(1..=65_000))]
-    pub size: u32,
+    /// Length of a frame in bytes, header included, which `send` cuts into packets
+    #[arg(long, value_name = "SIZE", default_value = "8032", value_parser = super::frame_length)]
+    pub frame: usize,
+    /// Largest IP packet in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: usize,
+    /// Data in each packet in bytes [default: as `send` cuts frames; a full segment over TCP]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["frame", "mtu"], value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    pub size: Option<u32>,
     /// What carries it
     #[arg(long, value_enum, default_value_t = Carrier::Udp)]
     pub carrier: Carrier,

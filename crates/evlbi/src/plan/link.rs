@@ -1,11 +1,11 @@
 //! What of a stream fits a link.
 
-use anyhow::Result;
-use evlbi_core::packetise::Family;
-use evlbi_core::shed::wire_bytes;
+use anyhow::{Result, bail};
+use evlbi_core::packetise::{Family, Rule, TCP_HEADER, payload_length};
+use evlbi_core::shed::{wire_bytes, wire_bytes_of_segment};
+use evlbi_wire::vtp;
 use serde::Serialize;
 
-use super::BEYOND_UDP;
 use crate::cli::{Carrier, Link, PlanLinkArgs};
 use crate::output;
 use crate::units::show_rate;
@@ -13,8 +13,6 @@ use crate::units::show_rate;
 /// What SONET carries of a 10GBASE-W in bits per second (Meirosu, section 1.1), which is in blocks of 66 bits for 64.
 const WANPHY_PAYLOAD: f64 = 9.58464e9;
 const BLOCK: f64 = 64.0 / 66.0;
-/// Bytes of VTP's sequence number.
-const SEQUENCE: usize = 8;
 
 /// Rates in bits per second.
 #[derive(Debug, Serialize)]
@@ -26,7 +24,7 @@ struct LinkPlan {
     /// What it carries of Ethernet, gaps and preambles included.
     ethernet: f64,
     /// Data in each packet, and what it takes on the wire, in bytes.
-    data_bytes: u32,
+    data_bytes: usize,
     wire_bytes: u64,
     /// Of all that is on the wire, what is data.
     efficiency: f64,
@@ -44,21 +42,47 @@ struct LinkPlan {
 }
 
 pub fn run(args: &PlanLinkArgs) -> Result<()> {
-    output::print(args.json, &plan(args), text)
+    output::print(args.json, &plan(args)?, text)
 }
 
-fn plan(args: &PlanLinkArgs) -> LinkPlan {
+/// Bytes of data in a packet, as `send` cuts frames.
+fn data_bytes(args: &PlanLinkArgs, family: Family, header: usize) -> Result<usize> {
+    if let Some(size) = args.size {
+        return Ok(size as usize);
+    }
+    let (frame, mtu) = (args.frame, args.mtu);
+    if args.carrier == Carrier::Tcp {
+        let headers = family.ip_header() + TCP_HEADER;
+        return match mtu.checked_sub(headers) {
+            None | Some(0) => {
+                bail!("--mtu {mtu} leaves no room for data beside {headers} bytes of headers")
+            }
+            Some(data) => Ok(data),
+        };
+    }
+    let data = payload_length(frame, mtu, family, header, Rule::Frames)?;
+    if args.carrier == Carrier::Pudp && data < frame {
+        bail!(
+            "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}; raise --mtu"
+        );
+    }
+    Ok(data)
+}
+
+fn plan(args: &PlanLinkArgs) -> Result<LinkPlan> {
     let family = match args.v6 {
         true => Family::V6,
         false => Family::V4,
     };
     let header = match args.carrier {
-        Carrier::Udp => SEQUENCE,
-        Carrier::Pudp => 0,
-        Carrier::Tcp => BEYOND_UDP,
+        Carrier::Udp => vtp::HEADER_LEN,
+        Carrier::Pudp | Carrier::Tcp => 0,
     };
-    let data = args.size as usize;
-    let wire_bytes = wire_bytes(data + header, family);
+    let data = data_bytes(args, family, header)?;
+    let wire_bytes = match args.carrier {
+        Carrier::Tcp => wire_bytes_of_segment(data, family),
+        Carrier::Udp | Carrier::Pudp => wire_bytes(data + header, family),
+    };
     let (payload, ethernet) = match args.link {
         Link::Ethernet(rate) => (None, rate.get() as f64),
         Link::WanPhy => (Some(WANPHY_PAYLOAD), WANPHY_PAYLOAD * BLOCK),
@@ -68,12 +92,12 @@ fn plan(args: &PlanLinkArgs) -> LinkPlan {
     let needed = rate / efficiency;
     let most = ethernet * efficiency;
     let packets_per_second = rate.min(most) / (data as f64 * 8.0);
-    LinkPlan {
+    Ok(LinkPlan {
         schema: "evlbi.plan.link/1",
         rate,
         payload,
         ethernet,
-        data_bytes: args.size,
+        data_bytes: data,
         wire_bytes,
         efficiency,
         needed,
@@ -82,7 +106,7 @@ fn plan(args: &PlanLinkArgs) -> LinkPlan {
         shed: (1.0 - most / rate).max(0.0),
         packets_per_second,
         spacing_s: 1.0 / packets_per_second,
-    }
+    })
 }
 
 fn text(plan: &LinkPlan) -> String {

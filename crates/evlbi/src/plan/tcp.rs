@@ -5,11 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::wire_bytes;
+use evlbi_core::shed::wire_bytes_of_segment;
 use evlbi_core::tcp::{Algorithm, Cbr, Needs};
 use serde::Serialize;
 
-use super::BEYOND_UDP;
 use crate::cli::PlanTcpArgs;
 use crate::output::{self, columns};
 use crate::units::{show_bytes, show_rate, show_seconds};
@@ -88,7 +87,7 @@ pub fn flow(args: &PlanTcpArgs, round_trip: Duration, link: Option<u64>) -> Resu
 
 /// Bytes on an Ethernet of a segment.
 pub fn wire(args: &PlanTcpArgs) -> u64 {
-    wire_bytes(args.mss as usize + BEYOND_UDP, Family::V4)
+    wire_bytes_of_segment(args.mss as usize, Family::V4)
 }
 
 /// The laws asked for, or all.

@@ -51,6 +51,16 @@ fn tcp_needs_what_the_report_says() {
     }
 }
 
+/// A part that may be lost is none beyond all: a window below a segment holds the rate whatever is lost.
+#[test]
+fn no_part_beyond_all_may_be_lost() {
+    let plan = json("tcp --rate 1 --rtt 15ms --loss 0.5");
+    for law in plan["laws"].as_array().unwrap() {
+        assert_eq!(law["max_loss"], Value::Null, "{law}");
+        assert_eq!(law["rate_survives"], true, "{law}");
+    }
+}
+
 /// The same packet by packet.
 #[test]
 fn each_packet_says_the_same() {
@@ -101,8 +111,25 @@ fn messages_are_later_the_more_is_lost() {
 
 #[test]
 fn what_fits_a_link() {
+    // As `send` cuts frames of 8032 bytes by default: in eight.
     let plan = json("link --rate 1024M --link 1G");
+    near(&plan, "shed", 1.0 - 1004.0 / 1078.0 / 1.024, 1e-9);
+    let plan = json("link --rate 1024M --link 1G --size 1464");
     near(&plan, "shed", 1.0 - 1464.0 / 1538.0 / 1.024, 1e-9);
+    // On the wire beside the data: 20 (40) of IP, 8 of UDP, 8 of VTP, 32 of TCP, 38 of Ethernet.
+    for (args, data, beside) in [
+        ("", 1004, 74),
+        ("--v6", 1004, 94),
+        ("--carrier tcp", 1448, 90),
+        ("--carrier tcp --v6", 1428, 110),
+        ("--carrier pudp --frame 1032", 1032, 66),
+        ("--mtu 9000", 8032, 74),
+        ("--frame 5032 --v6", 1258, 94),
+    ] {
+        let plan = json(&format!("link --rate 1024M --link 1G {args}"));
+        assert_eq!(plan["data_bytes"], data, "{args}");
+        assert_eq!(plan["wire_bytes"], data + beside, "{args}");
+    }
     let plan = json("link --rate 8.192G --link wanphy --size 8032");
     near(&plan, "payload", 9.58464e9, 1e-12);
     near(&plan, "ethernet", 9.2942e9, 1e-5);
@@ -124,6 +151,9 @@ fn what_cannot_be_planned_is_said() {
         ("tcp --rate 512M --rtt 15ms --loss 1e-5,1e-4", "--compare"),
         ("tcp --rate 512M --rtt 15ms --algorithm fast", "westwood"),
         ("link --rate 1G --link sonet", "wanphy"),
+        ("link --rate 1G --link 1G --carrier pudp", "whole frames"),
+        ("link --rate 1G --link 1G --carrier tcp --mtu 40", "no room"),
+        ("link --rate 1G --link 1G --size 1464 --mtu 9000", "--mtu"),
     ] {
         let output = plan(args);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -139,9 +169,18 @@ fn what_cannot_be_planned_is_said() {
 fn a_plot_that_cannot_be_written_is_refused_first() {
     let room = Room::new();
     let plot = room.path("missing/plot.svg");
-    let said = failure(&["analyse", "no.pcap", "--plot", &plot]);
-    assert!(
-        said.contains("cannot write") && said.contains(&plot),
-        "{said}"
-    );
+    // Nobody listens at port 9: that would be said later.
+    let target = ["127.0.0.1:9", "--token", "t"];
+    let matrix = ["--mss", "1000,1400", "--buffer", "1M"];
+    for command in [
+        vec!["analyse", "no.pcap"],
+        [&["probe", "tcp"], &target[..]].concat(),
+        [&["probe", "tcp"], &target[..], &matrix].concat(),
+    ] {
+        let said = failure(&[&command[..], &["--plot", &plot]].concat());
+        assert!(
+            said.contains("cannot write") && said.contains(&plot),
+            "{command:?}: {said}"
+        );
+    }
 }

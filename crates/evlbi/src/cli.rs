@@ -496,6 +496,9 @@ pub struct CorrelateArgs {
     pub files: Vec<String>,
     #[command(flatten)]
     pub options: CorrelateOptions,
+    /// What is believed of samples
+    #[arg(long, value_enum, default_value_t = TrustChoice::Exact)]
+    pub trust: TrustChoice,
     /// Correlate only part K of N of the integrations; the parts' sums are the whole
     #[arg(long, value_name = "K/N", conflicts_with = "live")]
     pub chunk: Option<Chunk>,
@@ -528,6 +531,9 @@ pub struct FringeArgs {
     pub inputs: Vec<String>,
     #[command(flatten)]
     pub options: CorrelateOptions,
+    /// What is believed of samples
+    #[arg(long, value_enum, default_value_t = TrustChoice::Exact)]
+    pub trust: TrustChoice,
     /// Write pictures (SVG and PNG) here
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -639,9 +645,6 @@ pub struct CorrelateOptions {
     /// Search a fringe in rates up to this, either side [default: all that can be told apart]
     #[arg(long, value_name = "HZ")]
     pub rate_window: Option<Hertz>,
-    /// What is believed of samples
-    #[arg(long, value_enum, default_value_t = TrustChoice::Exact)]
-    pub trust: TrustChoice,
     /// Leave out a time of a station: NAME:FROM..TO in seconds since the first recording's first second
     #[arg(long, value_name = "FLAG")]
     pub flag: Vec<Flag>,

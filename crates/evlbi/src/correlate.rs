@@ -45,7 +45,7 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
     if args.live {
         return run_live(args);
     }
-    let recordings = Recordings::open(&args.files, &args.options)?;
+    let recordings = Recordings::open(&args.files, &args.options, args.trust)?;
     let summaries = args.out.as_ref().map(|directory| {
         let part = args.chunk.map_or_else(String::new, Chunk::suffix);
         [
@@ -113,13 +113,17 @@ pub struct Recordings {
 
 impl Recordings {
     /// Opens them.
-    pub fn open(paths: &[String], options: &CorrelateOptions) -> Result<Recordings> {
+    pub fn open(
+        paths: &[String],
+        options: &CorrelateOptions,
+        trust: TrustChoice,
+    ) -> Result<Recordings> {
         let rate = match (&options.sample_rate, &options.model) {
             (Some(rate), _) => Some(rate.0.round() as u64),
             (None, Some(model)) => plan::sample_rate(model)?,
             (None, None) => None,
         };
-        let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust.into());
+        let open = |path: &String| StationFile::open(Path::new(path), rate, trust.into());
         let files = paths
             .iter()
             .map(open)

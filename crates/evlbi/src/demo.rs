@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use self::page::Page;
 use crate::cli::{CorrelateOptions, DemoArgs};
-use crate::correlate::{Hertz, Recordings, Scope, Stretch};
+use crate::correlate::{Hertz, Recordings, Scope, Stretch, TrustChoice};
 use crate::drain::{self, Drained};
 use crate::output;
 use crate::progress::{self, Progress, interrupt};
@@ -514,7 +514,7 @@ fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<Ba
     let mut options = CorrelateOptions::usual()?;
     let sample_rate = f64::from(frame_rate.get()) * SAMPLES as f64;
     options.sample_rate = Some(Hertz(sample_rate));
-    let recordings = Recordings::open(&paths, &options)?;
+    let recordings = Recordings::open(&paths, &options, TrustChoice::Exact)?;
     let scope = Scope {
         stretch: Stretch::First(CORRELATED),
         ..Scope::default()

@@ -1,6 +1,6 @@
 //! `evlbi fringe`: searches fringes in visibilities or recordings, and draws them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -58,6 +58,25 @@ struct Product<'a> {
     scale: f64,
 }
 
+/// Names of the pictures of a run: each product has its own, whatever stations and bands are called.
+#[derive(Default)]
+struct Names(HashSet<String>);
+
+impl Names {
+    /// `name`, with a number behind it where that is taken.
+    fn take(&mut self, name: &str) -> String {
+        let mut name = name.to_owned();
+        let stem = name.clone();
+        for number in 2.. {
+            if self.0.insert(name.clone()) {
+                break;
+            }
+            name = format!("{stem}-{number}");
+        }
+        name
+    }
+}
+
 /// Searches and draws.
 pub fn run(args: &FringeArgs) -> Result<()> {
     let window = correlate::window(&args.options);
@@ -79,12 +98,13 @@ fn in_recordings(
     window: &Window,
     args: &FringeArgs,
 ) -> Result<(Vec<Found>, bool)> {
-    let recordings = Recordings::open(files, &args.options)?;
+    let recordings = Recordings::open(files, &args.options, args.trust)?;
     let found = correlate::correlate(&recordings, &args.options, &Scope::default(), &mut |_| {
         Ok(None)
     })?;
     found.has_any()?;
     let setup = &found.setup;
+    let mut names = Names::default();
     let products = setup.products().iter().enumerate();
     let fringes = products
         .map(|(index, product)| {
@@ -101,7 +121,7 @@ fn in_recordings(
                 visibilities: found.series.visibilities(index),
                 scale: found.series.scale(index),
             };
-            search(&product, window, args)
+            search(&product, window, args, &mut names)
         })
         .collect::<Result<Vec<Found>>>()?;
     Ok((fringes, found.interrupted))
@@ -124,6 +144,7 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
     if by_product.is_empty() {
         bail!("{} holds no cross products", directory.display());
     }
+    let mut names = Names::default();
     by_product
         .iter()
         .map(|(key, records)| {
@@ -145,7 +166,7 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
                 visibilities: gathered.visibilities(frequency, description.integration_s),
                 scale: 1.0 / gathered.weights.max(1e-30),
             };
-            search(&product, window, args)
+            search(&product, window, args, &mut names)
         })
         .collect()
 }
@@ -206,7 +227,12 @@ impl Gathered {
     }
 }
 
-fn search(product: &Product<'_>, window: &Window, args: &FringeArgs) -> Result<Found> {
+fn search(
+    product: &Product<'_>,
+    window: &Window,
+    args: &FringeArgs,
+    names: &mut Names,
+) -> Result<Found> {
     let visibilities = &product.visibilities;
     correlate::check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
     let fringe = fringe::search(visibilities, window);
@@ -217,12 +243,12 @@ fn search(product: &Product<'_>, window: &Window, args: &FringeArgs) -> Result<F
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        let stem = format!(
+        let stem = names.take(&format!(
             "fringe-{}-{}-{}",
             product.stations.join("-"),
             product.polarisations,
             product.number
-        );
+        ));
         for (ending, bytes) in [("svg", figure.svg()?.into_bytes()), ("png", figure.png()?)] {
             let path = directory.join(format!("{stem}.{ending}"));
             output::check_new([path.as_path()], args.force)?;
@@ -274,4 +300,17 @@ fn text(result: &FringeResult) -> String {
         shown.push("interrupted: fringes are of what was correlated until then".to_owned());
     }
     shown.join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stations A-B and C, and A and B-C.
+    #[test]
+    fn pictures_of_a_run_have_names_of_their_own() {
+        let mut names = Names::default();
+        let taken = ["A-B-C", "D", "A-B-C", "A-B-C-2"].map(|name| names.take(name));
+        assert_eq!(taken, ["A-B-C", "D", "A-B-C-2", "A-B-C-2-2"]);
+    }
 }

@@ -380,11 +380,11 @@ impl Experiment<'_> {
             .iter()
             .filter_map(|index| args.options.delay.get(*index).cloned())
             .collect();
-        options.trust = match knows {
+        let trust = match knows {
             Knows::All => TrustChoice::Exact,
             Knows::Headers | Knows::Papers => TrustChoice::Headers,
         };
-        let recordings = Recordings::open(&paths, &options)?;
+        let recordings = Recordings::open(&paths, &options, trust)?;
         let whole =
             correlate::correlate(&recordings, &options, &Scope::default(), &mut |_| Ok(None))?;
         let found = whole.find(0, &correlate::window(&options));

@@ -200,21 +200,6 @@ fn tests_below(folder: &Path, all: &mut String) {
     }
 }
 
-/// Options that no test gives yet. An option that is new has a test and is none of them.
-const UNTESTED: &[&str] = &[
-    "correlate --trust",
-    "correlate --threads",
-    "correlate --last",
-    "correlate --profiles",
-    "fringe --trust",
-    "fringe --threads",
-    "loss-curve --trust",
-    "loss-curve --threads",
-    "analyse --most",
-    "link --carrier",
-    "link --v6",
-];
-
 #[test]
 fn every_option_has_a_test() {
     fn options(command: &clap::Command, name: &str, all: &mut Vec<(String, String)>) {
@@ -241,7 +226,6 @@ fn every_option_has_a_test() {
         .iter()
         .filter(|(_, option)| !is_given(option))
         .map(|(name, _)| name.as_str())
-        .filter(|name| !UNTESTED.contains(name))
         .collect();
     assert!(untested.is_empty(), "options without a test: {untested:?}");
 }

@@ -1,5 +1,6 @@
 //! Visibilities in a directory: SWIN files as DiFX writes them, and a description of what is in them.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -135,6 +136,8 @@ impl VisibilityWriter {
         first: f64,
         force: bool,
     ) -> Result<VisibilityWriter> {
+        let (frequencies, table) = frequencies(setup, averaged, job.as_ref())?;
+        check_distinct(setup, &frequencies)?;
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let start = setup.middle(0).plus(first - setup.block_seconds() / 2.0);
@@ -150,7 +153,6 @@ impl VisibilityWriter {
         output::check_new([path.as_path()], force)?;
         let file =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        let (frequencies, table) = frequencies(setup, averaged, job.as_ref())?;
         Ok(VisibilityWriter {
             is_described: false,
             sums: Sums::new(setup),
@@ -342,6 +344,24 @@ fn frequencies(
         }
     }
     Ok((indices, table))
+}
+
+/// Records tell bands of a station by frequency and polarisation alone.
+fn check_distinct(setup: &Setup, frequencies: &[usize]) -> Result<()> {
+    let mut seen = HashMap::new();
+    for (input, frequency) in setup.inputs().zip(frequencies) {
+        let polarisation = setup.band(input).polarisation;
+        let other = seen.insert((input.station, *frequency, polarisation), input.band);
+        if let Some(other) = other {
+            bail!(
+                "bands {} and {} of station {} have the same frequency and polarisation ({polarisation}), so that files of visibilities cannot tell them apart; give --polarisations, as RL, or other frequencies",
+                other + 1,
+                input.band + 1,
+                setup.stations()[input.station].name
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Bands of a polarisation before this one.

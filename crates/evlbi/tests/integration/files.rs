@@ -5,6 +5,7 @@ mod correlate;
 mod doctor;
 mod drop;
 mod inspect;
+mod options;
 pub mod oracles;
 mod pages;
 mod plan;

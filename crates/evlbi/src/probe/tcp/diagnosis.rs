@@ -150,9 +150,13 @@ fn loss(flow: &Flow) -> String {
 /// How much the rates of intervals differ, if there are enough.
 pub fn steady(rates: &[f64]) -> Option<String> {
     // The first has slow start, the last is not whole.
-    let whole = rates.get(1..rates.len().checked_sub(1)?)?;
+    let mut whole = rates.get(1..rates.len().checked_sub(1)?)?;
     if whole.len() < 3 {
         return None;
+    }
+    // Unless most was carried in the first: then the others are not what the connection did.
+    if whole.iter().sum::<f64>() < rates[0] {
+        whole = &rates[..rates.len() - 1];
     }
     let mean = whole.iter().sum::<f64>() / whole.len() as f64;
     let variance = whole.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / whole.len() as f64;

@@ -306,6 +306,31 @@ fn captures_of_every_kind_tell_the_same() {
     );
 }
 
+/// A burst and then some bytes now and then: what is said of the course is what the rate as a whole is of.
+#[test]
+fn a_burst_before_a_trickle_is_not_steady() {
+    let room = Room::new();
+    let mut packets = transfer();
+    let (begun, mut next) = (packets[0].0, 40_100);
+    for second in 1..7 {
+        let at = begun + second * 1_000_000_000;
+        packets.push((at, frame(false, 400, [next, 500], ACK, &[], 98)));
+        next += 98;
+        let answer = frame(true, 400, [500, next], ACK, &[], 0);
+        packets.push((at + 10_000_000, answer));
+    }
+    // Ten segments in each second make a rate worth a word.
+    for extra in 0..40 {
+        let at = begun + 430_000_000 + extra * 1_000_000;
+        packets.push((at, frame(false, 500, [39_100, 500], ACK, &[], 1000)));
+    }
+    packets.sort_by_key(|(at, _)| *at);
+    let file = room.write("c.pcap", pcap(&packets, false, false, 1, 65535));
+    let said = json(&["analyse", &file])["connections"][0]["findings"].to_string();
+    assert!(said.contains("unsteady: 784.000 bit/s to"), "{said}");
+    assert!(!said.contains("\"steady"), "{said}");
+}
+
 #[test]
 fn what_a_capture_lacks_is_said() {
     let room = Room::new();
@@ -406,6 +431,86 @@ fn files_beside_the_result() {
     );
     let one = json(&["analyse", &path, "--host", "10.0.0.2", "--port", "8620"]);
     assert_eq!(one["left_out"], 0);
+}
+
+/// Of more connections than --most names, the largest are remembered; of the others packets and bytes are counted.
+#[test]
+fn most_connections_are_the_largest() {
+    let room = Room::new();
+    let mut packets = transfer();
+    let begun = packets[0].0;
+    let flows = [(41_000u16, 30), (42_000, 1), (43_000, 2), (44_000, 1)];
+    for (order, (port, segments)) in (0..).zip(flows) {
+        for number in 0..segments {
+            let mut bytes = frame(false, 9, [1 + 500 * number, 1], ACK, &[], 500);
+            bytes[34..36].copy_from_slice(&port.to_be_bytes());
+            packets.push((
+                begun + 430_000_000 + 10_000_000 * order + 1000 * u64::from(number),
+                bytes,
+            ));
+        }
+    }
+    packets.sort_by_key(|(at, _)| *at);
+    let file = room.write("c.pcap", pcap(&packets, false, false, 1, 65535));
+    let all = json(&["analyse", &file]);
+    assert_eq!(all["connections"].as_array().unwrap().len(), 5);
+    assert_eq!(all["others"]["flows"], 0);
+    // The fifth makes room by half of the four.
+    let some = json(&["analyse", &file, "--most", "4"]);
+    assert_eq!(some["connections"].as_array().unwrap().len(), 3, "{some}");
+    let others = &some["others"];
+    assert_eq!(
+        (&others["flows"], &others["packets"]),
+        (&2.into(), &3.into())
+    );
+    assert!(some["findings"].to_string().contains("--most"), "{some}");
+    assert!(failure(&["analyse", &file, "--most", "1"]).contains("2 to 1000000"));
+}
+
+/// A transfer over IPv6 tells what the same over IPv4 does.
+#[test]
+fn captures_of_ipv6_tell_the_same() {
+    let room = Room::new();
+    let v4 = transfer();
+    let v6: Vec<(u64, Vec<u8>)> = v4
+        .iter()
+        .map(|(at, frame)| {
+            let (ethernet, rest) = frame.split_at(12);
+            let (header, segment) = (&rest[2..22], &rest[22..]);
+            let ip = |v4: &[u8]| [&[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0][..], v4].concat();
+            let length = (segment.len() as u16).to_be_bytes();
+            let [source, destination] = [ip(&header[12..16]), ip(&header[16..20])];
+            let head = [0x86, 0xdd, 0x60, 0, 0, 0, length[0], length[1], 6, 64];
+            (
+                *at,
+                [ethernet, &head, &source, &destination, segment].concat(),
+            )
+        })
+        .collect();
+    let write = |name: &str, packets: &[(u64, Vec<u8>)], most| {
+        room.write(name, pcap(packets, false, true, 1, most))
+    };
+    let expected = json(&["analyse", &write("4.pcap", &v4, 65535)]);
+    for most in [65535, 128] {
+        let found = json(&["analyse", &write("6.pcap", &v6, most)]);
+        let connection = &found["connections"][0];
+        assert_eq!(
+            connection["ends"],
+            serde_json::json!(["[2001:db8::a00:1]:40000", "[2001:db8::a00:2]:8620"])
+        );
+        assert_eq!(
+            connection["ways"], expected["connections"][0]["ways"],
+            "{most}"
+        );
+        assert_eq!(
+            connection["findings"],
+            expected["connections"][0]["findings"]
+        );
+    }
+    let file = room.path("6.pcap");
+    let host = |address: &str| json(&["analyse", &file, "--host", address])["left_out"].clone();
+    assert_eq!(host("2001:db8::a00:1"), 0);
+    assert_eq!(host("2001:db8::9"), v6.len());
 }
 
 #[test]

@@ -46,13 +46,13 @@ fn stations(room: &Room) -> ([String; 3], Vec<&'static str>) {
     ([file("Ef"), file("Jb"), file("On")], options)
 }
 
-fn number(value: &Value, path: &str) -> f64 {
+pub fn number(value: &Value, path: &str) -> f64 {
     let found = value.pointer(path).and_then(Value::as_f64);
     found.unwrap_or_else(|| panic!("no number at {path} in {value}"))
 }
 
 #[track_caller]
-fn near(found: f64, expected: f64, within: f64) {
+pub fn near(found: f64, expected: f64, within: f64) {
     assert!(
         (found - expected).abs() <= within,
         "{found}, not {expected} within {within}"

@@ -405,20 +405,33 @@ fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -
                 if !(determinant > 0.0 && curve[0] < 0.0) {
                     break;
                 }
-                (
+                let step = (
                     (curve[1] * slope[1] - curve[2] * slope[0]) / determinant,
                     (curve[1] * slope[0] - curve[0] * slope[1]) / determinant,
-                )
+                );
+                // Where one leaves the window, the other is best beside its edge.
+                let edge = |at: f64, step: f64, half: f64| (at + step).clamp(-half, half) - at;
+                if (at.1 + step.1).abs() > grid.rate {
+                    let r = edge(at.1, step.1, grid.rate);
+                    let d = -(slope[0] + curve[1] * r) / curve[0];
+                    (d, r)
+                } else if (at.0 + step.0).abs() > grid.delay {
+                    let d = edge(at.0, step.0, grid.delay);
+                    let r = -(slope[1] + curve[1] * d) / curve[2];
+                    (d, r)
+                } else {
+                    step
+                }
             }
             (true, false) if curve[0] < 0.0 => (-slope[0] / curve[0], 0.0),
             (false, true) if curve[2] < 0.0 => (0.0, -slope[1] / curve[2]),
             _ => break,
         };
-        let next = (at.0 + d, at.1 + r);
-        let strays = (next.0 - delay).abs() > delay_step
-            || (next.1 - rate).abs() > rate_step
-            || next.0.abs() > grid.delay
-            || next.1.abs() > grid.rate;
+        let next = (
+            (at.0 + d).clamp(-grid.delay, grid.delay),
+            (at.1 + r).clamp(-grid.rate, grid.rate),
+        );
+        let strays = (next.0 - delay).abs() > delay_step || (next.1 - rate).abs() > rate_step;
         if strays || !(d.is_finite() && r.is_finite()) {
             break;
         }
@@ -568,6 +581,23 @@ mod tests {
                 .iter()
                 .all(|(delay, _)| delay.abs() <= 1e-6)
         );
+    }
+
+    /// The best of a window lies at its edge where the fringe is beyond it: in rate, or in delay.
+    #[test]
+    fn a_narrow_window_of_one_does_not_keep_the_other_coarse() {
+        let truth = (1.234e-6, 0.789, 0.5);
+        let values = fringe((32, 64), truth, 0.0, 1);
+        let visibilities = of(&values, 64, 1e-3);
+        let windows = [(None, Some(0.01)), (Some(1.2e-6), None)];
+        let [slow, near] = windows.map(|(delay_s, rate_hz)| {
+            let window = Window { delay_s, rate_hz };
+            search(&visibilities, &window)
+        });
+        assert!((slow.delay_s - truth.0).abs() < 1e-10, "{slow:?}");
+        assert!((slow.rate_hz - 0.01).abs() < 1e-9, "{slow:?}");
+        assert!((near.rate_hz - truth.1).abs() < 1e-3, "{near:?}");
+        assert!((near.delay_s - 1.2e-6).abs() < 1e-12, "{near:?}");
     }
 
     #[test]

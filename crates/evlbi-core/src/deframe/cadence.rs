@@ -186,14 +186,21 @@ impl Cadence {
         let valid = || first.iter().filter(|s| !s.head.is_invalid());
         let is_near = |head: &Head| valid().any(|valid| are_near(&valid.head, head));
         let has_valid = valid().next().is_some();
+        let mut next = start;
         for sighting in first {
             let head = &sighting.head;
             if head.is_without_time() || head.is_invalid() && has_valid && !is_near(head) {
                 continue;
             }
-            self.rate.tell(sighting.head.frame_rate());
-            self.see(sighting.at, &sighting.head);
+            if sighting.at > next {
+                // What is missing may be the end of a second.
+                self.last_unseen = sighting.at - 1;
+            }
+            next = sighting.at + 1;
+            self.rate.tell(head.frame_rate());
+            self.see(sighting.at, head);
         }
+        self.last_unseen = start - 1;
         let streams = self.streams.len() as i64;
         let cycle = self.rate.cycle().unwrap_or(streams).max(1);
         for stream in &mut self.streams {

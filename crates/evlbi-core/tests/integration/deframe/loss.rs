@@ -232,6 +232,22 @@ fn the_rate_is_learnt_where_the_second_turns() {
     }
 }
 
+/// Also if all of it is seen before the first frame is taken.
+#[test]
+fn a_loss_at_the_first_turn_makes_no_second_shorter() {
+    for lost in [24..25, 21..25, 24..28] {
+        let stream = Plan::new(1).make();
+        let path = Path {
+            most_new: 300,
+            ..Path::new(96, lost)
+        };
+        let output = carry(&stream, &path, settings(None, Partial::Whole));
+        let (bytes, _) = expected(&stream, &path, Partial::Whole);
+        assert_same(&output.bytes, &bytes, &stream);
+        assert_eq!(output.rate, stream.rate());
+    }
+}
+
 #[test]
 fn a_given_rate_holds_from_the_first_frame() {
     let plan = Plan {

@@ -163,25 +163,29 @@ impl Others {
 
 /// Which flows are to be forgotten: the lower half, by whether they are live and by their bytes.
 struct Forget {
+    /// The last of that half.
     middle: (bool, u64),
-    /// So many may go yet.
-    left: usize,
+    /// How many of those that are like it are still to go.
+    ties: usize,
 }
 
 impl Forget {
     fn half_of(mut orders: Vec<(bool, u64)>) -> Forget {
-        let left = orders.len() / 2;
-        let (_, middle, _) = orders.select_nth_unstable(left);
+        let half = orders.len() / 2;
+        orders.sort_unstable();
+        let middle = orders.get(half.saturating_sub(1)).copied();
+        let middle = middle.unwrap_or_default();
+        let before = orders.iter().filter(|order| **order < middle).count();
         Forget {
-            middle: *middle,
-            left,
+            middle,
+            ties: half.saturating_sub(before),
         }
     }
 
     fn takes(&mut self, order: (bool, u64)) -> bool {
-        let is_forgotten = self.left > 0 && order <= self.middle;
-        self.left -= usize::from(is_forgotten);
-        is_forgotten
+        let is_tie = order == self.middle && self.ties > 0;
+        self.ties -= usize::from(is_tie);
+        order < self.middle || is_tie
     }
 }
 

@@ -507,6 +507,27 @@ fn captures_of_ipv6_tell_the_same() {
             expected["connections"][0]["findings"]
         );
     }
+    // Ten datagrams of VTP, of which number 4 is missing.
+    let ip = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let datagram = |number: u64| {
+        let head = [0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 + 8 + 100, 17, 64];
+        let udp = [0x9c, 0x40, 0x0a, 0x46, 0, 8 + 8 + 100, 0, 0];
+        let data = [&number.to_le_bytes()[..], &[7; 100]].concat();
+        [&[0; 12][..], &head, &ip, &ip, &udp, &data].concat()
+    };
+    let numbers = (0..10).filter(|number| *number != 4);
+    let stream: Vec<(u64, Vec<u8>)> = numbers
+        .map(|number| {
+            (
+                1_700_000_000_000_000_000 + number * 1_000_000,
+                datagram(number),
+            )
+        })
+        .collect();
+    let stream = json(&["analyse", &write("stream.pcap", &stream, 65535)])["streams"][0].take();
+    let ends = ["[2001:db8::9]:40000", "[2001:db8::9]:2630"];
+    assert_eq!(stream["ends"], serde_json::json!(ends));
+    assert_eq!(stream["account"]["lost"], 1, "{stream}");
     let file = room.path("6.pcap");
     let host = |address: &str| json(&["analyse", &file, "--host", address])["left_out"].clone();
     assert_eq!(host("2001:db8::a00:1"), 0);

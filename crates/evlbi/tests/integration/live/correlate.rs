@@ -1,5 +1,6 @@
 //! Streams that are correlated as they come.
 
+use std::path::Path;
 use std::process::Command;
 
 use evlbi_testkit::{Room, buffer, until};
@@ -42,6 +43,12 @@ fn correlate(options: &[&str]) -> Command {
 
 /// Sends both stations of a plan at once, and returns what was sent of each when all of it has arrived.
 fn send_both(correlator: &Recv, plan: &str) -> [u64; 2] {
+    send_both_with(correlator, plan, &[])
+}
+
+fn send_both_with(correlator: &Recv, plan: &str, more: &[&str]) -> [u64; 2] {
+    let options = [&["--mtu", "9000"][..], more].concat();
+    let options = options.as_slice();
     let sent: Vec<u64> = std::thread::scope(|scope| {
         let senders: Vec<_> = ["Ef", "Jb"]
             .into_iter()
@@ -49,7 +56,7 @@ fn send_both(correlator: &Recv, plan: &str) -> [u64; 2] {
             .map(|(station, address)| {
                 let source = format!("sky:{plan}/{station}");
                 scope.spawn(move || {
-                    let sent = send(&source, &format!("udp://{address}"), &["--mtu", "9000"]);
+                    let sent = send(&source, &format!("udp://{address}"), options);
                     number(&sent, "sent")
                 })
             })
@@ -121,6 +128,110 @@ fn two_streams_show_a_fringe_as_they_come() {
     }
     assert_eq!(last["schema"], "evlbi.correlate/1");
     assert_all(last, sent, "late_frames");
+}
+
+/// Records both stations of a plan; returns the files.
+fn record_both(room: &Room, plan: &str, more: &[&str]) -> [String; 2] {
+    ["Ef", "Jb"].map(|station| {
+        let file = room.path(station);
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&file), &[]);
+        let options = [&["--mtu", "9000"][..], more].concat();
+        let sent = send(&format!("sky:{plan}/{station}"), &recv.url(), &options);
+        recv.finish_after(number(&sent, "sent"));
+        file
+    })
+}
+
+fn correlate_files(files: &[String; 2], more: &[&str]) -> Value {
+    let mut command = evlbi();
+    command.args(["correlate", &files[0], &files[1], "--json"]);
+    let output = command.args(more).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Frames of a station that a receiver's socket holds with those of the other, in integrations of ten frames of 20 ms.
+const INTEGRATIONS: usize = 5;
+const RATE: f64 = 1.6e6;
+
+fn short_plan(room: &Room) -> String {
+    let frames = 10 * INTEGRATIONS;
+    assert!(2 * frames <= buffer::holds(PAYLOAD as usize + 32 + vtp::HEADER_LEN));
+    plan(room, 0.2 * INTEGRATIONS as f64, RATE, PAYLOAD)
+}
+
+/// Streams that lose frames are correlated as their recordings are: the same frames, weights and amplitudes in each integration.
+#[test]
+fn a_live_correlation_is_that_of_the_recordings() {
+    let room = Room::new();
+    let plan = short_plan(&room);
+    let shed = ["--shed", "random:20%"];
+    // Within a narrow window of rates neither depends on how an integration is divided in time.
+    let options = [
+        "--channels",
+        "64",
+        "--integration",
+        "200ms",
+        "--rate-window",
+        "1m",
+    ];
+    let mut command = correlate(&options);
+    command.args(["--wait", "10min"]);
+    let correlator = Recv::listening(&mut command, 2);
+    let sent = send_both_with(&correlator, &plan, &shed);
+    assert!(sent.iter().all(|sent| *sent < 10 * INTEGRATIONS as u64));
+    let lines = lines(&correlator.stop());
+    let (last, periods) = lines.split_last().unwrap();
+    let files = record_both(&room, &plan, &shed);
+    let whole = correlate_files(&files, &options);
+    for station in [0, 1] {
+        for count in ["name", "frames", "late", "duplicates", "foreign"] {
+            let of = |result: &Value| result["stations"][station][count].clone();
+            assert_eq!(of(last), of(&whole), "{count} of station {station}");
+        }
+    }
+    // The first and the last may be parts of an integration.
+    assert!(periods.len() >= 4, "{} integrations", periods.len());
+    let mut least = 1.0f64;
+    for (before, period) in periods[1..periods.len() - 1].iter().enumerate() {
+        let chunk = format!("{}/{}", before + 2, periods.len());
+        let recorded = correlate_files(&files, &[&options[..], &["--chunk", &chunk]].concat());
+        assert_eq!(period["time"], recorded["start"]);
+        let [live, recorded] = [period, &recorded].map(|result| &result["baselines"][0]);
+        let near = |name: &str, within: f64| {
+            let [a, b] = [live, recorded].map(|of| of.pointer(name).unwrap().as_f64().unwrap());
+            assert!((a - b).abs() <= within, "{name}: {live}, {recorded}");
+            a
+        };
+        least = least.min(near("/weight", 1e-12));
+        for amplitude in ["all", "autos", "valid", "corrected"] {
+            near(&format!("/amplitude/{amplitude}"), 1e-6);
+        }
+    }
+    assert!(least < 0.9, "{least}");
+}
+
+/// Noise that has nothing in common has no fringe in recordings of two stations that send random bytes in the place of frames.
+#[test]
+fn random_bytes_of_two_senders_have_no_fringe() {
+    let room = Room::new();
+    let plan = short_plan(&room);
+    let text = std::fs::read_to_string(&plan).unwrap();
+    let plan = room.write(
+        "noise.toml",
+        text.replace("correlation = 0.3", "correlation = 0.0"),
+    );
+    let files = record_both(
+        &room,
+        &plan,
+        &["--shed", "random:10%", "--replace", "random"],
+    );
+    let options = ["--channels", "64", "--trust", "blind"];
+    let found = correlate_files(&files, &options)["baselines"][0].take();
+    assert_eq!(found["weight"], 1.0);
+    let [snr, chance] = ["snr", "false_alarm"].map(|name| found[name].as_f64().unwrap());
+    assert!(snr < 8.0 && chance > 1e-6, "{found}");
 }
 
 /// An integration longer than what may wait for the correlator, 4 s beside `--wait`, comes to its end all the same.

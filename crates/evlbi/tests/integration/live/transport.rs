@@ -5,7 +5,7 @@ use std::path::Path;
 
 use evlbi_core::path::Impairment;
 use evlbi_testkit::{Room, buffer, until};
-use evlbi_wire::{fill, pattern, vtp};
+use evlbi_wire::{fill, mark5b, pattern, vtp};
 
 use crate::live::recordings::{Recording, of_baseband, of_others, ours};
 use crate::live::support::{Recv, Relay, SEED_OF_WHOLE_RUNS, assert_numbers, each, fit, send};
@@ -237,6 +237,63 @@ fn become_invalid_frames(recordings: &[Recording]) {
             "{what}: frames {differ:?} differ, lost {:?}",
             truth.missing
         );
+    });
+}
+
+/// Mark 5B frames of which something was lost keep their header, with the fill pattern behind it; raw data has it where datagrams
+/// were lost.
+#[test]
+fn lost_parts_of_mark_5b_and_raw_data_are_filled_at_their_place() {
+    let recordings = ours();
+    let of = |name: &str| recordings.iter().find(|recording| recording.name == name);
+    let mark5b = of("ours.m5b").unwrap();
+    let frame = mark5b::FRAME_LEN;
+    // (recording, data of a datagram, length of what is filled as a whole and of the header that stays)
+    let runs = [
+        (mark5b, 1252, frame, mark5b::HEADER_LEN),
+        (of("bytes.bin").unwrap(), 1464, 1464, 0),
+    ];
+    each(&runs, |(recording, data, unit, header)| {
+        let room = Room::new();
+        let source = room.write("in", &recording.bytes);
+        let out = room.path("out");
+        let last = recording.bytes.len().div_ceil(*data) as u64 - 1;
+        let loss = Impairment { loss: 0.1, ..CLEAN };
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+        let relay = Relay::start(recv.address(), loss, 4, last);
+        let sent = send(&source, &relay.url(), &["--mtu", "1500"]);
+        assert_numbers(
+            &sent,
+            &[("datagram_data", *data as u64), ("sent", last + 1)],
+        );
+        let passed = relay.finish();
+        assert!(last < buffer::holds(data + vtp::HEADER_LEN) as u64);
+        let result = recv.finish_after(passed.count());
+        let truth = passed.truth();
+        assert!(truth.lost > 0, "nothing was lost");
+        truth.agrees_with(&result);
+        let mut expected = recording.bytes.clone();
+        let padded = number(&sent, "padded_bytes") as usize;
+        expected.resize(expected.len() + padded, 0);
+        let mut units: Vec<usize> = truth
+            .missing
+            .iter()
+            .map(|number| *number as usize * data / unit)
+            .collect();
+        units.dedup();
+        for unit_lost in &units {
+            fill::make(&mut expected[unit_lost * unit..][..*unit][*header..]);
+        }
+        let found = room.read("out");
+        // What completes the last datagram of raw data is not known to be none of it.
+        assert_eq!(found.len(), expected.len(), "{}", brief(&result));
+        let whole = recording.bytes.len();
+        assert!(found[..whole] == expected[..whole], "{}", recording.name);
+        let counts = match *header {
+            0 => [("frames", 0), ("filled_bytes", truth.lost * 1464)],
+            _ => [("frames", 12), ("lost_frames", units.len() as u64)],
+        };
+        assert_numbers(&result, &counts);
     });
 }
 

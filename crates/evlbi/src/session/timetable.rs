@@ -608,15 +608,13 @@ mod tests {
     /// A receiver that does not end is named, once it has had its time.
     #[test]
     fn a_stuck_receiver_is_named() {
-        let flow = |id: &str, end: Value| -> Flow {
+        let flow = |id: &str, state: &str| -> Flow {
             let flow = serde_json::json!({
-                "id": id, "host": "ef", "command": "recv", "options": {}, "revision": 1, "state": "running", "started": 0.0,
-                "end": end,
+                "id": id, "host": "ef", "command": "recv", "options": {}, "revision": 1, "state": state, "started": 0.0,
             });
             serde_json::from_value(flow).unwrap()
         };
-        let over = serde_json::json!({"time": 99.0, "outcome": "stopped"});
-        let flows = || [flow("rec", Value::Null), flow("well", over.clone())].into_iter();
+        let flows = || [flow("rec", "stopping"), flow("well", "ended")].into_iter();
         assert!(stuck(flows(), 100.0, 139.0).is_empty());
         assert_eq!(
             stuck(flows(), 100.0, 141.0),

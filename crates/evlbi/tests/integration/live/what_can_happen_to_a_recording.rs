@@ -586,7 +586,7 @@ fn kill_9_of_a_receiver_whose_files_are_named_by_stations() {
         );
         first.child.signal(Signal::SIGKILL);
         first.child.wait();
-        let second = Recv::start("udp://127.0.0.1:0", Path::new(&to), &[]);
+        let second = Recv::start("udp://127.0.0.1:0", Path::new(&to), &["--fsync", "end"]);
         send(&second, &all);
         second.until_arrived(20);
         let received = second.stop();

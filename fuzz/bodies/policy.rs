@@ -23,10 +23,8 @@ pub fn run(data: &[u8]) {
         return;
     };
     for frame in 0..1000 {
-        shed.decide(&Unit {
-            key: StreamKey::default(),
-            time: Some(FrameTime { second: 0, frame }),
-        });
+        let time = FrameTime { second: 0, frame };
+        shed.decide(&Unit::new(StreamKey::default(), Some(time), &[]));
     }
     let report = shed.report();
     assert_eq!(report.offered, 1000);

@@ -7,7 +7,7 @@
 mod policy;
 
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::StreamKey;
+use evlbi_wire::vdif::{StationId, StreamKey};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -54,14 +54,26 @@ pub struct Unit {
     pub key: StreamKey,
     /// Time of the frame; `None` in raw data.
     pub time: Option<FrameTime>,
+    /// Eight bytes of its data where it names no station, which tell two streams apart; else 0.
+    data: u64,
 }
 
 impl Unit {
+    /// What is to be decided about `bytes`, a frame or a piece of raw data.
+    pub fn new(key: StreamKey, time: Option<FrameTime>, bytes: &[u8]) -> Unit {
+        let word = bytes.get(bytes.len() / 2..).and_then(<[u8]>::first_chunk);
+        let data = match key.station {
+            StationId(0) => word.map_or(0, |word| u64::from_le_bytes(*word)),
+            _ => 0,
+        };
+        Unit { key, time, data }
+    }
+
     /// A seed that no other frame has: stations with the same `seed` share no random choice, or noise would correlate.
     fn seed(&self, seed: u64) -> u64 {
         let key = u64::from(self.key.station.0) << 16 | u64::from(self.key.thread);
         let (second, frame) = self.time.map_or((0, 0), |time| (time.second, time.frame));
-        let seed = mixed(seed, 1 + key);
+        let seed = mixed(mixed(seed, 1 + key), self.data);
         mixed(mixed(seed, second as u64), 1 + u64::from(frame))
     }
 

@@ -172,10 +172,8 @@ fn prepare(args: &SendArgs) -> Result<Prepared> {
         bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
     }
     let frame_rate = input.frame_rate();
-    let first = shed::Unit {
-        key: input.keys().first().copied().unwrap_or_default(),
-        time: None,
-    };
+    let key = input.keys().first().copied().unwrap_or_default();
+    let first = shed::Unit::new(key, None, &[]);
     let (source, padded) = input.into_source(unit, args.repeat)?;
     let start = start(args.start);
     let sent = Sent::new();

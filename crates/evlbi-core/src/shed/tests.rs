@@ -14,13 +14,12 @@ fn stream() -> Stream {
 }
 
 fn unit(thread: u16, index: i64) -> Unit {
-    Unit {
-        key: StreamKey {
-            station: StationId(1),
-            thread,
-        },
-        time: Some(FrameTime::from_index(index, FrameRate::new(1000).unwrap())),
-    }
+    let key = StreamKey {
+        station: StationId(1),
+        thread,
+    };
+    let time = FrameTime::from_index(index, FrameRate::new(1000).unwrap());
+    Unit::new(key, Some(time), &[])
 }
 
 fn decisions(policy: &str, seed: u64, count: i64) -> Vec<bool> {
@@ -111,6 +110,14 @@ fn stations_share_no_choice_but_common_ones() {
         assert!(begins.len() > 5, "{policy}: {}", begins.len());
     }
     assert_eq!(of("common:10%", 1, 0), of("common:10%", 2, 0));
+    // Streams that name no station differ by their data.
+    let unnamed = |byte: u8| -> Vec<bool> {
+        let mut shed = Shed::new("random:10%".parse().unwrap(), 1, &stream()).unwrap();
+        let unit = Unit::new(StreamKey::default(), None, &[byte; 16]);
+        (0..1000).map(|_| shed.decide(&unit)).collect()
+    };
+    assert_eq!(unnamed(1), unnamed(1));
+    assert_ne!(unnamed(1), unnamed(2));
     let bytes = |station: u16, index: i64, part: u64| {
         let mut unit = unit(0, index);
         unit.key.station = StationId(station);

@@ -280,8 +280,9 @@ impl Flow {
             let frame = &window.bytes[consumed..consumed + options.frame_length];
             let from = self.fragment * options.datagram_data;
             let data = &frame[from..from + options.datagram_data];
-            if options.shed_packets {
+            if options.shed_packets || self.fragment == 0 {
                 current.shed = options.shed.decide(&current.unit);
+                current.shed_whole = current.shed && !options.shed_packets;
             }
             if current.shed && options.replace == Replace::Nothing {
                 counts.shed += 1;
@@ -439,7 +440,7 @@ impl Flow {
     }
 }
 
-/// Prepares the frame at `at` of `window`: its header, its time, and whether it is shed.
+/// Prepares the frame at `at` of `window`: its header and its time.
 #[inline]
 fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current {
     let frame = &window.bytes[at..at + options.frame_length];
@@ -455,21 +456,21 @@ fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current
         let index = header.time().index(rate).saturating_add(window.shift);
         retimed = header.set_time(FrameTime::from_index(index, rate)).is_ok();
     }
-    let unit = Unit {
-        key: header.map_or(StreamKey::default(), |header| header.key()),
-        time: header.map(|header| header.time()),
-    };
+    let unit = Unit::new(
+        header.map_or(StreamKey::default(), |header| header.key()),
+        header.map(|header| header.time()),
+        frame,
+    );
     let due = match (&mut options.clock, unit.time) {
         (Clock::Time(times), Some(time)) => times.due(unit.key, time),
         (Clock::Time(times), None) => times.follow(),
         _ => Nanos(0),
     };
-    let shed_whole = !options.shed_packets && options.shed.decide(&unit);
     Current {
         due,
         unit,
-        shed: shed_whole,
-        shed_whole,
+        shed: false,
+        shed_whole: false,
         header,
         retimed,
     }

@@ -51,10 +51,7 @@ impl Tamper {
         let Arrived {
             invalid, payload, ..
         } = *frame;
-        let unit = Unit {
-            key: frame.key,
-            time: Some(frame.time),
-        };
+        let unit = Unit::new(frame.key, Some(frame.time), payload);
         let shed = self.shed.decide(&unit);
         let out_of_step = self.loses_step && self.in_gap && !shed;
         self.in_gap = shed;

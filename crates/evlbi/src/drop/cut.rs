@@ -154,7 +154,7 @@ impl Cut {
     }
 
     fn take_frame(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
-        if self.decide(Some(frame)) {
+        if self.decide(Some(frame), bytes) {
             self.lose_frame(frame, bytes)
         } else {
             self.keep(bytes);
@@ -167,7 +167,7 @@ impl Cut {
         for start in (0..bytes.len()).step_by(length) {
             let end = bytes.len().min(start + length);
             self.counts.packets += 1;
-            if self.decide(Some(frame)) {
+            if self.decide(Some(frame), bytes) {
                 match self.parts.last_mut() {
                     Some(part) if part.end == start => part.end = end,
                     _ => self.parts.push(start..end),
@@ -188,7 +188,7 @@ impl Cut {
         self.note(frame, None)?;
         if self.replace != Replace::Nothing {
             self.counts.frames_out += 1;
-            self.put_replaced(unit_of(Some(frame)), bytes.len(), 0, 0);
+            self.put_replaced(unit_of(Some(frame), bytes), bytes.len(), 0, 0);
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Cut {
                 *byte |= 0x80;
             }
         }
-        self.put_replaced(unit_of(Some(frame)), payload.len(), 0, 0);
+        self.put_replaced(unit_of(Some(frame), bytes), payload.len(), 0, 0);
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Cut {
             self.block.extend_from_slice(&bytes[kept..part.start]);
             if self.replace != Replace::Nothing {
                 self.put_replaced(
-                    unit_of(Some(frame)),
+                    unit_of(Some(frame), bytes),
                     part.len(),
                     part.start,
                     part.start as u64,
@@ -286,8 +286,8 @@ impl Cut {
         Ok(())
     }
 
-    fn decide(&mut self, frame: Option<&Frame>) -> bool {
-        self.shed.decide(&unit_of(frame))
+    fn decide(&mut self, frame: Option<&Frame>, bytes: &[u8]) -> bool {
+        self.shed.decide(&unit_of(frame, bytes))
     }
 
     /// Raw data, or what lies between frames.
@@ -303,7 +303,7 @@ impl Cut {
         };
         while !bytes.is_empty() {
             if self.raw.left == 0 {
-                self.raw.is_shed = self.decide(None);
+                self.raw.is_shed = self.decide(None, bytes);
                 self.raw.left = length;
                 if self.raw.is_shed {
                     self.gaps.add_packet(self.counts.packets)?;
@@ -318,7 +318,7 @@ impl Cut {
                     let offset = length - self.raw.left;
                     // A packet of raw data has nothing but its place.
                     let part = self.counts.packets * length as u64 + offset as u64;
-                    self.put_replaced(unit_of(None), now.len(), offset, part);
+                    self.put_replaced(unit_of(None, now), now.len(), offset, part);
                 }
             }
             self.raw.left -= now.len();
@@ -329,9 +329,7 @@ impl Cut {
 }
 
 /// What is decided about, of a frame or of raw data.
-fn unit_of(frame: Option<&Frame>) -> shed::Unit {
-    shed::Unit {
-        key: frame.and_then(|frame| frame.key).unwrap_or(NO_KEY),
-        time: frame.and_then(|frame| frame.time),
-    }
+fn unit_of(frame: Option<&Frame>, bytes: &[u8]) -> shed::Unit {
+    let key = frame.and_then(|frame| frame.key).unwrap_or(NO_KEY);
+    shed::Unit::new(key, frame.and_then(|frame| frame.time), bytes)
 }

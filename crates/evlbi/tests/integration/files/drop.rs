@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 
 /// With this seed it begins with frame 9.
-pub const EACH_TENTH: [&str; 4] = ["--shed", "every:10", "--seed", "23"];
+pub const EACH_TENTH: [&str; 4] = ["--shed", "every:10", "--seed", "1"];
 
 #[test]
 fn every_tenth_frame_becomes_invalid_and_nothing_else_changes() {
@@ -73,7 +73,7 @@ fn what_is_cut_out_is_gone_and_the_rest_stays() {
     let room = Room::new();
     let before = recording();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
-    let arguments = ["--shed", "every:3", "--seed", "11", "--replace", "nothing"];
+    let arguments = ["--shed", "every:3", "--seed", "1", "--replace", "nothing"];
     let report = json(&[&["drop", &input, &output], &arguments[..]].concat());
     let kept: Vec<u8> = (0..150)
         .filter(|number| number % 3 != 2)
@@ -123,7 +123,7 @@ fn packets_go_with_their_headers() {
     // 1032 bytes in packets of 516.
     let run = |replace: &str| {
         let arguments = ["--shed", "every:3", "--unit", "packet", "--mtu", "600"];
-        let rest = ["--seed", "11", "--replace", replace, "--force"];
+        let rest = ["--seed", "1", "--replace", replace, "--force"];
         json(&[&["drop", &input, &output], &arguments[..], &rest].concat())
     };
     let report = run("fill");
@@ -205,7 +205,7 @@ fn raw_data_is_dropped_in_packets() {
             "--shed",
             "every:4",
             "--seed",
-            "3",
+            "1",
             "--replace",
             replace,
             "--force",

@@ -312,9 +312,9 @@ const PIECES: u64 = 8;
 fn what_the_sender_sheds_the_receiver_misses() {
     let policies = [
         "every:10",
-        "bunch:0.05",
-        "random:3%",
-        "burst:5%,4",
+        "bunch:0.3",
+        "random:30%",
+        "burst:30%,4",
         "fit:75M",
     ];
     let runs: Vec<(&str, bool)> = policies
@@ -322,7 +322,8 @@ fn what_the_sender_sheds_the_receiver_misses() {
         .flat_map(|policy| [(policy, true), (policy, false)])
         .collect();
     // No more intervals of lost datagrams than a result lists.
-    let count = fit(800, PIECES as usize, 1004);
+    const ENOUGH: u32 = 300;
+    let count = fit(ENOUGH, PIECES as usize, 1004);
     let room = Room::new();
     let (source, original) = pattern(&room, count);
     each(&runs, |(policy, by_frame)| {
@@ -351,9 +352,9 @@ fn what_the_sender_sheds_the_receiver_misses() {
         // What is shed at the ends cannot be seen by a receiver.
         let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
         let shed = number(&sent, "shed") - (offered - (last - first + 1));
-        // Of so few, chance may choose none.
+        // Of the few that a small buffer holds, chance may choose none.
         let by_chance = !matches!(*policy, "every:10" | "fit:75M");
-        assert!(shed > 0 || by_chance, "{policy}");
+        assert!(shed > 0 || by_chance && count < ENOUGH, "{policy}");
         assert_numbers(
             &result,
             &[

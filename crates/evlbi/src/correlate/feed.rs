@@ -269,6 +269,11 @@ impl State {
         }
     }
 
+    /// The run begins: what is held and what comes is needed.
+    pub fn keep_all(&mut self) {
+        self.needed = self.track.as_ref().and_then(Track::earliest);
+    }
+
     /// Leaves out all that came before the run and is not of its time, which begins in this UTC second.
     pub fn leave_out(&mut self, second: i64, feed: &Feed) {
         if let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) {

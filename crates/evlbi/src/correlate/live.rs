@@ -136,6 +136,11 @@ pub fn run(
     let whole = job.series();
     whole.check(&super::window(&args.options), 0)?;
     let mut found = Integrations::new(&job, whole);
+    say!(
+        "evlbi: correlating {} from {}",
+        names.join(", "),
+        job.utc(first)
+    );
     let threads = super::threads(args.options.threads);
     let mut seen = Seen::new(&streams);
     let mut correlated = job.range.start..job.range.start;
@@ -304,6 +309,7 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
         if let Some(shape) = &state.shape {
             shapes[number] = shape.clone();
         }
+        state.keep_all();
     }
     start
 }

@@ -300,7 +300,7 @@ fn an_agent_ends_when_it_is_told() {
         assert_eq!(status.code(), Some(0), "{signal}");
         assert_eq!(processes_in(agent.room.folder()).len(), 1, "{signal}");
         agent = agent.restarted();
-        assert_eq!(agent.flow("to")["state"], "running");
+        agent.wait("to", |flow| flow["state"] == "running");
     }
     let ends = agent.events();
     let ends = ends

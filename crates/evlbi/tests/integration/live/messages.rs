@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::pipe;
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -52,9 +53,8 @@ impl Mute {
     fn address(&mut self) -> String {
         until_some("it listens", || {
             assert_eq!(self.child.0.try_wait().unwrap(), None, "it has ended");
-            if !Path::new(&self.control).exists() {
-                return None;
-            }
+            // It may be there and not yet answer.
+            UnixStream::connect(&self.control).ok()?;
             let status = ask(&self.control, r#"{"do":"status"}"#);
             let address = status["status"]["listening"][0].as_str()?;
             Some(address.to_owned())

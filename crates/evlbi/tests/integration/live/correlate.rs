@@ -255,8 +255,8 @@ fn long_integrations_of_slow_streams_do_not_stall() {
         .collect();
     for first in (0..frames[0].len()).step_by(5) {
         for (frames, address) in frames.iter().zip(&correlator.addresses) {
-            for number in first..frames.len().min(first + 5) {
-                let datagram = [&vtp::header(number as u64)[..], frames[number]].concat();
+            for (number, frame) in frames.iter().enumerate().skip(first).take(5) {
+                let datagram = [&vtp::header(number as u64)[..], frame].concat();
                 socket.send_to(&datagram, address).unwrap();
             }
         }

@@ -363,7 +363,7 @@ pub struct RecvArgs {
     /// Where to write what was lost [default: beside the recording, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]
     pub gaps: Option<PathBuf>,
-    /// Overwrite recordings that exist
+    /// Overwrite recordings that exist, but for those that a killed receiver left
     #[arg(long)]
     pub force: bool,
     /// Length of a frame in bytes [default: learnt from the headers that arrive]

@@ -23,7 +23,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(16);
 const LITTLE: usize = 256 << 10;
 
 /// How often what is held back goes to the files, and the frames are shown.
-const SHOW: Duration = Duration::from_millis(250);
+pub const SHOW: Duration = Duration::from_millis(250);
 
 /// What became of the frames so far.
 #[derive(Default)]
@@ -129,9 +129,13 @@ impl Straight {
             .walk(bytes, ended, &mut |chunk| sink.take(chunk))
     }
 
-    /// Has the files take what is held back, and shows the frames so far.
-    pub fn show(&mut self, shown: &mut Shown) {
+    /// Has the files take what is held back.
+    pub fn flush(&mut self) {
         self.sink.flush();
+    }
+
+    /// Shows the frames so far.
+    pub fn show(&self, shown: &mut Shown) {
         show(&self.deframer, shown);
     }
 

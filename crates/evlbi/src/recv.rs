@@ -67,7 +67,7 @@ pub fn run(args: &RecvArgs) -> Result<()> {
     result.left_unfinished = left;
     let is_empty = result.is_empty();
     if is_empty {
-        remove_empty(args);
+        remove_empty(args, &mut result);
     } else if let Some(path) = result_path(args)
         && let Err(error) = output::replace_json(&path, &result)
     {
@@ -88,19 +88,17 @@ pub fn run(args: &RecvArgs) -> Result<()> {
     }
     let others = result.refused.iter().filter(|refused| refused.frames);
     let others: Vec<String> = others
-        .map(|other| {
-            format!(
-                "{} ({} datagrams)",
-                other.sender,
-                show_count(other.datagrams)
-            )
+        .map(|other| match other.datagrams {
+            // Over TCP.
+            0 => other.sender.to_string(),
+            count => format!("{} ({} datagrams)", other.sender, show_count(count)),
         })
         .collect();
     if let Some(error) = result.error.as_ref().or(result.sink.write_error.as_ref()) {
         bail!("{error}");
     }
     if is_empty && result.ended != Ended::Stopped {
-        match nothing_but(result.foreign, args.from.scheme) {
+        match nothing_but(result.foreign, args) {
             Some(others) => bail!("no stream arrived, so nothing was recorded: {others}"),
             None => bail!("no data arrived, so nothing was recorded"),
         }
@@ -123,10 +121,13 @@ pub fn run(args: &RecvArgs) -> Result<()> {
 }
 
 /// What came where no stream did, and what may be the cause.
-fn nothing_but(datagrams: u64, scheme: Scheme) -> Option<String> {
+fn nothing_but(datagrams: u64, args: &RecvArgs) -> Option<String> {
     let count = show_count(datagrams);
-    match scheme {
+    match args.from.scheme {
         _ if datagrams == 0 => None,
+        _ if args.source.is_some() => Some(format!(
+            "{count} datagrams arrived, but they are not from --source, or no stream of it"
+        )),
         Scheme::Pudp => Some(format!(
             "{count} datagrams arrived, but none is a whole VDIF frame: send each frame in one datagram, or use udp:// for datagrams \
              with sequence numbers"
@@ -199,15 +200,21 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 }
 
 /// An empty file would only keep the next attempt from its name.
-fn remove_empty(args: &RecvArgs) {
-    let recording = Sink::recording(&args.to).filter(|path| path.is_file());
-    let is_empty = |path: &Path| path.metadata().is_ok_and(|file| file.len() == 0);
-    if recording.as_deref().is_some_and(is_empty) {
-        let beside = [gaps_path(args), result_path(args)];
-        for path in recording.into_iter().chain(beside.into_iter().flatten()) {
+fn remove_empty(args: &RecvArgs, result: &mut RecvResult) {
+    let Some(recording) = Sink::recording(&args.to).filter(|path| !output::is_special(path)) else {
+        return;
+    };
+    let is_there = |path: &Path| path.metadata().is_ok_and(|file| file.len() > 0);
+    if sink::those_of(&args.to).iter().any(|path| is_there(path)) {
+        return;
+    }
+    let beside = [gaps_path(args), result_path(args)];
+    for path in [recording].into_iter().chain(beside.into_iter().flatten()) {
+        if path.is_file() {
             let _ = std::fs::remove_file(path);
         }
     }
+    result.forget_files();
 }
 
 /// Nothing that is there already may be lost, whatever the files are called.
@@ -393,10 +400,7 @@ fn watch(
                 Status::of(&live, rate),
                 &shown.lock().unwrap_or_else(PoisonError::into_inner),
             );
-            progress.show(
-                start.elapsed().as_millis() as u64,
-                &line(&live, rate, args.from.scheme),
-            );
+            progress.show(start.elapsed().as_millis() as u64, &line(&live, rate, args));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -420,10 +424,10 @@ fn tell(seen: &Watch, rate: Option<f64>) {
     });
 }
 
-fn line(live: &receive::Live, rate: f64, scheme: Scheme) -> String {
+fn line(live: &receive::Live, rate: f64, args: &RecvArgs) -> String {
     let counters = &live.counters;
     if counters.received == 0 {
-        return match nothing_but(live.foreign + live.undecided, scheme) {
+        return match nothing_but(live.foreign + live.undecided, args) {
             Some(others) => format!("waiting for a stream: {others}"),
             None => "waiting for a stream".into(),
         };

@@ -175,7 +175,7 @@ fn requests(scene: &mut Scene) -> Result<()> {
     let flows = flows["flows"].as_array().map_or(0, Vec::len);
     scene.same("flows", flows, 2);
     scene.memory(&agent.program, 512);
-    agent.program.is_running();
+    scene.expect(agent.program.is_running(), "the agent had ended before");
     agent.program.signal(Signal::SIGTERM);
     let ended = agent.program.end(END)?;
     scene.expect(

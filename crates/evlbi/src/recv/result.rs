@@ -144,6 +144,12 @@ pub struct HostDelta {
 }
 
 impl RecvResult {
+    /// Nothing was recorded, and the files are gone.
+    pub fn forget_files(&mut self) {
+        self.sink.files.clear();
+        self.gaps_file = None;
+    }
+
     /// Whether there was nothing to record.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0 && self.frames == 0

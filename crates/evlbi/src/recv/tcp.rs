@@ -10,19 +10,19 @@ use anyhow::{Context, Result, anyhow};
 use evlbi_core::account;
 use evlbi_core::deframe::{self, Deframer};
 use evlbi_net::file::Over;
-use evlbi_net::receive::{Ended, ReceiveReport};
+use evlbi_net::receive::{Ended, ReceiveReport, Refused};
 
 use super::open_sink;
 use super::result::{Beside, RecvResult, finish};
 use crate::cli::RecvArgs;
-use crate::drain::{Shown, Straight};
+use crate::drain::{self, Shown, Straight};
 use crate::progress::{Progress, interrupt};
 use crate::steer::{self, Receiving as Status};
 use crate::units::show_rate;
 
 /// Bytes read from a stream at a time.
 const BLOCK: usize = 1 << 20;
-/// A connection that brought so many bytes carries the stream.
+/// A connection that brought so many bytes without frames carries the stream, if no other brought frames.
 const ENOUGH: usize = 16 << 10;
 /// Connections that are kept of which that is not known yet.
 const MOST_WAITING: usize = 64;
@@ -47,6 +47,7 @@ pub fn receive(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         settings: settings.clone(),
         callers: Vec::new(),
         refused: 0,
+        others: Vec::new(),
     };
     let mut straight = Straight::new(settings, sink);
     let mut stream = Tcp::default();
@@ -65,13 +66,16 @@ pub fn receive(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         if over.is_over() {
             break None;
         }
+        if progress.is_due() {
+            progress.show(start.elapsed().as_millis() as u64, "waiting for a stream");
+        }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let frames = |caller: &Caller| caller.has_frames(&waiting.settings);
-    // A short stream may not have brought more by the end.
-    let caller = caller.or_else(|| waiting.callers.into_iter().find(frames));
+    // Another sender learns that nobody takes its stream.
+    drop(listener);
+    waiting.refuse_all();
     let read = match caller {
-        Some(caller) => stream.read(caller, args, &over, &mut straight, &mut progress),
+        Some(caller) => stream.read(caller, args, start, &over, &mut straight, &mut progress),
         None => Ok(None),
     };
     progress.finish();
@@ -90,7 +94,7 @@ pub fn receive(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResul
         foreign_size: 0,
         foreign_source: 0,
         foreign_header: 0,
-        refused: Vec::new(),
+        refused: waiting.others,
         sender: None,
         datagram_data: None,
         bytes: stream.bytes.load(Ordering::Relaxed),
@@ -118,8 +122,10 @@ struct Waiting {
     only: Option<IpAddr>,
     settings: deframe::Settings,
     callers: Vec<Caller>,
-    /// Connections that were closed after they had said something that is no stream.
+    /// Connections that brought something that is no stream.
     refused: u64,
+    /// Those that brought frames beside the stream.
+    others: Vec<Refused>,
 }
 
 /// A connection and what has come from it.
@@ -127,20 +133,12 @@ struct Caller {
     connection: TcpStream,
     sender: SocketAddr,
     heard: Vec<u8>,
-}
-
-/// How far a connection is.
-#[derive(PartialEq, Eq)]
-enum Heard {
-    /// Enough to be a stream.
-    Enough,
-    Little,
-    /// It was closed before.
-    Closed,
+    has_frames: bool,
+    is_closed: bool,
 }
 
 impl Waiting {
-    /// Accepts connections; returns the one that carries the stream: from which enough came, or frames before it was closed.
+    /// Accepts connections; returns the one that carries the stream: the first that brought frames, else the first that brought much.
     fn next(&mut self, listener: &TcpListener) -> Option<Caller> {
         for _ in 0..MOST_WAITING {
             // Whatever the error is, the next connection may be the sender's.
@@ -155,20 +153,24 @@ impl Waiting {
                     connection,
                     sender,
                     heard: Vec::new(),
+                    has_frames: false,
+                    is_closed: false,
                 });
             }
         }
-        let mut found = None;
-        for mut caller in std::mem::take(&mut self.callers) {
-            match caller.hear() {
-                Heard::Enough if found.is_none() => found = Some(caller),
-                Heard::Closed if found.is_none() && caller.has_frames(&self.settings) => {
-                    found = Some(caller);
-                }
-                Heard::Closed => self.refuse(&caller),
-                Heard::Enough | Heard::Little => self.callers.push(caller),
-            }
+        for caller in &mut self.callers {
+            caller.hear(&self.settings);
         }
+        let first = |is: fn(&Caller) -> bool| self.callers.iter().position(is);
+        let found = first(|caller| caller.has_frames)
+            .or_else(|| first(|caller| caller.heard.len() >= ENOUGH))
+            .map(|place| self.callers.remove(place));
+        let (closed, open) = std::mem::take(&mut self.callers)
+            .into_iter()
+            .partition(|caller| caller.is_closed);
+        self.callers = closed;
+        self.refuse_all();
+        self.callers = open;
         found
     }
 
@@ -193,43 +195,52 @@ impl Waiting {
         }
     }
 
-    fn refuse(&mut self, caller: &Caller) {
-        if caller.heard.is_empty() {
-            return;
-        }
-        self.refused += 1;
-        if self.refused <= MOST_SAID {
-            say!(
-                "evlbi: {} closed its connection after {} bytes without frames: recv ignores them and waits for the stream",
-                caller.sender,
-                caller.heard.len()
-            );
+    /// None of these carries the stream.
+    fn refuse_all(&mut self) {
+        for caller in std::mem::take(&mut self.callers) {
+            let bytes = caller.heard.len();
+            if caller.has_frames && self.others.len() < MOST_WAITING {
+                self.others.push(Refused {
+                    sender: caller.sender,
+                    datagrams: 0,
+                    frames: true,
+                });
+            } else if bytes > 0 {
+                self.refused += 1;
+                if self.refused <= MOST_SAID {
+                    say!(
+                        "evlbi: {} brought {bytes} bytes without frames and no stream: recv ignores them",
+                        caller.sender
+                    );
+                }
+            }
         }
     }
 }
 
 impl Caller {
-    fn hear(&mut self) -> Heard {
+    /// Takes what has come, as far as it is needed to know what it is.
+    fn hear(&mut self, settings: &deframe::Settings) {
+        let before = self.heard.len();
         while self.heard.len() < ENOUGH {
             let start = self.heard.len();
             self.heard.resize(ENOUGH, 0);
             let read = self.connection.read(&mut self.heard[start..]);
             self.heard.truncate(start + read.as_ref().unwrap_or(&0));
             match read {
-                Ok(0) => return Heard::Closed,
-                Ok(_) => {}
-                Err(error) if is_wait(&error) => return Heard::Little,
-                Err(_) => return Heard::Closed,
+                Ok(count) if count > 0 => {}
+                Err(error) if is_wait(&error) => break,
+                _ => {
+                    self.is_closed = true;
+                    break;
+                }
             }
         }
-        Heard::Enough
-    }
-
-    /// Whether what came is frames.
-    fn has_frames(&self, settings: &deframe::Settings) -> bool {
-        let mut deframer = Deframer::new(settings.clone());
-        deframer.walk(&self.heard, true, &mut |_| {});
-        deframer.layout().is_some()
+        if self.heard.len() > before {
+            let mut deframer = Deframer::new(settings.clone());
+            deframer.walk(&self.heard, true, &mut |_| {});
+            self.has_frames = deframer.layout().is_some();
+        }
     }
 }
 
@@ -251,6 +262,7 @@ impl Tcp {
         &mut self,
         caller: Caller,
         args: &RecvArgs,
+        begun: Instant,
         over: &Over,
         straight: &mut Straight,
         progress: &mut Progress,
@@ -266,6 +278,7 @@ impl Tcp {
         let start = Instant::now();
         let mut last = start;
         let mut before = 0;
+        let mut flushed = start;
         let mut shown = Shown::default();
         let ended = loop {
             if self.buffer.len() < self.filled + BLOCK {
@@ -288,6 +301,10 @@ impl Tcp {
             if args.idle.is_some_and(|idle| last.elapsed() >= idle) {
                 break Ok(Some(Ended::Idle));
             }
+            if flushed.elapsed() >= drain::SHOW {
+                flushed = Instant::now();
+                straight.flush();
+            }
             if progress.is_due() {
                 let bytes = self.bytes.load(Ordering::Relaxed);
                 let rate = (bytes - before) as f64 * 8.0;
@@ -295,7 +312,7 @@ impl Tcp {
                 tell_bytes(&self.bytes, Some(rate));
                 straight.show(&mut shown);
                 self.beside.write(args, status_of(bytes, rate), &shown);
-                progress.show(start.elapsed().as_millis() as u64, &show_rate(rate));
+                progress.show(begun.elapsed().as_millis() as u64, &show_rate(rate));
             }
         };
         self.seconds = last.duration_since(start).as_secs_f64();

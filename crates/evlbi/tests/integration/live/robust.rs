@@ -447,7 +447,7 @@ fn a_sink_that_takes_nothing_fills_the_ring() {
     let chunk = fit(400, 1, LENGTH) as usize;
     let status = |name: &str| recv.status()["receiving"][0][name].as_f64().unwrap();
     while status("ring_full") == 0.0 {
-        send(chunk);
+        assert!(send(chunk) < 10_000, "the ring holds all");
     }
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     let reading = std::thread::spawn(move || {
@@ -456,6 +456,8 @@ fn a_sink_that_takes_nothing_fills_the_ring() {
     });
     until("there is room again", || status("ring_fill") < 0.5);
     let sent = send(10) as u64;
+    // The end waits for a reader no longer than 2 s.
+    until("the reader has taken all", || status("ring_fill") == 0.0);
     let received = recv.stop();
     assert!(received.status.success(), "{}", received.stderr);
     let result = received.result();

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use evlbi_testkit::{Room, disk, name, until};
+use evlbi_testkit::{Room, Running, disk, name, until};
 use evlbi_wire::vdif::Header;
 use nix::libc::O_NONBLOCK;
 use nix::sys::signal::Signal;
@@ -111,20 +111,29 @@ fn a_second_receiver_with_the_same_file_name() {
     let out = room.path("at_once.vdif");
     let start = || {
         let mut recv = evlbi();
-        recv.args(["recv", "udp://127.0.0.1:0", "--ring", "64MiB"]);
-        recv.args(["--duration", "100ms", "--to", &out]);
-        recv.stderr(Stdio::piped()).spawn().unwrap()
+        recv.args(["recv", "udp://127.0.0.1:0", "--ring", "64MiB", "--to", &out]);
+        Running(recv.stderr(Stdio::piped()).spawn().unwrap())
     };
-    let all = [(); 4].map(|()| start());
-    let said = all.map(|child| child.wait_with_output().unwrap().stderr);
-    let of = |what: &str| {
-        let said = said.iter().map(|said| String::from_utf8_lossy(said));
-        said.filter(|said| said.contains(what) && said.contains(&out))
-            .count()
-    };
-    // One may also come when another has ended without data, and its file is gone.
-    let held = of("is being written by another program");
-    assert!(held <= 3 && of("exists") <= 3 - held, "{said:?}");
+    let mut running: Vec<Running> = (0..4).map(|_| start()).collect();
+    let mut ended = Vec::new();
+    until("three have ended", || {
+        for place in (0..running.len()).rev() {
+            if running[place].0.try_wait().unwrap().is_some() {
+                ended.push(running.remove(place));
+            }
+        }
+        ended.len() >= 3
+    });
+    assert_eq!(running.len(), 1);
+    for mut ended in ended {
+        let mut said = String::new();
+        let stderr = ended.0.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
+        assert!(said.contains(&out), "{said}");
+        assert_eq!(ended.wait().code(), Some(1));
+    }
+    running[0].signal(Signal::SIGTERM);
+    assert_eq!(running[0].wait().code(), Some(0));
 }
 
 #[test]
@@ -489,11 +498,43 @@ fn a_port_scan() {
     let _short = say(b"x");
     drop(say(b"GET / HTTP/1.0\r\n\r\n"));
     let all = frames(20);
-    drop(say(&all));
+    // Frames are the stream before anything else, however much that is.
+    let _much = say(&[0xa5; 10_000]);
+    let mut sender = say(&all[..FRAME]);
+    until("the frame is taken", || {
+        number(&recv.status()["receiving"][0], "bytes") == FRAME as u64
+    });
+    sender.write_all(&all[FRAME..]).unwrap();
+    drop(sender);
     let received = recv.end();
     assert!(received.stderr.contains("18 bytes"), "{}", received.stderr);
-    let counts = [("bytes", all.len() as u64), ("refused_connections", 1)];
+    let counts = [("bytes", all.len() as u64), ("refused_connections", 3)];
     assert_numbers(&received.result(), &counts);
+    assert!(room.read("out.vdif") == all);
+}
+
+/// Of two senders over TCP one is recorded; the other is named, and makes the exit status.
+#[test]
+fn a_second_sender_over_tcp_is_named() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&out), &[]);
+    let all = frames(20);
+    recv.signal("STOP");
+    let senders = [(); 2].map(|()| {
+        let mut sender = TcpStream::connect(recv.address()).unwrap();
+        sender.write_all(&all).unwrap();
+        sender.local_addr().unwrap().to_string()
+    });
+    recv.signal("CONT");
+    let received = recv.end();
+    assert_eq!(received.status.code(), Some(1));
+    let said = &received.stderr;
+    assert!(
+        said.contains(&senders[1]) && said.contains("--source"),
+        "{said}"
+    );
+    assert_eq!(received.result()["sender"], senders[0]);
     assert!(room.read("out.vdif") == all);
 }
 
@@ -502,7 +543,8 @@ fn a_port_scan() {
 fn nothing_arrives() {
     let room = Room::new();
     let out = room.path("out.vdif");
-    for _ in 0..2 {
+    let split = room.path("{station}.vdif");
+    for out in [&out, &out, &split, &split] {
         let mut command = evlbi();
         command.args([
             "recv",
@@ -512,7 +554,7 @@ fn nothing_arrives() {
             "--duration",
             "1ms",
         ]);
-        let output = command.args(["--to", &out]).output().unwrap();
+        let output = command.args(["--to", out]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("no data arrived"), "{said}");
         assert_eq!(output.status.code(), Some(1));

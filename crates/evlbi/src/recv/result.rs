@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use evlbi_core::account::{Attribution, FreeRuns};
-use evlbi_core::deframe;
+use evlbi_core::deframe::{self, Layout};
 use evlbi_net::host;
 use evlbi_net::receive::{Ended, ReceiveReport, Refused};
 use evlbi_net::socket::GrantedBuffer;
@@ -173,8 +173,8 @@ struct SoFar<'r> {
 /// Writes the gaps and the result of this moment beside the recording, for the case that the receiver is killed.
 #[derive(Default)]
 pub struct Beside {
-    /// Runs of missing frames, and frames, in the gaps file.
-    written: Option<(usize, u64)>,
+    /// What is in the gaps file: runs of missing frames, missing frames, and what is known of all.
+    written: Option<(usize, u64, Option<FrameRate>, Option<Layout>)>,
 }
 
 impl Beside {
@@ -182,8 +182,8 @@ impl Beside {
     pub fn write(&mut self, args: &RecvArgs, counts: Status, shown: &Shown) {
         let gaps_file = gaps_path(args);
         let missing = shown.gaps.iter().map(|gap| gap.frames).sum();
-        let is_new =
-            self.written.replace((shown.gaps.len(), missing)) != Some((shown.gaps.len(), missing));
+        let known = (shown.gaps.len(), missing, shown.frame_rate, shown.layout);
+        let is_new = self.written.replace(known) != Some(known);
         // What fails here fails at the end too, and is reported then.
         if let Some(path) = &gaps_file
             && is_new

@@ -73,7 +73,7 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
     correlation.has_any()?;
     let result = correlation.result(args);
     if let Some([summary, table]) = &summaries {
-        output::write_json(summary, &result)?;
+        output::replace_json(summary, &result)?;
         std::fs::write(table, csv(&result))
             .with_context(|| format!("cannot write {}", table.display()))?;
     }

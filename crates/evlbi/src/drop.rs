@@ -95,8 +95,8 @@ pub fn run(args: &DropArgs) -> Result<()> {
         .finish()
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     if !walked.interrupted {
-        gaps_part.keep()?;
         part.keep()?;
+        gaps_part.keep()?;
     }
     let report = DropReport {
         schema: "evlbi.drop/1",

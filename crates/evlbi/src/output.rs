@@ -11,6 +11,9 @@ use serde::Serialize;
 
 use crate::say::Diagnostics;
 
+/// Links in a row that are followed, as many as the system does.
+const MOST_LINKS: usize = 40;
+
 /// An error and its causes in one line, without causes that the error quotes itself.
 pub fn explain(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |text, cause| {
@@ -95,24 +98,15 @@ pub fn columns(rows: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
     lines.collect::<Vec<String>>().join("\n")
 }
 
-/// Writes a document as JSON.
-pub fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
-    text.push('\n');
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
 /// Writes a document as JSON in the place of the one before, whole at any moment. Devices and pipes are written to as they are, and
 /// links are followed.
 pub fn replace_json<T: Serialize>(path: &Path, document: &T) -> Result<()> {
-    let target = path.canonicalize();
-    let path = target.as_deref().unwrap_or(path);
-    if is_special(path) {
-        return write_json(path, document);
-    }
-    let part = path.with_added_extension("part");
-    write_json(&part, document)?;
-    fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+    let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
+    text.push('\n');
+    let (mut file, part) = Part::create(path, true)?;
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    part.keep()
 }
 
 /// Whether there is something else than a file: a device, a pipe.
@@ -120,32 +114,57 @@ pub fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file()
 }
 
-/// A file that has its name only once it is whole: until then its name ends in `.part`, and it goes when it is not kept. Devices
-/// and pipes are written as they are.
+/// A file that has its name only once it is whole. Until then it has a name that no other file has, `NAME.PROCESS.part`, and it
+/// goes when it is not kept. Links are followed; devices and pipes are written as they are.
 pub struct Part {
     path: PathBuf,
     part: Option<PathBuf>,
+    force: bool,
 }
 
 impl Part {
     /// Begins a file.
     pub fn create(path: &Path, force: bool) -> Result<(fs::File, Part)> {
         check_new([path], force)?;
-        let part = (!is_special(path)).then(|| path.with_added_extension("part"));
-        let place = part.as_deref().unwrap_or(path);
-        let file =
-            fs::File::create(place).with_context(|| format!("cannot create {}", path.display()))?;
-        let path = path.to_owned();
-        Ok((file, Part { path, part }))
+        let cannot = || format!("cannot create {}", path.display());
+        let (path, part, file) = if is_special(path) {
+            let file = fs::File::create(path).with_context(cannot)?;
+            (path.to_owned(), None, file)
+        } else {
+            let path = followed(path);
+            let (part, file) = create_part(&path).with_context(cannot)?;
+            (path, Some(part), file)
+        };
+        Ok((file, Part { path, part, force }))
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, which no other file has got meanwhile, unless that is to be overwritten.
     pub fn keep(mut self) -> Result<()> {
-        match self.part.take() {
-            Some(part) => fs::rename(&part, &self.path)
-                .with_context(|| format!("cannot write {}", self.path.display())),
-            None => Ok(()),
+        let Some(part) = &self.part else {
+            return Ok(());
+        };
+        let cannot = || format!("cannot write {}", self.path.display());
+        if self.force {
+            fs::rename(part, &self.path).with_context(cannot)?;
+        } else {
+            match fs::hard_link(part, &self.path) {
+                // What is left is the other name, which goes.
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    bail!(
+                        "{} was written by something else meanwhile; choose another name, or give --force to overwrite it",
+                        self.path.display()
+                    );
+                }
+                // A file system without links.
+                Err(_) => {
+                    check_new([self.path.as_path()], false)?;
+                    fs::rename(part, &self.path).with_context(cannot)?;
+                }
+            }
         }
+        self.part = None;
+        Ok(())
     }
 }
 
@@ -155,6 +174,35 @@ impl Drop for Part {
             let _ = fs::remove_file(part);
         }
     }
+}
+
+/// Makes a file that is to get this name.
+fn create_part(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+    let process = std::process::id().to_string();
+    let mut number = 1;
+    loop {
+        let own = match number {
+            1 => format!("{process}.part"),
+            number => format!("{process}-{number}.part"),
+        };
+        let part = path.with_added_extension(own);
+        match fs::File::create_new(&part) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            file => return Ok((part, file?)),
+        }
+    }
+}
+
+/// Where a link leads, also if nothing is there yet.
+fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(to) = fs::read_link(&path) else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(to);
+    }
+    path
 }
 
 /// Where the result of a recording is written: `OUT.vdif.result.json`.
@@ -233,5 +281,51 @@ mod tests {
         replace_json(Path::new(&pipe), &2).unwrap();
         assert_eq!(read.join().unwrap(), "2\n");
         assert!(is_special(Path::new(&pipe)));
+    }
+
+    /// Two that write one file, and a file that comes meanwhile, harm nobody; nor is what is called like a part.
+    #[test]
+    fn a_part_overwrites_nothing_that_is_not_its_own() {
+        let room = evlbi_testkit::Room::new();
+        let path = PathBuf::from(room.path("scan.vdif"));
+        let others = room.path("scan.vdif.part");
+        fs::write(&others, "other").unwrap();
+        let begin = |text: &str, force| {
+            let (mut file, part) = Part::create(&path, force).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            part
+        };
+        let names = || fs::read_dir(path.parent().unwrap()).unwrap().count();
+        let (first, second, third) = (
+            begin("first", false),
+            begin("second", false),
+            begin("third", true),
+        );
+        drop(begin("not kept", false));
+        assert_eq!(names(), 4);
+        first.keep().unwrap();
+        let error = second.keep().unwrap_err().to_string();
+        assert!(error.contains("give --force"), "{error}");
+        assert_eq!(room.text("scan.vdif"), "first");
+        third.keep().unwrap();
+        assert_eq!(room.text("scan.vdif"), "third");
+        assert_eq!(room.text("scan.vdif.part"), "other");
+        assert_eq!(names(), 2);
+    }
+
+    /// Also one that leads to nothing yet.
+    #[test]
+    fn a_part_follows_links() {
+        let room = evlbi_testkit::Room::new();
+        let (link, other) = (room.path("link"), room.path("other"));
+        symlink("file", &link).unwrap();
+        symlink(&link, &other).unwrap();
+        for (path, force, text) in [(&other, false, "new"), (&link, true, "again")] {
+            let (mut file, part) = Part::create(Path::new(path), force).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            part.keep().unwrap();
+            assert!(Path::new(path).is_symlink());
+            assert_eq!(room.text("file"), text);
+        }
     }
 }

@@ -23,6 +23,8 @@ pub const RUN: u32 = 8;
 pub struct Clocks {
     wait: f64,
     has_begun: bool,
+    /// The time before which the correlator waits for data, or took them, of any station.
+    wanted: Option<f64>,
     stations: Vec<Clock>,
 }
 
@@ -93,6 +95,7 @@ impl Clocks {
         Clocks {
             wait,
             has_begun: false,
+            wanted: None,
             stations: vec![Clock::default(); stations],
         }
     }
@@ -218,6 +221,17 @@ impl Clocks {
             }
         }
         with >= 2 && with > without
+    }
+
+    /// The correlator wants the data of a station before `end`.
+    pub fn want(&mut self, end: f64) {
+        self.wanted = Some(self.wanted.map_or(end, |wanted| wanted.max(end)));
+    }
+
+    /// The time up to which a station's data may wait for the correlator, none if it has not begun. Behind what it wants of any
+    /// station there is room for as much as makes it go on without a station that lags.
+    pub fn room(&self) -> Option<f64> {
+        Some(self.wanted? + self.wait + HOLD)
     }
 
     /// Whether the correlator waits for a station's data before `end`.

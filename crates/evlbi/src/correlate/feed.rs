@@ -41,8 +41,6 @@ pub struct Feed {
     state: Mutex<State>,
     sample_rate: Option<u64>,
     trust: Trust,
-    /// Seconds of data that may wait for the correlator.
-    most_waiting: f64,
     /// The times of all stations, and which of them this is.
     clocks: Arc<Mutex<Clocks>>,
     station: usize,
@@ -61,7 +59,7 @@ pub struct State {
     pub track: Option<Track>,
     /// First sample that is still needed; none until the correlator begins.
     needed: Option<i64>,
-    /// The sample before which all is waited for.
+    /// The sample before which the correlator waits for all, or took it.
     wanted: Option<i64>,
     /// First sample that was ever needed.
     begins: Option<i64>,
@@ -89,7 +87,6 @@ impl Feed {
     pub fn new(
         sample_rate: Option<u64>,
         trust: Trust,
-        wait: Duration,
         epoch: &Arc<OnceLock<i64>>,
         clocks: &Arc<Mutex<Clocks>>,
         station: usize,
@@ -98,7 +95,6 @@ impl Feed {
             state: Mutex::new(State::default()),
             sample_rate,
             trust,
-            most_waiting: wait.as_secs_f64() + HOLD,
             epoch: Arc::clone(epoch),
             clocks: Arc::clone(clocks),
             station,
@@ -140,7 +136,7 @@ impl Feed {
         for frame in arrived(chunk) {
             loop {
                 let mut state = self.state();
-                if !state.is_full(self.most_waiting) || self.is_closed.load(Ordering::Relaxed) {
+                if !state.is_full(self) || self.is_closed.load(Ordering::Relaxed) {
                     state.push(self, &frame);
                     break;
                 }
@@ -335,15 +331,10 @@ impl State {
         self.too_late + track.map_or(0, |track| track.counts().late)
     }
 
-    fn is_full(&self, most: f64) -> bool {
-        let (Some(track), Some(shape), Some(needed)) = (&self.track, &self.shape, self.needed)
-        else {
-            return false;
-        };
-        // What is waited for must come, however much it is.
-        let from = self.wanted.unwrap_or(needed);
-        let waiting = track.newest().unwrap_or(from).saturating_sub(from);
-        waiting as f64 > most * shape.layout.sample_rate() as f64
+    /// Whether no more may wait for the correlator. What it wants must come, however much that is.
+    fn is_full(&self, feed: &Feed) -> bool {
+        let room = feed.clocks().room();
+        matches!((self.newest(), room), (Some(newest), Some(room)) if newest > room)
     }
 }
 
@@ -382,31 +373,40 @@ impl LiveStation {
 impl LiveStation {
     /// Waits until the stream has come past `range`, has ended, or is not waited for any more.
     fn come(&self, range: &Range<i64>) -> Result<MutexGuard<'_, State>> {
-        let end = range.end as f64 / self.layout.sample_rate() as f64;
         loop {
-            // Before the stream is looked at: what the others have may be news to it.
-            let station = self.feed.station;
-            let over = !self.feed.clocks().is_waited_for(station, end, now());
-            let over = over || self.is_out_of_time();
-            let mut state = self.feed.state();
-            if let Some(error) = &state.error {
-                bail!("{error}");
+            if let Some(state) = self.has_come(range)? {
+                return Ok(state);
             }
-            state.needed = Some(range.start);
-            state.wanted = Some(range.end);
-            state.begins.get_or_insert(range.start);
-            let over = over || state.ended;
-            if let Some(track) = &mut state.track {
-                track.forget(range.start);
-                if over || track.has_come_to(range.end, 1) {
-                    return Ok(state);
-                }
-            } else if state.ended {
-                bail!("a stream ended before it began");
-            }
-            drop(state);
             std::thread::sleep(NAP);
         }
+    }
+
+    /// What there is of the stream if it is not to be waited for. All streams have room for what comes meanwhile.
+    fn has_come(&self, range: &Range<i64>) -> Result<Option<MutexGuard<'_, State>>> {
+        let end = range.end as f64 / self.layout.sample_rate() as f64;
+        // Before the stream is looked at: what the others have may be news to it.
+        let mut clocks = self.feed.clocks();
+        clocks.want(end);
+        let over = !clocks.is_waited_for(self.feed.station, end, now());
+        drop(clocks);
+        let over = over || self.is_out_of_time();
+        let mut state = self.feed.state();
+        if let Some(error) = &state.error {
+            bail!("{error}");
+        }
+        state.needed = Some(range.start);
+        state.wanted = Some(range.end);
+        state.begins.get_or_insert(range.start);
+        let over = over || state.ended;
+        if let Some(track) = &mut state.track {
+            track.forget(range.start);
+            if over || track.has_come_to(range.end, 1) {
+                return Ok(Some(state));
+            }
+        } else if state.ended {
+            bail!("a stream ended before it began");
+        }
+        Ok(None)
     }
 }
 
@@ -454,7 +454,7 @@ mod tests {
     const SAMPLE_RATE: u64 = 16_000;
     /// Of frames of 800 bytes, 3200 samples each.
     const FRAMES_A_SECOND: i64 = 5;
-    const WAIT: Duration = Duration::from_secs(5);
+    const WAIT: f64 = 5.0;
     /// Midnight.
     const START: i64 = 1_704_067_200;
 
@@ -482,20 +482,24 @@ mod tests {
         feed.state().push(feed, &frame);
     }
 
-    /// A stream that begins with a frame.
-    fn feed(first: i64) -> Arc<Feed> {
-        let clocks = Arc::new(Mutex::new(Clocks::new(1, WAIT.as_secs_f64())));
-        let (rate, epoch) = (Some(SAMPLE_RATE), Arc::default());
-        let feed = Feed::new(rate, Trust::Exact, WAIT, &epoch, &clocks, 0);
-        push(&feed, first);
-        feed.state().learn(&feed);
-        feed
+    /// Streams that begin with these frames.
+    fn feeds<const N: usize>(first: [i64; N]) -> [Arc<Feed>; N] {
+        let clocks = Arc::new(Mutex::new(Clocks::new(N, WAIT)));
+        let (rate, epoch) = (Some(SAMPLE_RATE), Arc::new(OnceLock::from(START)));
+        let mut station = 0;
+        first.map(|first| {
+            let feed = Feed::new(rate, Trust::Exact, &epoch, &clocks, station);
+            station += 1;
+            push(&feed, first);
+            feed.state().learn(&feed);
+            feed
+        })
     }
 
     /// What lies before the run is not late while the run is at its beginning; then it is, and counted.
     #[test]
     fn frames_from_before_the_run_are_late_when_it_is_under_way() {
-        let feed = feed(20);
+        let [feed] = feeds([20]);
         let sample = |number: i64| Some(number * SAMPLE_RATE as i64 / FRAMES_A_SECOND);
         feed.state().begins = sample(20);
         for (needed, late) in [(20, 0), (21, 1), (30, 2)] {
@@ -508,23 +512,62 @@ mod tests {
     /// However long an integration is, and however little else may wait.
     #[test]
     fn what_the_correlator_waits_for_finds_room() {
-        let feed = feed(0);
+        let [feed] = feeds([0]);
         // An integration of 160 s.
         let integration = 160;
-        let mut state = feed.state();
-        state.needed = Some(0);
-        state.wanted = Some(integration * SAMPLE_RATE as i64);
-        drop(state);
-        let most = integration + WAIT.as_secs() as i64 + HOLD as i64;
+        feed.clocks().want(integration as f64);
+        let most = integration + WAIT as i64 + HOLD as i64;
         for number in 1..=most * FRAMES_A_SECOND {
-            assert!(!feed.state().is_full(feed.most_waiting), "{number}");
+            assert!(!feed.state().is_full(&feed), "{number}");
             push(&feed, number);
         }
-        assert!(feed.state().is_full(feed.most_waiting));
+        assert!(feed.state().is_full(&feed));
         // It has taken that, and waits for the next.
-        let mut state = feed.state();
-        state.needed = state.wanted;
-        state.wanted = Some(2 * integration * SAMPLE_RATE as i64);
-        assert!(!state.is_full(feed.most_waiting));
+        feed.clocks().want(2.0 * integration as f64);
+        assert!(!feed.state().is_full(&feed));
+    }
+
+    /// A station that is an hour behind and sends, whichever it is, does not stop the correlator: what the other may hold is
+    /// enough to go on, however short a period and a frame are, and however the delays of the stations differ.
+    #[test]
+    fn a_station_that_is_behind_stops_nothing() {
+        let hour = 3600 * FRAMES_A_SECOND;
+        for (behind, delay) in [(0, 0), (1, 0), (0, 2), (0, -2)] {
+            let mut first = [hour - 3 * FRAMES_A_SECOND; 2];
+            first[behind] = 0;
+            let feeds = feeds(first);
+            feeds.iter().for_each(|feed| feed.state().keep_all());
+            let stations = feeds.each_ref().map(|feed| LiveStation {
+                feed: Arc::clone(feed),
+                layout: feed.state().shape.as_ref().unwrap().layout,
+                stop: Arc::default(),
+                stopped: Arc::default(),
+            });
+            let mut next = first;
+            let mut send = |station: usize| {
+                next[station] += 1;
+                push(&feeds[station], next[station]);
+            };
+            for period in 1..=50 {
+                // A hundredth of a second.
+                let end = 3600 * SAMPLE_RATE as i64 + period * SAMPLE_RATE as i64 / 100;
+                for (at, station) in stations.iter().enumerate() {
+                    let later = if at == behind { 0 } else { delay };
+                    let end = end + later * SAMPLE_RATE as i64;
+                    let range = end - SAMPLE_RATE as i64 / 100..end;
+                    while station.has_come(&range).unwrap().is_none() {
+                        send(behind);
+                        let ahead = &feeds[1 - behind];
+                        let is_full = ahead.state().is_full(ahead);
+                        let is_waited_for =
+                            || station.has_come(&range).is_ok_and(|come| come.is_none());
+                        assert!(!is_full || !is_waited_for(), "{behind}, {delay}, {period}");
+                        if !is_full {
+                            send(1 - behind);
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -254,8 +254,7 @@ fn open(
     let recv = RecvArgs::stream(url, args.streams.idle, args.streams.duration)?;
     let (receiving, opening) = receive::start(recv::options(&recv, None)?)?;
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
-    let (trust, wait) = (args.trust.into(), args.streams.wait);
-    let feed = Feed::new(rate, trust, wait, epoch, clocks, number);
+    let feed = Feed::new(rate, args.trust.into(), epoch, clocks, number);
     let sink = Sink::Feed(Arc::clone(&feed));
     let settings = recv::settings(&recv)?;
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({

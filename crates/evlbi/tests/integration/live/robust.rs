@@ -446,6 +446,7 @@ fn a_sink_that_takes_nothing_fills_the_ring() {
     };
     let chunk = fit(400, 1, LENGTH) as usize;
     let status = |name: &str| recv.status()["receiving"][0][name].as_f64().unwrap();
+    send(chunk);
     while status("ring_full") == 0.0 {
         assert!(send(chunk) < 10_000, "the ring holds all");
     }

@@ -186,7 +186,7 @@ struct Live {
     begun: Nanos,
 }
 
-/// Data of a live stream in which frames are looked for.
+/// A sample of a live stream, which is searched for frames.
 #[derive(Default)]
 struct Sample {
     data: Vec<(u64, Vec<u8>)>,

@@ -65,7 +65,7 @@ pub struct Settings {
     /// given.
     pub hold: usize,
     /// Longest gap that becomes invalid frames. What misses of a longer one is listed and not handed over. Where the frame rate is
-    /// not known, 256 MiB are taken for it.
+    /// not known, the limit is 256 MiB.
     pub fill: Duration,
     /// A time within 500 days of the stream's, UTC seconds since 1970-01-01: Mark 5B headers repeat every
     /// 1000 days.
@@ -255,7 +255,7 @@ impl Span<'_> {
         self.view().place(self.at)
     }
 
-    /// So many bytes of the stream are missing before what comes next.
+    /// Notes that `bytes` of the stream are missing before the next one.
     fn insert_gap(&mut self, bytes: u64) {
         if bytes > 0 {
             self.holes = Cow::Owned(self.holes.with_gap(self.place(), bytes));

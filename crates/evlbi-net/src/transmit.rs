@@ -139,7 +139,7 @@ pub struct Lateness {
 }
 
 /// Sends all flows until their sources end or `stop` is set, and then what completes a frame that was begun; returns
-/// their reports in order. One that cannot go on does not stop the others: its report says why.
+/// their reports in order. A flow that fails does not stop the others: its report says why.
 pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> Vec<SendReport> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");

@@ -174,7 +174,7 @@ impl Drain<'_> {
         // The deframer remembers those before and at the front.
         self.gaps.retain(|(position, _)| *position > front);
         if self.deframer.is_filling() {
-            // Piece by piece, no faster than the sink takes it; whoever stops the receiver does not wait for the rest.
+            // Piece by piece, no faster than the sink takes it: a stop ends it at once.
             if self.interrupt.load(Ordering::Relaxed) {
                 self.deframer.stop_filling();
             }

@@ -133,7 +133,7 @@ fn nothing_but(datagrams: u64, args: &RecvArgs) -> Option<String> {
              with sequence numbers"
         )),
         _ => Some(format!(
-            "{count} datagrams arrived, but they are no stream: a stream has 8 consecutive sequence numbers with VDIF or Mark 5B \
+            "{count} datagrams arrived, but none begins a stream: send at least 8 consecutive sequence numbers with VDIF or Mark 5B \
              frames, or 64 without frames"
         )),
     }

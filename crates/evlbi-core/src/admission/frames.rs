@@ -4,7 +4,7 @@ use crate::deframe::{self, Holes, Layout, Wanted};
 
 /// Longest header of a frame in bytes: VDIF's.
 const MAX_HEADER: usize = 32;
-/// So many of the newest datagrams in which a frame begins say whether there are frames lately.
+/// Number of the newest datagrams with the beginning of a frame that decide whether the stream still has frames.
 const LATELY: u64 = 0xff;
 
 /// Whether the datagrams of a stream, which are all of one length, hold headers where its frames begin.

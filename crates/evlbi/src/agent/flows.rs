@@ -104,7 +104,7 @@ impl Sends {
         }
     }
 
-    /// Most bits a second that others send together while this sends. Sums grow only where one begins.
+    /// Highest sum of the others' bit rates while this sends. Sums grow only where a flow begins.
     fn beside(&self, others: &[Sends]) -> u64 {
         let begins = others.iter().map(|other| other.from.max(self.from));
         let sums = begins.filter(|time| *time < self.until).map(|time| {
@@ -161,7 +161,7 @@ impl Agent {
                 continue;
             }
             let why = format!(
-                "the disk is full: {} are free for recordings, and this agent goes on with none below {} (min-free)",
+                "the disk is full: {} are free for recordings, and this agent ends recordings below {} (min-free): make room, or lower min-free",
                 show_bytes(free as f64),
                 show_bytes(self.config.min_free as f64)
             );

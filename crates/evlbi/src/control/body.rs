@@ -41,7 +41,7 @@ impl HttpBody for FileBody {
         ready!(Pin::new(&mut self.file).poll_read(context, &mut buffer))?;
         let count = buffer.filled().len();
         if count == 0 {
-            // It was told how much comes.
+            // The headers promised more.
             return Poll::Ready(Some(Err(std::io::ErrorKind::UnexpectedEof.into())));
         }
         bytes.truncate(count);

@@ -16,6 +16,8 @@ compile_error!(
 
 // loom tries the ring alone, and compiles nothing else.
 #[cfg(not(loom))]
+pub mod clock;
+#[cfg(not(loom))]
 pub mod cpu;
 #[cfg(not(loom))]
 pub mod file;
@@ -32,6 +34,8 @@ pub mod receive;
 #[cfg(not(loom))]
 pub mod relay;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod run;
 #[cfg(not(loom))]
 pub mod socket;
 #[cfg(not(loom))]

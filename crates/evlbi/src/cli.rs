@@ -8,6 +8,7 @@ mod doctor;
 mod path;
 mod plan;
 mod probe;
+pub mod sky;
 mod tcp;
 
 use std::net::IpAddr;
@@ -30,6 +31,7 @@ pub use self::probe::{
     LatencyFormat, OneWay, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs,
     ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
 };
+pub use self::sky::SkyArgs;
 pub use self::tcp::{Buffer, ProbeTcpArgs};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
@@ -469,21 +471,6 @@ pub struct InspectArgs {
     /// Frames per second of a thread, where the file cannot tell
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<u32>,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct SkyArgs {
-    /// Plan of the stations and of what they see
-    pub plan: PathBuf,
-    /// Directory for one recording a station
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Overwrite recordings that exist
-    #[arg(long)]
-    pub force: bool,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,

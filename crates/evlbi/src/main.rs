@@ -27,6 +27,7 @@ mod path;
 mod plan;
 mod plot;
 mod probe;
+mod program;
 mod progress;
 mod recording;
 mod recv;
@@ -46,12 +47,18 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use program::Program;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     output::log_to_stderr(cli.verbose);
     evlbi_net::file::report_size_limits();
-    match run(cli) {
+    let program = std::sync::Arc::new(Program::new());
+    let heeding = std::sync::Arc::clone(&program);
+    let _ = progress::HEED.set(Box::new(move || {
+        heeding.run();
+    }));
+    match run(cli, &program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say!("evlbi: {}", output::explain(&error));
@@ -60,24 +67,27 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: Cli, program: &Program) -> anyhow::Result<()> {
+    steer::set_current(program.steering());
     let Some(socket) = cli.control else {
-        return do_command(cli.command);
+        return do_command(cli.command, program);
     };
-    steer::listen(&socket)?;
-    let done = do_command(cli.command);
-    steer::leave(&socket);
+    // From here on a request to stop ends with everything written.
+    program.run();
+    program.steering().listen(&socket)?;
+    let done = do_command(cli.command, program);
+    program.steering().leave(&socket);
     done
 }
 
-fn do_command(command: Command) -> anyhow::Result<()> {
+fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
         Command::Drop(args) => drop::run(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Sky(args) => sky::run(&args),
+        Command::Sky(args) => cli::sky::run(args, program),
         Command::Correlate(args) => correlate::run(&args),
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),

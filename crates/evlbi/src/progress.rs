@@ -1,11 +1,10 @@
 //! What a long run shows while it runs: a bar or a line on a terminal, a line a second elsewhere.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{say, steer};
@@ -13,34 +12,23 @@ use crate::{say, steer};
 /// How often something new is shown.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A switch that Ctrl-C (or SIGTERM) sets: the run ends with everything written. A second one ends the
-/// program at once.
-pub fn interrupt() -> Arc<AtomicBool> {
-    static SWITCH: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-    let switch = SWITCH.get_or_init(|| {
-        let switch = Arc::new(AtomicBool::new(false));
-        let set = Arc::clone(&switch);
-        let handler = ctrlc::set_handler(move || {
-            if set.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        });
-        if let Err(error) = handler {
-            tracing::warn!("Ctrl-C will end the program at once: {error}");
-        }
-        switch
-    });
-    Arc::clone(switch)
+/// Of commands that are not given a run yet.
+pub static HEED: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+static SWITCH: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+pub fn switch() -> &'static Arc<AtomicBool> {
+    SWITCH.get_or_init(Arc::default)
 }
 
-/// Returns an error if work that has an end was interrupted before it: what was found until then has been printed, and is not
-/// all of it.
-pub fn complete(is_interrupted: bool) -> Result<()> {
-    match is_interrupted {
-        true => bail!("interrupted before the end"),
-        false => Ok(()),
+/// A switch that Ctrl-C (or SIGTERM) sets.
+pub fn interrupt() -> Arc<AtomicBool> {
+    if let Some(heed) = HEED.get() {
+        heed();
     }
+    Arc::clone(switch())
 }
+
+pub use crate::program::complete;
 
 /// The progress of one run, on standard error.
 pub struct Progress {

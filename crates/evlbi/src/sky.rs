@@ -1,29 +1,38 @@
-//! `evlbi sky`: writes what simulated stations record.
+//! Writes what simulated stations record.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
 use evlbi_fx::sky::Station;
+use evlbi_net::run::Run;
 use serde::Serialize;
 
-use crate::cli::SkyArgs;
 use crate::output::Part;
-use crate::progress::{self, Progress, interrupt};
 use crate::{output, recording, source, units};
+
+/// What is simulated, and where the recordings go.
+#[derive(Clone, Debug)]
+pub struct SkyOptions {
+    /// Plan of the stations and of what they see.
+    pub plan: PathBuf,
+    /// Directory for one recording a station.
+    pub out: PathBuf,
+    /// Whether recordings that exist are overwritten.
+    pub force: bool,
+}
 
 /// What was written.
 #[derive(Serialize)]
-struct SkyReport {
+pub struct SkyReport {
     schema: &'static str,
     plan: PathBuf,
     /// Seed of all random numbers.
     seed: u64,
     files: Vec<Written>,
     /// Whether it was stopped before the end.
-    interrupted: bool,
+    pub interrupted: bool,
 }
 
 /// One station's recording.
@@ -43,30 +52,33 @@ struct Written {
 }
 
 /// Writes a recording for each station of the plan.
-pub fn run(args: &SkyArgs) -> Result<()> {
-    let plan = source::read_plan(&args.plan)?;
+///
+/// # Errors
+/// When the plan makes no stations, or a recording exists or cannot be written.
+pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport> {
+    let plan = source::read_plan(&options.plan)?;
     let stations = plan
         .stations()
-        .with_context(|| format!("in the plan {}", args.plan.display()))?;
+        .with_context(|| format!("in the plan {}", options.plan.display()))?;
     let files: Vec<PathBuf> = stations
         .iter()
-        .map(|station| args.out.join(format!("{}.vdif", station.name())))
+        .map(|station| options.out.join(format!("{}.vdif", station.name())))
         .collect();
-    output::check_new(files.iter().map(PathBuf::as_path), args.force)?;
-    fs::create_dir_all(&args.out)
-        .with_context(|| format!("cannot make the directory {}", args.out.display()))?;
+    output::check_new(files.iter().map(PathBuf::as_path), options.force)?;
+    fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make the directory {}", options.out.display()))?;
     let total = stations.iter().map(length).sum();
-    let mut progress = Progress::new(Some(total));
+    let mut progress = run.progress(Some(total));
     let mut report = SkyReport {
         schema: "evlbi.sky/1",
-        plan: args.plan.clone(),
+        plan: options.plan.clone(),
         seed: plan.seed,
         files: Vec::new(),
         interrupted: false,
     };
     let mut done = 0;
     for (station, file) in stations.iter().zip(files) {
-        let bytes = write(station, &file, args.force, |bytes| {
+        let bytes = write(station, &file, options.force, run, |bytes| {
             if progress.is_due() {
                 progress.show(done + bytes, station.name());
             }
@@ -78,9 +90,7 @@ pub fn run(args: &SkyArgs) -> Result<()> {
         }
         report.files.push(written(station, file, bytes));
     }
-    progress.finish();
-    output::print(args.json, &report, show)?;
-    progress::complete(report.interrupted)
+    Ok(report)
 }
 
 fn length(station: &Station) -> u64 {
@@ -89,9 +99,14 @@ fn length(station: &Station) -> u64 {
         .saturating_mul(station.frame_length() as u64)
 }
 
-/// Writes all frames, and returns how many bytes these are. At Ctrl-C it returns how many were written, and leaves no file.
-fn write(station: &Station, path: &Path, force: bool, mut show: impl FnMut(u64)) -> Result<u64> {
-    let stop = interrupt();
+/// Writes all frames, and returns how many bytes these are. If stopped, it returns how many were written, and leaves no file.
+fn write(
+    station: &Station,
+    path: &Path,
+    force: bool,
+    run: &Run,
+    mut show: impl FnMut(u64),
+) -> Result<u64> {
     let cannot = || format!("cannot write {}", path.display());
     let (mut file, part) = Part::create(path, force)?;
     let frames = (recording::BLOCK / station.frame_length()).max(1) as u64;
@@ -99,7 +114,7 @@ fn write(station: &Station, path: &Path, force: bool, mut show: impl FnMut(u64))
     let mut block = vec![0; frames * station.frame_length()];
     let mut generator = station.generator();
     let mut bytes = 0;
-    while !stop.load(Ordering::Relaxed) {
+    while !run.is_stopped() {
         let filled = generator.fill(&mut block);
         if filled == 0 {
             break;
@@ -131,7 +146,8 @@ fn written(station: &Station, file: PathBuf, bytes: u64) -> Written {
     }
 }
 
-fn show(report: &SkyReport) -> String {
+/// The same for people.
+pub fn text(report: &SkyReport) -> String {
     let mut lines: Vec<String> = report
         .files
         .iter()

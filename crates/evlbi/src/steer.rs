@@ -2,7 +2,7 @@
 //! user input, which one control application drives.
 //!
 //! Whoever connects to the socket sends a line of JSON, a [`Request`], and gets a line back, an [`Answer`], as often as
-//! wanted. A run writes down once a second how it is ([`tell`]), and again whenever it is asked ([`on_status`]); threads of
+//! wanted. A run writes down once a second how it is ([`Steering::tell`]), and again whenever it is asked ([`Steering::on_status`]); threads of
 //! their own answer from that. The data plane waits for none of them.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -10,15 +10,15 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::receive;
+use evlbi_net::run::Run;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use crate::progress::interrupt;
 
 /// Longest request, in bytes.
 const LONGEST: u64 = 1 << 16;
@@ -232,36 +232,156 @@ pub struct Profile {
 /// What a run can do about a change: takes it up, or says why not.
 type Changer = Box<dyn FnMut(&Change) -> Result<(), String> + Send>;
 
-/// What writes down how a run is at this moment.
-type Teller = Box<dyn Fn() + Send>;
+/// What writes down, with [`Steering::tell`], how a run is at this moment.
+type Teller = Box<dyn Fn(&Steering) + Send>;
 
-static STATUS: Mutex<Option<Status>> = Mutex::new(None);
-static TELLER: OnceLock<Mutex<Teller>> = OnceLock::new();
-static CHANGER: OnceLock<Mutex<Changer>> = OnceLock::new();
+/// What of a run is seen and changed from outside.
+pub struct Steering {
+    run: Run,
+    status: Mutex<Status>,
+    teller: Mutex<Option<Teller>>,
+    changer: Mutex<Option<Changer>>,
+    connections: AtomicUsize,
+}
 
-/// Listens on a socket at `path`, which only this user may use.
-///
-/// # Errors
-/// When there is a run that listens there, or the socket cannot be made.
-pub fn listen(path: &Path) -> Result<()> {
-    match UnixStream::connect(path) {
-        Ok(_) => bail!("--control {}: another run listens there", path.display()),
-        // Left behind by a run that was killed.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) => {
-            std::fs::remove_file(path)?;
+impl Steering {
+    /// Of `run`, which a request to stop ends.
+    pub fn new(run: Run) -> Steering {
+        Steering {
+            run,
+            status: Mutex::default(),
+            teller: Mutex::default(),
+            changer: Mutex::default(),
+            connections: AtomicUsize::new(0),
         }
-        Err(_) => {}
     }
-    let listener = UnixListener::bind(path)
-        .with_context(|| format!("--control {}: cannot listen there", path.display()))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    // From here on a request to stop ends with everything written.
-    interrupt();
-    tell(|_| {});
-    std::thread::Builder::new()
-        .name("control".into())
-        .spawn(move || accept(&listener))?;
-    Ok(())
+
+    /// Listens on a socket at `path`, which only this user may use.
+    ///
+    /// # Errors
+    /// When there is a run that listens there, or the socket cannot be made.
+    pub fn listen(self: &Arc<Steering>, path: &Path) -> Result<()> {
+        match UnixStream::connect(path) {
+            Ok(_) => bail!("--control {}: another run listens there", path.display()),
+            // Left behind by a run that was killed.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) => {
+                std::fs::remove_file(path)?;
+            }
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path)
+            .with_context(|| format!("--control {}: cannot listen there", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        self.tell(|_| {});
+        let steering = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || steering.accept(&listener))?;
+        Ok(())
+    }
+
+    /// Leaves behind how the run was at its end, beside its socket: whoever asks once a second would miss it.
+    pub fn leave(&self, path: &Path) {
+        let status = self.status.lock().clone();
+        let write = || -> Result<()> {
+            let text = serde_json::to_vec(&status)?;
+            let place = last_words(path);
+            // What an earlier run left there.
+            let _ = std::fs::remove_file(&place);
+            let mut options = std::fs::OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(place)?;
+            file.write_all(&text)?;
+            Ok(std::fs::remove_file(path)?)
+        };
+        if let Err(error) = write() {
+            tracing::warn!("the last status cannot be left behind: {error:#}");
+        }
+    }
+
+    /// Writes down how the run is.
+    pub fn tell(&self, note: impl FnOnce(&mut Status)) {
+        let mut status = self.status.lock();
+        note(&mut status);
+        status.time = crate::units::now();
+    }
+
+    /// From now on `teller` writes down how the run is whenever somebody asks.
+    pub fn on_status(&self, teller: impl Fn(&Steering) + Send + 'static) {
+        *self.teller.lock() = Some(Box::new(teller));
+    }
+
+    /// From now on changes are taken up by `changer`.
+    pub fn on_change(&self, changer: impl FnMut(&Change) -> Result<(), String> + Send + 'static) {
+        *self.changer.lock() = Some(Box::new(changer));
+    }
+
+    fn accept(self: Arc<Steering>, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // Out of descriptors: some connection will end.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                continue;
+            };
+            if self.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+                self.connections.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let steering = Arc::clone(&self);
+            let serving = std::thread::Builder::new().spawn(move || {
+                // Whoever went away is no matter of the run's.
+                let _ = steering.serve(&stream);
+                steering.connections.fetch_sub(1, Ordering::Relaxed);
+            });
+            if serving.is_err() {
+                self.connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let mut line = String::new();
+            if reader.by_ref().take(LONGEST).read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let answer = match serde_json::from_str(&line) {
+                Ok(request) => self.answer(request),
+                Err(error) => Answer::Refused(format!("no request that is known: {error}")),
+            };
+            let mut text = serde_json::to_string(&answer)?;
+            text.push('\n');
+            let mut stream = stream;
+            stream.write_all(text.as_bytes())?;
+        }
+    }
+
+    fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Status => {
+                if let Some(teller) = &*self.teller.lock() {
+                    teller(self);
+                }
+                Answer::Status(Box::new(self.status.lock().clone()))
+            }
+            Request::Stop => {
+                self.run.stop();
+                crate::progress::switch().store(true, Ordering::Relaxed);
+                Answer::Done
+            }
+            Request::Change(change) => match self.changer.lock().as_mut() {
+                Some(changer) => match changer(&change) {
+                    Ok(()) => Answer::Done,
+                    Err(why) => Answer::Refused(why),
+                },
+                None => Answer::Refused("nothing of this run can be changed while it lasts".into()),
+            },
+        }
+    }
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -269,123 +389,36 @@ fn is_socket(path: &Path) -> bool {
         .is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// Leaves behind how the run was at its end, beside its socket: whoever asks once a second would miss it.
-pub fn leave(path: &Path) {
-    let status = lock(&STATUS).clone().unwrap_or_default();
-    let write = || -> Result<()> {
-        let text = serde_json::to_vec(&status)?;
-        let place = last_words(path);
-        // What an earlier run left there.
-        let _ = std::fs::remove_file(&place);
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(place)?;
-        file.write_all(&text)?;
-        Ok(std::fs::remove_file(path)?)
-    };
-    if let Err(error) = write() {
-        tracing::warn!("the last status cannot be left behind: {error:#}");
-    }
-}
-
 /// Where a run with a socket leaves how it was at its end.
 pub fn last_words(socket: &Path) -> PathBuf {
     socket.with_added_extension("last")
 }
 
-/// Writes down how the run is.
+// Of commands that are not given a program yet.
+static CURRENT: std::sync::OnceLock<Arc<Steering>> = std::sync::OnceLock::new();
+
+fn current() -> &'static Arc<Steering> {
+    CURRENT.get_or_init(|| Arc::new(Steering::new(Run::silent())))
+}
+
+pub fn set_current(steering: &Arc<Steering>) {
+    let _ = CURRENT.set(Arc::clone(steering));
+}
+
 pub fn tell(note: impl FnOnce(&mut Status)) {
-    let mut status = lock(&STATUS);
-    let status = status.get_or_insert_default();
-    note(status);
-    status.time = crate::units::now();
+    current().tell(note);
 }
 
-/// Says where the run listens, in one piece, so that a program that waits for the line reads all of it.
 pub fn say_listening(address: SocketAddr) {
-    // Whoever waits for it may end the run from then on.
-    interrupt();
+    crate::progress::interrupt();
     tell(|status| status.listening.push(address.to_string()));
-    let line = format!("listening on {address}\n");
-    crate::say::text(&line);
+    crate::say::text(&format!("listening on {address}\n"));
 }
 
-/// From now on `teller` writes down, with [`tell`], how the run is whenever somebody asks.
 pub fn on_status(teller: impl Fn() + Send + 'static) {
-    let is_first = TELLER.set(Mutex::new(Box::new(teller))).is_ok();
-    debug_assert!(is_first, "a run tells of itself in one way");
+    current().on_status(move |_| teller());
 }
 
-/// From now on changes are taken up by `changer`.
 pub fn on_change(changer: impl FnMut(&Change) -> Result<(), String> + Send + 'static) {
-    let is_first = CHANGER.set(Mutex::new(Box::new(changer))).is_ok();
-    debug_assert!(is_first, "a run has one sender");
-}
-
-fn accept(listener: &UnixListener) {
-    static OPEN: AtomicUsize = AtomicUsize::new(0);
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Out of descriptors: some connection will end.
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            continue;
-        };
-        if OPEN.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            OPEN.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let serving = std::thread::Builder::new().spawn(move || {
-            // Whoever went away is no matter of the run's.
-            let _ = serve(&stream);
-            OPEN.fetch_sub(1, Ordering::Relaxed);
-        });
-        if serving.is_err() {
-            OPEN.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-fn serve(stream: &UnixStream) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = String::new();
-        if reader.by_ref().take(LONGEST).read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        let answer = match serde_json::from_str(&line) {
-            Ok(request) => answer(request),
-            Err(error) => Answer::Refused(format!("no request that is known: {error}")),
-        };
-        let mut text = serde_json::to_string(&answer)?;
-        text.push('\n');
-        let mut stream = stream;
-        stream.write_all(text.as_bytes())?;
-    }
-}
-
-fn answer(request: Request) -> Answer {
-    match request {
-        Request::Status => {
-            if let Some(teller) = TELLER.get() {
-                (*lock(teller))();
-            }
-            Answer::Status(Box::new(lock(&STATUS).clone().unwrap_or_default()))
-        }
-        Request::Stop => {
-            interrupt().store(true, Ordering::Relaxed);
-            Answer::Done
-        }
-        Request::Change(change) => match CHANGER.get().map(|changer| (*lock(changer))(&change)) {
-            Some(Ok(())) => Answer::Done,
-            Some(Err(why)) => Answer::Refused(why),
-            None => Answer::Refused("nothing of this run can be changed while it lasts".into()),
-        },
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    current().on_change(changer);
 }

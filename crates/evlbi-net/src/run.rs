@@ -1,0 +1,254 @@
+//! What work is given by the program that starts it: when to end, what time it is, and where its notes go.
+//!
+//! A process may have any number of runs at once. Work looks at [`Run::is_stopped`] now and then, and says what a person should
+//! know with [`Run::say`]; what becomes of that is the program's.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use evlbi_core::time::Nanos;
+
+use crate::clock::Clock;
+
+/// How often progress is shown.
+const INTERVAL: Nanos = Nanos::SECOND;
+
+/// A run of some work. Its clones are the same run.
+#[derive(Clone)]
+pub struct Run {
+    stop: Arc<Stop>,
+    clock: Clock,
+    notes: Arc<dyn Notes>,
+}
+
+struct Stop {
+    is_set: AtomicBool,
+    /// The run that this is a part of.
+    whole: Option<Arc<Stop>>,
+}
+
+/// Where notes go. Work is held up while one is taken.
+pub trait Notes: Send + Sync {
+    /// Takes a note.
+    fn take(&self, note: &Note<'_>);
+}
+
+/// What work says while it lasts.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Note<'n> {
+    /// Something that a person should know, without a line's end.
+    Said(fmt::Arguments<'n>),
+    /// Something that is not as it should be.
+    Warned(fmt::Arguments<'n>),
+    /// What is found, or what it does at this moment.
+    Line(fmt::Arguments<'n>),
+    /// It listens there.
+    Listens(SocketAddr),
+    /// How far it is.
+    Progress {
+        /// Done so far, in units of the work's own.
+        done: u64,
+        /// All there is to do, where that is known.
+        total: Option<u64>,
+        /// The same in a line for people.
+        line: &'n str,
+    },
+    /// No more progress will come.
+    Finished,
+}
+
+/// Drops all notes.
+struct Nobody;
+
+impl Notes for Nobody {
+    fn take(&self, _note: &Note<'_>) {}
+}
+
+impl Run {
+    /// A run in real time, whose notes go to `notes`.
+    pub fn new(notes: Arc<dyn Notes>) -> Run {
+        let stop = Arc::new(Stop {
+            is_set: AtomicBool::new(false),
+            whole: None,
+        });
+        Run {
+            stop,
+            clock: Clock::real(),
+            notes,
+        }
+    }
+
+    /// A run whose notes nobody reads.
+    pub fn silent() -> Run {
+        Run::new(Arc::new(Nobody))
+    }
+
+    /// A part of this run, which can be stopped alone and is stopped with it.
+    pub fn part(&self) -> Run {
+        let stop = Arc::new(Stop {
+            is_set: AtomicBool::new(false),
+            whole: Some(Arc::clone(&self.stop)),
+        });
+        Run {
+            stop,
+            ..self.clone()
+        }
+    }
+
+    /// The same run, whose notes go to `notes` instead.
+    pub fn noted_by(&self, notes: Arc<dyn Notes>) -> Run {
+        Run {
+            notes,
+            ..self.clone()
+        }
+    }
+
+    /// Has the work end, with everything kept that was done.
+    pub fn stop(&self) {
+        self.stop.is_set.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the work is to end.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        let mut stop = Some(&self.stop);
+        while let Some(it) = stop {
+            if it.is_set.load(Ordering::Relaxed) {
+                return true;
+            }
+            stop = it.whole.as_ref();
+        }
+        false
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Hands a note on.
+    pub fn note(&self, note: &Note<'_>) {
+        self.notes.take(note);
+    }
+
+    /// Says something that a person should know: `run.say(format_args!("..."))`.
+    pub fn say(&self, what: fmt::Arguments<'_>) {
+        self.note(&Note::Said(what));
+    }
+
+    /// Says that something is not as it should be.
+    pub fn warn(&self, what: fmt::Arguments<'_>) {
+        self.note(&Note::Warned(what));
+    }
+
+    /// Says what is found, or what the work does at this moment.
+    pub fn line(&self, what: fmt::Arguments<'_>) {
+        self.note(&Note::Line(what));
+    }
+
+    /// Says that it listens at `address`.
+    pub fn listens(&self, address: SocketAddr) {
+        self.note(&Note::Listens(address));
+    }
+
+    /// Begins to show how far the work is; `total` in units of its own, where that is known.
+    pub fn progress(&self, total: Option<u64>) -> Progress {
+        Progress {
+            run: self.clone(),
+            total,
+            last: None,
+        }
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut run = f.debug_struct("Run");
+        run.field("is_stopped", &self.is_stopped())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How far a run is. Dropping it says that no more will come.
+pub struct Progress {
+    run: Run,
+    total: Option<u64>,
+    last: Option<Nanos>,
+}
+
+impl Progress {
+    /// Whether it is time to show something new: at once, and then once a second.
+    pub fn is_due(&self) -> bool {
+        let now = self.run.clock.now();
+        self.last.is_none_or(|last| now.since(last) >= INTERVAL)
+    }
+
+    /// Shows how far the run is and a line about it.
+    pub fn show(&mut self, done: u64, line: &str) {
+        self.last = Some(self.run.clock.now());
+        // A run that takes longer than it should, as one that drains, is not beyond its end.
+        let done = self.total.map_or(done, |total| done.min(total));
+        self.run.note(&Note::Progress {
+            done,
+            total: self.total,
+            line,
+        });
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.run.note(&Note::Finished);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Written(Mutex<Vec<String>>);
+
+    impl Notes for Written {
+        fn take(&self, note: &Note<'_>) {
+            let line = match note {
+                Note::Said(what) => what.to_string(),
+                Note::Progress { done, total, .. } => format!("{done} of {total:?}"),
+                other => format!("{other:?}"),
+            };
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
+    #[test]
+    fn a_part_ends_with_the_whole_and_alone() {
+        let run = Run::silent();
+        let (part, other) = (run.part(), run.part());
+        part.stop();
+        assert!(part.is_stopped() && part.clone().is_stopped());
+        assert!(!run.is_stopped() && !other.is_stopped());
+        run.stop();
+        assert!(other.is_stopped());
+    }
+
+    #[test]
+    fn notes_go_to_whom_the_run_was_given() {
+        let written = Arc::new(Written::default());
+        let run = Run::new(Arc::<Written>::clone(&written));
+        run.part().say(format_args!("{} bytes", 3));
+        let mut progress = run.progress(Some(1000));
+        assert!(progress.is_due());
+        // What drains is not beyond its end.
+        progress.show(1013, "draining");
+        assert!(!progress.is_due());
+        drop(progress);
+        run.noted_by(Arc::new(Nobody)).say(format_args!("unheard"));
+        let written = written.0.lock().unwrap();
+        assert_eq!(*written, ["3 bytes", "1000 of Some(1000)", "Finished"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! The program around its runs: Ctrl-C, messages, the bar, and what is seen and changed from outside.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::sync::{Arc, Once};
+
+use anyhow::{Result, bail};
+use evlbi_net::run::{Note, Notes, Run};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
+
+use crate::say;
+use crate::steer::Steering;
+
+/// What a command is given.
+pub struct Program {
+    run: Run,
+    handler: Once,
+    steering: Arc<Steering>,
+}
+
+impl Program {
+    /// One whose notes go to standard error.
+    pub fn new() -> Program {
+        let run = Run::silent();
+        let steering = Arc::new(Steering::new(run.clone()));
+        let terminal = Terminal {
+            steering: Arc::clone(&steering),
+            bar: Mutex::default(),
+        };
+        Program {
+            run: run.noted_by(Arc::new(terminal)),
+            handler: Once::new(),
+            steering,
+        }
+    }
+
+    /// The run. From now on Ctrl-C (or SIGTERM) ends it with everything written; a second one ends the program at once.
+    pub fn run(&self) -> &Run {
+        self.handler.call_once(|| {
+            let run = self.run.clone();
+            let handler = ctrlc::set_handler(move || {
+                if run.is_stopped() {
+                    std::process::exit(130);
+                }
+                run.stop();
+                crate::progress::switch().store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            if let Err(error) = handler {
+                tracing::warn!("Ctrl-C will end the program at once: {error}");
+            }
+        });
+        &self.run
+    }
+
+    /// What is seen and changed from outside.
+    pub fn steering(&self) -> &Arc<Steering> {
+        &self.steering
+    }
+}
+
+/// Returns an error if work that has an end was interrupted before it: what was found until then has been printed, and is not
+/// all of it.
+pub fn complete(is_interrupted: bool) -> Result<()> {
+    match is_interrupted {
+        true => bail!("interrupted before the end"),
+        false => Ok(()),
+    }
+}
+
+/// Shows notes on standard error, progress as a bar on a terminal and as a line a second elsewhere.
+struct Terminal {
+    steering: Arc<Steering>,
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl Terminal {
+    /// Prints a line that is to stay.
+    fn line(&self, line: fmt::Arguments<'_>) {
+        match &*self.bar.lock() {
+            Some(bar) if say::is_ready() => bar.suspend(|| say::line(line)),
+            _ => say::line(line),
+        }
+    }
+
+    fn progress(&self, done: u64, total: Option<u64>, line: &str) {
+        self.steering.tell(|status| {
+            line.clone_into(&mut status.line);
+            status.done = total.map(|total| done as f64 / total.max(1) as f64);
+        });
+        if std::io::stderr().is_terminal() {
+            let mut bar = self.bar.lock();
+            let bar = bar.get_or_insert_with(|| bar_of(total));
+            // A terminal that is held (Ctrl-S) must not hold the run.
+            if !say::is_ready() {
+                return;
+            }
+            match total {
+                Some(_) => bar.set_position(done),
+                None => bar.tick(),
+            }
+            bar.set_message(line.to_string());
+        } else if let Some(total) = total {
+            let percent = done as f64 * 100.0 / total.max(1) as f64;
+            say!("{percent:5.1} %  {line}");
+        } else {
+            say!("{line}");
+        }
+    }
+}
+
+impl Notes for Terminal {
+    fn take(&self, note: &Note<'_>) {
+        match note {
+            Note::Said(what) => self.line(format_args!("evlbi: {what}")),
+            Note::Warned(what) => self.line(format_args!("evlbi: warning: {what}")),
+            Note::Line(what) => self.line(*what),
+            Note::Listens(address) => {
+                self.steering
+                    .tell(|status| status.listening.push(address.to_string()));
+                // In one piece, so that a program that waits for the line reads all of it.
+                say::text(&format!("listening on {address}\n"));
+            }
+            Note::Progress { done, total, line } => self.progress(*done, *total, line),
+            Note::Finished => {
+                if let Some(bar) = self.bar.lock().take() {
+                    if !say::is_ready() {
+                        bar.set_draw_target(ProgressDrawTarget::hidden());
+                    }
+                    bar.finish_and_clear();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn bar_of(total: Option<u64>) -> ProgressBar {
+    let (bar, template) = match total {
+        Some(total) => (
+            ProgressBar::new(total),
+            "{bar:30} {percent:>3} % {eta:>4} {wide_msg}",
+        ),
+        None => (
+            ProgressBar::new_spinner(),
+            "{spinner} {elapsed:>4} {wide_msg}",
+        ),
+    };
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style)
+}

@@ -8,13 +8,14 @@ mod thread;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evlbi_core::account::{self, Attribution};
 use evlbi_core::deframe::Wanted;
 use evlbi_core::reorder::Event;
+use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 
 use crate::cpu;
@@ -118,12 +119,12 @@ struct Shown {
 impl Watch {
     /// Returns the counters as they were at most 100 ms ago.
     pub fn last(&self) -> Live {
-        self.lock().live.clone()
+        self.shown.lock().live.clone()
     }
 
     /// Whether the receiver has ended: these counters are the last.
     pub fn has_ended(&self) -> bool {
-        self.lock().is_last
+        self.shown.lock().is_last
     }
 
     /// Has the receiving threads of these receivers write their counters down, all at once: those of [`last`](Watch::last) are
@@ -138,15 +139,15 @@ impl Watch {
             let is_old = |shown: &mut Shown| shown.times == before && !shown.is_last;
             let time = deadline.saturating_duration_since(Instant::now());
             // In time or not: what is there is shown.
-            let _ = watch
+            watch
                 .has_shown
-                .wait_timeout_while(watch.lock(), time, is_old);
+                .wait_while_for(&mut watch.shown.lock(), is_old, time);
         }
     }
 
     /// Asks for new counters; returns how often some were written down before.
     fn ask(&self) -> u64 {
-        let shown = self.lock();
+        let shown = self.shown.lock();
         self.is_asked.store(true, Ordering::Relaxed);
         shown.times
     }
@@ -157,7 +158,7 @@ impl Watch {
 
     /// Takes new counters, unless a watcher looks at this moment. Returns whether it took them.
     fn try_show(&self, live: impl FnOnce() -> Live) -> bool {
-        let Ok(mut shown) = self.shown.try_lock() else {
+        let Some(mut shown) = self.shown.try_lock() else {
             return false;
         };
         self.is_asked.store(false, Ordering::Relaxed);
@@ -168,14 +169,10 @@ impl Watch {
     }
 
     fn show_last(&self, live: Live) {
-        let mut shown = self.lock();
+        let mut shown = self.shown.lock();
         shown.live = live;
         shown.is_last = true;
         self.has_shown.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,12 +9,13 @@ mod outlet;
 mod source;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use evlbi_core::pace::{ByRate, Slips};
 use evlbi_core::shed::{Shed, ShedReport};
 use evlbi_core::time::Nanos;
+use parking_lot::Mutex;
 use serde::Serialize;
 
 pub use flow::{Clock, Flow, FlowOptions};
@@ -175,7 +176,7 @@ impl Sent {
 
     /// Has the flow change from its next train on.
     pub fn change(&self, change: Change) {
-        let mut waiting = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.change.lock();
         waiting.rate = change.rate.or(waiting.rate);
         waiting.shed = change.shed.or(waiting.shed.take());
         self.has_change.store(true, Ordering::Release);
@@ -186,7 +187,7 @@ impl Sent {
         if !self.has_change.load(Ordering::Relaxed) {
             return None;
         }
-        let mut waiting = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.change.lock();
         self.has_change.store(false, Ordering::Relaxed);
         Some(std::mem::take(&mut *waiting))
     }

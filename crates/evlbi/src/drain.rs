@@ -1,8 +1,8 @@
 //! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
@@ -11,6 +11,7 @@ use evlbi_net::receive::Opening;
 use evlbi_net::ring::{Consumer, Span};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::TimeGap;
+use parking_lot::Mutex;
 
 use crate::progress;
 use crate::sink::{Sink, SinkReport};
@@ -93,7 +94,7 @@ fn run(
             flushed = Instant::now();
             drain.sink.flush();
             // A reader that holds the lock sees the next state instead.
-            if let Ok(mut shown) = shown.try_lock() {
+            if let Some(mut shown) = shown.try_lock() {
                 show(drain.deframer, &mut shown);
             }
         }

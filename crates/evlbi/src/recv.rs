@@ -4,8 +4,8 @@ mod result;
 mod tcp;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,6 +17,7 @@ use evlbi_net::receive::{
 };
 use evlbi_net::udp::{Listen, ReceiverOptions};
 use evlbi_wire::time::FrameRate;
+use parking_lot::Mutex;
 
 use self::result::{Beside, HostDelta, RecvResult, finish, text};
 use crate::cli::{FsyncChoice, PartialChoice, RecvArgs};
@@ -395,11 +396,7 @@ fn watch(
             if has_ended {
                 break;
             }
-            beside.write(
-                args,
-                Status::of(&live, rate),
-                &shown.lock().unwrap_or_else(PoisonError::into_inner),
-            );
+            beside.write(args, Status::of(&live, rate), &shown.lock());
             progress.show(start.elapsed().as_millis() as u64, &line(&live, rate, args));
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +16,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
 use evlbi_net::tcp::Door;
+use parking_lot::{Condvar, Mutex};
 
 use crate::cli::RespondArgs;
 use crate::probe::control::Control;
@@ -144,7 +145,7 @@ impl Responder {
 
     /// Says that somebody was refused; a second later at most, how many more were.
     fn tell_of_refusal(&self, peer: SocketAddr, error: &anyhow::Error) {
-        let mut refusals = lock(&self.refusals);
+        let mut refusals = self.refusals.lock();
         if refusals.1 > 0 && refusals.0.elapsed() < Duration::from_secs(1) {
             refusals.1 += 1;
             return;
@@ -162,7 +163,8 @@ impl Responder {
         let number = self.let_in(&stream)?;
         let mut control = Control::new(stream, Role::Responder)?;
         let known = self.is_known(&mut control);
-        lock(&self.strangers)
+        self.strangers
+            .lock()
             .waiting
             .retain(|(other, _)| *other != number);
         known?;
@@ -185,7 +187,7 @@ impl Responder {
 
     /// One more stranger; the oldest go where there are too many.
     fn let_in(&self, stream: &TcpStream) -> Result<u64> {
-        let mut strangers = lock(&self.strangers);
+        let mut strangers = self.strangers.lock();
         strangers.next += 1;
         let number = strangers.next;
         strangers.waiting.push_back((number, stream.try_clone()?));
@@ -487,15 +489,14 @@ impl Responder {
             }
             // A client that is gone waits for nothing.
             control.receive::<FromClient>(Duration::from_millis(1))?;
-            let taken = lock(&self.taken);
-            let _ = self.room.wait_timeout(taken, LOOK);
+            self.room.wait_for(&mut self.taken.lock(), LOOK);
             self.go_on()?;
         }
     }
 
     /// Takes so much more, if it is there.
     fn place(&self, more: Taken) -> Option<Place<'_>> {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         let rates = [0, 1].map(|at| taken.rates[at] + more.rates[at]);
         let all = Taken {
             tests: taken.tests + more.tests,
@@ -517,7 +518,7 @@ impl Responder {
     }
 
     fn why_not(&self) -> String {
-        let taken = lock(&self.taken);
+        let taken = self.taken.lock();
         format!(
             "{} tests run now, which take {} to this host and {} from it; it allows {} tests and {}",
             taken.tests,
@@ -562,7 +563,7 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut all = lock(&self.responder.taken);
+        let mut all = self.responder.taken.lock();
         all.tests -= self.taken.tests;
         all.sessions -= self.taken.sessions;
         for (all, mine) in all.rates.iter_mut().zip(self.taken.rates) {
@@ -573,11 +574,6 @@ impl Drop for Place<'_> {
         }
         self.responder.room.notify_all();
     }
-}
-
-/// What a thread that panicked has left is as good as any other.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn describe(test: &Test) -> String {
@@ -655,8 +651,8 @@ mod tests {
         let third = place([40e6, 70e6]).expect("room");
         assert!(place([0.0, 1.0]).is_none());
         drop((second, third));
-        assert_eq!(lock(&responder.taken).rates, [0.0; 2]);
-        assert_eq!(lock(&responder.taken).tests, 0);
+        assert_eq!(responder.taken.lock().rates, [0.0; 2]);
+        assert_eq!(responder.taken.lock().tests, 0);
     }
 
     /// Sums and differences of rates leave a trace of rounding, which keeps nobody out.

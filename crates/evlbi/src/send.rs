@@ -1,8 +1,8 @@
 //! `evlbi send`.
 
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -15,6 +15,7 @@ use evlbi_net::cpu::{self, Waiting};
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
 use evlbi_net::udp::{MAX_SEGMENTS, Sender, SenderOptions};
 use evlbi_wire::{fill, vtp};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::cli::{Burst, CutRule, HostArgs, SendArgs, SendReplace, UnitChoice};
@@ -74,7 +75,7 @@ pub fn run(args: &SendArgs) -> Result<()> {
         }
     }
     let report = transmit_shown(prepared, args)?;
-    let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut rates = rates.lock().clone();
     let result = SendResult {
         schema: "evlbi.send/1",
         source: args.source.clone(),
@@ -266,7 +267,7 @@ impl Changes {
             shed,
         });
         if let Some(rate) = rate {
-            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rates = self.rates.lock();
             rates.push(rate.get());
         }
         (self.policy, self.stream) = (policy, stream);

@@ -7,13 +7,14 @@ mod worker;
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::path::{CellTruth, Law, Logged};
 use evlbi_core::time::Nanos;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use self::worker::Worker;
@@ -123,10 +124,6 @@ struct Part {
     error: Option<String>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A relay at work.
 pub struct Relay {
     plan: Arc<Plan>,
@@ -155,7 +152,7 @@ impl Relay {
                 .spawn(move || {
                     let mut worker = Worker::new(&plan, &taps, &group, &told, logs);
                     if let Err(error) = worker.run(&stop) {
-                        lock(&told.snapshot).error = Some(error.to_string());
+                        told.snapshot.lock().error = Some(error.to_string());
                     }
                     told.answered.store(u64::MAX, Ordering::Release);
                 })?;
@@ -174,7 +171,7 @@ impl Relay {
     /// Gives a cell another law, now.
     pub fn change(&self, direction: Direction, cell: usize, law: &Law) {
         for shared in &self.workers {
-            lock(&shared.changes).push((direction, cell, law.clone()));
+            shared.changes.lock().push((direction, cell, law.clone()));
         }
     }
 
@@ -202,7 +199,7 @@ impl Relay {
         };
         let mut cells = Vec::new();
         for shared in &self.workers {
-            let part = lock(&shared.snapshot).clone();
+            let part = shared.snapshot.lock().clone();
             cells.extend(part.cells);
             for (sum, counts) in all.hosts.iter_mut().zip(part.hosts) {
                 sum.sent += counts.sent;
@@ -229,7 +226,7 @@ impl Relay {
     /// What the cells noted since it was asked last.
     pub fn take_log(&self) -> Vec<LogLine> {
         let logs = self.workers.iter();
-        logs.flat_map(|shared| std::mem::take(&mut *lock(&shared.log)))
+        logs.flat_map(|shared| std::mem::take(&mut *shared.log.lock()))
             .collect()
     }
 
@@ -237,7 +234,7 @@ impl Relay {
     pub fn error(&self) -> Option<String> {
         let parts = self.workers.iter();
         parts
-            .filter_map(|shared| lock(&shared.snapshot).error.clone())
+            .filter_map(|shared| shared.snapshot.lock().error.clone())
             .next()
     }
 
@@ -250,7 +247,7 @@ impl Relay {
 
     /// Waits until all threads have ended.
     pub fn wait(&self) {
-        let mut handles = lock(&self.handles);
+        let mut handles = self.handles.lock();
         for handle in handles.drain(..) {
             if let Err(panic) = handle.join() {
                 std::panic::resume_unwind(panic);

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::body::Body;
 use evlbi_core::rate::BitRate;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::process::Child;
@@ -147,7 +148,7 @@ impl Agent {
         loop {
             sleep(LOOK).await;
             let unwritten: Vec<Kept> = {
-                let flows = self.lock();
+                let flows = self.flows.lock();
                 let unwritten = flows.values().filter(|entry| entry.is_unwritten);
                 unwritten.map(|entry| entry.kept.clone()).collect()
             };
@@ -166,7 +167,7 @@ impl Agent {
                 show_bytes(self.config.min_free as f64)
             );
             let recording: Vec<FlowId> = {
-                let flows = self.lock();
+                let flows = self.flows.lock();
                 let recording = flows.iter().filter(|(_, entry)| {
                     let kept = &entry.kept;
                     kept.records && kept.ended_for.is_none() && kept.flow.state != State::Ended
@@ -185,7 +186,7 @@ impl Agent {
             return;
         }
         let kept = {
-            let mut flows = self.lock();
+            let mut flows = self.flows.lock();
             let Some(entry) = flows.get_mut(id) else {
                 return;
             };
@@ -214,7 +215,7 @@ impl Agent {
             is_unwritten: false,
             turn: Arc::default(),
         };
-        self.lock().insert(id.clone(), entry);
+        self.flows.lock().insert(id.clone(), entry);
         if !has_ended {
             let agent = Arc::clone(self);
             tokio::spawn(async move { agent.follow(id, None).await });
@@ -224,19 +225,15 @@ impl Agent {
 
     /// How many flows have not ended.
     pub fn running(&self) -> usize {
-        let flows = self.lock();
+        let flows = self.flows.lock();
         let running = flows
             .values()
             .filter(|entry| entry.kept.flow.state != State::Ended);
         running.count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<FlowId, Entry>> {
-        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn flow(&self, id: &FlowId) -> Result<Flow, Problem> {
-        let flows = self.lock();
+        let flows = self.flows.lock();
         let entry = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
         Ok(entry.kept.flow.clone())
     }
@@ -283,11 +280,11 @@ impl Agent {
         let child = match make(&room, &kept, &allowed) {
             Ok(child) => child,
             Err(problem) => {
-                self.lock().remove(&id);
+                self.flows.lock().remove(&id);
                 return Err(problem);
             }
         };
-        if let Some(entry) = self.lock().get_mut(&id) {
+        if let Some(entry) = self.flows.lock().get_mut(&id) {
             entry.process = child.id();
         }
         self.tell(&id, &format!("starts: evlbi {}", allowed.words.join(" ")));
@@ -311,7 +308,7 @@ impl Agent {
         let mut taken = BTreeSet::new();
         let found = new.iter().map(|new| {
             let mut problems = Vec::new();
-            if self.lock().contains_key(&new.id) || room(&new.id).0.exists() {
+            if self.flows.lock().contains_key(&new.id) || room(&new.id).0.exists() {
                 problems.push(format!("the name {} was used before", new.id));
             }
             let allowed = guard::allow(new, &self.config, false).and_then(|allowed| {
@@ -326,7 +323,9 @@ impl Agent {
             let rate_bps = match allowed {
                 Ok(allowed) => {
                     let sends = Sends::of(&allowed);
-                    if let Err(problem) = self.check_rate(&self.lock(), &new.id, &sends, &before) {
+                    if let Err(problem) =
+                        self.check_rate(&self.flows.lock(), &new.id, &sends, &before)
+                    {
                         problems.push(problem.error);
                     }
                     before.push(sends);
@@ -351,7 +350,7 @@ impl Agent {
     /// A place among the flows, if there is one.
     fn take_place(&self, kept: &Kept) -> Result<(), Problem> {
         let id = &kept.flow.id;
-        let mut flows = self.lock();
+        let mut flows = self.flows.lock();
         if flows.contains_key(id) || room(id).0.exists() {
             return Err(Problem::conflict(format!(
                 "the name {id} was used before; a flow has a name of its own"
@@ -439,7 +438,7 @@ impl Agent {
     /// Asks over one connection until that ends.
     async fn hear(&self, id: &FlowId, mut line: Line) {
         let begun = Instant::now();
-        if let Some(entry) = self.lock().get_mut(id) {
+        if let Some(entry) = self.flows.lock().get_mut(id) {
             entry.process = line.process().or(entry.process);
         }
         loop {
@@ -458,7 +457,7 @@ impl Agent {
     }
 
     fn note(&self, id: &FlowId, status: Status) {
-        if let Some(entry) = self.lock().get_mut(id) {
+        if let Some(entry) = self.flows.lock().get_mut(id) {
             let flow = &mut entry.kept.flow;
             if flow.state == State::Starting {
                 flow.state = State::Running;
@@ -472,7 +471,7 @@ impl Agent {
             self.note(id, last);
         }
         let kept = {
-            let mut flows = self.lock();
+            let mut flows = self.flows.lock();
             let Some(entry) = flows.get_mut(id) else {
                 return;
             };
@@ -513,7 +512,7 @@ impl Agent {
     /// Writes down what has to outlive this agent.
     fn keep(&self, room: &Room, kept: &Kept) {
         let written = write(room, kept);
-        if let Some(entry) = self.lock().get_mut(&kept.flow.id) {
+        if let Some(entry) = self.flows.lock().get_mut(&kept.flow.id) {
             if let Err(error) = &written
                 && !entry.is_unwritten
             {
@@ -530,7 +529,7 @@ impl Agent {
     /// The flow's turn, and the flow when that has come.
     async fn turn(&self, id: &FlowId) -> Result<(tokio::sync::OwnedMutexGuard<()>, Flow), Problem> {
         let turn = {
-            let flows = self.lock();
+            let flows = self.flows.lock();
             let entry = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
             Arc::clone(&entry.turn)
         };
@@ -571,13 +570,13 @@ impl Agent {
             Err(error) => Some(Problem::conflict(output::explain(&error))),
         };
         if let Some(problem) = refused {
-            if let Some(entry) = self.lock().get_mut(&id) {
+            if let Some(entry) = self.flows.lock().get_mut(&id) {
                 entry.kept.rate = before;
             }
             return Err(problem);
         }
         let kept = {
-            let mut flows = self.lock();
+            let mut flows = self.flows.lock();
             let entry = flows.get_mut(&id).ok_or_else(|| Problem::unknown(&id))?;
             let flow = &mut entry.kept.flow;
             flow.revision += 1;
@@ -603,7 +602,7 @@ impl Agent {
 
     /// A flow is to send at another rate, which no other has from now on. Gives the rate before.
     fn book(&self, id: &FlowId, rate: Option<u64>) -> Result<Option<u64>, Problem> {
-        let mut flows = self.lock();
+        let mut flows = self.flows.lock();
         let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
         let sends = Sends {
             rate,
@@ -622,7 +621,7 @@ impl Agent {
             return Ok(flow);
         }
         let process = {
-            let mut flows = self.lock();
+            let mut flows = self.flows.lock();
             let entry = flows.get_mut(&id).ok_or_else(|| Problem::unknown(&id))?;
             if entry.kept.flow.state != State::Ended {
                 entry.kept.flow.state = State::Stopping;
@@ -646,7 +645,7 @@ impl Agent {
         } else if let Err(error) = room(&id).ask(&Request::Stop).await {
             let has_ended = self.flow(&id)?.state == State::Ended;
             if !has_ended {
-                if let Some(entry) = self.lock().get_mut(&id) {
+                if let Some(entry) = self.flows.lock().get_mut(&id) {
                     entry.kept.flow.state = flow.state;
                 }
                 let error = output::explain(&error);
@@ -672,7 +671,7 @@ impl Agent {
             Ok(())
         })
         .await?;
-        self.lock().remove(&id);
+        self.flows.lock().remove(&id);
         self.tell(&id, "is forgotten");
         Ok(())
     }
@@ -695,7 +694,8 @@ impl Fleet for Arc<Agent> {
     }
 
     fn flows(&self) -> Vec<Flow> {
-        self.lock()
+        self.flows
+            .lock()
             .values()
             .map(|entry| entry.kept.flow.clone())
             .collect()

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params,
 };
@@ -185,7 +185,7 @@ impl History {
 
     /// Does something with the file. If it turns out to be damaged, the same is done with a new one.
     fn with<T>(&self, work: impl Fn(&mut Connection) -> Result<T>) -> Result<T> {
-        let mut connection = lock(&self.connection);
+        let mut connection = self.connection.lock();
         let done = work(&mut connection);
         let Err(error) = &done else { return done };
         if !is_damaged(error) {
@@ -208,7 +208,7 @@ impl History {
 
     fn take_down(&self, connection: &mut Connection, flows: &[Flow], now: i64) -> Result<()> {
         let transaction = connection.transaction()?;
-        let mut next_mean = lock(&self.next_mean);
+        let mut next_mean = self.next_mean.lock();
         let next = match *next_mean {
             Some(next) => next,
             None => first_mean(&transaction)?.unwrap_or(now / MEAN * MEAN),
@@ -221,7 +221,7 @@ impl History {
         } else {
             next
         };
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         seen.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
         let mut looked = Vec::new();
         for flow in flows {
@@ -683,10 +683,6 @@ fn prune(transaction: &Transaction<'_>, now: i64) -> Result<()> {
         [MOST_EVENTS],
     )?;
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

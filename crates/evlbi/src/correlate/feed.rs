@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,6 +12,7 @@ use evlbi_core::deframe::Chunk;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::arrived::{Arrived, arrived};
 use super::clocks::{Clocks, HOLD, RUN, Verdict};
@@ -114,9 +115,7 @@ impl Feed {
     }
 
     pub fn clocks(&self) -> MutexGuard<'_, Clocks> {
-        self.clocks
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.clocks.lock()
     }
 
     /// Newest data in seconds since the epoch, also of a stream of which all came too late.
@@ -126,9 +125,7 @@ impl Feed {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.

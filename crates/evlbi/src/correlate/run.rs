@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result, anyhow};
 use evlbi_fx::correlator::{Correlator, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::track::{Counts, Slab};
+use parking_lot::Mutex;
 
 use crate::progress::{Progress, interrupt};
 
@@ -236,11 +237,7 @@ fn work(
 ) {
     let mut correlator = Correlator::new(setup);
     loop {
-        let unit = match units.lock() {
-            Ok(units) => units.recv(),
-            Err(_) => return,
-        };
-        let Ok(unit) = unit else {
+        let Ok(unit) = units.lock().recv() else {
             return;
         };
         let sums = correlator.correlate(&unit.slabs, unit.blocks);

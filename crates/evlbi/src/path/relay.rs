@@ -6,12 +6,13 @@ use std::io::{BufWriter, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_net::path::{Direction, Hosts, Plan, Relay, Snapshot, container};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::plan::{self, CellSpec};
@@ -172,7 +173,7 @@ impl Served {
     fn set(&self, request: &Value) -> Result<()> {
         let name = string(request, "cell")?;
         let values: toml::Table = serde_json::from_value(request["values"].clone())?;
-        let mut specs = self.specs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut specs = self.specs.lock();
         let shown = |direction: Direction, number: usize| {
             let cell = &self.plan.cells(direction)[number].name;
             format!("{}/{cell}", self.plan.show(direction))

@@ -1,13 +1,13 @@
 //! One loss of each law, packet by packet: the EXPReS report's figure 2.6 and what it says of buffers and times.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Outcome, Scene};
 use evlbi_core::time::Nanos;
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::tcp::{algorithms, flow, wire};
@@ -109,7 +109,7 @@ pub fn queue<J: Sync, R: Send>(
                         return;
                     };
                     let result = work(job);
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut found = found.lock();
                     let (results, progress) = &mut *found;
                     results.push((place, result));
                     progress.show(results.len() as u64, &name(job));
@@ -117,7 +117,7 @@ pub fn queue<J: Sync, R: Send>(
             });
         }
     });
-    let (mut results, progress) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut results, progress) = found.into_inner();
     progress.finish();
     results.sort_by_key(|(place, _)| *place);
     results.into_iter().map(|(_, result)| result).collect()

@@ -1,12 +1,13 @@
 //! The hosts of a session: their agents are asked how all flows are, and told what is wanted of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use axum::body::Body;
 use axum::http::StatusCode;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -106,7 +107,7 @@ impl Hosts {
     /// Waits until every agent has answered, or is known not to.
     pub async fn look_around(&self) {
         let is_known = |host: &Connected| {
-            let known = self.lock();
+            let known = self.known.lock();
             known.heard.contains(&host.plan.name) || known.silent.contains_key(&host.plan.name)
         };
         while !self.hosts.iter().all(is_known) {
@@ -116,25 +117,17 @@ impl Hosts {
 
     /// Why hosts do not answer that do not.
     pub fn silent(&self) -> BTreeMap<String, String> {
-        self.lock().silent.clone()
+        self.known.lock().silent.clone()
     }
 
     /// What is to come is now this.
     pub fn show(&self, plan: SessionPlan) {
-        *self.plan() = Some(plan);
+        *self.plan.lock() = Some(plan);
     }
 
     /// How far the session is, where there is one.
     pub fn session_state(&self) -> Option<SessionState> {
-        self.plan().as_ref().map(|plan| plan.state)
-    }
-
-    fn plan(&self) -> MutexGuard<'_, Option<SessionPlan>> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plan.lock().as_ref().map(|plan| plan.state)
     }
 
     async fn follow(self: Arc<Hosts>, number: usize) {
@@ -153,7 +146,7 @@ impl Hosts {
         client: &Client,
         last_event: &mut Option<i64>,
     ) -> Result<(), Problem> {
-        let begun = self.lock().kept;
+        let begun = self.known.lock().kept;
         let (flows, events) = tokio::join!(client.flows(), client.events(last_event.unwrap_or(0)));
         let (flows, events) = (flows?, events?);
         for event in &events {
@@ -168,7 +161,7 @@ impl Hosts {
                 .last()
                 .map_or(last_event.unwrap_or(0), |event| event.id),
         );
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.kept != begun {
             // What was answered meanwhile is newer: the next look has all of it.
             return Ok(());
@@ -191,7 +184,7 @@ impl Hosts {
 
     fn note(&self, plan: &Host, problem: Option<Problem>) {
         let news = {
-            let mut known = self.lock();
+            let mut known = self.known.lock();
             match problem {
                 None => {
                     known.heard.insert(plan.name.clone());
@@ -221,7 +214,7 @@ impl Hosts {
 
     /// The host of a flow that is known.
     fn of(&self, id: &FlowId) -> Result<&Connected, Problem> {
-        let host = self.lock().only(id)?.host.clone();
+        let host = self.known.lock().only(id)?.host.clone();
         self.named(&host)
     }
 
@@ -235,7 +228,7 @@ impl Hosts {
     /// The flow that is meant by a name, or by the end of one after a dot: one that has not ended before others, and of
     /// those that have the last.
     pub fn find(&self, name: &str) -> Result<Flow, Problem> {
-        let known = self.lock();
+        let known = self.known.lock();
         if let Ok(id) = name.parse::<FlowId>()
             && known.called(&id).next().is_some()
         {
@@ -274,7 +267,7 @@ impl Hosts {
             host: host.plan.name.clone(),
             ..flow
         };
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.kept += 1;
         known
             .flows
@@ -301,7 +294,7 @@ impl Hosts {
             let id = format!("{only}.{}", flow.id);
             flow.id = id.parse().map_err(Problem::unprocessable)?;
         }
-        if self.lock().called(&flow.id).next().is_some() {
+        if self.known.lock().called(&flow.id).next().is_some() {
             return Err(Problem::conflict(format!(
                 "the name {} was used before; a flow has a name of its own",
                 flow.id
@@ -325,11 +318,11 @@ impl Fleet for Arc<Hosts> {
     }
 
     fn flows(&self) -> Vec<Flow> {
-        self.lock().flows.values().cloned().collect()
+        self.known.lock().flows.values().cloned().collect()
     }
 
     fn session(&self) -> Option<SessionPlan> {
-        let plan = self.plan().clone()?;
+        let plan = self.plan.lock().clone()?;
         Some(SessionPlan {
             silent: self.silent(),
             ..plan
@@ -337,7 +330,7 @@ impl Fleet for Arc<Hosts> {
     }
 
     fn drive(&self, drive: Drive) -> Result<SessionPlan, Problem> {
-        let mut plan = self.plan();
+        let mut plan = self.plan.lock();
         let missing = || Problem::new(StatusCode::NOT_FOUND, NO_SESSION);
         let plan = plan.as_mut().ok_or_else(missing)?;
         let (state, said) = match (drive, plan.state) {
@@ -379,7 +372,7 @@ impl Fleet for Arc<Hosts> {
         Box::pin(async move {
             let host = self.of(&id)?;
             host.client.forget(&id).await?;
-            let mut known = self.lock();
+            let mut known = self.known.lock();
             known.kept += 1;
             known.flows.remove(&(id, host.plan.name.clone()));
             Ok(())

@@ -10,7 +10,7 @@ use evlbi_core::time::Nanos;
 
 use super::frames::{Handle, Packet, Pool};
 use super::turns::Turns;
-use super::{HostSnapshot, LOGGED, Lateness, LogLine, Part, Shared, lock};
+use super::{HostSnapshot, LOGGED, Lateness, LogLine, Part, Shared};
 use crate::path::frame::{Frame, LONGEST};
 use crate::path::plan::{Direction, Plan};
 use crate::path::tap::Tap;
@@ -324,7 +324,7 @@ impl<'a> Worker<'a> {
     fn look_after(&mut self) {
         // Who asked then knows of changes that were made before.
         let asked = self.shared.asked.load(Ordering::Acquire);
-        for (direction, cell, law) in std::mem::take(&mut *lock(&self.shared.changes)) {
+        for (direction, cell, law) in std::mem::take(&mut *self.shared.changes.lock()) {
             if let Some(id) = self.cell(direction, cell) {
                 let now = self.turns.now();
                 self.network.cell_mut(id).change(now, law);
@@ -376,7 +376,7 @@ impl<'a> Worker<'a> {
             memory: self.pool.borrow().made,
             first_of_all: self.turns.share_first(),
         };
-        lock(&self.shared.log).extend(lines);
-        *lock(&self.shared.snapshot) = part;
+        self.shared.log.lock().extend(lines);
+        *self.shared.snapshot.lock() = part;
     }
 }

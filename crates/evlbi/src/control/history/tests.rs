@@ -153,7 +153,9 @@ fn what_is_old_goes() {
     history.sample(&[flow("ef", 1)], 1).unwrap();
     let rows = || {
         let count = "select count(*) from sample";
-        lock(&history.connection)
+        history
+            .connection
+            .lock()
             .query_row(count, [], |row| row.get::<_, i64>(0))
             .unwrap()
     };
@@ -165,7 +167,9 @@ fn what_is_old_goes() {
     history.sample(&[], 30 * (KEEP_MEANS / 30 + 2)).unwrap();
     assert_eq!(rows(), 0);
     let flows = "select count(*) from flow";
-    let flows: i64 = lock(&history.connection)
+    let flows: i64 = history
+        .connection
+        .lock()
         .query_row(flows, [], |row| row.get(0))
         .unwrap();
     assert_eq!(flows, 0);
@@ -179,7 +183,7 @@ fn a_long_past_costs_the_present_nothing() {
     let cost = |seconds: i64, halves: i64| {
         let path = folder.folder().join(halves.to_string());
         let history = History::open(&path).unwrap();
-        let connection = lock(&history.connection);
+        let connection = history.connection.lock();
         connection
             .execute("insert into flow (name) values (1), (2), (3), (4), (5)", [])
             .unwrap();
@@ -200,14 +204,16 @@ fn a_long_past_costs_the_present_nothing() {
             counted.fetch_add(1, Ordering::Relaxed);
             false
         };
-        lock(&history.connection).progress_handler(1, Some(count));
+        history.connection.lock().progress_handler(1, Some(count));
         history.sample(&[], now).unwrap();
         let rows = |span| {
             let count = "select count(*), max(time), min(time) from sample where span = ?";
             let of = |row: &rusqlite::Row<'_>| -> rusqlite::Result<[i64; 3]> {
                 Ok([row.get(0)?, row.get(1)?, row.get(2)?])
             };
-            lock(&history.connection)
+            history
+                .connection
+                .lock()
                 .query_row(count, [span], of)
                 .unwrap()
         };
@@ -363,7 +369,7 @@ fn a_clock_set_ahead_keeps_the_past() {
     let past = "with recursive past(n) as (select 0 union all select n + 1 from past where n < 999)
         insert into sample select 1, ?1, n * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past";
     {
-        let connection = lock(&history.connection);
+        let connection = history.connection.lock();
         connection
             .execute("insert into flow (name) values ('ef')", [])
             .unwrap();

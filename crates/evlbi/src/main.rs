@@ -38,6 +38,7 @@ mod session;
 mod sink;
 mod sky;
 mod source;
+mod sqlite;
 mod steer;
 mod units;
 mod url;

@@ -5,20 +5,24 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use parking_lot::Mutex;
-use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params,
-};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId};
+use crate::sqlite::{Schema, Unusable};
 use crate::steer::Status;
 
-/// Version of the tables, and what marks the file as one of ours (`PRAGMA application_id`: "EVHI").
-const VERSION: i64 = 2;
-const APPLICATION: i64 = 0x4556_4849;
+/// The mark is "EVHI". No file of version 1 was ever kept.
+const SCHEMA: Schema = Schema {
+    application: 0x4556_4849,
+    versions: &[M::up(""), M::up(TABLES)],
+    synchronous: "normal",
+    busy: Duration::from_secs(5),
+};
 /// Seconds that one-second samples are kept: six hours, and what clocks of hosts may differ; and half minutes.
 const KEEP_SECONDS: i64 = 6 * 3600 + 600;
 const KEEP_MEANS: i64 = 31 * 86_400;
@@ -32,7 +36,6 @@ const MOST_EVENTS: i64 = 100_000;
 const EVENTS_AT_ONCE: u32 = 1000;
 /// Points of a course that are given at once.
 const MOST_POINTS: i64 = 4000;
-const BUSY: Duration = Duration::from_secs(5);
 
 /// Statements of each half minute look up what they want of each flow of the last month, however long its past is.
 const TABLES: &str = "
@@ -408,55 +411,21 @@ impl Counts {
 
 /// Opens a file of ours, or makes it.
 fn connect(path: &Path) -> Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    connection.pragma_update(None, "synchronous", "normal")?;
-    make_tables(&connection)?;
+    let mut connection = Connection::open(path)?;
+    make_tables(&mut connection)?;
     Ok(connection)
 }
 
 /// Makes the tables if there are none, and makes sure that they are ours.
-fn make_tables(connection: &Connection) -> Result<()> {
-    // Two that open a new file at once: the second finds what the first has made.
-    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-    let mark =
-        |name| transaction.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0));
-    match (mark("application_id")?, mark("user_version")?) {
-        (0, 0) => transaction.execute_batch(&format!(
-            "pragma application_id = {APPLICATION}; pragma user_version = {VERSION}; {TABLES}"
-        ))?,
-        (APPLICATION, VERSION) => {}
-        (APPLICATION, version) if version > VERSION => bail!(Newer(version)),
-        (APPLICATION, version) => {
-            bail!("it is of version {version} of the tables, and this program knows {VERSION}")
-        }
-        _ => bail!("it was not made by evlbi"),
-    }
+fn make_tables(connection: &mut Connection) -> Result<()> {
+    SCHEMA.make(connection)?;
     for table in ["flow", "sample", "fringe", "event"] {
         let rows = format!("select * from {table} limit 1");
-        let mut rows = transaction.prepare(&rows)?;
+        let mut rows = connection.prepare(&rows)?;
         let _ = rows.query([])?.next()?;
     }
-    transaction.commit()?;
     Ok(())
 }
-
-/// Version of the tables of a file that a newer program made.
-#[derive(Debug)]
-struct Newer(i64);
-
-impl std::fmt::Display for Newer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Newer(version) = self;
-        write!(
-            f,
-            "it is of version {version} of the tables, and this program knows {VERSION}: use a newer evlbi"
-        )
-    }
-}
-
-impl std::error::Error for Newer {}
 
 fn code(error: &anyhow::Error) -> Option<ErrorCode> {
     error.downcast_ref::<rusqlite::Error>()?.sqlite_error_code()
@@ -486,7 +455,9 @@ fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
             code,
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
         ),
-        None => !error.is::<Newer>(),
+        None => {
+            !matches!(error.downcast_ref(), Some(Unusable::Version { version, known }) if version > known)
+        }
     }
 }
 
@@ -504,8 +475,8 @@ fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, Option<Strin
         );
         return Ok((connection, Some(said)));
     }
-    let connection = Connection::open_in_memory()?;
-    make_tables(&connection)?;
+    let mut connection = Connection::open_in_memory()?;
+    make_tables(&mut connection)?;
     let said = format!(
         "the history {} cannot be used ({why}): until the next start it is kept in memory",
         path.display()

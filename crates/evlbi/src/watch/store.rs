@@ -4,20 +4,25 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::Stream;
 use rusqlite::{Connection, OpenFlags, params};
+use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::probe::point::Direction;
+use crate::sqlite::{Schema, Unusable};
 
-/// Version of the tables, and what marks the file as one of ours (`PRAGMA application_id`: "EVWA").
-const VERSION: i64 = 1;
-const APPLICATION: i64 = 0x4556_5741;
-/// Another program may read meanwhile.
-const BUSY: Duration = Duration::from_secs(30);
+/// The mark is "EVWA". What is committed is on the disk; another program may read meanwhile.
+const SCHEMA: Schema = Schema {
+    application: 0x4556_5741,
+    versions: &[M::up(TABLES)],
+    synchronous: "full",
+    busy: Duration::from_secs(30),
+};
 
+/// Compared letter by letter with those of a file that is read: no comment in it may change.
 const TABLES: &str = "
 create table campaign (plan text not null) strict;
 create table run (
@@ -147,21 +152,11 @@ pub struct Store {
 impl Store {
     /// Makes the file, or goes on with it if it holds the same plan.
     pub fn open(path: &Path, plan: &Plan) -> Result<Store> {
-        let connection =
+        let mut connection =
             Connection::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        connection.busy_timeout(BUSY)?;
-        // All of it at once, or nothing.
-        let is_empty = "select count(*) = 0 from sqlite_schema";
-        let is_empty = connection.query_row(is_empty, [], |row| row.get::<_, bool>(0));
-        if is_empty.with_context(|| what(path))? {
-            let mark =
-                format!("pragma application_id = {APPLICATION}; pragma user_version = {VERSION};");
-            connection.execute_batch(&format!("begin immediate; {mark} {TABLES} commit;"))?;
-        }
-        check(&connection, path)?;
-        // Readers see a whole file while it is written, and what is committed is on the disk.
-        connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "synchronous", "full")?;
+        SCHEMA
+            .make(&mut connection)
+            .map_err(|error| refuse(path, error))?;
         let store = Store { connection, run: 0 };
         match store.plan()? {
             Some(before) if before != *plan => bail!(
@@ -188,11 +183,12 @@ impl Store {
         let connection = Connection::open_with_flags(path, flags)
             .or_else(|_| Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY))
             .with_context(|| format!("cannot open {}", path.display()))?;
-        connection.busy_timeout(BUSY)?;
         let length = std::fs::metadata(path).map_or(0, |file| file.len());
         limit_work(&connection, length)?;
-        check(&connection, path)?;
-        check_tables(&connection).with_context(|| what(path))?;
+        let is_ours = SCHEMA
+            .check(&connection)
+            .and_then(|()| check_tables(&connection));
+        is_ours.map_err(|error| refuse(path, error))?;
         Ok(Store { connection, run: 0 })
     }
 
@@ -349,37 +345,48 @@ fn check_tables(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-fn what(path: &Path) -> String {
-    format!("{} is no file of evlbi watch", path.display())
-}
-
-/// Whether the file is one of ours.
-fn check(connection: &Connection, path: &Path) -> Result<()> {
-    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let application = pragma("application_id").with_context(|| what(path))?;
-    if application != APPLICATION {
-        bail!("{}", what(path));
+/// Why the file is not used, with its name.
+fn refuse(path: &Path, error: anyhow::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.downcast_ref() {
+        Some(Unusable::Version { version, known }) => {
+            anyhow!("{path} is of version {version}; this program reads version {known}")
+        }
+        Some(Unusable::Foreign) => anyhow!("{path} is no file of evlbi watch"),
+        None => error.context(format!("{path} is no file of evlbi watch")),
     }
-    let version = pragma("user_version")?;
-    if version != VERSION {
-        bail!(
-            "{} is of version {version}; this program reads version {VERSION}",
-            path.display()
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_campaign_of_an_earlier_version_continues() {
+        let room = evlbi_testkit::Room::new();
+        let path = room.folder().join("old.sqlite");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(include_str!("../sqlite/campaign-1.sql"))
+            .unwrap();
+        drop(old);
+        let read = Store::read(&path).unwrap();
+        let (plan, rows) = (read.plan().unwrap().unwrap(), read.rows().unwrap());
+        assert_eq!((rows.len(), rows[1].unique), (2, 85));
+        let mut store = Store::open(&path, &plan).unwrap();
+        store.begin().unwrap();
+        store.add(&rows[0]).unwrap();
+        assert_eq!(store.rows().unwrap().len(), 3);
+        assert_eq!(Store::read(&path).unwrap().runs().unwrap().len(), 2);
+    }
+
     /// A file of a stranger's either is a campaign or is refused; whatever is in it, reading it ends.
     #[test]
     fn crafted_files_are_refused() {
         let room = evlbi_testkit::Room::new();
-        let mark =
-            format!("pragma application_id = {APPLICATION}; pragma user_version = {VERSION};");
+        let mark = format!(
+            "pragma application_id = {}; pragma user_version = 1;",
+            SCHEMA.application
+        );
         let file = |name: &str, tables: &str| {
             let path = room.folder().join(name);
             let connection = Connection::open(&path).unwrap();

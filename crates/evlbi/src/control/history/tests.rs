@@ -247,6 +247,26 @@ fn events_are_kept_in_order_and_the_newest_are_given() {
     assert_eq!(history.events(last.id).unwrap(), []);
 }
 
+#[test]
+fn a_history_of_an_earlier_version_continues() {
+    let folder = evlbi_testkit::Room::new();
+    let path = folder.folder().join("history.sqlite");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(include_str!("../../sqlite/history-2.sql"))
+        .unwrap();
+    drop(old);
+    let history = History::open(&path).unwrap();
+    history.tell("here", None, "the agent begins again");
+    let events = history.events(0).unwrap();
+    assert_eq!(
+        (events.len(), events[2].text.as_str()),
+        (4, "the agent ends")
+    );
+    let (rec, now) = ("rec".parse().unwrap(), 1_795_627_778);
+    let course = history.course(&rec, span(now - 4, now, 1), now).unwrap();
+    assert_eq!(course.time.len(), 4);
+}
+
 /// A file that cannot be used keeps nobody from going on: it is moved aside, whole, and that is an event.
 #[test]
 fn a_damaged_file_is_moved_aside() {
@@ -304,7 +324,7 @@ fn a_file_that_others_can_use_is_left_alone() {
     let path = folder.folder().join("history.sqlite");
     drop(History::open(&path).unwrap());
     let connection = Connection::open(&path).unwrap();
-    let newer = VERSION + 1;
+    let newer = SCHEMA.versions.len() + 1;
     connection
         .pragma_update(None, "user_version", newer)
         .unwrap();

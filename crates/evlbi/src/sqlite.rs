@@ -1,0 +1,77 @@
+//! SQLite files that the program keeps: their mark, the version of their tables, and how they are written.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rusqlite::{Connection, TransactionBehavior};
+use rusqlite_migration::{Error, M, Migrations};
+
+/// One kind of file.
+pub struct Schema {
+    /// Mark of these files (`PRAGMA application_id`).
+    pub application: i64,
+    /// SQL that brings the tables from each version to the next; version 0 has none.
+    pub versions: &'static [M<'static>],
+    /// When a commit is on the disk (`PRAGMA synchronous`).
+    pub synchronous: &'static str,
+    /// Time for which another program's use of the file is awaited.
+    pub busy: Duration,
+}
+
+/// Why a file that SQLite can read is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error("it was not made by evlbi")]
+    Foreign,
+    #[error("it is of version {version} of the tables, and this program knows {known}{}", if version > known { ": use a newer evlbi" } else { "" })]
+    Version { version: usize, known: usize },
+}
+
+impl Schema {
+    /// Makes the tables of a new file, and brings those of an older version up to date. Two programs may do so at once.
+    pub fn make(&self, connection: &mut Connection) -> Result<()> {
+        connection.busy_timeout(self.busy)?;
+        connection.set_transaction_behavior(TransactionBehavior::Immediate);
+        let is_new = "select application_id = 0 and not exists (select 1 from sqlite_schema) from pragma_application_id";
+        if connection.query_row(is_new, [], |row| row.get(0))? {
+            connection.pragma_update(None, "application_id", self.application)?;
+        }
+        let version = self.version(connection)?;
+        if version > self.versions.len() {
+            return Err(self.other(version));
+        }
+        let migrations = Migrations::from_slice(self.versions);
+        match migrations.to_latest(connection) {
+            // The other program was faster.
+            Err(_) if migrations.pending_migrations(connection) == Ok(0) => {}
+            Err(Error::RusqliteError { err, .. }) => return Err(err.into()),
+            done => done?,
+        }
+        // Readers see a whole file while it is written.
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "synchronous", self.synchronous)?;
+        Ok(())
+    }
+
+    /// Checks that a file that is only read is of this kind and of the newest version.
+    pub fn check(&self, connection: &Connection) -> Result<()> {
+        connection.busy_timeout(self.busy)?;
+        match self.version(connection)? {
+            version if version == self.versions.len() => Ok(()),
+            version => Err(self.other(version)),
+        }
+    }
+
+    fn version(&self, connection: &Connection) -> Result<usize> {
+        let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        if pragma("application_id")? != self.application {
+            return Err(Unusable::Foreign.into());
+        }
+        Ok(usize::try_from(pragma("user_version")?).unwrap_or(usize::MAX))
+    }
+
+    fn other(&self, version: usize) -> anyhow::Error {
+        let known = self.versions.len();
+        Unusable::Version { version, known }.into()
+    }
+}

@@ -36,7 +36,7 @@ pub use self::tamper::Tamper;
 
 use self::job::Job;
 use self::plan::Shape;
-use self::result::{csv, text};
+use self::result::{text, write_csv};
 use self::station::{StationFile, StationReader};
 use self::visibilities::VisibilityWriter;
 
@@ -74,8 +74,7 @@ pub fn run(args: &CorrelateArgs) -> Result<()> {
     let result = correlation.result(args);
     if let Some([summary, table]) = &summaries {
         output::replace_json(summary, &result)?;
-        std::fs::write(table, csv(&result))
-            .with_context(|| format!("cannot write {}", table.display()))?;
+        write_csv(table, &result)?;
     }
     output::print(args.json, &result, text)?;
     progress::complete(correlation.interrupted)

@@ -40,6 +40,7 @@ mod sky;
 mod source;
 mod sqlite;
 mod steer;
+mod table;
 mod units;
 mod url;
 mod watch;

@@ -579,7 +579,8 @@ async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Result<Json<Co
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
 async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Result<Response, Problem> {
-    let table = course_of(api, id, part).await?.csv();
+    let course = course_of(api, id, part).await?;
+    let table = off_thread(move || course.csv()).await?;
     Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table).into_response())
 }
 

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::flow::{Flow, FlowId};
 use crate::sqlite::{Schema, Unusable};
 use crate::steer::Status;
+use crate::table;
 
 /// The mark is "EVHI". No file of version 1 was ever kept.
 const SCHEMA: Schema = Schema {
@@ -365,28 +366,28 @@ fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Resul
 
 impl Course {
     /// As a table: times and counts, without baselines.
-    pub fn csv(&self) -> String {
-        let mut text = String::from(
-            "time,step_s,rate_bps,expected,lost,host_lost,network_lost,unattributed,offered,shed,ring_fill\n",
-        );
-        for (place, time) in self.time.iter().enumerate() {
-            let row = [
-                time.to_string(),
-                self.step_s.to_string(),
-                format!("{:.0}", self.rate_bps[place]),
-                self.expected[place].to_string(),
-                self.lost[place].to_string(),
-                self.host_lost[place].to_string(),
-                self.network_lost[place].to_string(),
-                self.unattributed[place].to_string(),
-                self.offered[place].to_string(),
-                self.shed[place].to_string(),
-                format!("{:.4}", self.ring_fill[place]),
+    pub fn csv(&self) -> Result<String> {
+        let rows = self.time.iter().enumerate().map(|(place, time)| {
+            let counts = [
+                &self.expected,
+                &self.lost,
+                &self.host_lost,
+                &self.network_lost,
+                &self.unattributed,
+                &self.offered,
+                &self.shed,
             ];
-            text += &row.join(",");
-            text.push('\n');
-        }
-        text
+            (
+                (time, self.step_s),
+                format!("{:.0}", self.rate_bps[place]),
+                counts.map(|values| values[place]),
+                format!("{:.4}", self.ring_fill[place]),
+            )
+        });
+        table::text(
+            "time,step_s,rate_bps,expected,lost,host_lost,network_lost,unattributed,offered,shed,ring_fill",
+            rows,
+        )
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is told of a run: as JSON, as text and as a table.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use evlbi_fx::correlator::{Input, Rotation, Setup};
 use evlbi_fx::quantise;
 use serde::Serialize;
@@ -11,6 +12,7 @@ use super::live::StreamResult;
 use super::series::{Amplitude, Found};
 use crate::cli::CorrelateArgs;
 use crate::steer::Profile;
+use crate::table::Table;
 use crate::units::{show_count, show_seconds, utc};
 
 /// A line stands this far above the median of a spectrum.
@@ -406,36 +408,36 @@ impl BaselineResult {
     }
 }
 
-/// A line a product.
-pub fn csv(result: &CorrelateResult) -> String {
-    let mut shown = String::from(
+/// Writes a line a product.
+pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<()> {
+    let mut table = Table::create(
+        path,
         "station_a,station_b,frequency_hz,polarisations,amplitude_all,amplitude_autos,amplitude_valid,\
-         amplitude_corrected,snr,weight,delay_s,rate_hz,phase_rad\n",
-    );
+         amplitude_corrected,snr,weight,delay_s,rate_hz,phase_rad",
+    )?;
     for baseline in &result.baselines {
         for band in &baseline.bands {
-            let Amplitude {
-                all,
-                autos,
-                valid,
-                corrected,
-            } = band.found.amplitude;
-            let frequency = band
-                .frequency_hz
-                .map_or_else(String::new, |hertz| hertz.to_string());
-            shown += &format!(
-                "{},{frequency},{},{all},{autos},{valid},{corrected},{},{},{},{},{}\n",
-                baseline.stations.join(","),
-                band.polarisations,
-                band.found.snr,
-                band.found.weight,
+            let (found, amplitude) = (&band.found, &band.found.amplitude);
+            let values = [
+                amplitude.all,
+                amplitude.autos,
+                amplitude.valid,
+                amplitude.corrected,
+                found.snr,
+                found.weight,
                 band.delay_s,
                 band.rate_hz,
                 band.phase_rad,
-            );
+            ];
+            table.row((
+                &baseline.stations,
+                band.frequency_hz.map(|hertz| hertz.to_string()),
+                &band.polarisations,
+                values.map(|value| value.to_string()),
+            ))?;
         }
     }
-    shown
+    table.flush()
 }
 
 pub fn text(result: &CorrelateResult) -> String {

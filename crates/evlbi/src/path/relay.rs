@@ -1,8 +1,7 @@
 //! The first process of a path's container: it makes the hosts, relays between them, answers commands, and ends with
 //! the command that runs on the first host, or when it is told to.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +19,7 @@ use super::report::{self, State};
 use super::{SOCKET, control, string};
 use crate::cli::PathRelayArgs;
 use crate::output;
+use crate::table::Table;
 
 /// How often the log is written.
 const LOG_EVERY: Duration = Duration::from_millis(200);
@@ -269,9 +269,8 @@ fn answer(served: &Served, stream: &UnixStream, request: &Value, is_run: bool) -
 
 /// Writes what happens to which packet, until the path is over.
 fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandle<Result<()>>> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut file = BufWriter::new(file);
-    writeln!(file, "seconds,link,direction,cell,packet,fate,identity")?;
+    let columns = "seconds,link,direction,cell,packet,fate,identity";
+    let mut table = Table::create(path, columns)?;
     let served = Arc::clone(served);
     let log = std::thread::spawn(move || {
         loop {
@@ -283,21 +282,14 @@ fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandl
                 served.relay.snapshot();
             }
             for line in served.relay.take_log() {
-                let fate = serde_json::to_value(line.logged.fate)?;
-                writeln!(
-                    file,
-                    "{:.9},{},{},{},{},{},{}",
-                    line.logged.at.as_secs_f64(),
-                    line.link,
-                    line.direction,
-                    line.cell,
-                    line.logged.packet,
-                    fate.as_str().unwrap_or(""),
-                    line.logged.identity
-                )?;
+                let seconds = format!("{:.9}", line.logged.at.as_secs_f64());
+                table.row((
+                    (seconds, line.link, line.direction, line.cell),
+                    (line.logged.packet, line.logged.fate, line.logged.identity),
+                ))?;
             }
             // Whoever follows the file sees whole lines.
-            file.flush()?;
+            table.flush()?;
             if is_last {
                 return Ok(());
             }

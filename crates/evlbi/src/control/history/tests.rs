@@ -73,7 +73,7 @@ fn seconds_become_half_minutes() {
     assert_eq!(halves.expected, [3000, 3000, 3000]);
     assert_eq!(halves.rate_bps[0], 15.5e6);
     assert_eq!(halves.network_lost.iter().sum::<i64>(), 8 * 90);
-    assert_eq!(halves.csv().lines().count(), 4);
+    assert_eq!(halves.csv().unwrap().lines().count(), 4);
     // Of long ago only half minutes are left; of a flow that is not known, nothing.
     let later = 100 + KEEP_SECONDS;
     assert_eq!(history.course(&id, span(0, 100, 1), later).unwrap(), halves);

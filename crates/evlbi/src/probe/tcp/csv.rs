@@ -1,22 +1,16 @@
 //! What the kernels said, and messages one by one, as CSV.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 use super::flow::Flow;
-
-fn create(path: &Path) -> Result<BufWriter<File>> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(BufWriter::new(file))
-}
+use crate::table::Table;
 
 /// Every reading of both ends; times by the sender's clock, in seconds from the first reading of the connection's sender.
 pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<()> {
-    let mut file = create(path)?;
+    let mut table = Table::create(path, "")?;
     let mut has_heads = false;
     for flow in flows {
         let first = flow.readings.iter().find_map(|all| all.first());
@@ -27,40 +21,39 @@ pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<()> {
                     continue;
                 };
                 if !has_heads {
-                    let names: Vec<&str> = info.keys().map(String::as_str).collect();
-                    writeln!(file, "connection,end,seconds,backlog,{}", names.join(","))?;
+                    let names: Vec<&String> = info.keys().collect();
+                    table.row(("connection", "end", "seconds", "backlog", names))?;
                     has_heads = true;
                 }
                 let seconds = reading.at.wrapping_sub(begin).cast_signed() as f64 * 1e-9;
-                write!(
-                    file,
-                    "{},{end},{seconds:.6},{}",
-                    flow.number, reading.backlog
-                )?;
-                for value in info.values() {
-                    match value {
-                        Value::String(text) => write!(file, ",{text}")?,
-                        other => write!(file, ",{other}")?,
-                    }
-                }
-                writeln!(file)?;
+                let values: Vec<String> = info
+                    .into_values()
+                    .map(|value| match value {
+                        Value::String(text) => text,
+                        other => other.to_string(),
+                    })
+                    .collect();
+                table.row((
+                    flow.number,
+                    end,
+                    format!("{seconds:.6}"),
+                    reading.backlog,
+                    values,
+                ))?;
             }
         }
     }
-    file.flush()
-        .with_context(|| format!("cannot write {}", path.display()))
+    table.flush()
 }
 
 /// Each message that was kept: its number, when it left and when it came, in nanoseconds from when the first was due, and how
 /// late that was.
 pub fn write_messages(path: &Path, flows: &[Flow]) -> Result<()> {
-    let mut file = create(path)?;
-    writeln!(file, "connection,message,departed_ns,arrived_ns,late_ns")?;
+    let mut table = Table::create(path, "connection,message,departed_ns,arrived_ns,late_ns")?;
     for flow in flows {
-        for (number, left, came, late) in flow.messages.iter().flat_map(|all| &all.kept) {
-            writeln!(file, "{},{number},{left},{came},{late}", flow.number)?;
+        for message in flow.messages.iter().flat_map(|all| &all.kept) {
+            table.row((flow.number, message))?;
         }
     }
-    file.flush()
-        .with_context(|| format!("cannot write {}", path.display()))
+    table.flush()
 }

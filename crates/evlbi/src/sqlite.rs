@@ -24,7 +24,7 @@ pub enum Unusable {
     #[error("it was not made by evlbi")]
     Foreign,
     #[error("it is of version {version} of the tables, and this program knows {known}{}", if version > known { ": use a newer evlbi" } else { "" })]
-    Version { version: usize, known: usize },
+    Version { version: i64, known: i64 },
 }
 
 impl Schema {
@@ -36,16 +36,17 @@ impl Schema {
         if connection.query_row(is_new, [], |row| row.get(0))? {
             connection.pragma_update(None, "application_id", self.application)?;
         }
-        let version = self.version(connection)?;
-        if version > self.versions.len() {
-            return Err(self.other(version));
-        }
-        let migrations = Migrations::from_slice(self.versions);
-        match migrations.to_latest(connection) {
-            // The other program was faster.
-            Err(_) if migrations.pending_migrations(connection) == Ok(0) => {}
-            Err(Error::RusqliteError { err, .. }) => return Err(err.into()),
-            done => done?,
+        if let Err(error) = self.check(connection) {
+            let is_old = matches!(error.downcast_ref(), Some(Unusable::Version { version, known }) if version < known);
+            if !is_old {
+                return Err(error);
+            }
+            let made = Migrations::from_slice(self.versions).to_latest(connection);
+            // After an error the tables are there if the other program was faster.
+            self.check(connection).map_err(|error| match made {
+                Err(Error::RusqliteError { err, .. }) => err.into(),
+                _ => error,
+            })?;
         }
         // Readers see a whole file while it is written.
         connection.pragma_update(None, "journal_mode", "wal")?;
@@ -53,25 +54,16 @@ impl Schema {
         Ok(())
     }
 
-    /// Checks that a file that is only read is of this kind and of the newest version.
+    /// Checks that a file is of this kind and of the newest version.
     pub fn check(&self, connection: &Connection) -> Result<()> {
         connection.busy_timeout(self.busy)?;
-        match self.version(connection)? {
-            version if version == self.versions.len() => Ok(()),
-            version => Err(self.other(version)),
-        }
-    }
-
-    fn version(&self, connection: &Connection) -> Result<usize> {
         let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         if pragma("application_id")? != self.application {
             return Err(Unusable::Foreign.into());
         }
-        Ok(usize::try_from(pragma("user_version")?).unwrap_or(usize::MAX))
-    }
-
-    fn other(&self, version: usize) -> anyhow::Error {
-        let known = self.versions.len();
-        Unusable::Version { version, known }.into()
+        match (pragma("user_version")?, self.versions.len() as i64) {
+            (version, known) if version == known => Ok(()),
+            (version, known) => Err(Unusable::Version { version, known }.into()),
+        }
     }
 }

@@ -352,8 +352,7 @@ fn refuse(path: &Path, error: anyhow::Error) -> anyhow::Error {
         Some(Unusable::Version { version, known }) => {
             anyhow!("{path} is of version {version}; this program reads version {known}")
         }
-        Some(Unusable::Foreign) => anyhow!("{path} is no file of evlbi watch"),
-        None => error.context(format!("{path} is no file of evlbi watch")),
+        _ => error.context(format!("{path} is no file of evlbi watch")),
     }
 }
 

@@ -69,6 +69,43 @@ pub fn fraction(text: &str) -> Result<f64, String> {
         .ok_or_else(error)
 }
 
+/// How serde reads values that a file gives as the command line does: `#[serde(deserialize_with = "setting::time")]`.
+pub mod setting {
+    use std::fmt::Display;
+    use std::ops::RangeInclusive;
+    use std::str::FromStr;
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer};
+
+    pub fn read<'de, D: Deserializer<'de>, T, E: Display>(
+        from: D,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<T, D::Error> {
+        parse(&String::deserialize(from)?).map_err(Error::custom)
+    }
+
+    pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        read(from, super::size)
+    }
+
+    pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        read(from, super::duration)
+    }
+
+    pub fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
+        read(from, super::ports)
+    }
+
+    pub fn some<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+    {
+        read(from, |text| text.parse().map(Some))
+    }
+}
+
 fn split_number(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
 use crate::control::client::KEPT;
-use crate::units;
+use crate::units::setting;
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
 const SHIPPED: &str = include_str!("../../../../packaging/agent.toml");
@@ -33,16 +33,16 @@ pub struct Config {
     pub read: Vec<PathBuf>,
     /// What they may send to.
     pub targets: Vec<IpNet>,
-    #[serde(deserialize_with = "ports")]
+    #[serde(deserialize_with = "setting::ports")]
     pub ports: RangeInclusive<u16>,
     #[serde(deserialize_with = "rate")]
     pub max_rate: Option<BitRate>,
     pub max_flows: usize,
     /// In bytes.
-    #[serde(deserialize_with = "size")]
+    #[serde(deserialize_with = "setting::size")]
     pub min_free: u64,
     /// Connections whose handshake or next request takes longer are closed.
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "setting::time")]
     pub idle: Duration,
 }
 
@@ -89,23 +89,11 @@ impl Config {
     }
 }
 
-fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
-    units::ports(&String::deserialize(from)?).map_err(serde::de::Error::custom)
-}
-
+/// No text, no limit.
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
-    match String::deserialize(from)?.as_str() {
-        "" => Ok(None),
-        text => text.parse().map(Some).map_err(serde::de::Error::custom),
-    }
-}
-
-fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    units::size(&String::deserialize(from)?).map_err(serde::de::Error::custom)
-}
-
-fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    units::duration(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+    setting::read(from, |text| {
+        (!text.is_empty()).then(|| text.parse()).transpose()
+    })
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::control::client::Client;
 use crate::control::commands::{Command, name};
 use crate::control::flow::{FlowId, NewFlow, Options};
 use crate::control::identity::{Fingerprint, Identity, read_token};
-use crate::units;
+use crate::units::{self, setting};
 
 /// A session file.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,10 +23,10 @@ use crate::units;
 pub struct Session {
     pub name: FlowId,
     /// Receivers begin so long before a scan and end so long after it.
-    #[serde(default = "around", deserialize_with = "time")]
+    #[serde(default = "around", deserialize_with = "setting::time")]
     pub around: Duration,
     /// How far the hosts' clocks may be from this one.
-    #[serde(default = "clocks", deserialize_with = "time")]
+    #[serde(default = "clocks", deserialize_with = "setting::time")]
     pub clocks: Duration,
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
@@ -47,7 +47,7 @@ pub struct Host {
     /// Folder of an agent on this machine: its certificate and its tokens lie there.
     #[serde(default)]
     pub folder: Option<PathBuf>,
-    #[serde(default, deserialize_with = "fingerprint")]
+    #[serde(default, deserialize_with = "setting::some")]
     pub fingerprint: Option<Fingerprint>,
     /// File with the agent's token for the role operate.
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct Host {
     #[serde(default)]
     pub addresses: Vec<String>,
     /// What its link carries.
-    #[serde(default, deserialize_with = "rate")]
+    #[serde(default, deserialize_with = "setting::some")]
     pub link: Option<BitRate>,
 }
 
@@ -66,9 +66,9 @@ pub struct Host {
 pub struct Scan {
     pub name: FlowId,
     /// UTC, as `2026-11-22T12:00:00Z`; or `+30s`, after the beginning of the session.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "start")]
     pub start: Start,
-    #[serde(deserialize_with = "time")]
+    #[serde(deserialize_with = "setting::time")]
     pub duration: Duration,
 }
 
@@ -331,21 +331,19 @@ impl Default for Start {
     }
 }
 
-impl<'de> Deserialize<'de> for Start {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
-        let text = String::deserialize(from)?;
+/// As it is written in a session file.
+fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
+    setting::read(from, |text| {
         if let Some(after) = text.strip_prefix('+') {
-            return units::duration(after)
-                .map(Start::After)
-                .map_err(serde::de::Error::custom);
+            return units::duration(after).map(Start::After);
         }
         let at: jiff::Timestamp = text.parse().map_err(|_| {
-            serde::de::Error::custom(format!(
+            format!(
                 "`{text}` is no start; write 2026-11-22T12:00:00Z, or +30s after the beginning of the session"
-            ))
+            )
         })?;
         Ok(Start::At(at.as_nanosecond() as f64 * 1e-9))
-    }
+    })
 }
 
 fn around() -> Duration {
@@ -354,24 +352,6 @@ fn around() -> Duration {
 
 fn clocks() -> Duration {
     Duration::from_millis(500)
-}
-
-fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    units::duration(&String::deserialize(from)?).map_err(serde::de::Error::custom)
-}
-
-fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
-    String::deserialize(from)?
-        .parse()
-        .map(Some)
-        .map_err(serde::de::Error::custom)
-}
-
-fn fingerprint<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Fingerprint>, D::Error> {
-    String::deserialize(from)?
-        .parse()
-        .map(Some)
-        .map_err(serde::de::Error::custom)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! VLBI time in integers: UTC seconds, frames within a second, and the half-year epochs of VDIF.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, ParseIntError};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,17 @@ impl FrameRate {
     #[inline]
     pub fn get(self) -> u32 {
         self.0.get()
+    }
+}
+
+impl FromStr for FrameRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FrameRate, String> {
+        let rate = text
+            .parse()
+            .map_err(|error: ParseIntError| error.to_string())?;
+        FrameRate::new(rate).ok_or_else(|| "a frame rate is at least 1".to_owned())
     }
 }
 

@@ -19,6 +19,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
+use evlbi_wire::time::FrameRate;
 
 pub use self::analyse::AnalyseArgs;
 pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
@@ -189,7 +190,7 @@ pub struct SendArgs {
     pub max: bool,
     /// Frames per second of a thread, where the file cannot tell (shorter than a second)
     #[arg(long, value_name = "N")]
-    pub frame_rate: Option<u32>,
+    pub frame_rate: Option<FrameRate>,
     /// Largest IP packet in bytes [default: the route's own]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<usize>,
@@ -373,7 +374,7 @@ pub struct RecvArgs {
     pub frame: Option<usize>,
     /// Frames per second of a thread [default: learnt]
     #[arg(long, value_name = "N")]
-    pub frame_rate: Option<u32>,
+    pub frame_rate: Option<FrameRate>,
     /// What becomes of a frame that misses some of its datagrams
     #[arg(long, value_enum, default_value_t = PartialChoice::Invalid)]
     pub partial: PartialChoice,
@@ -452,7 +453,7 @@ pub struct DropArgs {
     pub seed: u64,
     /// Frames per second of a thread, where the file cannot tell
     #[arg(long, value_name = "N")]
-    pub frame_rate: Option<u32>,
+    pub frame_rate: Option<FrameRate>,
     /// Where to write what was lost [default: beside the output, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]
     pub gaps: Option<PathBuf>,
@@ -470,7 +471,7 @@ pub struct InspectArgs {
     pub file: PathBuf,
     /// Frames per second of a thread, where the file cannot tell
     #[arg(long, value_name = "N")]
-    pub frame_rate: Option<u32>,
+    pub frame_rate: Option<FrameRate>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,

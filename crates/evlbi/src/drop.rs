@@ -59,8 +59,7 @@ struct DropReport {
 
 /// Copies a recording without what the policy sheds.
 pub fn run(args: &DropArgs) -> Result<()> {
-    let frame_rate = recording::given_rate(args.frame_rate)?;
-    let recording = Recording::survey(&args.input, frame_rate)?;
+    let recording = Recording::survey(&args.input, args.frame_rate)?;
     let unit = unit_of(args, &recording)?;
     check_replace(args, &recording)?;
     let shed = shedding(args, &recording, unit)?;

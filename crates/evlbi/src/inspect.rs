@@ -108,8 +108,7 @@ impl Moment {
 
 /// Says what is in a file.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let given = recording::given_rate(args.frame_rate)?;
-    let recording = Recording::survey(&args.file, given)?;
+    let recording = Recording::survey(&args.file, args.frame_rate)?;
     let mut walked = walk(&args.file, &recording, recording.frame_rate)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
         // Learnt from what the survey did not reach: the frames before it can now be counted.

@@ -258,13 +258,6 @@ pub fn stream_rate(frame_rate: FrameRate, threads: usize, frame_length: usize) -
     BitRate::new(frames.checked_mul(bits)?)
 }
 
-/// The frame rate that the user gave, if any.
-pub fn given_rate(frames_per_second: Option<u32>) -> Result<Option<FrameRate>> {
-    frames_per_second
-        .map(|rate| FrameRate::new(rate).context("--frame-rate must be at least 1"))
-        .transpose()
-}
-
 /// A deframer for files. Mark 5B headers repeat every 1000 days: theirs is the latest time that is past.
 pub fn deframer(frame_rate: Option<FrameRate>) -> Deframer {
     Deframer::new(Settings {

@@ -42,7 +42,7 @@ const OFTEN: u64 = 256 << 20;
 
 /// Receives until the stream ends, the time is over or Ctrl-C.
 pub fn run(args: &RecvArgs) -> Result<()> {
-    let settings = settings(args)?;
+    let settings = settings(args);
     if args.to == "-" {
         bail!(
             "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
@@ -141,16 +141,10 @@ fn nothing_but(datagrams: u64, args: &RecvArgs) -> Option<String> {
 }
 
 /// What is known beforehand of the frames of a stream.
-pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
-    let frame_rate = match args.frame_rate {
-        Some(rate) => {
-            Some(FrameRate::new(rate).ok_or_else(|| anyhow!("--frame-rate is at least 1"))?)
-        }
-        None => None,
-    };
-    Ok(deframe::Settings {
+pub fn settings(args: &RecvArgs) -> deframe::Settings {
+    deframe::Settings {
         frame_length: args.frame,
-        frame_rate,
+        frame_rate: args.frame_rate,
         fill: args.fill,
         partial: match args.partial {
             PartialChoice::Invalid => Partial::Whole,
@@ -158,7 +152,7 @@ pub fn settings(args: &RecvArgs) -> Result<deframe::Settings> {
         },
         reference: recording::now(),
         ..deframe::Settings::default()
-    })
+    }
 }
 
 /// The arguments with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.

@@ -124,15 +124,8 @@ struct Prepared {
 }
 
 fn prepare(args: &SendArgs) -> Result<Prepared> {
-    let frame_rate = args
-        .frame_rate
-        .map(|rate| {
-            evlbi_wire::time::FrameRate::new(rate)
-                .ok_or_else(|| anyhow!("--frame-rate is at least 1"))
-        })
-        .transpose()?;
     check_fit(&args.shed, args.replace)?;
-    let input = Input::open(&args.source, frame_rate, args.rate)?;
+    let input = Input::open(&args.source, args.frame_rate, args.rate)?;
     let plain = matches!(args.cut, CutRule::Plain) || input.frame_length().is_none();
     let (clock, rate) = clock(args, &input, plain)?;
     let total = input

@@ -257,7 +257,7 @@ fn open(
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
     let feed = Feed::new(rate, args.trust.into(), epoch, clocks, number);
     let sink = Sink::Feed(Arc::clone(&feed));
-    let settings = recv::settings(&recv)?;
+    let settings = recv::settings(&recv);
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
         let feed = Arc::clone(&feed);
         move || {

@@ -4,7 +4,7 @@ mod read;
 mod write;
 
 pub use read::{Block, ReadError, Reader, ReaderOptions};
-pub use write::{Durability, Over, WriteError, Writer, WriterOptions};
+pub use write::{Durability, WriteError, Writer, WriterOptions};
 
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with an error, as one to a full disk does,
 /// instead of ending the program. Call it once at the start.

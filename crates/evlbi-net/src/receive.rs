@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::cpu;
 use crate::ring::{Consumer, Reserve, RingError};
+use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::udp::{Listen, OpenError, Receiver, ReceiverOptions};
 
@@ -67,10 +68,10 @@ pub enum ReceiveError {
     Thread(std::io::Error),
 }
 
-/// A stream that is being received.
+/// A stream that is being received. Dropping it ends that.
 pub struct Receiving {
-    handle: JoinHandle<ReceiveReport>,
-    stop: Arc<AtomicBool>,
+    handle: Option<JoinHandle<ReceiveReport>>,
+    run: Run,
     watch: Arc<Watch>,
     addresses: Vec<SocketAddr>,
     buffer: Option<GrantedBuffer>,
@@ -168,6 +169,14 @@ impl Watch {
         true
     }
 
+    /// Waits for the receiver's end, no longer than `span`. Returns whether it has ended.
+    pub fn wait_for_end(&self, span: Duration) -> bool {
+        let mut shown = self.shown.lock();
+        self.has_shown
+            .wait_while_for(&mut shown, |shown| !shown.is_last, span);
+        shown.is_last
+    }
+
     fn show_last(&self, live: Live) {
         let mut shown = self.shown.lock();
         shown.live = live;
@@ -237,18 +246,18 @@ pub struct ReceiveReport {
     pub error: Option<String>,
 }
 
-/// Opens the sockets and starts the receiving thread.
+/// Opens the sockets and starts the receiving thread, which ends when `run` does.
 ///
 /// # Errors
 /// [`ReceiveError`] when a socket or the ring's memory cannot be had.
-pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveError> {
+pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening), ReceiveError> {
     // The memory first: it takes a second for half a gibibyte, and what came meanwhile would overrun
     // the sockets.
     let reserve = Reserve::new(options.ring)?;
     let receiver = Receiver::bind(&options.listen, &options.socket)?;
     let addresses = receiver.local_addresses().collect();
     let buffer = receiver.buffer().cloned();
-    let stop = Arc::new(AtomicBool::new(false));
+    let run = run.part();
     let watch = Arc::new(Watch::default());
     let (to_consumer, consumer) = mpsc::channel();
     let work = thread::Work {
@@ -256,7 +265,7 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
         receiver,
         reserve,
         to_consumer,
-        stop: Arc::clone(&stop),
+        run: run.clone(),
         watch: Arc::clone(&watch),
         started: cpu::now(),
     };
@@ -265,8 +274,8 @@ pub fn start(options: ReceiveOptions) -> Result<(Receiving, Opening), ReceiveErr
         .spawn(move || thread::run(work))
         .map_err(ReceiveError::Thread)?;
     let receiving = Receiving {
-        handle,
-        stop,
+        handle: Some(handle),
+        run,
         watch,
         addresses,
         buffer,
@@ -302,26 +311,40 @@ impl Receiving {
         Arc::clone(&self.watch)
     }
 
-    /// A switch that ends the receiver.
-    pub fn stop_switch(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.stop)
+    /// The part of the run that the receiver is: stopping it ends the receiver, and it is stopped at the receiver's end.
+    pub fn run(&self) -> &Run {
+        &self.run
     }
 
     /// Ends the receiver.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.run.stop();
     }
 
     /// Whether the receiver has ended.
     pub fn is_finished(&self) -> bool {
-        self.handle.is_finished()
+        self.handle.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits for the receiver's end.
-    pub fn join(self) -> ReceiveReport {
-        match self.handle.join() {
-            Ok(report) => report,
-            Err(panic) => std::panic::resume_unwind(panic),
+    ///
+    /// # Panics
+    /// When the receiving thread did.
+    pub fn join(mut self) -> ReceiveReport {
+        match self.handle.take().map(JoinHandle::join) {
+            Some(Ok(report)) => report,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => unreachable!("a handle is joined once"),
+        }
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(handle) = self.handle.take() {
+            // Nobody wants to know what came of it.
+            let _ = handle.join();
         }
     }
 }

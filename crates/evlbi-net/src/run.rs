@@ -88,12 +88,21 @@ impl Run {
 
     /// A part of this run, which can be stopped alone and is stopped with it.
     pub fn part(&self) -> Run {
-        let stop = Arc::new(Stop {
+        self.with(Some(Arc::clone(&self.stop)))
+    }
+
+    /// Another run with the same clock, whose notes go to the same place: it is not stopped with this one.
+    pub fn apart(&self) -> Run {
+        self.with(None)
+    }
+
+    fn with(&self, whole: Option<Arc<Stop>>) -> Run {
+        let stop = Stop {
             is_set: AtomicBool::new(false),
-            whole: Some(Arc::clone(&self.stop)),
-        });
+            whole,
+        };
         Run {
-            stop,
+            stop: Arc::new(stop),
             ..self.clone()
         }
     }

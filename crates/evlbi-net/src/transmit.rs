@@ -23,6 +23,7 @@ pub use outlet::Outlet;
 pub use source::{FileSource, LoopSource, PatternSource};
 
 use crate::cpu::{self, Waiting};
+use crate::run::Run;
 use crate::udp::SendCounts;
 
 /// Longest sleep between two looks at whether to stop.
@@ -139,14 +140,14 @@ pub struct Lateness {
     pub max: f64,
 }
 
-/// Sends all flows until their sources end or `stop` is set, and then what completes a frame that was begun; returns
+/// Sends all flows until their sources end or `run` is stopped, and then what completes a frame that was begun; returns
 /// their reports in order. A flow that fails does not stop the others: its report says why.
-pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> Vec<SendReport> {
+pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
     }
     loop {
-        let is_stopped = stop.load(Ordering::Relaxed);
+        let is_stopped = run.is_stopped();
         let next = flows
             .iter()
             .enumerate()
@@ -163,7 +164,7 @@ pub fn run(mut flows: Vec<Flow>, stop: &AtomicBool) -> Vec<SendReport> {
             continue;
         }
         cpu::wait_until(departure, flow.waiting());
-        flow.send_train(stop);
+        flow.send_train(run);
     }
     flows.into_iter().map(Flow::finish).collect()
 }

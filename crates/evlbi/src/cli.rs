@@ -8,10 +8,10 @@ mod doctor;
 mod path;
 mod plan;
 mod probe;
+pub mod recv;
 pub mod sky;
 mod tcp;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,9 +32,11 @@ pub use self::probe::{
     LatencyFormat, OneWay, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs,
     ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
 };
+pub use self::recv::RecvArgs;
 pub use self::sky::SkyArgs;
 pub use self::tcp::{Buffer, ProbeTcpArgs};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
+use crate::host::HostOptions;
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;
 use crate::url::{self, Url};
@@ -61,7 +63,7 @@ pub enum Command {
     #[command(after_help = SEND_HELP)]
     Send(SendArgs),
     /// Receive a stream and record it, with what was lost marked in time
-    #[command(after_help = RECV_HELP)]
+    #[command(after_help = recv::HELP)]
     Recv(RecvArgs),
     /// Lose frames or packets of a file under control
     #[command(after_help = SHED_HELP)]
@@ -160,18 +162,6 @@ Examples:
 
 Policies of --shed: see `evlbi drop --help`.";
 
-const RECV_HELP: &str = "\
-Sinks:
-  OUT.vdif                          one file, in the order of the sequence numbers
-  'OUT-{station}-{thread}.vdif'     one file for each station or thread
-  null                              counted, not kept
-  check                             the test pattern of `send pattern:` verified
-
-Examples:
-  evlbi recv udp://0.0.0.0:2630 --to scan1.vdif --duration 10min
-  evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
-  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif      (one stream over four ports)";
-
 #[derive(Args)]
 pub struct SendArgs {
     /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
@@ -254,18 +244,6 @@ fn burst(text: &str) -> Result<Burst, String> {
         .ok_or_else(|| format!("`{text}` is no burst; write auto or a number from 1 to 64"))
 }
 
-/// Length of a frame: whole words of eight bytes, header and data.
-fn frame_length(text: &str) -> Result<usize, String> {
-    usize::try_from(units::size(text)?)
-        .ok()
-        .filter(|length| *length > 16 && length.is_multiple_of(8))
-        .ok_or_else(|| {
-            format!(
-                "`{text}` is no length of a frame: its header and data in bytes, a multiple of 8"
-            )
-        })
-}
-
 #[derive(Clone, Copy, ValueEnum)]
 pub enum CutRule {
     Frames,
@@ -337,97 +315,19 @@ pub struct HostArgs {
     pub buffer: Option<u64>,
 }
 
-#[derive(Args, Clone)]
-pub struct RecvArgs {
-    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT or tcp://ADDRESS:PORT (port 0: a free one)
-    pub from: Url,
-    /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
-    #[arg(long)]
-    pub to: String,
-    /// How far, in data, a late datagram may lie behind the newest and still be placed [default: 64MiB, or a
-    /// quarter of the --ring]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub window: Option<u64>,
-    /// How long a missing datagram is waited for
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
-    pub hold: Duration,
-    /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
-    pub fill: Duration,
-    /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub ring: Option<u64>,
-    /// End after this time without a datagram, counted from the first one
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub idle: Option<Duration>,
-    /// End this long after the start
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub duration: Option<Duration>,
-    /// Where to write what was lost [default: beside the recording, OUT.vdif.gaps.json]
-    #[arg(long, value_name = "FILE")]
-    pub gaps: Option<PathBuf>,
-    /// Overwrite recordings that exist, but for those that a killed receiver left
-    #[arg(long)]
-    pub force: bool,
-    /// Length of a frame in bytes [default: learnt from the headers that arrive]
-    #[arg(long, value_name = "BYTES", value_parser = frame_length)]
-    pub frame: Option<usize>,
-    /// Frames per second of a thread [default: learnt]
-    #[arg(long, value_name = "N")]
-    pub frame_rate: Option<FrameRate>,
-    /// What becomes of a frame that misses some of its datagrams
-    #[arg(long, value_enum, default_value_t = PartialChoice::Invalid)]
-    pub partial: PartialChoice,
-    /// Take datagrams from this address only
-    #[arg(long, value_name = "ADDRESS")]
-    pub source: Option<IpAddr>,
-    /// When what was written is forced to the disk
-    #[arg(long, value_enum, default_value_t = FsyncChoice::End)]
-    pub fsync: FsyncChoice,
-    /// Receive each datagram by itself, without the kernel's joining them (exact counters of this host's drops)
-    #[arg(long)]
-    pub no_gro: bool,
-    #[command(flatten)]
-    pub host: HostArgs,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl RecvArgs {
-    /// A stream that is not recorded.
-    pub fn stream(
-        url: &str,
-        idle: Option<Duration>,
-        duration: Option<Duration>,
-    ) -> Result<RecvArgs, clap::Error> {
-        match Cli::try_parse_from(["evlbi", "recv", url, "--to", "null"])?.command {
-            Command::Recv(args) => Ok(RecvArgs {
-                idle,
-                duration,
-                ..args
-            }),
-            _ => Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand)),
+impl From<HostArgs> for HostOptions {
+    fn from(args: HostArgs) -> HostOptions {
+        let HostArgs {
+            cpu,
+            priority,
+            buffer,
+        } = args;
+        HostOptions {
+            cpu,
+            priority,
+            buffer,
         }
     }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum PartialChoice {
-    /// The whole frame becomes invalid
-    Invalid,
-    /// What came is kept, the rest filled and listed in the gaps file
-    Keep,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum FsyncChoice {
-    /// Left to the system
-    None,
-    /// Once, at the end
-    End,
-    /// Every 256 MiB and at the end
-    Often,
 }
 
 #[derive(Args)]

@@ -28,7 +28,6 @@ use crate::output::{self, Results};
 use crate::progress;
 
 pub use self::correlation::Correlation;
-pub use self::feed::Feed;
 pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 pub use self::series::{Amplitude, Dump, Found, check_window};
 pub use self::station::Tampered;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,10 @@ use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_fx::quantise::VanVleck;
 use evlbi_fx::sky::{SkyPlan, StationPlan};
 use evlbi_net::cpu;
-use evlbi_net::file::{Durability, Over};
+use evlbi_net::file::Durability;
 use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
 use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
+use evlbi_net::run::Run;
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
 use evlbi_net::udp::{Listen, ReceiverOptions, Sender, SenderOptions};
 use evlbi_wire::time::FrameRate;
@@ -34,7 +35,7 @@ use crate::drain::{self, Drained};
 use crate::output;
 use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks};
-use crate::sink::{Files, Sink};
+use crate::sink::{self, Files};
 use crate::source::{self, Looped};
 use crate::units::{show_count, show_rate};
 
@@ -228,8 +229,8 @@ fn make_stations(args: &DemoArgs) -> Result<Vec<(String, Looped)>> {
     makers.into_iter().map(joined).collect()
 }
 
-/// Everything that came of the run, a station each.
-struct Run {
+/// Everything that came of the stations' streams, one each.
+struct Streamed {
     names: Vec<String>,
     sent: Vec<SendReport>,
     relayed: Vec<RelayReport>,
@@ -249,7 +250,7 @@ fn stream(
     stations: Vec<(String, Looped)>,
     impairment: Impairment,
     directory: &Path,
-) -> Result<Run> {
+) -> Result<Streamed> {
     let frame_rate = stations
         .first()
         .map(|(_, looped)| looped.frame_rate())
@@ -289,7 +290,7 @@ fn stream(
         received.push(receiver.receiving.join());
         drained.push(joined(receiver.drainer)?);
     }
-    Ok(Run {
+    Ok(Streamed {
         names,
         sent,
         relayed,
@@ -310,7 +311,7 @@ fn end_receivers(receivers: &[Sinked]) {
 
 fn receiver(path: &Path) -> Result<Sinked> {
     let here = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (receiving, opening) = receive::start(ReceiveOptions {
+    let options = ReceiveOptions {
         listen: vec![Listen::from(here)],
         socket: ReceiverOptions {
             // So that drops of the socket count single datagrams.
@@ -328,18 +329,27 @@ fn receiver(path: &Path) -> Result<Sinked> {
         source: None,
         cpu: None,
         priority: None,
-    })?;
-    let sink = Sink::open(
+    };
+    let run = Run::silent();
+    let (receiving, opening) = receive::start(options, &run)?;
+    let sink = sink::open(
         path.to_str().context("the directory's name is not UTF-8")?,
         Files {
             durability: Durability::Kernel,
             force: true,
-            over: Over::new(|| false),
+            run: run.clone(),
         },
     )?;
     let drainer = std::thread::Builder::new()
         .name("sink".into())
-        .spawn(move || Ok(drain::all(&opening, deframe::Settings::default(), sink)))?;
+        .spawn(move || {
+            Ok(drain::all(
+                &opening,
+                deframe::Settings::default(),
+                sink,
+                &run,
+            ))
+        })?;
     Ok(Sinked { receiving, drainer })
 }
 
@@ -394,8 +404,8 @@ fn transmit_shown(
     sent: &[Arc<Sent>],
     receivers: &[Sinked],
 ) -> Result<Vec<SendReport>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
+    let stop = Run::silent();
+    let told = stop.clone();
     let interrupted = interrupt();
     let worker = std::thread::Builder::new()
         .name("transmit".into())
@@ -405,7 +415,9 @@ fn transmit_shown(
     let mut before = (0u64, start);
     while !worker.is_finished() {
         std::thread::sleep(Duration::from_millis(20));
-        stop.store(interrupted.load(Ordering::Relaxed), Ordering::Relaxed);
+        if interrupted.load(Ordering::Relaxed) {
+            stop.stop();
+        }
         if !progress.is_due() {
             continue;
         }
@@ -438,12 +450,12 @@ fn transmit_shown(
 
 fn compare(
     args: &DemoArgs,
-    run: Run,
+    run: Streamed,
     impairment: Impairment,
     interrupted: bool,
 ) -> Result<DemoResult> {
     let mut stations = Vec::new();
-    let Run {
+    let Streamed {
         names,
         sent,
         relayed,

@@ -1,19 +1,17 @@
 //! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
 use evlbi_core::reorder::Event;
 use evlbi_net::receive::Opening;
 use evlbi_net::ring::{Consumer, Span};
+use evlbi_net::run::Run;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::TimeGap;
 use parking_lot::Mutex;
 
-use crate::progress;
 use crate::sink::{Sink, SinkReport};
 
 /// How long to wait for more to take at once. At 30 Gbit/s that is 8 MB.
@@ -45,32 +43,38 @@ pub struct Drained {
     pub sink: SinkReport,
 }
 
-/// Waits for a stream and takes everything of it until the receiver ends.
-pub fn all(opening: &Opening, settings: Settings, sink: Sink) -> Drained {
-    watched(opening, settings, sink, &Mutex::default())
+/// Waits for a stream and takes everything of it until the receiver ends. Once `run` is stopped, no gap is filled any further.
+pub fn all(opening: &Opening, settings: Settings, sink: Box<dyn Sink>, run: &Run) -> Drained {
+    watched(opening, settings, sink, &Mutex::default(), run)
 }
 
 /// The same, while somebody watches it.
-pub fn watched(opening: &Opening, settings: Settings, sink: Sink, shown: &Mutex<Shown>) -> Drained {
+pub fn watched(
+    opening: &Opening,
+    settings: Settings,
+    mut sink: Box<dyn Sink>,
+    shown: &Mutex<Shown>,
+    run: &Run,
+) -> Drained {
     let mut deframer = Deframer::new(settings);
-    let mut sink = sink;
     let mut begun = false;
     while let Some((consumer, missing)) = opening.next() {
         if begun {
             deframer.restart(missing);
         }
         begun = true;
-        run(consumer, &mut deframer, &mut sink, shown);
+        empty(consumer, &mut deframer, &mut *sink, shown, run);
     }
     drained(&deframer, sink)
 }
 
 /// Empties a ring until its producer is gone.
-fn run(
+fn empty(
     mut consumer: Consumer<Event>,
     deframer: &mut Deframer,
-    sink: &mut Sink,
+    sink: &mut dyn Sink,
     shown: &Mutex<Shown>,
+    run: &Run,
 ) {
     let mut drain = Drain {
         slot: consumer.slot(),
@@ -79,7 +83,7 @@ fn run(
         holes: Holes::new(),
         taken: 0,
         gaps: VecDeque::new(),
-        interrupt: progress::interrupt(),
+        run,
     };
     let mut nap = NAP;
     let mut flushed = Instant::now();
@@ -111,12 +115,12 @@ fn run(
 /// Puts a stream of bytes that needs no order through a deframer to a sink.
 pub struct Straight {
     deframer: Deframer,
-    sink: Sink,
+    sink: Box<dyn Sink>,
 }
 
 impl Straight {
     /// A stream that begins.
-    pub fn new(settings: Settings, sink: Sink) -> Straight {
+    pub fn new(settings: Settings, sink: Box<dyn Sink>) -> Straight {
         Straight {
             deframer: Deframer::new(settings),
             sink,
@@ -149,13 +153,13 @@ impl Straight {
 struct Drain<'d> {
     slot: usize,
     deframer: &'d mut Deframer,
-    sink: &'d mut Sink,
+    sink: &'d mut dyn Sink,
     holes: Holes,
     /// Bytes of the first slot that were taken already.
     taken: usize,
     /// Positions before which so many slots are missing that have no place in the ring.
     gaps: VecDeque<(u64, u64)>,
-    interrupt: Arc<AtomicBool>,
+    run: &'d Run,
 }
 
 impl Drain<'_> {
@@ -176,7 +180,7 @@ impl Drain<'_> {
         self.gaps.retain(|(position, _)| *position > front);
         if self.deframer.is_filling() {
             // Piece by piece, no faster than the sink takes it: a stop ends it at once.
-            if self.interrupt.load(Ordering::Relaxed) {
+            if self.run.is_stopped() {
                 self.deframer.stop_filling();
             }
             return Some(bytes);
@@ -242,7 +246,7 @@ fn show(deframer: &Deframer, shown: &mut Shown) {
     shown.layout = deframer.layout();
 }
 
-fn drained(deframer: &Deframer, sink: Sink) -> Drained {
+fn drained(deframer: &Deframer, sink: Box<dyn Sink>) -> Drained {
     Drained {
         counts: deframer.counts(),
         gaps: deframer.gaps().to_vec(),

@@ -19,6 +19,7 @@ mod doctor;
 mod drain;
 mod drop;
 mod fringe;
+mod host;
 mod inspect;
 mod loss_curve;
 mod numbering;
@@ -86,7 +87,7 @@ fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => send::run(&args),
-        Command::Recv(args) => recv::run(&args),
+        Command::Recv(args) => cli::recv::run(args, program),
         Command::Drop(args) => drop::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Sky(args) => cli::sky::run(args, program),

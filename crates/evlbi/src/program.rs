@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::IsTerminal;
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_net::run::{Note, Notes, Run};
@@ -10,7 +11,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
 use crate::say;
-use crate::steer::Steering;
+use crate::steer::{Steering, Watched};
+
+/// Time between two looks at whether work has ended.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a command is given.
 pub struct Program {
@@ -56,6 +60,33 @@ impl Program {
     /// What is seen and changed from outside.
     pub fn steering(&self) -> &Arc<Steering> {
         &self.steering
+    }
+
+    /// Shows how `work` is, once a second, until it has ended.
+    pub fn watch(&self, work: &Arc<dyn Watched>, has_ended: impl Fn() -> bool) {
+        self.steering.on_status({
+            let work = Arc::clone(work);
+            move |steering| {
+                work.refresh();
+                // Read there, so that no older counts take the place of newer ones.
+                steering.tell(|status| work.tell(status));
+            }
+        });
+        let (_, total) = work.progress();
+        let mut progress = self.run.progress(total);
+        loop {
+            // Looked at once more when it has ended: then the counts are the last.
+            let has_ended = has_ended();
+            if progress.is_due() || has_ended {
+                self.steering.tell(|status| work.tell(status));
+                if has_ended {
+                    return;
+                }
+                let (done, _) = work.progress();
+                progress.show(done, &work.line());
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,13 +12,15 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{self, Policy, Replace, Shed, Stream, wire_bytes, wire_bytes_of_segment};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::{self, Waiting};
+use evlbi_net::run::Run;
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
 use evlbi_net::udp::{MAX_SEGMENTS, Sender, SenderOptions};
 use evlbi_wire::{fill, vtp};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::cli::{Burst, CutRule, HostArgs, SendArgs, SendReplace, UnitChoice};
+use crate::cli::{Burst, CutRule, SendArgs, SendReplace, UnitChoice};
+use crate::host::HostOptions;
 use crate::output;
 use crate::progress::{Progress, interrupt};
 use crate::recording;
@@ -430,20 +432,8 @@ fn replacement(replace: SendReplace, seed: u64, first: shed::Unit, length: usize
     bytes
 }
 
-/// Readies the current thread for sending as the user asked.
-pub fn ready_thread(host: &HostArgs, waiting: Waiting) -> Result<()> {
-    if let Some(core) = host.cpu {
-        cpu::pin(core).with_context(|| format!("cannot pin to processor {core}"))?;
-    }
-    if let Some(priority) = host.priority {
-        cpu::set_real_time(priority, waiting)
-            .with_context(|| format!("cannot set real-time priority {priority}"))?;
-    }
-    Ok(())
-}
-
 fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Run::silent();
     let interrupted = interrupt();
     let Prepared {
         flow,
@@ -452,11 +442,11 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
         datagram_data,
         ..
     } = prepared;
-    let host = args.host.clone();
-    let thread_stop = Arc::clone(&stop);
+    let host = HostOptions::from(args.host.clone());
+    let thread_stop = stop.clone();
     let worker = std::thread::Builder::new().name("transmit".into()).spawn(
         move || -> Result<SendReport> {
-            ready_thread(&host, Waiting::SleepThenSpin)?;
+            host.ready_thread(Waiting::SleepThenSpin)?;
             transmit::run(vec![flow], &thread_stop)
                 .into_iter()
                 .next()
@@ -474,7 +464,7 @@ fn transmit_shown(prepared: Prepared, args: &SendArgs) -> Result<SendReport> {
         // Looked at once more when it has ended: then the counts are the last.
         let has_ended = worker.is_finished();
         if interrupted.load(Ordering::Relaxed) {
-            stop.store(true, Ordering::Relaxed);
+            stop.stop();
         }
         if progress.is_due() || has_ended {
             let offset = sent.offset.load(Ordering::Relaxed);
@@ -672,7 +662,7 @@ mod tests {
         let outlets = vec![Outlet::Udp(sender)];
         let sent = Sent::new();
         let flow = Flow::new(Box::new(source), outlets, options, Arc::clone(&sent)).unwrap();
-        let report = transmit::run(vec![flow], &AtomicBool::new(false)).remove(0);
+        let report = transmit::run(vec![flow], &Run::silent()).remove(0);
         assert_eq!(sent.slips.load(Ordering::Relaxed), report.slips.count);
         SendResult {
             schema: "evlbi.send/1",

@@ -4,19 +4,18 @@ use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
-use evlbi_net::file::{Durability, Over, WriteError, Writer, WriterOptions};
+use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
+use evlbi_net::run::Run;
 use evlbi_wire::pattern;
 use evlbi_wire::vdif::{HEADER_LEN, Header, StationId, StreamKey};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::Serialize;
 
-use crate::correlate::Feed;
 use crate::output;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
@@ -29,18 +28,16 @@ const LOOK: Duration = Duration::from_millis(10);
 /// And how often a new file is looked at.
 const LOOKS: u32 = 100;
 
-/// A sink at work.
-pub enum Sink {
-    /// Frames are counted, not kept.
-    Null,
-    /// The test pattern is verified.
-    Check(Check),
-    /// Everything in the order of the stream.
-    File(Output),
-    /// A file for each station or thread.
-    Split(Split),
-    /// The correlator.
-    Feed(Arc<Feed>),
+/// Takes the frames of a stream, in order.
+pub trait Sink: Send {
+    /// Takes a piece of the stream.
+    fn take(&mut self, chunk: Chunk<'_>);
+
+    /// Passes on what was held back for a while.
+    fn flush(&mut self) {}
+
+    /// Closes it.
+    fn finish(self: Box<Self>) -> SinkReport;
 }
 
 /// How files are made and written.
@@ -50,8 +47,8 @@ pub struct Files {
     pub durability: Durability,
     /// Whether those that exist are overwritten.
     pub force: bool,
-    /// When the reader of a named pipe is no longer waited for.
-    pub over: Over,
+    /// The recording, which is over when this is stopped: the reader of a named pipe is then no longer waited for.
+    pub run: Run,
 }
 
 /// What became of what was handed to a sink.
@@ -89,74 +86,47 @@ pub struct CheckReport {
     pub not_checked: u64,
 }
 
-impl Sink {
-    /// The sink that `--to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
-    pub fn open(to: &str, files: Files) -> Result<Sink> {
-        match to {
-            "null" => Ok(Sink::Null),
-            "check" => Ok(Sink::Check(Check::default())),
-            _ if to.contains('{') => Ok(Sink::Split(Split::new(to, files)?)),
-            _ => Ok(Sink::File(Output::create(Path::new(to), &files)?)),
-        }
-    }
+/// The sink that `to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
+///
+/// # Errors
+/// When a file cannot be made, or is there and not to be overwritten.
+pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>> {
+    Ok(match to {
+        "null" => Box::new(Null),
+        "check" => Box::new(Check::default()),
+        _ if to.contains('{') => Box::new(Split::new(to, files)?),
+        _ => Box::new(Output::create(Path::new(to), &files)?),
+    })
+}
 
-    /// The file beside which the gaps are written, when nothing else is said. Folders of stations have `station-NAME` beside them.
-    pub fn recording(to: &str) -> Option<PathBuf> {
-        if matches!(to, "null" | "check") {
-            return None;
-        }
-        let (before, split) = match to.find('{') {
-            Some(at) => to.split_at(to[..at].rfind('/').map_or(0, |slash| slash + 1)),
-            None => (to, ""),
-        };
-        let split = split.replace(['{', '}'], "").replace('/', "-");
-        Some(PathBuf::from(format!("{before}{split}")))
+/// The file beside which the gaps are written, when nothing else is said. Folders of stations have `station-NAME` beside them.
+pub fn recording(to: &str) -> Option<PathBuf> {
+    if matches!(to, "null" | "check") {
+        return None;
     }
+    let (before, split) = match to.find('{') {
+        Some(at) => to.split_at(to[..at].rfind('/').map_or(0, |slash| slash + 1)),
+        None => (to, ""),
+    };
+    let split = split.replace(['{', '}'], "").replace('/', "-");
+    Some(PathBuf::from(format!("{before}{split}")))
+}
 
-    /// Takes a piece of the stream.
-    pub fn take(&mut self, chunk: Chunk<'_>) {
-        match self {
-            Sink::Null => {}
-            Sink::Check(check) => check.take(chunk),
-            Sink::File(output) => output.write(chunk.bytes),
-            Sink::Split(split) => split.take(chunk),
-            Sink::Feed(feed) => feed.take(chunk),
-        }
-    }
+/// Frames are counted, not kept.
+struct Null;
 
-    /// Puts what a file's writer has held back for a while into the file.
-    pub fn flush(&mut self) {
-        match self {
-            Sink::Null | Sink::Check(_) | Sink::Feed(_) => {}
-            Sink::File(output) => output.flush(),
-            Sink::Split(split) => split.outputs.values_mut().flatten().for_each(Output::flush),
-        }
-    }
+impl Sink for Null {
+    fn take(&mut self, _chunk: Chunk<'_>) {}
 
-    /// Closes the files.
-    pub fn finish(self) -> SinkReport {
-        let mut report = SinkReport::default();
-        match self {
-            Sink::Null | Sink::Feed(_) => {}
-            Sink::Check(check) => report.check = Some(check.report),
-            Sink::File(output) => output.finish(&mut report),
-            Sink::Split(split) => {
-                report.unwritten_bytes = split.unsplit;
-                report.write_error = split.error;
-                let mut outputs: Vec<Output> = split.outputs.into_values().flatten().collect();
-                outputs.sort_by(|a, b| a.path.cmp(&b.path));
-                for output in outputs {
-                    output.finish(&mut report);
-                }
-            }
-        }
-        report
+    fn finish(self: Box<Self>) -> SinkReport {
+        SinkReport::default()
     }
 }
 
 /// One file. When it cannot be written any further the stream goes on, and what is not written is counted.
-pub struct Output {
+struct Output {
     path: PathBuf,
+    run: Run,
     writer: Option<Writer>,
     written: u64,
     unwritten: u64,
@@ -166,7 +136,7 @@ pub struct Output {
 impl Output {
     fn create(path: &Path, files: &Files) -> Result<Output> {
         let options = WriterOptions {
-            over: Some(files.over.clone()),
+            over: Some(files.run.clone()),
             durability: files.durability,
             ..WriterOptions::default()
         };
@@ -174,6 +144,7 @@ impl Output {
             .with_context(|| format!("cannot record to {}", path.display()))?;
         Ok(Output {
             path: path.to_path_buf(),
+            run: files.run.clone(),
             writer: Some(writer),
             written: 0,
             unwritten: 0,
@@ -193,24 +164,17 @@ impl Output {
         }
     }
 
-    fn flush(&mut self) {
-        if let Some(writer) = &mut self.writer
-            && let Err(error) = writer.flush_older(HELD)
-        {
-            let handed_over = self.written;
-            self.fail(&error, handed_over);
-        }
-    }
-
     fn fail(&mut self, error: &WriteError, handed_over: u64) {
-        say!("evlbi: {error}; receiving goes on, and what is not written is counted");
+        self.run.say(format_args!(
+            "{error}; receiving goes on, and what is not written is counted"
+        ));
         self.unwritten += handed_over.saturating_sub(error.written);
         self.written = error.written;
         self.error = Some(error.to_string());
         self.writer = None;
     }
 
-    fn finish(mut self, report: &mut SinkReport) {
+    fn close(mut self, report: &mut SinkReport) {
         if let Some(writer) = self.writer.take() {
             match writer.finish() {
                 Ok(bytes) => self.written = bytes,
@@ -229,8 +193,29 @@ impl Output {
     }
 }
 
+impl Sink for Output {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        self.write(chunk.bytes);
+    }
+
+    fn flush(&mut self) {
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.flush_older(HELD)
+        {
+            let handed_over = self.written;
+            self.fail(&error, handed_over);
+        }
+    }
+
+    fn finish(self: Box<Self>) -> SinkReport {
+        let mut report = SinkReport::default();
+        self.close(&mut report);
+        report
+    }
+}
+
 /// A file for each station or thread.
-pub struct Split {
+struct Split {
     template: String,
     files: Files,
     /// By what of station and thread the template names. What could not be made has no output.
@@ -256,19 +241,6 @@ impl Split {
         })
     }
 
-    fn take(&mut self, chunk: Chunk<'_>) {
-        for frame in chunk.frames {
-            let bytes = &chunk.bytes[frame.bytes.clone()];
-            match frame.key.and_then(|key| self.output(key)) {
-                Some(output) => output.write(bytes),
-                None => self.unsplit += bytes.len() as u64,
-            }
-        }
-        if chunk.frames.is_empty() {
-            self.unsplit += chunk.bytes.len() as u64;
-        }
-    }
-
     fn output(&mut self, key: StreamKey) -> Option<&mut Output> {
         let station = self.template.contains("{station}").then_some(key.station);
         let thread = self.template.contains("{thread}").then_some(key.thread);
@@ -283,15 +255,48 @@ impl Split {
             }
             let output = Output::create(Path::new(&name), &self.files);
             if let Err(error) = &output {
-                say!(
-                    "evlbi: {}; receiving goes on, and what is not written is counted",
+                self.files.run.say(format_args!(
+                    "{}; receiving goes on, and what is not written is counted",
                     output::explain(error)
-                );
+                ));
                 self.error = Some(output::explain(error));
             }
             self.outputs.insert(place, output.ok());
         }
         self.outputs.get_mut(&place)?.as_mut()
+    }
+}
+
+impl Sink for Split {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        for frame in chunk.frames {
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            match frame.key.and_then(|key| self.output(key)) {
+                Some(output) => output.write(bytes),
+                None => self.unsplit += bytes.len() as u64,
+            }
+        }
+        if chunk.frames.is_empty() {
+            self.unsplit += chunk.bytes.len() as u64;
+        }
+    }
+
+    fn flush(&mut self) {
+        self.outputs.values_mut().flatten().for_each(Output::flush);
+    }
+
+    fn finish(self: Box<Self>) -> SinkReport {
+        let mut report = SinkReport {
+            unwritten_bytes: self.unsplit,
+            write_error: self.error,
+            ..SinkReport::default()
+        };
+        let mut outputs: Vec<Output> = self.outputs.into_values().flatten().collect();
+        outputs.sort_by(|a, b| a.path.cmp(&b.path));
+        for output in outputs {
+            output.close(&mut report);
+        }
+        report
     }
 }
 
@@ -313,7 +318,7 @@ fn claim(path: &Path, files: &Files) -> Result<File> {
         Ok(file) => (file, true),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
-                return open_pipe(path, &files.over);
+                return open_pipe(path, &files.run);
             }
             (options.open(path).with_context(cannot)?, false)
         }
@@ -348,7 +353,7 @@ fn held(path: &Path) -> String {
 }
 
 /// Opens a named pipe once it has a reader. A usual open would wait for that, and could not be interrupted.
-fn open_pipe(path: &Path, over: &Over) -> Result<File> {
+fn open_pipe(path: &Path, run: &Run) -> Result<File> {
     let mut options = File::options();
     options.write(true);
     options.custom_flags(OFlag::O_NONBLOCK.bits());
@@ -359,7 +364,7 @@ fn open_pipe(path: &Path, over: &Over) -> Result<File> {
                 return opened.with_context(|| format!("cannot record to {}", path.display()));
             }
         }
-        if over.is_over() {
+        if run.is_stopped() {
             bail!(
                 "no program opened the named pipe {} to read before the end, so nothing was recorded",
                 path.display()
@@ -374,7 +379,7 @@ fn open_pipe(path: &Path, over: &Over) -> Result<File> {
 /// # Errors
 /// When another program holds one of them.
 pub fn is_left_unfinished(to: &str) -> Result<bool> {
-    let Some(recording) = Sink::recording(to) else {
+    let Some(recording) = recording(to) else {
         return Ok(false);
     };
     let files = those_of(to);
@@ -420,19 +425,28 @@ pub fn those_of(template: &str) -> Vec<PathBuf> {
 
 /// Verifies the test pattern.
 #[derive(Default)]
-pub struct Check {
+struct Check {
     /// The payloads of a period, once their length is known.
     expected: Vec<Vec<u8>>,
     report: CheckReport,
 }
 
-impl Check {
+impl Sink for Check {
     fn take(&mut self, chunk: Chunk<'_>) {
         for frame in chunk.frames {
             self.verify(frame, &chunk.bytes[frame.bytes.clone()]);
         }
     }
 
+    fn finish(self: Box<Self>) -> SinkReport {
+        SinkReport {
+            check: Some(self.report),
+            ..SinkReport::default()
+        }
+    }
+}
+
+impl Check {
     fn verify(&mut self, frame: &Frame, bytes: &[u8]) {
         if matches!(frame.state, FrameState::Lost | FrameState::Partial) {
             self.report.not_checked += 1;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
+use evlbi_core::time::Nanos;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
@@ -227,6 +228,55 @@ pub struct Profile {
     pub step_s: f64,
     /// Correlation coefficients.
     pub amplitudes: Vec<f32>,
+}
+
+/// Work that is watched while it lasts.
+pub trait Watched: Send + Sync {
+    /// Has the counts be those of this moment.
+    fn refresh(&self) {}
+
+    /// Writes down how it is.
+    fn tell(&self, status: &mut Status);
+
+    /// How far it is, and how far it goes where that is known, in units of its own.
+    fn progress(&self) -> (u64, Option<u64>);
+
+    /// How it is, in a line for people.
+    fn line(&self) -> String;
+}
+
+/// Bits of data a second, measured over a second at least.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    since: Nanos,
+    bytes: u64,
+    bps: f64,
+}
+
+impl Rate {
+    /// Of what begins now, with nothing.
+    pub fn from(now: Nanos) -> Rate {
+        Rate {
+            since: now,
+            bytes: 0,
+            bps: 0.0,
+        }
+    }
+
+    /// The rate now that so many bytes have come or left since the beginning.
+    pub fn of(&mut self, bytes: u64, now: Nanos) -> f64 {
+        let elapsed = now.since(self.since);
+        if elapsed >= Nanos::SECOND {
+            self.bps = bytes.saturating_sub(self.bytes) as f64 * 8.0 / elapsed.as_secs_f64();
+            (self.since, self.bytes) = (now, bytes);
+        }
+        self.bps
+    }
+
+    /// The rate that was measured last.
+    pub fn last(&self) -> f64 {
+        self.bps
+    }
 }
 
 /// What a run can do about a change: takes it up, or says why not.

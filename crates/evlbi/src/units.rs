@@ -42,6 +42,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
+/// A time as [`duration`] takes it: `100ms`, `10s`.
+pub fn span(span: Duration) -> String {
+    format!(
+        "{:#}",
+        jiff::SignedDuration::try_from(span).unwrap_or_default()
+    )
+}
+
 /// A range of ports: `1024-65535`, or one port.
 pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));

@@ -154,6 +154,19 @@ impl Url {
         Ok(())
     }
 
+    /// All addresses of this host, at a port that is free.
+    pub fn anywhere() -> Url {
+        Url {
+            scheme: Scheme::Udp,
+            host: "0.0.0.0".into(),
+            port: 0,
+            ports: 1,
+            interface: None,
+            source: None,
+            ttl: None,
+        }
+    }
+
     /// Whether it names this port.
     pub fn has_port(&self, port: u16) -> bool {
         let offset = port.checked_sub(self.port);

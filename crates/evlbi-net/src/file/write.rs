@@ -8,14 +8,14 @@
 //! write it out.
 
 use std::ffi::c_int;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crate::run::Run;
 
 /// What direct writes are aligned to: the page size, and no less than a sector of any disk.
 const BLOCK: usize = 4096;
@@ -49,34 +49,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked at meanwhile whether the recording is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Tells whether a recording is over, for who waits for the reader of a pipe.
-#[derive(Clone)]
-pub struct Over(Arc<dyn Fn() -> bool + Send + Sync>);
-
-impl Over {
-    /// A recording that is over when `is_over` says so.
-    pub fn new(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Over {
-        Over(Arc::new(is_over))
-    }
-
-    /// Whether it is over.
-    pub fn is_over(&self) -> bool {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for Over {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Over").field(&self.is_over()).finish()
-    }
-}
-
 /// How a [`Writer`] writes.
 #[derive(Clone, Debug, Default)]
 pub struct WriterOptions {
-    /// When the recording is over: the reader of a pipe may then take nothing for 2 s at most. Without it, a reader is waited for
+    /// The recording is over when this is stopped: the reader of a pipe may then take nothing for 2 s at most. Without it, a reader is waited for
     /// without an end.
-    pub over: Option<Over>,
+    pub over: Option<Run>,
     /// When data is forced onto the disk.
     pub durability: Durability,
     /// Whether to go through the page cache even where direct writes are possible. A cache absorbs
@@ -284,8 +262,8 @@ fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> Result<(),
 #[derive(Debug)]
 struct Sink {
     file: File,
-    /// When the reader of a pipe is not to be waited for any longer.
-    over: Option<Over>,
+    /// Once it is stopped, the reader of a pipe is not waited for much longer.
+    over: Option<Run>,
     path: PathBuf,
     durability: Durability,
     /// Bytes in the file.
@@ -344,7 +322,7 @@ impl Sink {
             if unsafe { libc::poll(&raw mut poll, 1, LOOK.as_millis() as c_int) } != 0 {
                 return Ok(());
             }
-            if self.over.as_ref().is_some_and(Over::is_over)
+            if self.over.as_ref().is_some_and(Run::is_stopped)
                 && over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
             {
                 return Err(io::Error::new(

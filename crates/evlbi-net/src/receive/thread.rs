@@ -1,6 +1,5 @@
 //! The loop of the receiving thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use evlbi_core::time::Nanos;
 
 use crate::cpu::{self, Waiting};
 use crate::ring::{Consumer, Producer, Reserve, Retired};
+use crate::run::Run;
 use crate::udp::{Batch, Receiver};
 
 use super::{Ended, Live, ReceiveOptions, ReceiveReport, Watch};
@@ -40,7 +40,7 @@ pub struct Work {
     pub receiver: Receiver,
     pub reserve: Reserve,
     pub to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
-    pub stop: Arc<AtomicBool>,
+    pub run: Run,
     pub watch: Arc<Watch>,
     pub started: Nanos,
 }
@@ -71,7 +71,7 @@ struct Loop {
     to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
     /// Bytes that would have come since the stream before, whose ring is over.
     missing: u64,
-    stop: Arc<AtomicBool>,
+    stop: Run,
     /// Why it ends, and how much of what waited in the sockets by then is still to be taken: more may come all the time.
     ending: Option<(Ended, u64)>,
     watch: Arc<Watch>,
@@ -132,7 +132,7 @@ impl Loop {
             ring: Ring::Reserve(work.reserve),
             to_consumer: work.to_consumer,
             missing: 0,
-            stop: work.stop,
+            stop: work.run,
             ending: None,
             watch: work.watch,
             started: work.started,
@@ -230,7 +230,7 @@ impl Loop {
 
     /// Whether it is to end, and why. What waits in the sockets by then is the stream's.
     fn is_over(&self, now: Nanos) -> Option<Ended> {
-        if self.stop.load(Ordering::Relaxed) {
+        if self.stop.is_stopped() {
             return Some(Ended::Stopped);
         }
         let over = |limit: Option<Duration>, since: Nanos| {
@@ -429,6 +429,7 @@ impl Loop {
         let mut place = |position: u64, data: &[u8]| ring.place(position, data);
         let handed = self.admission.finish(freed, &mut place);
         self.hand_on(handed);
+        self.stop.stop();
         self.watch.show_last(self.live(now));
         let counters = self.admission.counters();
         let [first_arrival, last_arrival] = self

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use evlbi_core::pace::{ByRate, ByTime, CatchUp, Pacer};
 use evlbi_core::shed::{Replace, Shed, ShedReport, Unit};
@@ -12,6 +12,7 @@ use evlbi_wire::vdif::{Header, StreamKey};
 use evlbi_wire::vtp;
 
 use crate::cpu::{self, Waiting};
+use crate::run::Run;
 use crate::udp::{Head, SendCounts};
 
 use super::{Change, Frames, Lateness, Outlet, SendReport, Sent, Source};
@@ -179,14 +180,13 @@ impl Flow {
         }
     }
 
-    /// Sends the datagrams that are due together; a stream of bytes is given up amid them if `stop` is set meanwhile.
-    pub(super) fn send_train(&mut self, stop: &AtomicBool) {
+    /// Sends the datagrams that are due together; a stream of bytes is given up amid them if `run` is stopped meanwhile.
+    pub(super) fn send_train(&mut self, run: &Run) {
         let Some(current) = self.current.take() else {
             return;
         };
         let now = cpu::now();
-        let is_over =
-            stop.load(Ordering::Relaxed) || self.options.end.is_some_and(|end| now >= end);
+        let is_over = run.is_stopped() || self.options.end.is_some_and(|end| now >= end);
         if is_over && !self.is_amid_frame() {
             return;
         }
@@ -195,7 +195,7 @@ impl Flow {
             self.apply(change, due);
         }
         let offset = self.offset;
-        if let Err(error) = self.send_from(current, due, is_over, stop) {
+        if let Err(error) = self.send_from(current, due, is_over, run) {
             self.error = Some(error.to_string());
             self.current = None;
         }
@@ -260,7 +260,7 @@ impl Flow {
         mut current: Current,
         due: Nanos,
         is_last: bool,
-        stop: &AtomicBool,
+        run: &Run,
     ) -> io::Result<()> {
         let Flow {
             source,
@@ -324,9 +324,7 @@ impl Flow {
         }
         if train.len() > 0 {
             let end = options.end;
-            train.send(&|| {
-                stop.load(Ordering::Relaxed) || end.is_some_and(|end| cpu::now() >= end)
-            })?;
+            train.send(&|| run.is_stopped() || end.is_some_and(|end| cpu::now() >= end))?;
         }
         source.consume(consumed);
         if more_in_window {

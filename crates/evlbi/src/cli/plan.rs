@@ -106,7 +106,7 @@ pub struct PlanLinkArgs {
     #[arg(long, value_name = "RATE")]
     pub link: Link,
     /// Length of a frame in bytes, header included, which `send` cuts into packets
-    #[arg(long, value_name = "SIZE", default_value = "8032", value_parser = super::frame_length)]
+    #[arg(long, value_name = "SIZE", default_value = "8032", value_parser = super::recv::frame_length)]
     pub frame: usize,
     /// Largest IP packet in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]

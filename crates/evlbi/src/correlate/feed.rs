@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Chunk;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_net::run::Run;
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use parking_lot::{Mutex, MutexGuard};
@@ -20,6 +21,7 @@ use super::plan::Shape;
 use super::run::Station;
 use super::station::{frame_number, frame_rate};
 use crate::progress::interrupt;
+use crate::sink::{Sink, SinkReport};
 
 /// Frames from which the threads of a stream are learnt.
 const ENOUGH: usize = 256;
@@ -129,7 +131,7 @@ impl Feed {
     }
 
     /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.
-    pub fn take(&self, chunk: Chunk<'_>) {
+    fn put(&self, chunk: Chunk<'_>) {
         for frame in arrived(chunk) {
             loop {
                 let mut state = self.state();
@@ -164,6 +166,16 @@ impl Feed {
         let mut state = self.state();
         state.learn(self);
         state.ended = true;
+    }
+}
+
+impl Sink for Arc<Feed> {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        self.put(chunk);
+    }
+
+    fn finish(self: Box<Self>) -> SinkReport {
+        SinkReport::default()
     }
 }
 
@@ -350,7 +362,7 @@ pub struct LiveStation {
     pub feed: Arc<Feed>,
     pub layout: Layout,
     /// Stops the receiver.
-    pub stop: Arc<AtomicBool>,
+    pub stop: Run,
     /// When the run was stopped.
     pub stopped: Arc<OnceLock<Instant>>,
 }
@@ -362,7 +374,7 @@ impl LiveStation {
         if !interrupt().load(Ordering::Relaxed) {
             return false;
         }
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.stop();
         self.stopped.get_or_init(Instant::now).elapsed() >= AFTER_STOP
     }
 }
@@ -537,7 +549,7 @@ mod tests {
             let stations = feeds.each_ref().map(|feed| LiveStation {
                 feed: Arc::clone(feed),
                 layout: feed.state().shape.as_ref().unwrap().layout,
-                stop: Arc::default(),
+                stop: Run::silent(),
                 stopped: Arc::default(),
             });
             let mut next = first;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_fx::track::Counts;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
+use evlbi_net::run::Run;
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -23,12 +24,11 @@ use super::job::Job;
 use super::lines::{Seen, show, why_nothing};
 use super::plan::Shape;
 use super::teller::Teller;
-use crate::cli::{CorrelateArgs, RecvArgs};
+use crate::cli::CorrelateArgs;
 use crate::drain::{self, Drained};
 use crate::output::Results;
 use crate::progress::interrupt;
-use crate::recv;
-use crate::sink::Sink;
+use crate::recv::{self, RecvOptions};
 use crate::steer;
 use crate::units::show_seconds;
 
@@ -40,6 +40,7 @@ const TELL: Duration = Duration::from_secs(5);
 /// One stream's receiving end.
 pub(super) struct Stream {
     pub(super) receiving: Receiving,
+    run: Run,
     drainer: JoinHandle<Drained>,
     pub(super) feed: Arc<Feed>,
 }
@@ -130,7 +131,7 @@ pub fn run(
         .map(|(stream, shape)| LiveStation {
             feed: Arc::clone(&stream.feed),
             layout: shape.layout,
-            stop: stream.receiving.stop_switch(),
+            stop: stream.run.clone(),
             stopped: Arc::clone(&stopped),
         })
         .collect();
@@ -252,22 +253,30 @@ fn open(
     epoch: &Arc<OnceLock<i64>>,
     clocks: &Arc<Mutex<Clocks>>,
 ) -> Result<Stream> {
-    let recv = RecvArgs::stream(url, args.streams.idle, args.streams.duration)?;
-    let (receiving, opening) = receive::start(recv::options(&recv, None)?)?;
+    let options = RecvOptions {
+        from: url.parse().map_err(|error: String| anyhow!(error))?,
+        idle: args.streams.idle,
+        duration: args.streams.duration,
+        ..RecvOptions::default()
+    };
+    let run = Run::silent();
+    let (receiving, opening) = receive::start(recv::receive_options(&options)?, &run)?;
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
     let feed = Feed::new(rate, args.trust.into(), epoch, clocks, number);
-    let sink = Sink::Feed(Arc::clone(&feed));
-    let settings = recv::settings(&recv);
+    let sink = Box::new(Arc::clone(&feed));
+    let settings = recv::settings(&options)?;
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
         let feed = Arc::clone(&feed);
+        let run = run.clone();
         move || {
-            let drained = drain::all(&opening, settings, sink);
+            let drained = drain::all(&opening, settings, sink, &run);
             feed.end();
             drained
         }
     })?;
     Ok(Stream {
         receiving,
+        run,
         drainer,
         feed,
     })

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
 use evlbi_core::account::{Attribution, FreeRuns};
 use evlbi_core::deframe::{self, Layout};
 use evlbi_net::host;
@@ -12,11 +11,11 @@ use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use serde::Serialize;
 
-use super::{gaps_path, result_path};
-use crate::cli::RecvArgs;
+use super::RecvOptions;
+use super::names::{gaps_path, result_path};
 use crate::drain::{Drained, Shown};
 use crate::output;
-use crate::sink::{Sink, SinkReport};
+use crate::sink::{self, SinkReport};
 use crate::steer::Receiving as Status;
 use crate::units::{show_count, show_rate, show_size};
 
@@ -143,6 +142,18 @@ pub struct HostDelta {
     pub softnet_dropped: u64,
 }
 
+impl HostDelta {
+    /// Of the time since `before` was read.
+    pub fn since(before: &host::Counters) -> Option<HostDelta> {
+        let delta = host::Counters::read().ok()?.since(before);
+        Some(HostDelta {
+            softnet_dropped: delta.softnet.iter().map(|core| core.dropped).sum(),
+            udp: delta.udp,
+            udp6: delta.udp6,
+        })
+    }
+}
+
 impl RecvResult {
     /// Nothing was recorded, and the files are gone.
     pub fn forget_files(&mut self) {
@@ -179,8 +190,8 @@ pub struct Beside {
 
 impl Beside {
     /// Writes them as they are now.
-    pub fn write(&mut self, args: &RecvArgs, counts: Status, shown: &Shown) {
-        let gaps_file = gaps_path(args);
+    pub fn write(&mut self, options: &RecvOptions, counts: Status, shown: &Shown) {
+        let gaps_file = gaps_path(options);
         let missing = shown.gaps.iter().map(|gap| gap.frames).sum();
         let known = (shown.gaps.len(), missing, shown.frame_rate, shown.layout);
         let is_new = self.written.replace(known) != Some(known);
@@ -189,14 +200,14 @@ impl Beside {
             && is_new
             && !output::is_special(path)
         {
-            let _ = output::replace_json(path, &gaps(args, shown));
+            let _ = output::replace_json(path, &gaps(options, shown));
         }
-        if let Some(path) = result_path(args) {
+        if let Some(path) = result_path(options) {
             let so_far = SoFar {
                 schema: "evlbi.recv/1",
                 finished: false,
-                from: args.from.to_string(),
-                to: &args.to,
+                from: options.from.to_string(),
+                to: &options.to,
                 frames: shown.counts.frames,
                 lost_frames: shown.counts.lost_frames + shown.counts.partial,
                 gaps_file,
@@ -207,13 +218,13 @@ impl Beside {
     }
 }
 
-fn gaps(args: &RecvArgs, shown: &Shown) -> Gaps {
+fn gaps(options: &RecvOptions, shown: &Shown) -> Gaps {
     let mut time = shown.gaps.clone();
-    if args.to.contains('{') {
+    if options.to.contains('{') {
         time.iter_mut().for_each(|gap| gap.first_byte = None);
     }
     Gaps {
-        file: Sink::recording(&args.to).map(|path| path.display().to_string()),
+        file: sink::recording(&options.to).map(|path| path.display().to_string()),
         frame_rate: shown.frame_rate,
         frame_length: shown.layout.map(|layout| layout.frame_length),
         time,
@@ -223,21 +234,21 @@ fn gaps(args: &RecvArgs, shown: &Shown) -> Gaps {
 
 /// Writes the gaps beside the recording and puts the result together.
 pub fn finish(
-    args: &RecvArgs,
+    options: &RecvOptions,
     report: ReceiveReport,
     drained: Drained,
     host: Option<HostDelta>,
     sizes: Option<(usize, u64)>,
-) -> Result<RecvResult> {
+) -> RecvResult {
     let ReceiveReport { account, .. } = report;
     let sequence: Vec<SequenceGap> = account
         .segments
         .iter()
         .flat_map(|segment| segment.intervals.iter().copied())
         .collect();
-    let gaps_file = gaps_path(args);
+    let gaps_file = gaps_path(options);
     let mut drained = drained;
-    if args.to.contains('{') {
+    if options.to.contains('{') {
         // The places are those in the stream, which lies in several files.
         for gap in &mut drained.gaps {
             gap.first_byte = None;
@@ -271,12 +282,12 @@ pub fn finish(
     } = report.attribution;
     let counters = account.counters;
     let counts = drained.counts;
-    Ok(RecvResult {
+    RecvResult {
         schema: "evlbi.recv/1",
         finished: true,
         left_unfinished: None,
-        from: args.from.to_string(),
-        to: args.to.clone(),
+        from: options.from.to_string(),
+        to: options.to.clone(),
         expected: counters.expected,
         received: counters.received,
         unique: counters.unique,
@@ -358,7 +369,7 @@ pub fn finish(
         ended: report.ended,
         error: report.error,
         sink: drained.sink,
-    })
+    }
 }
 
 fn runs(histogram: &std::collections::BTreeMap<u64, u64>) -> Vec<Run> {

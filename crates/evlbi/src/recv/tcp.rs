@@ -2,23 +2,22 @@
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use evlbi_core::account;
 use evlbi_core::deframe::{self, Deframer};
-use evlbi_net::file::Over;
 use evlbi_net::receive::{Ended, ReceiveReport, Refused};
+use evlbi_net::run::Run;
 
-use super::open_sink;
 use super::result::{Beside, RecvResult, finish};
-use crate::cli::RecvArgs;
+use super::seen::{Bytes, Seen};
+use super::{INTERVAL, Receiving, RecvOptions, open_sink, written};
 use crate::drain::{self, Shown, Straight};
-use crate::progress::{Progress, interrupt};
-use crate::steer::{self, Receiving as Status};
-use crate::units::show_rate;
+use crate::sink::Sink;
 
 /// Bytes read from a stream at a time.
 const BLOCK: usize = 1 << 20;
@@ -30,95 +29,87 @@ const MOST_WAITING: usize = 64;
 const MOST_SAID: u64 = 10;
 
 /// Receives a stream over TCP, which goes straight to the sink.
-pub fn receive(args: &RecvArgs, settings: deframe::Settings) -> Result<RecvResult> {
-    let address = args.from.addresses().map_err(|error| anyhow!(error))?[0];
+pub fn receive(
+    options: &RecvOptions,
+    settings: deframe::Settings,
+    run: Run,
+    left: Option<PathBuf>,
+) -> Result<Receiving> {
+    let address = options.from.addresses().map_err(|error| anyhow!(error))?[0];
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     listener.set_nonblocking(true)?;
-    let (start, duration, interrupted) = (Instant::now(), args.duration, interrupt());
-    let over = Over::new(move || {
-        let is_time_over = duration.is_some_and(|duration| start.elapsed() >= duration);
-        interrupted.load(Ordering::Relaxed) || is_time_over
-    });
-    let sink = open_sink(args, over.clone())?;
-    steer::say_listening(listener.local_addr()?);
-    let mut waiting = Waiting {
-        only: args.source,
-        settings: settings.clone(),
-        callers: Vec::new(),
-        refused: 0,
-        others: Vec::new(),
+    let addresses = vec![listener.local_addr()?];
+    let bytes = Arc::new(Bytes::default());
+    let seen = Arc::new(Seen::bytes(Arc::clone(&bytes), options.clone(), &run));
+    let end = End {
+        begun: Instant::now(),
+        duration: options.duration,
+        run: run.part(),
     };
-    let mut straight = Straight::new(settings, sink);
-    let mut stream = Tcp::default();
-    steer::on_status({
-        let bytes = Arc::clone(&stream.bytes);
-        move || tell_bytes(&bytes, None)
-    });
-    let mut progress = Progress::new(args.duration.map(|duration| duration.as_millis() as u64));
-    stream
-        .beside
-        .write(args, Status::default(), &Shown::default());
-    let caller = loop {
-        if let Some(caller) = waiting.next(&listener) {
-            break Some(caller);
-        }
-        if over.is_over() {
-            break None;
-        }
-        if progress.is_due() {
-            progress.show(start.elapsed().as_millis() as u64, "waiting for a stream");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    // Another sender learns that nobody takes its stream.
-    drop(listener);
-    waiting.refuse_all();
-    let read = match caller {
-        Some(caller) => stream.read(caller, args, start, &over, &mut straight, &mut progress),
-        None => Ok(None),
-    };
-    progress.finish();
-    let (ended, error) = match read {
-        Err(error) => (
-            Ended::Failed,
-            Some(format!("the connection failed: {error}; what came is kept")),
-        ),
-        Ok(Some(ended)) => (ended, None),
-        Ok(None) if interrupt().load(Ordering::Relaxed) => (Ended::Stopped, None),
-        Ok(None) => (Ended::Duration, None),
-    };
-    let report = ReceiveReport {
-        account: account::Report::default(),
-        attribution: account::attribute(0, 0, 0, 1),
-        foreign_size: 0,
-        foreign_source: 0,
-        foreign_header: 0,
-        refused: waiting.others,
+    let over = end.run.clone();
+    let mut stream = Tcp {
+        options: options.clone(),
+        run: run.clone(),
+        end,
+        seen: Arc::clone(&seen),
         sender: None,
-        datagram_data: None,
-        bytes: stream.bytes.load(Ordering::Relaxed),
-        seconds: stream.seconds,
-        first_arrival: None,
-        last_arrival: None,
-        socket_drops: 0,
-        socket_drops_within: 0,
-        most_joined: 0,
-        buffer: None,
-        ring_slots: 0,
-        cpu_seconds: 0.0,
-        ended,
-        error,
+        buffer: Vec::new(),
+        filled: 0,
+        bytes,
+        seconds: 0.0,
+        beside: Beside::default(),
     };
-    let mut result = finish(args, report, straight.finish(), None, None)?;
-    result.sender = stream.sender;
-    result.refused_connections = waiting.refused;
-    Ok(result)
+    // It looks at the time too while the reader of a named pipe is waited for.
+    let (to_worker, sinks) = mpsc::channel();
+    let worker = std::thread::Builder::new()
+        .name("receive".into())
+        .spawn(move || {
+            let result = stream.receive(listener, settings, &sinks)?;
+            Ok(written(&stream.options, result, left))
+        })?;
+    let receiving = Receiving {
+        run,
+        addresses,
+        seen,
+        worker: Some(worker),
+    };
+    // Dropped before the receiver, whose end waits for a sink.
+    let to_worker = to_worker;
+    let sink = open_sink(options, &over)?;
+    Beside::default().write(options, receiving.status(), &Shown::default());
+    for address in receiving.addresses() {
+        receiving.run.listens(*address);
+    }
+    // What ended already needs none.
+    let _ = to_worker.send(sink);
+    Ok(receiving)
+}
+
+/// When it is over, whatever comes.
+struct End {
+    begun: Instant,
+    duration: Option<Duration>,
+    /// Stopped when it is.
+    run: Run,
+}
+
+impl End {
+    fn is_over(&self) -> bool {
+        if self
+            .duration
+            .is_some_and(|span| self.begun.elapsed() >= span)
+        {
+            self.run.stop();
+        }
+        self.run.is_stopped()
+    }
 }
 
 /// Connections of which it is not known yet whether they carry the stream. One that only connects, or says something else, neither
 /// ends the wait for the sender nor keeps it out.
 struct Waiting {
+    run: Run,
     only: Option<IpAddr>,
     settings: deframe::Settings,
     callers: Vec<Caller>,
@@ -208,10 +199,10 @@ impl Waiting {
             } else if bytes > 0 {
                 self.refused += 1;
                 if self.refused <= MOST_SAID {
-                    say!(
-                        "evlbi: {} brought {bytes} bytes without frames and no stream: recv ignores them",
+                    self.run.say(format_args!(
+                        "{} brought {bytes} bytes without frames and no stream: recv ignores them",
                         caller.sender
-                    );
+                    ));
                 }
             }
         }
@@ -245,40 +236,111 @@ impl Caller {
 }
 
 /// A stream of bytes on its way from a connection to a sink.
-#[derive(Default)]
 struct Tcp {
+    options: RecvOptions,
+    run: Run,
+    end: End,
+    seen: Arc<Seen>,
     sender: Option<String>,
     buffer: Vec<u8>,
     filled: usize,
-    bytes: Arc<AtomicU64>,
+    bytes: Arc<Bytes>,
     seconds: f64,
     beside: Beside,
 }
 
 impl Tcp {
-    /// Reads until the sender closes the connection, it is silent for too long, or it is `over`. Says which of
-    /// the first two it was.
-    fn read(
+    /// Waits for a connection that carries a stream, and takes it.
+    fn receive(
         &mut self,
-        caller: Caller,
-        args: &RecvArgs,
-        begun: Instant,
-        over: &Over,
-        straight: &mut Straight,
-        progress: &mut Progress,
-    ) -> std::io::Result<Option<Ended>> {
+        listener: TcpListener,
+        settings: deframe::Settings,
+        sinks: &mpsc::Receiver<Box<dyn Sink>>,
+    ) -> Result<RecvResult> {
+        let mut waiting = Waiting {
+            run: self.run.clone(),
+            only: self.options.source,
+            settings: settings.clone(),
+            callers: Vec::new(),
+            refused: 0,
+            others: Vec::new(),
+        };
+        let caller = loop {
+            if let Some(caller) = waiting.next(&listener) {
+                break Some(caller);
+            }
+            if self.end.is_over() {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        // Another sender learns that nobody takes its stream.
+        drop(listener);
+        waiting.refuse_all();
+        let sink = loop {
+            match sinks.recv_timeout(Duration::from_millis(10)) {
+                Err(mpsc::RecvTimeoutError::Timeout) => self.end.is_over(),
+                sink => break sink.context("there is nothing to record to")?,
+            };
+        };
+        let mut straight = Straight::new(settings, sink);
+        let read = match caller {
+            Some(caller) => self.read(caller, &mut straight),
+            None => Ok(None),
+        };
+        self.bytes.has_ended.store(true, Ordering::Relaxed);
+        let (ended, error) = match read {
+            Err(error) => (
+                Ended::Failed,
+                Some(format!("the connection failed: {error}; what came is kept")),
+            ),
+            Ok(Some(ended)) => (ended, None),
+            Ok(None) if self.run.is_stopped() => (Ended::Stopped, None),
+            Ok(None) => (Ended::Duration, None),
+        };
+        let report = ReceiveReport {
+            account: account::Report::default(),
+            attribution: account::attribute(0, 0, 0, 1),
+            foreign_size: 0,
+            foreign_source: 0,
+            foreign_header: 0,
+            refused: waiting.others,
+            sender: None,
+            datagram_data: None,
+            bytes: self.bytes.count.load(Ordering::Relaxed),
+            seconds: self.seconds,
+            first_arrival: None,
+            last_arrival: None,
+            socket_drops: 0,
+            socket_drops_within: 0,
+            most_joined: 0,
+            buffer: None,
+            ring_slots: 0,
+            cpu_seconds: 0.0,
+            ended,
+            error,
+        };
+        let mut result = finish(&self.options, report, straight.finish(), None, None);
+        result.sender = self.sender.take();
+        result.refused_connections = waiting.refused;
+        Ok(result)
+    }
+
+    /// Reads until the sender closes the connection, it is silent for too long, or it is over. Says which of
+    /// the first two it was.
+    fn read(&mut self, caller: Caller, straight: &mut Straight) -> std::io::Result<Option<Ended>> {
         let mut connection = caller.connection;
         connection.set_nonblocking(false)?;
         connection.set_read_timeout(Some(Duration::from_millis(100)))?;
         self.sender = Some(caller.sender.to_string());
         self.filled = caller.heard.len();
-        self.bytes.store(self.filled as u64, Ordering::Relaxed);
+        self.bytes
+            .count
+            .store(self.filled as u64, Ordering::Relaxed);
         self.buffer = caller.heard;
         self.pass_on(straight, false);
         let start = Instant::now();
-        let mut last = start;
-        let mut before = 0;
-        let mut flushed = start;
+        let (mut last, mut flushed, mut noted) = (start, start, None::<Instant>);
         let mut shown = Shown::default();
         let ended = loop {
             if self.buffer.len() < self.filled + BLOCK {
@@ -289,35 +351,30 @@ impl Tcp {
                 Ok(count) => {
                     last = Instant::now();
                     self.filled += count;
-                    self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                    self.bytes.count.fetch_add(count as u64, Ordering::Relaxed);
                     self.pass_on(straight, false);
                 }
                 Err(error) if is_wait(&error) => {}
                 Err(error) => break Err(error),
             }
-            if over.is_over() {
+            if self.end.is_over() {
                 break Ok(None);
             }
-            if args.idle.is_some_and(|idle| last.elapsed() >= idle) {
+            if self.options.idle.is_some_and(|idle| last.elapsed() >= idle) {
                 break Ok(Some(Ended::Idle));
             }
             if flushed.elapsed() >= drain::SHOW {
                 flushed = Instant::now();
                 straight.flush();
             }
-            if progress.is_due() {
-                let bytes = self.bytes.load(Ordering::Relaxed);
-                let rate = (bytes - before) as f64 * 8.0;
-                before = bytes;
-                tell_bytes(&self.bytes, Some(rate));
+            if noted.is_none_or(|noted| noted.elapsed() >= INTERVAL) {
+                noted = Some(Instant::now());
                 straight.show(&mut shown);
-                self.beside.write(args, status_of(bytes, rate), &shown);
-                progress.show(begun.elapsed().as_millis() as u64, &show_rate(rate));
+                self.beside.write(&self.options, self.seen.status(), &shown);
             }
         };
         self.seconds = last.duration_since(start).as_secs_f64();
         self.pass_on(straight, true);
-        tell_bytes(&self.bytes, Some(0.0));
         ended
     }
 
@@ -325,24 +382,6 @@ impl Tcp {
         let taken = straight.take(&self.buffer[..self.filled], ended);
         self.buffer.copy_within(taken..self.filled, 0);
         self.filled -= taken;
-    }
-}
-
-/// Writes down how many bytes have come, at the rate of before if none is given.
-fn tell_bytes(bytes: &AtomicU64, rate: Option<f64>) {
-    steer::tell(|status| {
-        let before = status.receiving.first();
-        let rate_bps = rate.unwrap_or(before.map_or(0.0, |before| before.rate_bps));
-        status.receiving = vec![status_of(bytes.load(Ordering::Relaxed), rate_bps)];
-    });
-}
-
-fn status_of(bytes: u64, rate_bps: f64) -> Status {
-    Status {
-        is_streaming: rate_bps > 0.0,
-        rate_bps,
-        bytes,
-        ..Status::default()
     }
 }
 

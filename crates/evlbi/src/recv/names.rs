@@ -1,0 +1,116 @@
+//! The names of what is written: the recording, its gaps and its result.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::RecvOptions;
+use super::result::RecvResult;
+use crate::{output, sink};
+
+/// The options with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.
+/// What such a receiver left is kept, whatever is forced.
+pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<PathBuf>)> {
+    let first = Path::new(&options.to);
+    if !sink::is_left_unfinished(&options.to)? {
+        return Ok((options.clone(), None));
+    }
+    for number in 2_u32.. {
+        let path = numbered(first, number);
+        // Another receiver may have begun with it.
+        let to = path.to_str().context("a path that is not UTF-8")?;
+        if sink::is_left_unfinished(to)? || path.exists() || !sink::those_of(to).is_empty() {
+            continue;
+        }
+        let gaps = options.gaps.as_deref().map(|gaps| numbered(gaps, number));
+        let options = RecvOptions {
+            to: to.to_owned(),
+            gaps,
+            ..options.clone()
+        };
+        let beside = [gaps_path(&options), result_path(&options)];
+        if beside.iter().flatten().all(|path| !path.exists()) {
+            return Ok((options, Some(first.to_owned())));
+        }
+    }
+    bail!("no name is free beside {}", first.display())
+}
+
+/// `NAME-2.vdif` of `NAME.vdif`.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{number}"));
+    let mut numbered = path.with_file_name(name);
+    if let Some(ending) = path.extension() {
+        numbered.add_extension(ending);
+    }
+    numbered
+}
+
+/// An empty file would only keep the next attempt from its name.
+pub fn remove_empty(options: &RecvOptions, result: &mut RecvResult) {
+    let Some(recording) = sink::recording(&options.to).filter(|path| !output::is_special(path))
+    else {
+        return;
+    };
+    let is_there = |path: &Path| path.metadata().is_ok_and(|file| file.len() > 0);
+    if sink::those_of(&options.to)
+        .iter()
+        .any(|path| is_there(path))
+    {
+        return;
+    }
+    let beside = [gaps_path(options), result_path(options)];
+    for path in [recording].into_iter().chain(beside.into_iter().flatten()) {
+        if path.is_file() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    result.forget_files();
+}
+
+/// Nothing that is there already may be lost, whatever the files are called.
+pub fn check_outputs(options: &RecvOptions) -> Result<()> {
+    let recording = match options.to.as_str() {
+        "null" | "check" => None,
+        to if to.contains('{') => {
+            // Folders may hold files of stations that are not in this stream.
+            let is_in_folders = Path::new(to)
+                .parent()
+                .is_some_and(|folder| folder.to_str().is_some_and(|folder| folder.contains('{')));
+            if let Some(file) = sink::those_of(to).first()
+                && !options.force
+                && !is_in_folders
+            {
+                bail!(
+                    "{} exists and may be one of the files that {to} is split into; give --force to overwrite it",
+                    file.display()
+                );
+            }
+            None
+        }
+        to => Some(Path::new(to)),
+    };
+    let beside = [gaps_path(options), result_path(options)];
+    let beside = beside.iter().flatten().map(PathBuf::as_path);
+    output::check_new(recording.into_iter().chain(beside), options.force)
+}
+
+/// The result stands beside the recording too, and says while it grows how it is.
+pub fn result_path(options: &RecvOptions) -> Option<PathBuf> {
+    let recording = sink::recording(&options.to)?;
+    let is_device = output::is_special(&recording);
+    let path = output::result_beside(&recording);
+    // A folder that is not there is reported when its file is made.
+    let folder = path.parent()?;
+    let has_folder = folder.as_os_str().is_empty() || folder.is_dir();
+    (!is_device && has_folder).then_some(path)
+}
+
+pub fn gaps_path(options: &RecvOptions) -> Option<PathBuf> {
+    options.gaps.clone().or_else(|| {
+        let recording = sink::recording(&options.to)?;
+        let is_device = output::is_special(&recording);
+        (!is_device).then(|| output::gaps_beside(&recording))
+    })
+}

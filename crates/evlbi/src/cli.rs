@@ -3,12 +3,15 @@
 mod analyse;
 mod control;
 #[cfg(test)]
+mod defaults;
+#[cfg(test)]
 mod docs;
 mod doctor;
 mod path;
 mod plan;
 mod probe;
 pub mod recv;
+pub mod send;
 pub mod sky;
 mod tcp;
 
@@ -16,7 +19,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 use evlbi_wire::time::FrameRate;
@@ -33,13 +35,13 @@ pub use self::probe::{
     ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
 };
 pub use self::recv::RecvArgs;
+pub use self::send::SendArgs;
 pub use self::sky::SkyArgs;
 pub use self::tcp::{Buffer, ProbeTcpArgs};
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::host::HostOptions;
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;
-use crate::url::{self, Url};
 
 /// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
 #[derive(Parser)]
@@ -60,7 +62,7 @@ pub enum Command {
     /// Simulated stations stream in real time through a lossy relay into recordings; every number is checked
     Demo(DemoArgs),
     /// Send a recording, a test pattern or a simulated station
-    #[command(after_help = SEND_HELP)]
+    #[command(after_help = send::HELP)]
     Send(SendArgs),
     /// Receive a stream and record it, with what was lost marked in time
     #[command(after_help = recv::HELP)]
@@ -149,137 +151,10 @@ Policies of --shed:
   common:F[,TIME]  alike at all stations with the same seed, in blocks of TIME (100 ms or more)
   fit:RATE         just enough to fit an Ethernet of that rate (1G)";
 
-const SEND_HELP: &str = "\
-Sources:
-  FILE                     VDIF or Mark 5B; anything else is sent as raw data
-  pattern:8032             VDIF frames of 8032 bytes with a test pattern that `recv --to check` verifies
-  sky:PLAN.toml/STATION    a simulated station, looped with true times
-
-Examples:
-  evlbi send scan1.vdif --to udp://correlator:2630
-  evlbi send scan1.vdif --to udp://[2001:db8::5]:2630 --rate 1.024G --shed fit:1G
-  evlbi send pattern:8032 --to udp://correlator:2630 --rate 10G --duration 60s
-
-Policies of --shed: see `evlbi drop --help`.";
-
-#[derive(Args)]
-pub struct SendArgs {
-    /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
-    pub source: String,
-    /// Where to: udp://HOST:PORT, pudp://HOST:PORT or tcp://HOST:PORT
-    #[arg(long, value_parser = url::destination)]
-    pub to: Url,
-    /// Bit rate of the VDIF data; the headers of the transport come on top
-    #[arg(long, group = "pace")]
-    pub rate: Option<BitRate>,
-    /// Frames leave when their time comes (the default where the frame rate is known)
-    #[arg(long, group = "pace")]
-    pub realtime: bool,
-    /// As fast as the host can
-    #[arg(long, group = "pace")]
-    pub max: bool,
-    /// Frames per second of a thread, where the file cannot tell (shorter than a second)
-    #[arg(long, value_name = "N")]
-    pub frame_rate: Option<FrameRate>,
-    /// Largest IP packet in bytes [default: the route's own]
-    #[arg(long, value_name = "BYTES")]
-    pub mtu: Option<usize>,
-    /// How frames are cut: whole or by an exact divisor (frames), or as bytes regardless (plain: jive5ab's mode none)
-    #[arg(long, value_enum, default_value_t = CutRule::Frames)]
-    pub cut: CutRule,
-    /// What to leave out on purpose (see `evlbi drop --help`)
-    #[arg(long, value_name = "POLICY", default_value = "none")]
-    pub shed: Policy,
-    /// What a shed decision is about
-    #[arg(long, value_enum, default_value_t = UnitChoice::Frame)]
-    pub unit: UnitChoice,
-    /// What goes out in the place of shed data
-    #[arg(long, value_enum, default_value_t = SendReplace::Nothing)]
-    pub replace: SendReplace,
-    /// Seed of all random choices
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// How often the source is sent, its frames re-timed each time
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub repeat: u64,
-    /// When the first frame leaves, as 2026-12-01T08:00:00Z [default: now]
-    #[arg(long, value_name = "UTC")]
-    pub start: Option<jiff::Timestamp>,
-    /// Stop after this time
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub duration: Option<Duration>,
-    /// First sequence number
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub sequence: u64,
-    /// Datagrams sent back to back: a number, or chosen from the rate
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = burst)]
-    pub burst: Burst,
-    /// Send each datagram by itself, without segmentation offload
-    #[arg(long)]
-    pub no_gso: bool,
-    #[command(flatten)]
-    pub host: HostArgs,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// How many datagrams leave back to back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Burst {
-    /// Chosen from the rate.
-    Auto,
-    /// So many.
-    Fixed(u32),
-}
-
-fn burst(text: &str) -> Result<Burst, String> {
-    if text == "auto" {
-        return Ok(Burst::Auto);
-    }
-    text.parse()
-        .ok()
-        .filter(|n| (1..=64).contains(n))
-        .map(Burst::Fixed)
-        .ok_or_else(|| format!("`{text}` is no burst; write auto or a number from 1 to 64"))
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum CutRule {
-    Frames,
-    Plain,
-}
-
-impl From<CutRule> for Rule {
-    fn from(rule: CutRule) -> Rule {
-        match rule {
-            CutRule::Frames => Rule::Frames,
-            CutRule::Plain => Rule::Plain,
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UnitChoice {
     Frame,
     Packet,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum SendReplace {
-    Nothing,
-    Fill,
-    Random,
-}
-
-impl From<SendReplace> for Replace {
-    fn from(replace: SendReplace) -> Replace {
-        match replace {
-            SendReplace::Nothing => Replace::Nothing,
-            SendReplace::Fill => Replace::Fill,
-            SendReplace::Random => Replace::Random,
-        }
-    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -86,7 +86,7 @@ fn run(cli: Cli, program: &Program) -> anyhow::Result<()> {
 fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
-        Command::Send(args) => send::run(&args),
+        Command::Send(args) => cli::send::run(args, program),
         Command::Recv(args) => cli::recv::run(args, program),
         Command::Drop(args) => drop::run(&args),
         Command::Inspect(args) => inspect::run(&args),

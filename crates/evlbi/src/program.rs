@@ -57,6 +57,11 @@ impl Program {
         &self.run
     }
 
+    /// The run, before there is anything that would be lost: Ctrl-C still ends the program at once.
+    pub fn unheeded(&self) -> &Run {
+        &self.run
+    }
+
     /// What is seen and changed from outside.
     pub fn steering(&self) -> &Arc<Steering> {
         &self.steering
@@ -71,6 +76,10 @@ impl Program {
                 // Read there, so that no older counts take the place of newer ones.
                 steering.tell(|status| work.tell(status));
             }
+        });
+        self.steering.on_change({
+            let work = Arc::clone(work);
+            move |change| work.change(change)
         });
         let (_, total) = work.progress();
         let mut progress = self.run.progress(total);

@@ -4,6 +4,8 @@ mod names;
 mod result;
 mod seen;
 mod tcp;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

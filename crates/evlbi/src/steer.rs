@@ -238,6 +238,11 @@ pub trait Watched: Send + Sync {
     /// Writes down how it is.
     fn tell(&self, status: &mut Status);
 
+    /// Takes a change up, or says why not.
+    fn change(&self, _change: &Change) -> Result<(), String> {
+        Err("nothing of this run can be changed while it lasts".into())
+    }
+
     /// How far it is, and how far it goes where that is known, in units of its own.
     fn progress(&self) -> (u64, Option<u64>);
 

@@ -10,6 +10,7 @@ use evlbi_core::deframe::{Format, Partial};
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 
+use evlbi_wire::time::FrameRate;
 use super::HostArgs;
 use crate::output;
 use crate::program::Program;

@@ -1,0 +1,34 @@
+//! The defaults of the command line are those of the engines' options.
+
+use clap::Parser;
+
+use super::{Cli, Command};
+use crate::recv::RecvOptions;
+use crate::send::SendOptions;
+
+fn parse(line: &str) -> Command {
+    let words = ["evlbi"].into_iter().chain(line.split(' '));
+    Cli::try_parse_from(words).unwrap().command
+}
+
+#[test]
+fn nothing_said_is_what_the_engines_take() {
+    let Command::Recv(args) = parse("recv udp://0.0.0.0:0 --to null") else {
+        panic!("another command");
+    };
+    let parsed = RecvOptions::from(args);
+    assert_eq!(
+        format!("{parsed:?}"),
+        format!("{:?}", RecvOptions::default())
+    );
+    let Command::Send(args) = parse("send FILE --to udp://[::1]:1") else {
+        panic!("another command");
+    };
+    let parsed = SendOptions::from(args);
+    let default = SendOptions {
+        source: "FILE".into(),
+        to: parsed.to.clone(),
+        ..SendOptions::default()
+    };
+    assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
+}

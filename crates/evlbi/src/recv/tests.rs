@@ -1,0 +1,189 @@
+//! Several receivers and senders in one process.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+use evlbi_core::rate::BitRate;
+use evlbi_net::receive::Ended;
+use evlbi_net::run::Run;
+use evlbi_testkit::{Room, until};
+
+use super::{Receiving, RecvOptions, receive};
+use crate::send::{Pace, SendOptions, Sending, send};
+use crate::steer::{Change, Status};
+use crate::url::Url;
+
+/// Of each stream that is sent.
+const RATE: u64 = 1_000_000;
+const FRAME: usize = 1032;
+/// Between the first sequence numbers of two streams.
+const APART: u64 = 1_000_000;
+
+fn url(scheme: &str, address: SocketAddr) -> Url {
+    format!("{scheme}://{address}").parse().unwrap()
+}
+
+fn receiver(from: &Url, to: &str, run: &Run) -> Receiving {
+    let options = RecvOptions {
+        from: from.clone(),
+        to: to.to_owned(),
+        ..RecvOptions::default()
+    };
+    receive(&options, run).unwrap()
+}
+
+fn sender(to: Url, sequence: u64, run: &Run) -> Sending {
+    let options = SendOptions {
+        source: format!("pattern:{FRAME}"),
+        to,
+        pace: Pace::Rate(BitRate::new(RATE).unwrap()),
+        sequence,
+        ..SendOptions::default()
+    };
+    send(&options, run).unwrap()
+}
+
+fn any(scheme: &str) -> Url {
+    url(scheme, SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+/// Each has its own stream, its own end, and its own counts.
+#[test]
+fn several_streams_are_sent_and_received_at_once() {
+    let room = Room::new();
+    let run = Run::silent();
+    let sinks = [
+        ("udp", "check".to_owned()),
+        ("udp", room.path("udp.vdif")),
+        ("pudp", "check".to_owned()),
+        ("tcp", room.path("tcp.vdif")),
+        ("udp", room.path("{station}-{thread}.vdif")),
+    ];
+    let flows: Vec<(Receiving, Sending)> = sinks
+        .iter()
+        .zip(0..)
+        .map(|((scheme, to), number)| {
+            let receiving = receiver(&any(scheme), to, &run);
+            let to = url(scheme, receiving.addresses()[0]);
+            let sending = sender(to, number * APART, &run);
+            (receiving, sending)
+        })
+        .collect();
+    until("something of each stream", || {
+        flows
+            .iter()
+            .all(|(receiving, _)| receiving.status().bytes > 50 * FRAME as u64)
+    });
+    // A change is one sender's alone.
+    let change = Change {
+        rate: Some("2M".into()),
+        shed: None,
+    };
+    flows[0].1.change(&change).unwrap();
+    let asked: Vec<Option<u64>> = flows
+        .iter()
+        .map(|(_, sending)| sending.status().rate_asked_bps)
+        .collect();
+    assert_eq!(asked[..2], [Some(2 * RATE), Some(RATE)]);
+    // So is an end: the others go on.
+    for (number, ((receiving, sending), (scheme, to))) in flows.into_iter().zip(&sinks).enumerate()
+    {
+        let before = receiving.status().bytes;
+        until("more", || receiving.status().bytes > before);
+        sending.stop();
+        let sent = sending.join().unwrap().report;
+        if *scheme != "tcp" {
+            until("all", || receiving.status().bytes >= sent.bytes);
+            receiving.stop();
+        }
+        let result = receiving.join().unwrap();
+        assert_eq!(result.bytes, sent.bytes, "{number}");
+        let (ended, first) = match *scheme {
+            "udp" => (Ended::Stopped, Some(number as u64 * APART)),
+            "pudp" => (Ended::Stopped, result.first_seq),
+            _ => (Ended::Closed, None),
+        };
+        assert_eq!((result.ended, result.first_seq), (ended, first), "{number}");
+        let written: u64 = result.sink.files.iter().map(|file| file.bytes).sum();
+        match &result.sink.check {
+            Some(check) => assert_eq!((check.corrupted, to.as_str()), (0, "check")),
+            None => assert_eq!(written, sent.bytes, "{number}"),
+        }
+    }
+    assert!(!run.is_stopped());
+}
+
+/// The whole run ends all of its parts.
+#[test]
+fn a_run_that_is_stopped_ends_all() {
+    let run = Run::silent();
+    let receiving = receiver(&any("udp"), "null", &run);
+    let to = url("udp", receiving.addresses()[0]);
+    let sending = sender(to, 0, &run);
+    let nobody = receiver(&any("tcp"), "null", &run);
+    until("a stream", || receiving.status().is_streaming);
+    run.stop();
+    assert!(sending.join().unwrap().report.sent > 0);
+    assert_eq!(receiving.join().unwrap().ended, Ended::Stopped);
+    assert!(nobody.join().unwrap().is_empty());
+}
+
+/// A receiver that is dropped is gone, amid a stream or before: its port is free in the next line.
+#[test]
+fn a_receiver_that_is_dropped_leaves_its_port() {
+    let room = Room::new();
+    let run = Run::silent();
+    let first = receiver(&any("udp"), "null", &run);
+    let place = url("udp", first.addresses()[0]);
+    let _sending = sender(place.clone(), 0, &run);
+    drop(first);
+    for round in 0..100 {
+        let receiving = receiver(&place, &room.path(&format!("{round}.vdif")), &run);
+        if round % 10 == 0 {
+            until("a stream", || receiving.status().bytes > 0);
+        }
+        drop(receiving);
+        UdpSocket::bind((place.host.as_str(), place.port)).unwrap();
+    }
+    let first = receiver(&any("tcp"), "null", &run);
+    let place = url("tcp", first.addresses()[0]);
+    drop(first);
+    for round in 0..100 {
+        let receiving = receiver(&place, "null", &run);
+        let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
+        if sending.is_some() {
+            until("a stream", || receiving.status().bytes > 0);
+        }
+        drop(receiving);
+        TcpListener::bind((place.host.as_str(), place.port)).unwrap();
+    }
+}
+
+/// A sender that is dropped is gone: what it was connected to is closed in the next line.
+#[test]
+fn a_sender_that_is_dropped_sends_no_more() {
+    let run = Run::silent();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = url("tcp", listener.local_addr().unwrap());
+    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..100 {
+        let sending = sender(to.clone(), 0, &run);
+        let (mut connection, _) = listener.accept().unwrap();
+        connection.read_exact(&mut [0; FRAME]).unwrap();
+        drop(sending);
+        connection.set_nonblocking(true).unwrap();
+        // What had left, and the end.
+        connection.read_to_end(&mut Vec::new()).unwrap();
+        let sending = sender(url("udp", near.local_addr().unwrap()), 0, &run);
+        near.set_nonblocking(false).unwrap();
+        near.recv(&mut [0; 2 * FRAME]).unwrap();
+        let (seen, mut status) = (sending.watched(), Status::default());
+        drop(sending);
+        near.set_nonblocking(true).unwrap();
+        let all =
+            std::iter::once(Ok(0)).chain(std::iter::repeat_with(|| near.recv(&mut [0; 2 * FRAME])));
+        seen.tell(&mut status);
+        let received = all.take_while(Result::is_ok).count() as u64;
+        assert_eq!(received, status.sending.unwrap().sent);
+    }
+}

@@ -1,0 +1,235 @@
+//! What came of a flow that was sent.
+
+use evlbi_net::transmit::SendReport;
+use serde::Serialize;
+
+use crate::output;
+use crate::units::{show_count, show_rate};
+
+/// A sender that falls short of its rate by more than this part says so at its end.
+const SHORT: f64 = 0.01;
+
+/// The result of `evlbi send`.
+#[derive(Serialize)]
+pub struct SendResult {
+    pub schema: &'static str,
+    pub source: String,
+    pub to: String,
+    /// MTU that the datagrams were made for, in bytes.
+    pub mtu: Option<usize>,
+    /// Bit rate asked for; none for --max.
+    pub rate_asked_bps: Option<u64>,
+    /// What was asked before, of a rate that was changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rates_before_bps: Vec<u64>,
+    /// Bytes before the first whole frame of the file, which were not sent.
+    pub leading_bytes: u64,
+    /// Bytes at the end of the file that are no whole frame and were not sent.
+    pub truncated_bytes: u64,
+    /// Bytes of fill pattern that completed the last datagram of raw data.
+    pub padded_bytes: u64,
+    #[serde(flatten)]
+    pub report: SendReport,
+}
+
+/// The same for people.
+pub fn text(result: &SendResult) -> String {
+    let report = &result.report;
+    let policies = report.shedding_before.iter().chain([&report.shedding]);
+    let policies = policies.map(|shed| format!("{}: {:.4} %", shed.policy, shed.fraction * 100.0));
+    let mut pairs = vec![
+        (
+            "sent",
+            format!(
+                "{} datagrams of {} bytes of data",
+                show_count(report.sent),
+                report.datagram_data
+            ),
+        ),
+        (
+            "shed",
+            format!(
+                "{} datagrams, {}",
+                show_count(report.shed),
+                policies.collect::<Vec<String>>().join(", then ")
+            ),
+        ),
+        (
+            "not sent",
+            format!(
+                "{} datagrams dropped in this host",
+                show_count(report.not_sent)
+            ),
+        ),
+        (
+            "data",
+            format!(
+                "{} bytes in {:.3} s",
+                show_count(report.bytes),
+                report.seconds
+            ),
+        ),
+        ("rate", rate(result)),
+        (
+            "departures",
+            format!(
+                "{} back to back; late by {:.1} us on average, {:.1} us at most",
+                report.burst, report.lateness_us.mean, report.lateness_us.max
+            ),
+        ),
+    ];
+    if let Some(short) = short(report) {
+        pairs.push(("behind", short));
+    }
+    if let (Some(first), Some(last)) = (report.first_seq, report.last_seq) {
+        pairs.push(("sequence", format!("{first} to {last}")));
+    }
+    if report.slips.count > 0 {
+        pairs.push((
+            "slipped",
+            format!(
+                "{} times, {:.3} s given up",
+                report.slips.count, report.slips.seconds
+            ),
+        ));
+    }
+    if report.socket.refused > 0 {
+        pairs.push((
+            "refused",
+            format!(
+                "{} answers that nobody listens there",
+                show_count(report.socket.refused)
+            ),
+        ));
+    }
+    output::lines(&pairs)
+}
+
+/// The rate that was sent, and the one that was asked for.
+fn rate(result: &SendResult) -> String {
+    let sent = show_rate(result.report.rate_bps);
+    match result.rate_asked_bps {
+        Some(asked) => format!("{sent} sent, {} asked for", show_rate(asked as f64)),
+        None => format!("{sent} sent, as much as goes asked for"),
+    }
+}
+
+/// How far the sender fell short of its schedule, if it did. What was shed on purpose is no part of that.
+fn short(report: &SendReport) -> Option<String> {
+    let part = report.behind_seconds / report.seconds.max(1e-9);
+    (part > SHORT).then(|| {
+        format!(
+            "{:.3} s at the end, {:.1} % of the data that were due: this host or the connection could not keep up",
+            report.behind_seconds,
+            part * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use evlbi_core::pace::ByRate;
+    use evlbi_core::rate::BitRate;
+    use evlbi_core::shed::{Policy, Replace, Shed, Stream};
+    use evlbi_core::time::Nanos;
+    use evlbi_net::cpu;
+    use evlbi_net::run::Run;
+    use evlbi_net::transmit::{
+        self, Clock, Flow, FlowOptions, Frames, Outlet, PatternSource, Sent, Source,
+    };
+    use evlbi_net::udp::{Sender, SenderOptions};
+    use evlbi_wire::time::FrameRate;
+
+    use super::*;
+
+    /// The first frames of a pattern: the flow ends with them, however long this process is kept from the processor.
+    struct Few(PatternSource, usize);
+
+    impl Source for Few {
+        fn frames(&mut self) -> std::io::Result<Frames<'_>> {
+            let frames = self.0.frames()?;
+            Ok(Frames {
+                bytes: &frames.bytes[..self.1.min(frames.bytes.len())],
+                ..frames
+            })
+        }
+
+        fn consume(&mut self, bytes: usize) {
+            self.0.consume(bytes);
+            self.1 -= bytes;
+        }
+    }
+
+    /// What is said of a flow of 1 Mbit/s, 10 frames long, that should have begun so long ago.
+    fn said_of_one_that_is_late(late: Nanos) -> SendResult {
+        let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = nobody.local_addr().unwrap();
+        let sender = Sender::connect(to, &SenderOptions::default()).unwrap();
+        let frame_rate = FrameRate::new(100).unwrap();
+        let rate = BitRate::new(1_000_000).unwrap();
+        let source = PatternSource::new(72, 0, frame_rate, 1 << 20).unwrap();
+        let source = Few(source, 10 * 72);
+        let start = Nanos(cpu::now().0 - late.0);
+        let stream = Stream {
+            rate: Some(rate),
+            unit_bytes: 72,
+            wire_bytes: 72,
+            threads: Vec::new(),
+            frame_rate: Some(frame_rate),
+        };
+        let options = FlowOptions {
+            frame_length: 72,
+            datagram_data: 72,
+            vdif: true,
+            frame_rate: Some(frame_rate),
+            sequence: Some(0),
+            clock: Clock::Rate(ByRate::new(rate)),
+            start,
+            end: None,
+            burst: 1,
+            shed: Shed::new(Policy::None, 1, &stream).unwrap(),
+            shed_packets: false,
+            replace: Replace::Nothing,
+            replacement: Vec::new(),
+        };
+        let outlets = vec![Outlet::Udp(sender)];
+        let sent = Sent::new();
+        let flow = Flow::new(Box::new(source), outlets, options, Arc::clone(&sent)).unwrap();
+        let report = transmit::run(vec![flow], &Run::silent()).remove(0);
+        assert_eq!(sent.slips.load(Ordering::Relaxed), report.slips.count);
+        SendResult {
+            schema: "evlbi.send/1",
+            source: String::new(),
+            to: String::new(),
+            mtu: None,
+            rate_asked_bps: Some(rate.get()),
+            rates_before_bps: Vec::new(),
+            leading_bytes: 0,
+            truncated_bytes: 0,
+            padded_bytes: 0,
+            report,
+        }
+    }
+
+    #[test]
+    fn a_rate_that_is_missed_is_said() {
+        // Less than the second that is given up, and more.
+        let result = said_of_one_that_is_late(Nanos(900_000_000));
+        let report = &result.report;
+        assert!(report.behind_seconds > 0.1, "{report:?}");
+        assert!(report.lateness_us.max >= 900_000.0, "{report:?}");
+        let text = text(&result);
+        assert!(text.contains("sent, 1.000 Mbit/s asked for"), "{text}");
+        assert!(text.contains("s at the end"), "{text}");
+
+        let report = said_of_one_that_is_late(Nanos(5_000_000_000)).report;
+        assert!(
+            report.slips.count >= 1 && report.slips.seconds >= 5.0,
+            "{report:?}"
+        );
+        assert!(report.behind_seconds >= 5.0, "{report:?}");
+    }
+}

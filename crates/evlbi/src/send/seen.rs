@@ -1,0 +1,102 @@
+//! What is seen of a sender while it lasts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
+use evlbi_net::run::Run;
+use evlbi_net::transmit::Sent;
+use parking_lot::Mutex;
+
+use super::changes::Changes;
+use crate::output;
+use crate::steer::{Change, Rate, Sending, Status, Watched};
+use crate::units::{show_count, show_rate};
+
+/// A sender that is behind its schedule by so much says so while it sends.
+const SHOWN_BEHIND: Nanos = Nanos(100_000_000);
+
+/// A sender for those that watch and change it.
+pub struct Seen {
+    sent: Arc<Sent>,
+    changes: Mutex<Changes>,
+    /// Length of the source in bytes.
+    total: Option<u64>,
+    /// Data of a datagram in bytes.
+    datagram_data: usize,
+    run: Run,
+    rate: Mutex<Rate>,
+    has_ended: AtomicBool,
+}
+
+impl Seen {
+    pub fn new(changes: Changes, total: Option<u64>, run: &Run) -> Seen {
+        Seen {
+            sent: Arc::clone(&changes.sent),
+            total,
+            datagram_data: changes.datagram_data,
+            changes: Mutex::new(changes),
+            run: run.clone(),
+            rate: Mutex::new(Rate::from(run.clock().now())),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// It has ended: the rate that was measured last stays. Returns the rates that were asked for, one after the other.
+    pub fn end(&self) -> Vec<u64> {
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.changes.lock().rates.clone()
+    }
+
+    /// How the sender is.
+    pub fn status(&self) -> Sending {
+        let sent = &self.sent;
+        let datagrams = sent.datagrams.load(Ordering::Relaxed);
+        let bytes = datagrams * self.datagram_data as u64;
+        let mut rate = self.rate.lock();
+        let rate_bps = match self.has_ended.load(Ordering::Relaxed) {
+            true => rate.last(),
+            false => rate.of(bytes, self.run.clock().now()),
+        };
+        let changes = self.changes.lock();
+        Sending {
+            rate_asked_bps: changes.stream.rate.map(BitRate::get),
+            rate_bps,
+            shed_policy: changes.policy.to_string(),
+            offered: sent.offered.load(Ordering::Relaxed),
+            sent: datagrams,
+            shed: sent.shed.load(Ordering::Relaxed),
+            not_sent: sent.not_sent.load(Ordering::Relaxed),
+            bytes,
+            behind_s: Nanos(sent.behind.load(Ordering::Relaxed)).as_secs_f64(),
+            slips: sent.slips.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Watched for Seen {
+    fn tell(&self, status: &mut Status) {
+        status.sending = Some(self.status());
+    }
+
+    fn change(&self, change: &Change) -> Result<(), String> {
+        let changed = self.changes.lock().take(change);
+        changed.map_err(|why| output::explain(&why))
+    }
+
+    fn progress(&self) -> (u64, Option<u64>) {
+        (self.sent.offset.load(Ordering::Relaxed), self.total)
+    }
+
+    fn line(&self) -> String {
+        let datagrams = show_count(self.sent.datagrams.load(Ordering::Relaxed));
+        let rate = show_rate(self.rate.lock().last());
+        let mut line = format!("{rate}  {datagrams} datagrams");
+        let behind = Nanos(self.sent.behind.load(Ordering::Relaxed));
+        if behind >= SHOWN_BEHIND {
+            line += &format!("  {:.1} s behind", behind.as_secs_f64());
+        }
+        line
+    }
+}

@@ -4,6 +4,7 @@ mod analyse;
 mod control;
 #[cfg(test)]
 mod defaults;
+pub mod demo;
 #[cfg(test)]
 mod docs;
 mod doctor;
@@ -25,6 +26,7 @@ use evlbi_wire::time::FrameRate;
 
 pub use self::analyse::AnalyseArgs;
 pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
+pub use self::demo::DemoArgs;
 pub use self::doctor::DoctorArgs;
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
@@ -447,38 +449,4 @@ pub enum SideBand {
     /// Lower
     #[value(name = "L", alias = "l")]
     L,
-}
-
-#[derive(Args)]
-pub struct DemoArgs {
-    /// Number of stations
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub stations: u32,
-    /// Bit rate of each station's VDIF data
-    #[arg(long, default_value = "256M")]
-    pub rate: BitRate,
-    /// How long the stations stream
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = units::duration)]
-    pub duration: Duration,
-    /// Fraction of the packets that the relay loses
-    #[arg(long, value_name = "F", default_value = "1%", value_parser = units::fraction)]
-    pub loss: f64,
-    /// Fraction of the packets that the relay sends twice
-    #[arg(long, value_name = "F", default_value = "0.1%", value_parser = units::fraction)]
-    pub duplicate: f64,
-    /// Fraction of the packets that the relay holds back behind later ones
-    #[arg(long, value_name = "F", default_value = "0.1%", value_parser = units::fraction)]
-    pub reorder: f64,
-    /// Seed of all random choices
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Keep the recordings in this directory
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Keep the page, with its stations and their live correlator, until Ctrl-C
-    #[arg(long, conflicts_with = "json")]
-    pub keep: bool,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
 }

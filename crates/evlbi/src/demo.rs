@@ -1,4 +1,4 @@
-//! `evlbi demo`: simulated stations stream in real time over loopback through a lossy relay into
+//! The demonstration: simulated stations stream in real time over loopback through a lossy relay into
 //! recordings, and every number of the relay's truth is held against the receivers' accounts.
 
 mod page;
@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
 use evlbi_core::pace::train_length;
 use evlbi_core::path::Impairment;
+use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_fx::quantise::VanVleck;
 use evlbi_fx::sky::{SkyPlan, StationPlan};
@@ -28,17 +29,18 @@ use evlbi_net::udp::{Listen, ReceiverOptions, Sender, SenderOptions};
 use evlbi_wire::time::FrameRate;
 use serde::Serialize;
 
-use self::page::Page;
-use crate::cli::{CorrelateOptions, DemoArgs};
+pub use self::page::Page;
+use crate::cli::CorrelateOptions;
 use crate::correlate::{Hertz, Recordings, Scope, Stretch, TrustChoice};
 use crate::drain::{self, Drained};
 use crate::output;
-use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks};
 use crate::sink::{self, Files};
 use crate::source::{self, Looped};
 use crate::units::{show_count, show_rate};
 
+/// Bit rate of a station where none is asked for.
+const RATE: BitRate = BitRate::new(256_000_000).unwrap();
 /// Payload of a frame in bytes; with its header it fits a jumbo frame of Ethernet.
 const PAYLOAD: usize = 8000;
 /// Samples in a frame: four of two bits in a byte.
@@ -55,13 +57,55 @@ const STATIONS: [&str; 16] = [
     "Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh", "Ys", "Sv", "Zc", "Bd", "Ur", "Sh", "Ir", "Cm",
 ];
 
+/// What the stations stream, and what the relay does to it.
+#[derive(Clone, Debug)]
+pub struct DemoOptions {
+    /// Number of stations, 1 to 16.
+    pub stations: u32,
+    /// Bit rate of each station's data.
+    pub rate: BitRate,
+    /// How long they stream.
+    pub duration: Duration,
+    /// Fraction of the packets that the relay loses.
+    pub loss: f64,
+    /// Fraction that it sends twice.
+    pub duplicate: f64,
+    /// Fraction that it holds back behind later ones.
+    pub reorder: f64,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// Directory for the recordings; they are not kept if none.
+    pub out: Option<PathBuf>,
+    /// Whether stations are shown on a page that stream to a live correlator meanwhile.
+    pub page: bool,
+    /// Whether that page is to stay, so that nothing is done without it.
+    pub keep: bool,
+}
+
+impl Default for DemoOptions {
+    fn default() -> DemoOptions {
+        DemoOptions {
+            stations: 3,
+            rate: RATE,
+            duration: Duration::from_secs(20),
+            loss: 0.01,
+            duplicate: 0.001,
+            reorder: 0.001,
+            seed: 1,
+            out: None,
+            page: false,
+            keep: false,
+        }
+    }
+}
+
 /// The result of `evlbi demo`.
 #[derive(Serialize)]
-struct DemoResult {
+pub struct DemoResult {
     schema: &'static str,
     stations: Vec<StationResult>,
     /// Every number below was compared, and all of them agree.
-    accounting_agrees: bool,
+    pub accounting_agrees: bool,
     /// The fringes of the first seconds of the recordings.
     baselines: Vec<BaselineCheck>,
     rate_bps: f64,
@@ -121,15 +165,16 @@ struct RecordingReport {
     out_of_step: u64,
 }
 
-/// Runs the demonstration.
-pub fn run(args: &DemoArgs) -> Result<()> {
-    if args.duration.is_zero() {
+/// Runs the demonstration. Its page, where one was wanted and can be shown, ends with what is returned.
+///
+/// # Errors
+/// When the stations cannot stream, or were stopped before they did.
+pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Option<Page>)> {
+    if options.duration.is_zero() {
         bail!("--duration is how long the stations stream; give more than zero");
     }
-    // From here on there is something to take away.
-    let interrupted = interrupt();
     let temporary;
-    let directory = match &args.out {
+    let directory = match &options.out {
         Some(directory) => {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
@@ -140,41 +185,35 @@ pub fn run(args: &DemoArgs) -> Result<()> {
             &temporary.0
         }
     };
-    // A script needs no page.
-    let page = match (!args.json).then(|| Page::start(args)).transpose() {
+    let page = options.page.then(|| Page::start(options, run)).transpose();
+    let page = match page {
         Ok(page) => page,
-        Err(error) if args.keep => return Err(error.context("the page cannot be shown")),
+        Err(error) if options.keep => return Err(error.context("the page cannot be shown")),
         Err(error) => {
-            say!(
-                "evlbi: the page cannot be shown: {}",
+            run.say(format_args!(
+                "the page cannot be shown: {}",
                 output::explain(&error)
-            );
+            ));
             None
         }
     };
-    say!("making the noise of {} stations", args.stations);
-    let stations = make_stations(args)?;
+    run.line(format_args!(
+        "making the noise of {} stations",
+        options.stations
+    ));
+    let stations = make_stations(options)?;
     let impairment = Impairment {
-        loss: args.loss,
-        duplicate: args.duplicate,
-        reorder: args.reorder,
+        loss: options.loss,
+        duplicate: options.duplicate,
+        reorder: options.reorder,
         distance: DISTANCE,
     };
-    if interrupted.load(Ordering::Relaxed) {
+    if run.is_stopped() {
         bail!("interrupted before the stations streamed");
     }
-    let run = stream(args, stations, impairment, directory)?;
-    let is_cut = interrupted.load(Ordering::Relaxed);
-    let result = compare(args, run, impairment, is_cut)?;
-    output::print(args.json, &result, text)?;
-    if !result.accounting_agrees {
-        bail!("the numbers do not agree: see the table");
-    }
-    progress::complete(interrupted.load(Ordering::Relaxed))?;
-    if let Some(page) = page.filter(|_| args.keep) {
-        page.stay();
-    }
-    Ok(())
+    let streamed = stream(options, stations, impairment, directory, run)?;
+    let result = compare(options, streamed, impairment, run)?;
+    Ok((result, page))
 }
 
 /// A directory that goes when the program ends.
@@ -195,27 +234,27 @@ impl Drop for Temporary {
 }
 
 /// The stations' noise, made beforehand.
-fn make_stations(args: &DemoArgs) -> Result<Vec<(String, Looped)>> {
+fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Looped)>> {
     let frame_length = PAYLOAD as u64 + 32;
-    let per_round = (args.rate.get() / (8 * frame_length * ROUNDS)).max(1);
+    let per_round = (options.rate.get() / (8 * frame_length * ROUNDS)).max(1);
     let frame_rate = per_round * ROUNDS;
     if frame_rate >= 1 << 24 {
         bail!(
             "--rate {} is more than VDIF frames can be numbered for",
-            args.rate
+            options.rate
         );
     }
-    let names = &STATIONS[..args.stations as usize];
+    let names = &STATIONS[..options.stations as usize];
     let plan = SkyPlan {
         start: recording::now(),
         duration: 1.0 / ROUNDS as f64,
-        seed: args.seed,
+        seed: options.seed,
         sample_rate: (frame_rate * SAMPLES) as f64,
         payload: PAYLOAD,
         stations: names.iter().map(|name| StationPlan::new(name)).collect(),
         ..SkyPlan::default()
     };
-    let frames = (args.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
+    let frames = (options.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
     let makers: Vec<JoinHandle<Result<(String, Looped)>>> = plan
         .stations()?
         .into_iter()
@@ -246,10 +285,11 @@ struct Sinked {
 }
 
 fn stream(
-    args: &DemoArgs,
+    options: &DemoOptions,
     stations: Vec<(String, Looped)>,
     impairment: Impairment,
     directory: &Path,
+    run: &Run,
 ) -> Result<Streamed> {
     let frame_rate = stations
         .first()
@@ -262,13 +302,13 @@ fn stream(
     let mut sent = Vec::new();
     let start = cpu::now().plus(Duration::from_millis(100).into());
     for (number, (name, looped)) in (0u64..).zip(stations) {
-        let receiver = receiver(&directory.join(format!("{name}.vdif")))?;
+        let receiver = receiver(&directory.join(format!("{name}.vdif")), run)?;
         let to = *receiver
             .receiving
             .addresses()
             .first()
             .context("no address")?;
-        let flow = RelayFlow::new(to, impairment, args.seed.wrapping_add(1 + number))?;
+        let flow = RelayFlow::new(to, impairment, options.seed.wrapping_add(1 + number))?;
         let address = flow.address().context("the relay has no address")?;
         let progress = Sent::new();
         flows.push(sender(address, looped, start, &progress)?);
@@ -278,7 +318,7 @@ fn stream(
         names.push(name);
     }
     let relay = Relay::start(relay)?;
-    let sent = transmit_shown(args, flows, &sent, &receivers)?;
+    let sent = transmit_shown(options, flows, &sent, &receivers, run)?;
     let relayed = relay.finish()?;
     if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {
         bail!("a station could not send any more: {error}");
@@ -309,9 +349,9 @@ fn end_receivers(receivers: &[Sinked]) {
     }
 }
 
-fn receiver(path: &Path) -> Result<Sinked> {
+fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
     let here = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = ReceiveOptions {
+    let asked = ReceiveOptions {
         listen: vec![Listen::from(here)],
         socket: ReceiverOptions {
             // So that drops of the socket count single datagrams.
@@ -330,8 +370,9 @@ fn receiver(path: &Path) -> Result<Sinked> {
         cpu: None,
         priority: None,
     };
-    let run = Run::silent();
-    let (receiving, opening) = receive::start(options, &run)?;
+    // What the relay still passes on when the run is stopped is received.
+    let run = run.apart();
+    let (receiving, opening) = receive::start(asked, &run)?;
     let sink = sink::open(
         path.to_str().context("the directory's name is not UTF-8")?,
         Files {
@@ -399,25 +440,21 @@ fn sender(
 }
 
 fn transmit_shown(
-    args: &DemoArgs,
+    options: &DemoOptions,
     flows: Vec<Flow>,
     sent: &[Arc<Sent>],
     receivers: &[Sinked],
+    run: &Run,
 ) -> Result<Vec<SendReport>> {
-    let stop = Run::silent();
-    let told = stop.clone();
-    let interrupted = interrupt();
-    let worker = std::thread::Builder::new()
-        .name("transmit".into())
-        .spawn(move || Ok(transmit::run(flows, &told)))?;
-    let mut progress = Progress::new(Some(args.duration.as_millis() as u64));
+    let worker = std::thread::Builder::new().name("transmit".into()).spawn({
+        let run = run.clone();
+        move || Ok(transmit::run(flows, &run))
+    })?;
+    let mut progress = run.progress(Some(options.duration.as_millis() as u64));
     let start = Instant::now();
     let mut before = (0u64, start);
     while !worker.is_finished() {
         std::thread::sleep(Duration::from_millis(20));
-        if interrupted.load(Ordering::Relaxed) {
-            stop.stop();
-        }
         if !progress.is_due() {
             continue;
         }
@@ -444,16 +481,16 @@ fn transmit_shown(
             ),
         );
     }
-    progress.finish();
     joined(worker)
 }
 
 fn compare(
-    args: &DemoArgs,
-    run: Streamed,
+    options: &DemoOptions,
+    streamed: Streamed,
     impairment: Impairment,
-    interrupted: bool,
+    run: &Run,
 ) -> Result<DemoResult> {
+    let interrupted = run.is_stopped();
     let mut stations = Vec::new();
     let Streamed {
         names,
@@ -462,7 +499,7 @@ fn compare(
         received,
         drained,
         frame_rate,
-    } = run;
+    } = streamed;
     let parts = names
         .into_iter()
         .zip(sent)
@@ -470,7 +507,7 @@ fn compare(
         .zip(received)
         .zip(drained);
     for ((((station, sent), relay), received), drained) in parts {
-        let recording = read_again(&drained, frame_rate, args.out.is_some())?;
+        let recording = read_again(&drained, frame_rate, options.out.is_some())?;
         let checks = checks(&sent, &relay, &received, &drained, &recording);
         stations.push(StationResult {
             station,
@@ -497,11 +534,11 @@ fn compare(
         impairment,
         baselines: match interrupted {
             true => Vec::new(),
-            false => correlate(&stations, frame_rate)?,
+            false => correlate(&stations, frame_rate, run)?,
         },
         interrupted,
-        seed: args.seed,
-        directory: args.out.clone(),
+        seed: options.seed,
+        directory: options.out.clone(),
         stations,
     })
 }
@@ -512,13 +549,17 @@ fn file_of(drained: &Drained) -> PathBuf {
 }
 
 /// Correlates the recordings, if there are two of which something arrived.
-fn correlate(stations: &[StationResult], frame_rate: FrameRate) -> Result<Vec<BaselineCheck>> {
+fn correlate(
+    stations: &[StationResult],
+    frame_rate: FrameRate,
+    run: &Run,
+) -> Result<Vec<BaselineCheck>> {
     let arrived = |station: &&StationResult| station.recording.frames > station.recording.invalid;
     let arrived: Vec<&StationResult> = stations.iter().filter(arrived).collect();
     if arrived.len() < 2 {
         return Ok(Vec::new());
     }
-    say!("correlating the recordings");
+    run.line(format_args!("correlating the recordings"));
     let paths = arrived
         .iter()
         .filter_map(|station| Some(station.file.to_str()?.to_owned()));
@@ -710,7 +751,8 @@ fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
         .map_err(|_| anyhow!("a thread of the demonstration panicked"))?
 }
 
-fn text(result: &DemoResult) -> String {
+/// The same for people.
+pub fn text(result: &DemoResult) -> String {
     let mut shown = String::new();
     for station in &result.stations {
         shown.push_str(&format!("{}\n", station.station));

@@ -85,7 +85,7 @@ fn run(cli: Cli, program: &Program) -> anyhow::Result<()> {
 
 fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
     match command {
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => cli::demo::run(args, program),
         Command::Send(args) => cli::send::run(args, program),
         Command::Recv(args) => cli::recv::run(args, program),
         Command::Drop(args) => drop::run(&args),

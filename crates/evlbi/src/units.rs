@@ -50,6 +50,11 @@ pub fn span(span: Duration) -> String {
     )
 }
 
+/// A fraction as [`fraction`] takes it: `0.1%`.
+pub fn percent(fraction: f64) -> String {
+    format!("{}%", fraction * 100.0)
+}
+
 /// A range of ports: `1024-65535`, or one port.
 pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));

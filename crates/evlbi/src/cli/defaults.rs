@@ -3,6 +3,7 @@
 use clap::Parser;
 
 use super::{Cli, Command};
+use crate::demo::DemoOptions;
 use crate::recv::RecvOptions;
 use crate::send::SendOptions;
 
@@ -31,4 +32,12 @@ fn nothing_said_is_what_the_engines_take() {
         ..SendOptions::default()
     };
     assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
+    let Command::Demo(args) = parse("demo --json") else {
+        panic!("another command");
+    };
+    let parsed = DemoOptions::from(args);
+    assert_eq!(
+        format!("{parsed:?}"),
+        format!("{:?}", DemoOptions::default())
+    );
 }

@@ -5,19 +5,17 @@ use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use evlbi_net::run::Run;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::{STATIONS, Temporary};
-use crate::cli::DemoArgs;
+use super::{DemoOptions, STATIONS, Temporary};
 use crate::control::client::Client;
 use crate::control::flow::{Flow, NewFlow};
 use crate::control::identity::Identity;
-use crate::progress::interrupt;
 
 /// Bits a second of each station: what any machine correlates beside a browser and the rest of the demonstration.
 const RATE: u32 = 16_000_000;
@@ -36,48 +34,52 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Page {
     client: Client,
     runtime: Runtime,
-    _agent: Agent,
+    agent: Agent,
     room: Temporary,
 }
 
 /// The process of the agent, which ends with this.
-struct Agent(Child);
+struct Agent {
+    child: Child,
+    run: Run,
+}
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let ended = self.0.kill().and_then(|()| self.0.wait());
+        let ended = self.child.kill().and_then(|()| self.child.wait());
         if let Err(error) = ended {
-            say!("evlbi: the agent of the page does not end: {error}");
+            self.run
+                .say(format_args!("the agent of the page does not end: {error}"));
         }
     }
 }
 
 impl Page {
     /// Starts everything, says where the page is, and opens it where somebody sits before a screen.
-    pub fn start(args: &DemoArgs) -> Result<Page> {
+    pub fn start(options: &DemoOptions, run: &Run) -> Result<Page> {
         let room = Temporary::new("page")?;
-        let stations = &STATIONS[..args.stations.clamp(2, MOST_STATIONS) as usize];
-        fs::write(room.0.join("sky.toml"), sky(args, stations))?;
-        let (agent, url) = start_agent(&room.0)?;
+        let stations = &STATIONS[..options.stations.clamp(2, MOST_STATIONS) as usize];
+        fs::write(room.0.join("sky.toml"), sky(options, stations))?;
+        let (agent, url) = start_agent(&room.0, run)?;
         let (fingerprint, token) = Identity::read(&room.0.join("agent"))?;
         let page = Page {
-            _agent: agent,
+            agent,
             client: Client::new(&url, fingerprint, &token)?,
             runtime: Runtime::new().context("threads cannot be started")?,
             room,
         };
         page.runtime
-            .block_on(page.stream(args, stations, &page.room.0))?;
+            .block_on(page.stream(options, stations, &page.room.0))?;
         let watching = fs::read_to_string(page.room.0.join("agent/tokens/watch"))?;
-        show(&url, &token, watching.trim());
+        show(run, &url, &token, watching.trim());
         Ok(page)
     }
 
-    /// Waits for Ctrl-C.
+    /// Waits until the run is stopped.
     pub fn stay(&self) {
-        say!("evlbi: the page stays until Ctrl-C");
-        let interrupted = interrupt();
-        while !interrupted.load(Ordering::Relaxed) {
+        let run = &self.agent.run;
+        run.say(format_args!("the page stays until Ctrl-C"));
+        while !run.is_stopped() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -92,8 +94,8 @@ impl Page {
     }
 
     /// Starts the flows.
-    async fn stream(&self, args: &DemoArgs, stations: &[&str], room: &Path) -> Result<()> {
-        let longest = args.duration + if args.keep { LONGEST } else { A_LITTLE };
+    async fn stream(&self, options: &DemoOptions, stations: &[&str], room: &Path) -> Result<()> {
+        let longest = options.duration + if options.keep { LONGEST } else { A_LITTLE };
         let longest = format!("{}s", longest.as_secs());
         let correlator = self
             .begin(json!({
@@ -113,7 +115,7 @@ impl Page {
                 _ => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         };
-        let shed = match args.loss {
+        let shed = match options.loss {
             0.0 => "none".to_owned(),
             loss => format!("random:{loss}"),
         };
@@ -122,7 +124,7 @@ impl Page {
                 "id": name, "command": "send", "source": format!("sky:{}/{name}", room.join("sky.toml").display()),
                 "to": format!("udp://{to}"), "repeat": 1_000_000, "shed": shed, "duration": longest,
                 // Each loses others.
-                "seed": args.seed.wrapping_add(number),
+                "seed": options.seed.wrapping_add(number),
             }))
             .await?;
         }
@@ -152,26 +154,29 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         if let Err(error) = self.runtime.block_on(self.end_flows()) {
-            say!("evlbi: the stations of the page may still run: {error:#}");
+            let run = &self.agent.run;
+            run.say(format_args!(
+                "the stations of the page may still run: {error:#}"
+            ));
         }
     }
 }
 
 /// The plan of what the stations see.
-fn sky(args: &DemoArgs, stations: &[&str]) -> String {
+fn sky(options: &DemoOptions, stations: &[&str]) -> String {
     let stations = stations
         .iter()
         .map(|name| format!("[[station]]\nname = \"{name}\"\n"));
     format!(
         "start = \"2026-01-01T00:00:00Z\"\nduration = {SECONDS}.0\nseed = {}\nsample_rate = {}\nbits = 2\nchannels = 1\nthreads = 1\ncomplex = false\npayload = 8000\nedv = 1\ncorrelation = 0.1\nsky_frequency = 4_980_000_000\n{}",
-        args.seed,
+        options.seed,
         RATE / 2,
         stations.collect::<String>()
     )
 }
 
 /// An agent of this host alone, and its address.
-fn start_agent(room: &Path) -> Result<(Agent, String)> {
+fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
     let folder = room.join("agent");
     fs::create_dir(&folder)?;
     fs::write(
@@ -187,8 +192,15 @@ fn start_agent(room: &Path) -> Result<(Agent, String)> {
         .process_group(0)
         .spawn()
         .context("the agent cannot be started")?;
-    let mut agent = Agent(child);
-    let said = agent.0.stdout.take().context("the agent says nothing")?;
+    let mut agent = Agent {
+        child,
+        run: run.clone(),
+    };
+    let said = agent
+        .child
+        .stdout
+        .take()
+        .context("the agent says nothing")?;
     let mut text = String::new();
     for line in BufReader::new(said).lines() {
         let line = line?;
@@ -203,9 +215,13 @@ fn start_agent(room: &Path) -> Result<(Agent, String)> {
 }
 
 /// Says where the page is, and opens it where somebody sits before a screen.
-fn show(url: &str, operating: &str, watching: &str) {
-    say!("a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}");
-    say!("(the browser will ask whether to trust the agent's own certificate)");
+fn show(run: &Run, url: &str, operating: &str, watching: &str) {
+    run.line(format_args!(
+        "a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}"
+    ));
+    run.line(format_args!(
+        "(the browser will ask whether to trust the agent's own certificate)"
+    ));
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
         .iter()
         .any(|name| std::env::var_os(name).is_some());

@@ -1,0 +1,92 @@
+//! `evlbi demo`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use evlbi_core::rate::BitRate;
+
+use crate::demo::{self, DemoOptions};
+use crate::program::{Program, complete};
+use crate::{output, units};
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Number of stations
+    #[arg(long, value_name = "N", default_value_t = DemoOptions::default().stations, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub stations: u32,
+    /// Bit rate of each station's VDIF data
+    #[arg(long, default_value_t = DemoOptions::default().rate)]
+    pub rate: BitRate,
+    /// How long the stations stream
+    #[arg(long, value_name = "TIME", default_value = units::span(DemoOptions::default().duration), value_parser = units::duration)]
+    pub duration: Duration,
+    /// Fraction of the packets that the relay loses
+    #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().loss), value_parser = units::fraction)]
+    pub loss: f64,
+    /// Fraction of the packets that the relay sends twice
+    #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().duplicate), value_parser = units::fraction)]
+    pub duplicate: f64,
+    /// Fraction of the packets that the relay holds back behind later ones
+    #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().reorder), value_parser = units::fraction)]
+    pub reorder: f64,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = DemoOptions::default().seed)]
+    pub seed: u64,
+    /// Keep the recordings in this directory
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Keep the page, with its stations and their live correlator, until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    pub keep: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl From<DemoArgs> for DemoOptions {
+    fn from(args: DemoArgs) -> DemoOptions {
+        let DemoArgs {
+            stations,
+            rate,
+            duration,
+            loss,
+            duplicate,
+            reorder,
+            seed,
+            out,
+            keep,
+            json,
+        } = args;
+        DemoOptions {
+            stations,
+            rate,
+            duration,
+            loss,
+            duplicate,
+            reorder,
+            seed,
+            out,
+            // A script needs no page.
+            page: !json,
+            keep,
+        }
+    }
+}
+
+/// Runs the demonstration.
+pub fn run(args: DemoArgs, program: &Program) -> Result<()> {
+    let (json, keep) = (args.json, args.keep);
+    let run = program.run();
+    let (result, page) = demo::demonstrate(&args.into(), run)?;
+    output::print(json, &result, demo::text)?;
+    if !result.accounting_agrees {
+        bail!("the numbers do not agree: see the table");
+    }
+    complete(run.is_stopped())?;
+    if let Some(page) = page.filter(|_| keep) {
+        page.stay();
+    }
+    Ok(())
+}

@@ -21,6 +21,7 @@ pub use message::{
 pub use transmit::Departed;
 pub use work::{Work, WorkError};
 
+use crate::run::Run;
 use crate::udp::{
     Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions, interface_of,
 };
@@ -65,7 +66,7 @@ impl Port {
         interface_of(self.local.ip().to_canonical())
     }
 
-    /// Waits for a first request with the test's key from an address, and says whence it came.
+    /// Waits for a first request with the test's key from an address, unless the run is stopped, and says whence it came.
     ///
     /// # Errors
     /// What the kernel says.
@@ -74,8 +75,9 @@ impl Port {
         from: IpAddr,
         key: u64,
         timeout: std::time::Duration,
+        run: &Run,
     ) -> io::Result<Option<SocketAddr>> {
-        listen::caller(&mut self.receiver, from, key, timeout)
+        listen::caller(&mut self.receiver, from, key, timeout, run)
     }
 
     /// Speaks with the other end alone from now on, in a class of service (RFC 2474): what sends, twice, and what listens.

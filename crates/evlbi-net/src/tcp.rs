@@ -23,6 +23,7 @@ pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };
 
+use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
 
 /// Where Linux tells of its congestion controls.
@@ -31,6 +32,8 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const WAITING: i32 = 128;
 /// The other end takes a connection in this time.
 const CONNECTING: Duration = Duration::from_secs(4);
+/// Poll interval of a run that connects.
+const LOOK: Duration = Duration::from_millis(50);
 /// Connections that have not said who they are, at most; later ones are closed.
 const MOST_STRANGERS: usize = 256;
 /// Of the connection's key, and of its number.
@@ -140,6 +143,7 @@ impl Connection {
         device: Option<&str>,
         options: &Options,
         (key, number): (u64, u32),
+        run: &Run,
     ) -> Result<Connection, TcpError> {
         let socket = new_socket(to)?;
         let granted = set(&socket, to, options)?;
@@ -154,9 +158,7 @@ impl Connection {
         socket
             .bind(&with_port(from, 0).into())
             .map_err(failed("local address"))?;
-        socket
-            .connect_timeout(&to.into(), CONNECTING)
-            .map_err(refused)?;
+        connect(&socket, to, CONNECTING, run).map_err(refused)?;
         let mut greeting = key.to_le_bytes().to_vec();
         greeting.extend(number.to_le_bytes());
         (&socket).write_all(&greeting).map_err(refused)?;
@@ -227,6 +229,34 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Connects a socket, until the timeout or until the run is stopped.
+///
+/// # Errors
+/// The kernel's error.
+pub fn connect(socket: &Socket, to: SocketAddr, patience: Duration, run: &Run) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    let end = Instant::now() + patience;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => {}
+    }
+    loop {
+        wait(socket, libc::POLLOUT, LOOK);
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        if socket.peer_addr().is_ok() {
+            return socket.set_nonblocking(false);
+        }
+        if run.is_stopped() {
+            return Err(io::Error::other("interrupted"));
+        }
+        if Instant::now() >= end {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
 }
 
@@ -346,13 +376,14 @@ impl Door {
         key: u64,
         algorithms: &[Option<String>],
         patience: Duration,
+        run: &Run,
     ) -> Result<Vec<Connection>, TcpError> {
         let end = Instant::now() + patience;
         let mut found: Vec<Option<Socket>> = algorithms.iter().map(|_| None).collect();
         // Those that have not said yet who they are, and what they have said.
         let mut strangers: VecDeque<(Socket, Vec<u8>)> = VecDeque::new();
         while found.iter().any(Option::is_none) {
-            if Instant::now() >= end {
+            if Instant::now() >= end || run.is_stopped() {
                 return Err(TcpError::Missing {
                     come: found.iter().flatten().count(),
                     expected: found.len(),
@@ -418,7 +449,7 @@ fn greeted(said: &[u8], key: u64) -> Option<usize> {
 }
 
 /// Waits until a connection can be written to, or read from; no longer than so long.
-fn wait(connection: &Connection, events: i16, most: Duration) {
+fn wait(connection: &impl AsFd, events: i16, most: Duration) {
     let mut poll = libc::pollfd {
         fd: std::os::fd::AsRawFd::as_raw_fd(&connection.as_fd()),
         events,

@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use self::file::{Reader, Record};
 use crate::cli::AnalyseArgs;
+use crate::cli::plots;
 use crate::output;
-use crate::probe::{check_plots, draw};
 use crate::progress::{self, Progress, interrupt};
 use crate::units::{self, show_count};
 
@@ -86,7 +86,7 @@ struct UnreadCounts {
 
 /// Analyses a capture.
 pub fn run(args: &AnalyseArgs) -> Result<()> {
-    check_plots(&args.plot, args.force)?;
+    plots::check(&args.plot, args.force)?;
     let files = [&args.samples, &args.events].into_iter().flatten();
     output::check_new(files.map(PathBuf::as_path), args.force)?;
     let reader = Reader::open(&args.file)?;
@@ -104,10 +104,7 @@ pub fn run(args: &AnalyseArgs) -> Result<()> {
     if let Some(path) = &args.samples {
         csv::write_intervals(path, &analysis)?;
     }
-    for plot in &args.plot {
-        let figure = picture::figure(&analysis);
-        draw(&figure, &show::text(&analysis), &analysis, plot)?;
-    }
+    plots::draw(&args.plot, &analysis, picture::figure, show::text)?;
     output::print(args.json, &analysis, show::text)?;
     match analysis.totals.packets {
         0 if !analysis.interrupted => bail!("{} holds no packet", args.file.display()),

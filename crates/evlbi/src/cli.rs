@@ -1,6 +1,7 @@
 //! The command line: one grammar for all commands.
 
 mod analyse;
+mod capacity;
 mod control;
 #[cfg(test)]
 mod defaults;
@@ -8,13 +9,18 @@ pub mod demo;
 #[cfg(test)]
 mod docs;
 mod doctor;
+mod latency;
 mod path;
 mod plan;
-mod probe;
+pub mod plots;
+pub mod probe;
 pub mod recv;
+pub mod report;
+pub mod respond;
 pub mod send;
 pub mod sky;
 mod tcp;
+pub mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,14 +38,13 @@ pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
 pub use self::plan::{Carrier, Link, PlanCommand, PlanLinkArgs, PlanMulticastArgs, PlanTcpArgs};
-pub use self::probe::{
-    LatencyFormat, OneWay, ProbeCapacityArgs, ProbeCommand, ProbeFormat, ProbeLatencyArgs,
-    ProbeUdpArgs, ReportArgs, RespondArgs, TargetArgs, WatchArgs,
-};
+pub use self::probe::ProbeCommand;
+pub use self::report::ReportArgs;
+pub use self::respond::RespondArgs;
 pub use self::recv::RecvArgs;
 pub use self::send::SendArgs;
 pub use self::sky::SkyArgs;
-pub use self::tcp::{Buffer, ProbeTcpArgs};
+pub use self::watch::WatchArgs;
 use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::host::HostOptions;
 use crate::loss_curve::{Instead, Kind, Knows, Losses};
@@ -98,10 +103,10 @@ pub enum Command {
     #[command(subcommand)]
     Probe(ProbeCommand),
     /// The far end of probes: grants tests to who knows the token
-    #[command(after_help = probe::RESPOND_HELP)]
+    #[command(after_help = respond::HELP)]
     Respond(RespondArgs),
     /// Test a path for hours or days, and keep what is found in a file
-    #[command(after_help = probe::WATCH_HELP)]
+    #[command(after_help = watch::HELP)]
     Watch(WatchArgs),
     /// What a campaign of `evlbi watch` found
     Report(ReportArgs),

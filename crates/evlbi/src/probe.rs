@@ -2,124 +2,40 @@
 
 #[cfg(test)]
 mod bottleneck;
-mod capacity;
+pub mod capacity;
 pub mod control;
 mod csv;
 pub mod finding;
-mod latency;
+pub mod latency;
 mod one_way;
 mod parts;
-mod picture;
+pub mod picture;
 pub mod point;
 mod region;
 pub mod session;
-mod show;
+pub mod show;
 pub mod sweep;
 pub mod tcp;
 pub mod udp;
 
-use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use evlbi_core::probe::Token;
-use serde::Serialize;
+use evlbi_net::run::Run;
 
-use self::session::Target;
-use crate::cli::{ProbeCommand, TargetArgs};
-use crate::output;
-use crate::plot::Figure;
+pub use self::parts::Measured;
 use crate::units;
-
-/// Width and height of a picture on a terminal.
-const TERMINAL: (usize, usize) = (100, 60);
-
-pub fn run(command: &ProbeCommand) -> Result<()> {
-    match command {
-        ProbeCommand::Udp(args) => udp::run(args),
-        ProbeCommand::Tcp(args) => tcp::run(args),
-        ProbeCommand::Latency(args) => latency::run(args),
-        ProbeCommand::Capacity(args) => capacity::run(args),
-    }
-}
-
-impl TargetArgs {
-    pub fn target(&self) -> Target {
-        Target {
-            address: self.target.clone(),
-            token: Token::from(self.token.as_str()),
-            bind: self.bind,
-            device: self.device.clone(),
-        }
-    }
-}
 
 fn now() -> String {
     units::utc(units::now())
 }
 
-/// Says early what cannot be drawn, or is there already.
-pub fn check_plots(plots: &[PathBuf], force: bool) -> Result<()> {
-    for path in plots {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        if !is_terminal(path) && !matches!(ending, Some("svg" | "png" | "html")) {
-            bail!(
-                "cannot draw {}: a picture ends in .svg, .png or .html, or is - for the terminal",
-                path.display()
-            );
-        }
-        if !is_terminal(path) {
-            can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+/// Waits for `time`, or until the run is stopped.
+pub fn pause(time: Duration, run: &Run) {
+    let end = Instant::now() + time;
+    while Instant::now() < end && !run.is_stopped() {
+        std::thread::sleep(session::LOOK);
     }
-    let files = plots.iter().filter(|path| !is_terminal(path));
-    output::check_new(files.map(PathBuf::as_path), force)
 }
 
-/// A measurement of hours must not end in a picture that cannot be written.
-fn can_write(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        bail!("it is a directory; give the name of a picture in it");
-    }
-    let directory = path.parent().filter(|parent| *parent != Path::new(""));
-    let place = match path.exists() {
-        true => path,
-        false => directory.unwrap_or(Path::new(".")),
-    };
-    Ok(nix::unistd::access(place, nix::unistd::AccessFlags::W_OK)?)
-}
-
-fn is_terminal(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// Draws a result, as its path says; on a page with its text and all of it as JSON, where that is HTML.
-pub fn draw<T: Serialize>(figure: &Figure, text: &str, result: &T, path: &Path) -> Result<()> {
-    if is_terminal(path) {
-        say!("{}", figure.text(TERMINAL.0, TERMINAL.1));
-        return Ok(());
-    }
-    let bytes = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("svg") => figure.svg()?.into_bytes(),
-        Some("png") => figure.png()?,
-        _ => page(figure, text, result)?.into_bytes(),
-    };
-    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// A page that needs nothing else.
-fn page<T: Serialize>(figure: &Figure, text: &str, result: &T) -> Result<String> {
-    let json = serde_json::to_string(result).context("cannot write the result as JSON")?;
-    let escape = |text: &str| {
-        let text = text.replace('&', "&amp;");
-        text.replace('<', "&lt;").replace('>', "&gt;")
-    };
-    Ok(format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
-         <body style=\"font-family:sans-serif\">\n{svg}\n<pre>{text}</pre>\n\
-         <script type=\"application/json\" id=\"result\">{json}</script>\n</body></html>\n",
-        title = escape(&figure.title),
-        svg = figure.svg()?,
-        text = escape(text),
-        json = json.replace("</", "<\\/"),
-    ))
-}
+#[cfg(test)]
+mod tests;

@@ -1,21 +1,18 @@
-//! `evlbi report`: what a campaign found: how much got through, what was lost and when, in a sentence and in a picture. Or
-//! the results of many probes in one table.
+//! What a campaign found: how much got through, what was lost and when, in a sentence and in a picture. Or the results of
+//! many probes in one table (`evlbi report`).
 
-mod matrix;
+pub mod matrix;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use evlbi_core::probe::{Pattern, Window};
 use serde::Serialize;
 
-use crate::cli::ReportArgs;
-use crate::output;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
 use crate::probe::finding::in_time;
 use crate::probe::point::Direction;
-use crate::probe::{check_plots, draw};
 use crate::units::{show_count, show_rate, utc};
 use crate::watch::store::{Plan, Row, Run, Store};
 
@@ -59,41 +56,18 @@ pub struct Way {
     pub finding: String,
 }
 
-pub fn run(args: &ReportArgs) -> Result<()> {
-    check_plots(&args.plot, args.force)?;
-    let [file] = args.files.as_slice() else {
-        return show_matrix(args);
-    };
-    if is_json(file) {
-        return show_matrix(args);
-    }
-    let report = read(file)?;
-    for plot in &args.plot {
-        draw(&figure(&report), &text(&report), &report, plot)?;
-    }
-    output::print(args.json, &report, text)
-}
-
 /// Whether a file holds what a probe has printed, and no campaign.
-fn is_json(file: &Path) -> bool {
+pub fn is_result(file: &Path) -> bool {
     let mut begin = [0];
     let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut begin));
     read.is_ok() && begin == *b"{"
 }
 
-fn show_matrix(args: &ReportArgs) -> Result<()> {
-    if !args.plot.is_empty() {
-        bail!("--plot draws a campaign; `evlbi probe` draws its own results");
-    }
-    output::print(args.json, &matrix::read(&args.files)?, matrix::Matrix::text)
-}
-
-/// Prints what is in a file.
-pub fn show(file: &Path, json: bool) -> Result<()> {
-    output::print(json, &read(file)?, text)
-}
-
-fn read(file: &Path) -> Result<Report> {
+/// Reads the results of a campaign, which may still be running.
+///
+/// # Errors
+/// If the file is not one of a campaign.
+pub fn read(file: &Path) -> Result<Report> {
     let store = Store::read(file)?;
     let windows = store.rows()?;
     let runs = store.runs()?;
@@ -213,7 +187,8 @@ fn show_length(seconds: f64) -> String {
     format!("{:.1} {name}", seconds / unit)
 }
 
-fn text(report: &Report) -> String {
+/// The report for people.
+pub fn text(report: &Report) -> String {
     let mut lines: Vec<String> = report
         .directions
         .iter()
@@ -248,7 +223,8 @@ fn text(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn figure(report: &Report) -> Figure {
+/// The report as a picture.
+pub fn figure(report: &Report) -> Figure {
     let begin = report
         .windows
         .iter()

@@ -1,28 +1,24 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
+use evlbi_net::run::Run;
 use evlbi_net::tcp::Door;
 use parking_lot::{Condvar, Mutex};
 
-use crate::cli::RespondArgs;
 use crate::probe::control::Control;
-use crate::probe::session::{ALIVE, DRAINING, GONE, LOOK, Link, plain};
-use crate::progress::interrupt;
-use crate::steer;
+use crate::probe::session::{ALIVE, DRAINING, DRAINING_AT_STOP, GONE, LOOK, Link, plain};
 use crate::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
@@ -40,61 +36,120 @@ const AROUND: Duration = Duration::from_secs(30);
 /// A client's first datagram is waited for so long.
 const CALLING: Duration = Duration::from_secs(3);
 
-pub fn run(args: &RespondArgs) -> Result<()> {
-    let token = match &args.token {
-        Some(token) if token.is_empty() => bail!("an empty --token keeps nobody out"),
-        Some(token) => token.clone(),
-        None => {
-            let token = format!("{:032x}", rand::random::<u128>());
-            say!("token {token}");
-            token
+/// Address, token and limits of a responder.
+#[derive(Clone, Debug)]
+pub struct RespondOptions {
+    /// Address for control connections (TCP); port 0 for a free one.
+    pub bind: SocketAddr,
+    /// Shared secret of the clients; not empty.
+    pub token: Token,
+    /// UDP and TCP ports for tests; `None` for any free one.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// Limits of all tests together.
+    pub limits: Limits,
+    /// Directory in which clients may read and create files.
+    pub files: Option<PathBuf>,
+}
+
+impl Default for RespondOptions {
+    fn default() -> RespondOptions {
+        RespondOptions {
+            bind: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 8620),
+            token: Token::from(""),
+            ports: None,
+            limits: Limits {
+                rate: None,
+                duration: Nanos(3600 * Nanos::SECOND.0),
+                tests: 8,
+                burdens: false,
+            },
+            files: None,
         }
-    };
-    let listener =
-        TcpListener::bind(args.bind).with_context(|| format!("cannot listen on {}", args.bind))?;
-    listener.set_nonblocking(true)?;
-    let interrupted = interrupt();
-    steer::say_listening(listener.local_addr()?);
-    let limits = Limits {
-        rate: args.max_rate,
-        duration: args.max_duration.into(),
-        tests: args.max_tests,
-        burdens: args.allow_load,
-    };
-    if let Some(folder) = &args.files
-        && !folder.is_dir()
-    {
+    }
+}
+
+/// Starts a responder, which grants tests until it is stopped.
+///
+/// # Errors
+/// If the token is empty, the directory does not exist, or the address is in use.
+pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding> {
+    let RespondOptions { bind, files, .. } = options;
+    if options.token.is_empty() {
+        bail!("an empty --token keeps nobody out");
+    }
+    if let Some(folder) = files.as_ref().filter(|folder| !folder.is_dir()) {
         bail!("--files {}: there is no such folder", folder.display());
     }
-    let responder = Arc::new(Responder {
-        token: Token::from(token.as_str()),
-        limits,
-        files: args.files.clone(),
-        ports: args.ports.clone(),
+    let listener = TcpListener::bind(bind).with_context(|| format!("cannot listen on {bind}"))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let run = run.part();
+    let responder = Responder {
+        options: options.clone(),
         taken: Mutex::default(),
         room: Condvar::new(),
-        strangers: Mutex::default(),
+        peers: Mutex::default(),
         refusals: Mutex::new((Instant::now(), 0)),
-        interrupted,
-    });
-    responder.accept(&listener);
-    Ok(())
+        run: run.clone(),
+    };
+    let thread = std::thread::Builder::new()
+        .name("respond".into())
+        .spawn(move || responder.accept(&listener))?;
+    let responding = Responding {
+        run,
+        address,
+        thread: Some(thread),
+    };
+    for address in responding.addresses() {
+        responding.run.listens(*address);
+    }
+    Ok(responding)
+}
+
+/// Running responder. Dropping it stops it and all its tests.
+pub struct Responding {
+    run: Run,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Responding {
+    /// Returns the addresses for control connections.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        std::slice::from_ref(&self.address)
+    }
+
+    /// Stops it and all its tests.
+    pub fn stop(&self) {
+        self.run.stop();
+    }
+
+    /// Waits until it has been stopped.
+    ///
+    /// # Errors
+    /// If a session panicked.
+    pub fn join(mut self) -> Result<()> {
+        let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
+        ended.map_err(|_| anyhow!("a session of the responder panicked"))
+    }
+}
+
+impl Drop for Responding {
+    fn drop(&mut self) {
+        self.stop();
+        self.thread.take().map(JoinHandle::join);
+    }
 }
 
 struct Responder {
-    token: Token,
-    limits: Limits,
-    /// Where clients' files are.
-    files: Option<PathBuf>,
-    /// What tests listen on; any where none is given.
-    ports: Option<RangeInclusive<u16>>,
+    options: RespondOptions,
     taken: Mutex<Taken>,
     /// Told whenever something is given back.
     room: Condvar,
-    strangers: Mutex<Strangers>,
+    peers: Mutex<Peers>,
     /// When one was last told, and how many were not since.
     refusals: Mutex<(Instant, u64)>,
-    interrupted: Arc<AtomicBool>,
+    run: Run,
 }
 
 /// What the tests and sessions of this moment take.
@@ -106,45 +161,60 @@ struct Taken {
     rates: [f64; 2],
 }
 
+/// Connected clients.
 #[derive(Default)]
-struct Strangers {
+struct Peers {
     next: u64,
     /// In the order in which they came.
-    waiting: VecDeque<(u64, TcpStream)>,
+    all: Vec<Peer>,
+}
+
+struct Peer {
+    number: u64,
+    stream: TcpStream,
+    /// Whether it is authenticated.
+    is_known: bool,
 }
 
 impl Responder {
-    fn accept(self: &Arc<Responder>, listener: &TcpListener) {
-        while !self.interrupted.load(Ordering::Relaxed) {
-            match listener.accept() {
-                Ok((stream, peer)) => {
-                    let responder = Arc::clone(self);
-                    let serving =
-                        std::thread::Builder::new()
-                            .name("session".into())
-                            .spawn(move || {
-                                if let Err(error) = responder.serve(stream, peer) {
-                                    responder.tell_of_refusal(peer, &error);
-                                }
-                            });
-                    if let Err(error) = serving {
-                        tracing::warn!("{peer} is not served: {error}");
+    /// Serves all that come, until the run is stopped; then all sessions end.
+    fn accept(&self, listener: &TcpListener) {
+        std::thread::scope(|scope| {
+            while !self.run.is_stopped() {
+                match listener.accept() {
+                    Ok((stream, peer)) => {
+                        let session = std::thread::Builder::new().name("session".into());
+                        let serving = session.spawn_scoped(scope, move || {
+                            if let Err(error) = self.serve(stream, peer) {
+                                self.tell_of_refusal(peer, &error);
+                            }
+                        });
+                        if let Err(error) = serving {
+                            tracing::warn!("{peer} is not served: {error}");
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    // Of one connection that broke off, or of too many open files: others go on.
+                    Err(error) => {
+                        tracing::warn!("a connection could not be taken: {error}");
+                        std::thread::sleep(Duration::from_millis(50));
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                // Of one connection that broke off, or of too many open files: others go on.
-                Err(error) => {
-                    tracing::warn!("a connection could not be taken: {error}");
-                    std::thread::sleep(Duration::from_millis(50));
-                }
             }
-        }
+            // Sessions end at once.
+            for peer in &self.peers.lock().all {
+                let _ = peer.stream.shutdown(Shutdown::Both);
+            }
+        });
     }
 
     /// Says that somebody was refused; a second later at most, how many more were.
     fn tell_of_refusal(&self, peer: SocketAddr, error: &anyhow::Error) {
+        if self.run.is_stopped() {
+            return;
+        }
         let mut refusals = self.refusals.lock();
         if refusals.1 > 0 && refusals.0.elapsed() < Duration::from_secs(1) {
             refusals.1 += 1;
@@ -161,13 +231,17 @@ impl Responder {
     fn serve(&self, stream: TcpStream, peer: SocketAddr) -> Result<()> {
         stream.set_nonblocking(false)?;
         let number = self.let_in(&stream)?;
+        let served = self.serve_peer(stream, peer, number);
+        self.peers.lock().all.retain(|peer| peer.number != number);
+        served
+    }
+
+    fn serve_peer(&self, stream: TcpStream, peer: SocketAddr, number: u64) -> Result<()> {
         let mut control = Control::new(stream, Role::Responder)?;
-        let known = self.is_known(&mut control);
-        self.strangers
-            .lock()
-            .waiting
-            .retain(|(other, _)| *other != number);
-        known?;
+        self.is_known(&mut control)?;
+        for peer in &mut self.peers.lock().all {
+            peer.is_known |= peer.number == number;
+        }
         let session = Taken {
             sessions: 1,
             ..Taken::default()
@@ -179,7 +253,7 @@ impl Responder {
             })?;
             bail!("{reason}");
         };
-        let limits = self.limits;
+        let limits = self.options.limits;
         control.send(&FromResponder::Welcome { limits })?;
         tracing::info!("{peer} begins a session");
         self.session(&mut control, peer)
@@ -187,14 +261,21 @@ impl Responder {
 
     /// One more stranger; the oldest go where there are too many.
     fn let_in(&self, stream: &TcpStream) -> Result<u64> {
-        let mut strangers = self.strangers.lock();
-        strangers.next += 1;
-        let number = strangers.next;
-        strangers.waiting.push_back((number, stream.try_clone()?));
-        while strangers.waiting.len() > MOST_STRANGERS {
-            if let Some((_, oldest)) = strangers.waiting.pop_front() {
-                let _ = oldest.shutdown(Shutdown::Both);
-            }
+        let mut peers = self.peers.lock();
+        // Nobody would end it.
+        self.go_on()?;
+        peers.next += 1;
+        let number = peers.next;
+        peers.all.push(Peer {
+            number,
+            stream: stream.try_clone()?,
+            is_known: false,
+        });
+        let strangers = peers.all.iter().filter(|peer| !peer.is_known);
+        if strangers.count() > MOST_STRANGERS
+            && let Some(oldest) = peers.all.iter().position(|peer| !peer.is_known)
+        {
+            let _ = peers.all.remove(oldest).stream.shutdown(Shutdown::Both);
         }
         Ok(number)
     }
@@ -216,11 +297,11 @@ impl Responder {
                 bail!("refused: it speaks version {version}");
             }
             Ok(Some(FromClient::Proof { nonce, proof, .. })) => {
-                if !Channel::is_proof(&self.token, [&ours, &nonce], &proof) {
+                if !Channel::is_proof(&self.options.token, [&ours, &nonce], &proof) {
                     refuse(control, "wrong token");
                     bail!("refused: wrong token");
                 }
-                control.secure(&self.token, [&ours, &nonce]);
+                control.secure(&self.options.token, [&ours, &nonce]);
                 Ok(())
             }
             Ok(Some(_)) => bail!("refused: it does not show that it knows the token"),
@@ -232,7 +313,7 @@ impl Responder {
     /// Tests, one after the other.
     fn session(&self, control: &mut Control, peer: SocketAddr) -> Result<()> {
         let mut last = Instant::now();
-        while last.elapsed() < IDLE && !self.interrupted.load(Ordering::Relaxed) {
+        while last.elapsed() < IDLE && !self.run.is_stopped() {
             let message = match control.receive(LOOK * 5) {
                 Ok(message) => message,
                 Err(error) if error.is::<ChannelError>() => return Err(error),
@@ -242,6 +323,7 @@ impl Responder {
             // Anything else is of a test that has ended meanwhile.
             if let Some(FromClient::Open(test)) = message {
                 if let Err(error) = self.test(control, &test, peer) {
+                    self.go_on()?;
                     let reason = crate::output::explain(&error);
                     tracing::warn!("{peer}: {reason}");
                     control.send(&FromResponder::Refused { reason })?;
@@ -253,7 +335,7 @@ impl Responder {
     }
 
     fn test(&self, control: &mut Control, test: &Test, peer: SocketAddr) -> Result<()> {
-        self.limits.allow(test)?;
+        self.options.limits.allow(test)?;
         let _room = self.make_room(control, test)?;
         let mut local = control.stream().local_addr()?;
         local.set_port(0);
@@ -276,7 +358,8 @@ impl Responder {
             FromClient::Start { port } => Some(port),
             _ => None,
         })?;
-        let caller = port.caller(peer.ip(), key, CALLING)?;
+        let caller = port.caller(peer.ip(), key, CALLING, &self.run)?;
+        self.go_on()?;
         if caller.is_none() && test.back.is_some() {
             bail!(
                 "nothing came by UDP from {} to port {number} here: something on the way, such as a firewall, drops it",
@@ -285,7 +368,7 @@ impl Responder {
         }
         let other = caller.unwrap_or_else(|| plain(SocketAddr::new(peer.ip(), theirs)));
         let connections = match (flows, door) {
-            (Some(flows), Some(door)) => flows.take(door, key)?,
+            (Some(flows), Some(door)) => flows.take(door, key, &self.run)?,
             _ => Vec::new(),
         };
         // A test that cannot begin makes no file.
@@ -312,7 +395,7 @@ impl Responder {
 
     /// Opens something at one of the ports that tests may listen on, which nobody else has.
     fn at_a_port<T>(&self, local: SocketAddr, open: impl Fn(SocketAddr) -> Result<T>) -> Result<T> {
-        let Some(ports) = &self.ports else {
+        let Some(ports) = &self.options.ports else {
             return open(local);
         };
         let all = u32::from(ports.end() - ports.start()) + 1;
@@ -338,7 +421,7 @@ impl Responder {
             return Ok(Files::default());
         };
         let path = |name: &String| -> Result<PathBuf> {
-            let folder = self.files.as_ref();
+            let folder = self.options.files.as_ref();
             let folder = folder.context("this responder gives and takes no files (its --files)")?;
             let mut parts = Path::new(name).components();
             match (parts.next(), parts.next()) {
@@ -373,32 +456,41 @@ impl Responder {
         // A sender that cannot keep its rate takes longer than it should, but no longer than a test may.
         // What waits on TCP is waited for as long as it comes at all.
         let longest = match test.flows {
-            Some(_) => self.limits.duration,
-            None => test.most_time.min(self.limits.duration),
+            Some(_) => self.options.limits.duration,
+            None => test.most_time.min(self.options.limits.duration),
         };
         let most = Duration::from_nanos(longest.0.saturating_add(test.patience.0)) + AROUND;
         let begun = Instant::now();
         let mut link = Link::new(test);
-        let (mut is_over, mut has_told) = (false, test.back.is_none());
+        let (mut is_over, mut is_in_haste, mut has_told) = (false, false, test.back.is_none());
         // What came by TCP so far, and when that was so first.
         let mut come = (0, Instant::now());
         let counters = Counters::read().unwrap_or_default();
         loop {
             let message = control.receive::<FromClient>(LOOK)?;
             link.check(control)?;
+            let mut is_due = link.is_due();
             match message {
                 Some(FromClient::Alive { unique, used }) => {
                     link.arrived(unique);
                     work.told_used(used, false);
                 }
-                Some(FromClient::Over { used }) => {
+                Some(FromClient::Over {
+                    used,
+                    is_in_haste: in_haste,
+                }) => {
                     work.told_used(used, true);
                     work.stop_sending();
-                    is_over = true;
+                    if in_haste {
+                        work.make_haste();
+                    }
+                    // It asks whether somebody is there.
+                    is_due |= in_haste;
+                    (is_over, is_in_haste) = (true, in_haste);
                 }
                 _ => {}
             }
-            if link.is_due() {
+            if is_due {
                 let unique = work.arrived();
                 let host = test
                     .back
@@ -430,7 +522,11 @@ impl Responder {
             if work.arrived() > come.0 || !is_over {
                 come = (work.arrived(), Instant::now());
             }
-            if come.1.elapsed() > DRAINING {
+            let draining = match is_in_haste {
+                true => DRAINING_AT_STOP,
+                false => DRAINING,
+            };
+            if come.1.elapsed() > draining {
                 work.give_up();
             }
             if begun.elapsed() > most {
@@ -458,7 +554,7 @@ impl Responder {
     }
 
     fn go_on(&self) -> Result<()> {
-        if self.interrupted.load(Ordering::Relaxed) {
+        if self.run.is_stopped() {
             bail!("the responder is being ended");
         }
         Ok(())
@@ -503,11 +599,11 @@ impl Responder {
             sessions: taken.sessions + more.sessions,
             rates,
         };
-        let limit = self.limits.rate;
-        let most = limit.map_or(f64::INFINITY, |most| most.get() as f64);
+        let limits = &self.options.limits;
+        let most = limits.rate.map_or(f64::INFINITY, |most| most.get() as f64);
         // Sums and differences of rates leave a trace of rounding.
         let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
-        if all.tests > self.limits.tests || all.sessions > MOST_SESSIONS || !fits {
+        if all.tests > limits.tests || all.sessions > MOST_SESSIONS || !fits {
             return None;
         }
         *taken = all;
@@ -524,8 +620,8 @@ impl Responder {
             taken.tests,
             show_rate(taken.rates[0]),
             show_rate(taken.rates[1]),
-            self.limits.tests,
-            match self.limits.rate {
+            self.options.limits.tests,
+            match self.options.limits.rate {
                 Some(rate) => show_rate(rate.get() as f64),
                 None => "any rate".to_owned(),
             }
@@ -607,20 +703,19 @@ mod tests {
 
     fn responder(tests: u32, rate: u64) -> Responder {
         Responder {
-            token: Token::from("a token"),
-            limits: Limits {
-                rate: BitRate::new(rate),
-                duration: Nanos::SECOND,
-                tests,
-                burdens: false,
+            options: RespondOptions {
+                limits: Limits {
+                    rate: BitRate::new(rate),
+                    tests,
+                    ..RespondOptions::default().limits
+                },
+                ..RespondOptions::default()
             },
-            files: None,
-            ports: None,
             taken: Mutex::default(),
             room: Condvar::new(),
-            strangers: Mutex::default(),
+            peers: Mutex::default(),
             refusals: Mutex::new((Instant::now(), 0)),
-            interrupted: Arc::default(),
+            run: Run::silent(),
         }
     }
 

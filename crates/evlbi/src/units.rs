@@ -42,12 +42,19 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
-/// A time as [`duration`] takes it: `100ms`, `10s`.
+/// A time as [`duration`] takes it: `250us`, `10s`, `24h`.
 pub fn span(span: Duration) -> String {
-    format!(
-        "{:#}",
-        jiff::SignedDuration::try_from(span).unwrap_or_default()
-    )
+    let nanoseconds = span.as_nanos();
+    let units = [
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "min"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1000, "us"),
+    ];
+    let whole = |unit: &&(u128, &str)| nanoseconds > 0 && nanoseconds.is_multiple_of(unit.0);
+    let (length, name) = units.iter().find(whole).unwrap_or(&(1, "ns"));
+    format!("{}{name}", nanoseconds / length)
 }
 
 /// A fraction as [`fraction`] takes it: `0.1%`.

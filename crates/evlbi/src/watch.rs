@@ -1,23 +1,23 @@
-//! `evlbi watch`: a path tested for hours or days, window by window, kept in an SQLite file as it goes.
+//! A path tested for hours or days, window by window, kept in an SQLite file as it goes (`evlbi watch`).
 
 pub mod store;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use evlbi_core::probe::{Attribution, Spacing, Stream, Tallied};
+use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
+use evlbi_net::run::{Progress, Run};
 use evlbi_net::udp::SendCounts;
 
 use self::store::{Plan, Row, Store};
-use crate::cli::WatchArgs;
 use crate::output;
 use crate::probe::point::{Direction, Evidence, on_the_wire};
-use crate::probe::session::{Event, Session, Settled};
-use crate::probe::udp;
-use crate::progress::{Progress, interrupt};
+use crate::probe::session::{Event, Session, Settled, Target};
+use crate::probe::{pause, udp};
 use crate::units::{now, show_count, show_rate};
 
 /// After a failure the next attempt comes so much later.
@@ -25,23 +25,77 @@ const RETRY: Duration = Duration::from_secs(5);
 /// A responder that allows shorter flows than this cannot be watched.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-pub fn run(args: &WatchArgs) -> Result<()> {
-    let plan = plan(args)?;
+/// Path to watch, and the file for its results.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// Results (SQLite); created, or continued.
+    pub file: PathBuf,
+    /// The responder.
+    pub target: Target,
+    /// Length of the campaign.
+    pub length: Duration,
+    /// UDP payload of the datagrams in bytes.
+    pub size: usize,
+    /// Bits of UDP payload per second.
+    pub rate: Option<BitRate>,
+    /// Instead of a rate: time from one burst to the next.
+    pub spacing: Option<Duration>,
+    /// Datagrams back to back.
+    pub burst: u32,
+    /// Averaging time of results.
+    pub window: Duration,
+    /// Instead of one continuous flow: interval between tests.
+    pub every: Option<Duration>,
+    /// Length of each of these tests.
+    pub test: Duration,
+    /// Whether the responder sends.
+    pub reverse: bool,
+    /// Whether both hosts send at once.
+    pub both: bool,
+    /// Time after which a missing datagram counts as lost (RFC 7680).
+    pub loss_timeout: Duration,
+}
+
+impl Default for WatchOptions {
+    fn default() -> WatchOptions {
+        WatchOptions {
+            file: PathBuf::new(),
+            target: Target::default(),
+            length: Duration::from_secs(24 * 3600),
+            size: 1472,
+            rate: None,
+            spacing: None,
+            burst: 1,
+            window: Duration::from_secs(30),
+            every: None,
+            test: Duration::from_secs(10),
+            reverse: false,
+            both: false,
+            loss_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Watches a path until the campaign is over or the run is stopped. Results are in the file, however this ends.
+///
+/// # Errors
+/// If the options are inconsistent, the file cannot be written, or the path could never be tested.
+pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
+    let plan = plan(options)?;
     let mut campaign = Campaign {
-        args,
-        store: Store::open(&args.file, &plan)?,
+        options,
+        store: Store::open(&options.file, &plan)?,
         plan,
-        progress: Progress::new(None),
+        progress: run.progress(None),
         has_worked: false,
     };
-    let interrupted = interrupt();
-    let end = Instant::now() + args.length;
-    while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {
+    let end = Instant::now() + options.length;
+    while Instant::now() < end && !run.is_stopped() {
         let begun = Instant::now();
-        let run = campaign.store.begin()?;
-        let done = campaign.flow(end.saturating_duration_since(begun), &interrupted);
+        let id = campaign.store.begin()?;
+        let done = campaign.flow(end.saturating_duration_since(begun), run);
         let reason = done.as_ref().err().map(output::explain);
-        campaign.store.end(run, reason.as_deref())?;
+        campaign.store.end(id, reason.as_deref())?;
         if let Err(error) = done {
             // What was never possible will not become so; what was, may come back.
             if !campaign.has_worked {
@@ -49,59 +103,52 @@ pub fn run(args: &WatchArgs) -> Result<()> {
             }
             let line = format!("{}; trying again", output::explain(&error));
             campaign.progress.show(0, &line);
-            wait(Instant::now() + RETRY, &interrupted);
+            pause(RETRY, run);
         }
-        if let Some(every) = args.every {
-            wait((begun + every).min(end), &interrupted);
+        if let Some(every) = options.every {
+            let next = (begun + every).min(end);
+            pause(next.saturating_duration_since(Instant::now()), run);
         }
     }
-    campaign.progress.finish();
-    drop(campaign.store);
-    crate::report::show(&args.file, args.json)
+    Ok(())
 }
 
-fn plan(args: &WatchArgs) -> Result<Plan> {
-    let spacing = match (args.rate, args.spacing) {
+fn plan(options: &WatchOptions) -> Result<Plan> {
+    let spacing = match (options.rate, options.spacing) {
         (Some(rate), _) => Spacing::BitsPerSecond(rate),
         (None, Some(apart)) => Spacing::Nanoseconds(Nanos::from(apart).0),
         (None, None) => bail!("how fast? Give a --rate, as 500M, or a --spacing, as 12.5us"),
     };
     let stream = Stream {
-        size: args.size,
+        size: options.size,
         spacing,
-        burst: args.burst,
+        burst: options.burst,
         count: u64::MAX,
     };
     stream.check()?;
     if stream.rate().is_none() {
         bail!("a path is watched at a rate; give a --spacing above 0");
     }
-    if args.every.is_some_and(|every| every <= args.test) {
+    if options.every.is_some_and(|every| every <= options.test) {
         bail!(
             "tests of {:?} do not fit into --every {:?}",
-            args.test,
-            args.every.unwrap_or_default()
+            options.test,
+            options.every.unwrap_or_default()
         );
     }
     Ok(Plan {
-        target: args.target.target.clone(),
+        target: options.target.address.clone(),
         stream,
-        there: !args.reverse,
-        back: args.reverse || args.both,
-        window: args.window.as_secs_f64(),
-        every: args.every.map(|every| every.as_secs_f64()),
+        there: !options.reverse,
+        back: options.reverse || options.both,
+        window: options.window.as_secs_f64(),
+        every: options.every.map(|every| every.as_secs_f64()),
     })
-}
-
-fn wait(until: Instant, interrupted: &AtomicBool) {
-    while Instant::now() < until && !interrupted.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// What a flow needs, and leaves behind.
 struct Campaign<'a> {
-    args: &'a WatchArgs,
+    options: &'a WatchOptions,
     plan: Plan,
     store: Store,
     progress: Progress,
@@ -111,31 +158,31 @@ struct Campaign<'a> {
 
 impl Campaign<'_> {
     /// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
-    fn flow(&mut self, left: Duration, interrupted: &AtomicBool) -> Result<()> {
-        let Campaign { args, plan, .. } = &*self;
-        let every = args.every;
-        let mut session = Session::begin(&args.target.target())?;
+    fn flow(&mut self, left: Duration, run: &Run) -> Result<()> {
+        let Campaign { options, plan, .. } = &*self;
+        let every = options.every;
+        let mut session = Session::begin(&options.target, run)?;
         let allowed = Duration::from_nanos(session.limits().duration.0);
         if allowed < SHORTEST {
             bail!("the responder allows tests of {allowed:?} only");
         }
-        let length = if every.is_some() { args.test } else { left };
+        let length = if every.is_some() { options.test } else { left };
         let stream = plan.stream;
-        let window = stream.within(args.window.into()).max(1);
+        let window = stream.within(options.window.into()).max(1);
         let test = Test {
             there: plan.there.then_some(stream),
             back: plan.back.then_some(stream),
             most_time: length.min(allowed).into(),
             join: stream.burst > 1,
-            dscp: args.target.dscp,
+            dscp: options.target.dscp,
             window: every.is_none().then_some(window),
-            patience: args.loss_timeout.into(),
-            queue: args.target.wait.into(),
+            patience: options.loss_timeout.into(),
+            queue: options.target.wait.into(),
             ..Test::default()
         };
         let is_v6 = session.is_v6();
         let mut ways = [Way::default(); 2];
-        let ends = session.run(&test, interrupted, &mut |event| {
+        let ends = session.run(&test, run, &mut |event| {
             self.has_worked = true;
             match event {
                 Event::Progress(now) => {
@@ -179,7 +226,7 @@ impl Campaign<'_> {
             }
         }
         match ends.stopped {
-            Some(stopped) if !interrupted.load(Ordering::Relaxed) => bail!("{stopped}"),
+            Some(stopped) if !run.is_stopped() => bail!("{stopped}"),
             _ => Ok(()),
         }
     }

@@ -34,6 +34,11 @@ impl From<&str> for Token {
 }
 
 impl Token {
+    /// Whether everybody knows it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A number that nobody can tell who does not know the token, of something that all who do may know.
     pub fn key(&self, of: &str) -> u64 {
         let mut mac = new_mac(&self.0);

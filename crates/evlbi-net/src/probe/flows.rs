@@ -13,6 +13,7 @@ use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::TestError;
+use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::tcp::{
     self, Connection, Constant, Door, Given, HEADER_LEN, Kept, Progress, Sampled, Taken, TcpError,
@@ -195,11 +196,11 @@ impl Flows {
     ///
     /// # Errors
     /// [`TcpError`].
-    pub fn take(&self, door: Door, key: u64) -> Result<Vec<Connection>, TcpError> {
+    pub fn take(&self, door: Door, key: u64, run: &Run) -> Result<Vec<Connection>, TcpError> {
         // Who gives chooses: what comes here from the client is not.
         let theirs = self.there.iter().map(|_| None);
         let algorithms: Vec<Option<String>> = theirs.chain(self.back.iter().cloned()).collect();
-        door.take(key, &algorithms, COMING)
+        door.take(key, &algorithms, COMING, run)
     }
 
     /// Connects them, all at once.
@@ -213,6 +214,7 @@ impl Flows {
         device: Option<&str>,
         dscp: Option<u8>,
         key: u64,
+        run: &Run,
     ) -> Result<Vec<Connection>, TcpError> {
         let theirs = self.back.iter().map(|_| None);
         let algorithms = self.there.iter().cloned().chain(theirs);
@@ -224,9 +226,10 @@ impl Flows {
                         algorithm,
                         ..self.options(dscp)
                     };
-                    let job =
-                        move || Connection::connect(to, from, device, &options, (key, number));
-                    scope.spawn(job)
+                    let greeting = (key, number);
+                    scope.spawn(move || {
+                        Connection::connect(to, from, device, &options, greeting, run)
+                    })
                 })
                 .collect();
             connecting

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Keep;
 use crate::cpu::{self, NAP};
+use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::udp::{Batch, Datagram, Head, Receiver, Sender};
 
@@ -24,6 +25,8 @@ pub const CLOCK_FROM: u64 = 1 << 62;
 const MOST_ROUND_TRIPS: usize = 1 << 20;
 /// So long nothing came: then sockets are waited for instead of looked at.
 const QUIET: Nanos = Nanos(2_000_000);
+/// Maximum wait for missing datagrams after a stop.
+const HASTE: Nanos = Nanos(300_000_000);
 /// When all have come, what else may come is waited for so long.
 const LINGER: Nanos = Nanos(20_000_000);
 /// Longest wait, so that a stop is heard.
@@ -47,6 +50,7 @@ pub struct Heard {
     pub clock: AtomicU64,
     used: AtomicU64,
     sent: AtomicU64,
+    is_in_haste: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -59,6 +63,7 @@ impl Default for Heard {
             clock: AtomicU64::new(0),
             used: AtomicU64::new(0),
             sent: AtomicU64::new(UNKNOWN),
+            is_in_haste: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
     }
@@ -73,6 +78,11 @@ impl Heard {
     /// The other end says that it has sent so many so far.
     pub fn used(&self, count: u64) {
         self.used.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// Limits the wait for missing datagrams to 0.3 s.
+    pub fn make_haste(&self) {
+        self.is_in_haste.store(true, Ordering::Relaxed);
     }
 
     /// Whether listening has ended, or is to.
@@ -241,8 +251,12 @@ pub(super) fn listen(
             let since = *told.get_or_insert(now);
             // Of the last ones a second copy may still come.
             let is_complete = listener.windows.unique() >= sent && now.since(last) >= LINGER;
+            let patience = match heard.is_in_haste.load(Ordering::Relaxed) {
+                true => options.patience.min(HASTE),
+                false => options.patience,
+            };
             // What the socket still holds has arrived in time.
-            let is_over = count == 0 && now.since(since) >= options.patience;
+            let is_over = count == 0 && now.since(since) >= patience;
             if is_complete || is_over {
                 break;
             }
@@ -458,18 +472,19 @@ fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
     Some((probe, arrived))
 }
 
-/// Waits for a request with this key from an address.
+/// Waits for a request with this key from an address, unless the run is stopped.
 pub(super) fn caller(
     receiver: &mut Receiver,
     from: IpAddr,
     key: u64,
     timeout: Duration,
+    run: &Run,
 ) -> io::Result<Option<SocketAddr>> {
     let end = cpu::now().plus(timeout.into());
     let mut batch = Batch::new();
     loop {
         // Who stood still until the end looks once more.
-        let is_over = cpu::now() >= end;
+        let is_over = cpu::now() >= end || run.is_stopped();
         if receiver.receive(&mut batch)? == 0 && !is_over {
             receiver.wait(LONGEST_WAIT)?;
             continue;

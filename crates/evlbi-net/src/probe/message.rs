@@ -345,6 +345,9 @@ pub enum FromClient {
     Over {
         /// Numbers of its stream that it has used.
         used: u64,
+        /// Whether it was stopped, and does not wait for missing datagrams.
+        #[serde(default)]
+        is_in_haste: bool,
     },
 }
 

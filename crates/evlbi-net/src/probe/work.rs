@@ -314,6 +314,12 @@ impl Work {
         }
     }
 
+    /// Sends nothing more, and limits the wait for missing datagrams to 0.3 s.
+    pub fn make_haste(&self) {
+        self.stop_sending();
+        self.heard.make_haste();
+    }
+
     /// Gives up what is under way by TCP.
     pub fn give_up(&self) {
         self.stop_sending();
@@ -368,10 +374,13 @@ fn begin_task(nice: i8, heard: &Arc<Heard>) -> io::Result<()> {
         .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-/// A test that is given up sends and hears nothing more.
+/// Stops the threads of an abandoned test, and closes its socket.
 impl Drop for Work {
     fn drop(&mut self) {
         self.give_up();
         self.heard.stop();
+        self.flowing.take().map(Flowing::finish);
+        self.sending.take().map(JoinHandle::join);
+        self.listener.take().map(JoinHandle::join);
     }
 }

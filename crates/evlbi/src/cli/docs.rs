@@ -149,6 +149,7 @@ fn every_command_line_is_taken() {
 fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     use crate::cli::{Command, ProbeCommand};
     use crate::probe::udp;
+    use crate::respond::RespondOptions;
     let page = fs::read_to_string(root().join("docs/src/probing.md")).expect("a page");
     let lines = typed(&page).into_iter();
     let lines = lines.filter(|(shown, _)| *shown == Shown::Whole);
@@ -158,16 +159,11 @@ fn the_responder_of_the_page_allows_the_tests_of_the_page() {
         let parsed = Cli::try_parse_from(&command).or_else(|_| Cli::try_parse_from(with_token));
         match parsed.map(|cli| cli.command) {
             Ok(Command::Respond(args)) => {
-                limits.get_or_insert(evlbi_net::probe::Limits {
-                    rate: args.max_rate,
-                    duration: args.max_duration.into(),
-                    tests: args.max_tests,
-                    burdens: args.allow_load,
-                });
+                limits.get_or_insert(RespondOptions::from(args).limits);
             }
             Ok(Command::Probe(ProbeCommand::Udp(args))) if args.load_tasks == 0 => {
                 let limits = limits.as_ref().expect("the responder comes first");
-                for (test, label) in udp::tests(&args).expect("a test") {
+                for (test, label) in udp::tests(&(*args).into()).expect("a test") {
                     let is_allowed = limits.allow(&udp::within(&test, limits));
                     assert_eq!(is_allowed, Ok(()), "{}: {label}", command.join(" "));
                     allowed += 1;

@@ -1,14 +1,19 @@
-//! The command line of `evlbi probe tcp`.
+//! `evlbi probe tcp`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::Full;
 
-use super::TargetArgs;
+use super::plots;
+use super::probe::{TargetArgs, all_measured};
+use crate::output;
+use crate::probe::Measured;
+use crate::probe::tcp::{self, Buffer, ProbeTcpOptions, Tested, matrix, picture, show};
+use crate::program::Program;
 use crate::units;
 
 pub const HELP: &str = "\
@@ -30,13 +35,13 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "RATE")]
     pub rate: Option<BitRate>,
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value = "1448", value_parser = units::size)]
+    #[arg(long, value_name = "BYTES", default_value_t = ProbeTcpOptions::default().message, value_parser = units::size)]
     pub message: u64,
     /// For how long
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = units::duration)]
     pub duration: Duration,
     /// Connections at once, in each direction
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().streams, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: u32,
     /// Congestion control of the senders: one, or several that the connections take in turn [default: the hosts']
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
@@ -52,13 +57,13 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(88..=32_767))]
     pub mss: Vec<u32>,
     /// Bytes of messages that may wait before the send buffer
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size, requires = "rate")]
+    #[arg(long, value_name = "SIZE", default_value_t = ProbeTcpOptions::default().backlog, value_parser = units::size, requires = "rate")]
     pub backlog: u64,
     /// What becomes of messages that find no room
     #[arg(long, value_enum, default_value_t = FullArg::Block, requires = "rate")]
     pub full: FullArg,
     /// Bytes that are handed to the kernel at once, without --rate
-    #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
+    #[arg(long, value_name = "SIZE", default_value = units::show_size(ProbeTcpOptions::default().write).replace(' ', ""), value_parser = units::size)]
     pub write: u64,
     /// Leave what comes in the receiver's kernel, which then need not copy it
     #[arg(long, conflicts_with = "rate")]
@@ -82,7 +87,7 @@ pub struct ProbeTcpArgs {
     #[arg(
         long,
         value_name = "BYTES",
-        default_value_t = 1472,
+        default_value_t = ProbeTcpOptions::default().background_size,
         requires = "background"
     )]
     pub background_size: usize,
@@ -90,13 +95,13 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "background")]
     pub background_at: Option<Duration>,
     /// For how long it lasts
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration, requires = "background")]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().background_for), value_parser = units::duration, requires = "background")]
     pub background_for: Duration,
     /// How often the kernels are asked how the connections are [default: every 10ms, in long tests less often]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub sample: Option<Duration>,
     /// Time that throughput is averaged over
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().interval), value_parser = units::duration)]
     pub interval: Duration,
     /// What the path is called in results
     #[arg(long, value_name = "NAME")]
@@ -108,7 +113,7 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "FILE", requires = "rate")]
     pub records: Option<PathBuf>,
     /// Messages that are kept one by one of each connection, at regular distances
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().limit, value_parser = clap::value_parser!(u64).range(2..))]
     pub limit: u64,
     /// Write each part of the result here as soon as it is known, of a single test each second, a JSON object a line; the last line is the whole
     #[arg(long, value_name = "FILE")]
@@ -142,28 +147,90 @@ impl From<FullArg> for Full {
     }
 }
 
-/// A buffer as it is asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Buffer {
-    Bytes(u64),
-    /// So many times what is under way at the rate.
-    Products(f64),
+impl From<ProbeTcpArgs> for ProbeTcpOptions {
+    fn from(args: ProbeTcpArgs) -> ProbeTcpOptions {
+        let ProbeTcpArgs {
+            target,
+            rate,
+            message,
+            duration,
+            streams,
+            algorithm,
+            buffer,
+            receive_buffer,
+            mss,
+            backlog,
+            full,
+            write,
+            discard,
+            from,
+            into,
+            reverse,
+            both,
+            background,
+            background_size,
+            background_at,
+            background_for,
+            sample,
+            interval,
+            label,
+            samples,
+            records,
+            limit,
+            out,
+            plot: _,
+            json: _,
+            force,
+        } = args;
+        ProbeTcpOptions {
+            target: target.into(),
+            rate,
+            message,
+            duration,
+            streams,
+            algorithm,
+            buffer,
+            receive_buffer,
+            mss,
+            backlog,
+            full: full.into(),
+            write,
+            discard,
+            from,
+            into,
+            reverse,
+            both,
+            background,
+            background_size,
+            background_at,
+            background_for,
+            sample,
+            interval,
+            label,
+            samples,
+            records,
+            limit,
+            out,
+            force,
+        }
+    }
 }
 
-impl FromStr for Buffer {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Buffer, String> {
-        let Some(times) = text.strip_suffix("bdp") else {
-            return units::size(text).map(Buffer::Bytes);
-        };
-        let times = if times.is_empty() { "1" } else { times };
-        let times = times
-            .parse()
-            .ok()
-            .filter(|times| (0.01..=1e6).contains(times));
-        times.map(Buffer::Products).ok_or_else(|| {
-            format!("`{text}` is no buffer; write bytes, as 160M, or bdp, 2bdp, 0.5bdp")
-        })
-    }
+pub fn run(args: ProbeTcpArgs, program: &Program) -> Result<()> {
+    let (plot, json) = (args.plot.clone(), args.json);
+    plots::check(&plot, args.force)?;
+    let (written, stopped) = match tcp::probe(&args.into(), program.run())? {
+        Tested::One(Measured { result, written }) => {
+            plots::draw(&plot, &*result, picture::figure, show::table)?;
+            output::print(json, &*result, show::table)?;
+            (written, result.stopped)
+        }
+        Tested::Matrix(Measured { result, written }) => {
+            plots::draw(&plot, &result, matrix::figure, matrix::table)?;
+            output::print(json, &result, matrix::table)?;
+            (written, result.stopped)
+        }
+    };
+    written?;
+    all_measured(stopped)
 }

@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use super::tcp::{algorithms, flow, wire};
 use crate::cli::PlanTcpArgs;
+use crate::cli::plots;
 use crate::output::{self, columns};
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
-use crate::probe::{check_plots, draw};
 use crate::progress::Progress;
 use crate::units::{show_bytes, show_rate, show_seconds};
 
@@ -64,7 +64,7 @@ struct Row {
 }
 
 pub fn run(args: &PlanTcpArgs) -> Result<()> {
-    check_plots(&args.plot, args.force)?;
+    plots::check(&args.plot, args.force)?;
     let link = args.link.map_or(LINK, BitRate::get);
     let mut jobs: Vec<(Cbr, Algorithm)> = Vec::new();
     for round_trip in &args.rtt {
@@ -85,9 +85,7 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
         link,
         rows,
     };
-    for plot in &args.plot {
-        draw(&figure(&comparison), &text(&comparison), &comparison, plot)?;
-    }
+    plots::draw(&args.plot, &comparison, figure, text)?;
     output::print(args.json, &comparison, text)
 }
 

@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::compare::{LINK, POINTS, queue, scene};
 use super::tcp::{algorithms, flow};
 use crate::cli::PlanTcpArgs;
+use crate::cli::plots;
 use crate::output::{self, columns};
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
-use crate::probe::{check_plots, draw};
 use crate::units::{show_bytes, show_count, show_rate, show_seconds};
 
 /// Times in seconds, data in bytes.
@@ -52,7 +52,7 @@ struct Job {
 }
 
 pub fn run(args: &PlanTcpArgs) -> Result<()> {
-    check_plots(&args.plot, args.force)?;
+    plots::check(&args.plot, args.force)?;
     let link = args.link.map_or(LINK, evlbi_core::rate::BitRate::get);
     let mut jobs = Vec::new();
     for round_trip in &args.rtt {
@@ -82,9 +82,7 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
         seconds: args.duration.as_secs_f64(),
         rows: queue(&jobs, name, |job| row(args, link, job)),
     };
-    for plot in &args.plot {
-        draw(&figure(&losses), &text(&losses), &losses, plot)?;
-    }
+    plots::draw(&args.plot, &losses, figure, text)?;
     output::print(args.json, &losses, text)
 }
 

@@ -1,29 +1,80 @@
-//! `evlbi probe capacity`: the highest rate that nothing is lost at, by search.
+//! The highest rate that nothing is lost at, by search (`evlbi probe capacity`).
 
-use std::sync::atomic::Ordering;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Attribution, Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
+use evlbi_net::run::Run;
 use serde::Serialize;
 
-use super::parts::Parts;
+use super::parts::{Measured, Parts};
 use super::point::{self, Point};
-use super::session::{Event, Refused, Session};
+use super::session::{Event, Refused, Session, Target};
 use super::{now, udp};
-use crate::cli::ProbeCapacityArgs;
 use crate::output;
-use crate::progress::{Progress, interrupt};
 use crate::units::{show_count, show_rate};
 
 /// A sender has reached a rate if it sent so much of it.
 const REACHED: f64 = 0.98;
 /// A rate that the sender does not reach is tried so often, or as often as a rate must pass, before it counts as too high.
 const TRIES: usize = 3;
+/// Where a search begins and ends where nothing else is said.
+const LOWEST: BitRate = BitRate::new(1_000_000).expect("above 0");
+const HIGHEST: BitRate = BitRate::new(10_000_000_000).expect("above 0");
 /// Rates of a search at most.
 const MOST_RATES: usize = 60;
+
+/// Range and rules of a search.
+#[derive(Clone, Debug)]
+pub struct ProbeCapacityOptions {
+    /// The responder.
+    pub target: Target,
+    /// UDP payload of the datagrams in bytes.
+    pub size: usize,
+    /// Datagrams back to back.
+    pub burst: u32,
+    /// Minimum rate of UDP payload.
+    pub lowest: BitRate,
+    /// Maximum rate of UDP payload, which is tried first.
+    pub highest: BitRate,
+    /// Length of a trial.
+    pub duration: Duration,
+    /// Fraction of the datagrams that may be lost.
+    pub loss: f64,
+    /// Precision of the result, as a fraction of the rate.
+    pub precision: f64,
+    /// Number of trials that a rate must pass.
+    pub confirm: u32,
+    /// Whether the responder sends.
+    pub reverse: bool,
+    /// File for each part of the result as soon as it is known, a JSON object per line.
+    pub out: Option<PathBuf>,
+    /// Whether to overwrite files.
+    pub force: bool,
+}
+
+impl Default for ProbeCapacityOptions {
+    fn default() -> ProbeCapacityOptions {
+        ProbeCapacityOptions {
+            target: Target::default(),
+            size: 1472,
+            burst: 1,
+            lowest: LOWEST,
+            highest: HIGHEST,
+            duration: Duration::from_secs(3),
+            loss: 0.0,
+            precision: 0.01,
+            confirm: 2,
+            reverse: false,
+            out: None,
+            force: false,
+        }
+    }
+}
 
 /// The result of `probe capacity`. Rates are bits of UDP payload per second.
 #[derive(Debug, Serialize)]
@@ -217,48 +268,51 @@ impl Search {
     }
 }
 
-pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
-    let lowest = args.lowest.get() as f64;
-    if args.lowest > args.highest {
+/// Searches for the highest rate until it is found or the run is stopped.
+///
+/// # Errors
+/// If the options are inconsistent, a file cannot be written, or the responder cannot be reached.
+pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<ProbeCapacity>> {
+    let lowest = options.lowest.get() as f64;
+    if options.lowest > options.highest {
         bail!(
             "--lowest {} is above --highest {}",
-            args.lowest,
-            args.highest
+            options.lowest,
+            options.highest
         );
     }
-    output::check_new(args.out.as_deref(), args.force)?;
-    let interrupted = interrupt();
-    let mut session = Session::begin(&args.target.target())?;
+    output::check_new(options.out.as_deref(), options.force)?;
+    let mut session = Session::begin(&options.target, run)?;
     // No rate is tried that would be refused.
     let allowed = session.limits().rate.map(|most| most.get() as f64);
-    let allowed = allowed.map(|most| (most / point::on_the_wire(args.size, false)).floor());
-    let highest = allowed.map_or(args.highest.get() as f64, |allowed| {
-        allowed.min(args.highest.get() as f64)
+    let allowed = allowed.map(|most| (most / point::on_the_wire(options.size, false)).floor());
+    let highest = allowed.map_or(options.highest.get() as f64, |allowed| {
+        allowed.min(options.highest.get() as f64)
     });
-    session.limits().allow(&test(args, highest))?;
+    session.limits().allow(&test(options, highest))?;
     if highest < lowest {
         bail!(
             "the responder allows {} of UDP payload, less than --lowest {}",
             show_rate(highest),
-            args.lowest
+            options.lowest
         );
     }
     let mut result = ProbeCapacity {
         schema: "evlbi.probe.capacity/1",
-        target: args.target.target.clone(),
+        target: options.target.address.clone(),
         begun: now(),
-        size: args.size,
-        burst: args.burst,
+        size: options.size,
+        burst: options.burst,
         rate: None,
         wire_rate: None,
         datagrams_per_second: None,
         above: None,
         stop_rule: format!(
             "halving, until a rate that passed {} times for {:.1} s with a loss of no more than {:.6} % and one that did not differ by {:.2} %",
-            args.confirm,
-            args.duration.as_secs_f64(),
-            args.loss * 100.0,
-            args.precision * 100.0
+            options.confirm,
+            options.duration.as_secs_f64(),
+            options.loss * 100.0,
+            options.precision * 100.0
         ),
         datagrams: 0,
         loss_bound: None,
@@ -267,18 +321,18 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         trials: Vec::new(),
         stopped: None,
     };
-    let mut search = Search::new(lowest, highest, args.precision, args.confirm);
-    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
-    let mut progress = Progress::new(None);
+    let mut search = Search::new(lowest, highest, options.precision, options.confirm);
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let mut progress = run.progress(None);
     while let Some(rate) = search.next {
-        let most = MOST_RATES * (args.confirm as usize + TRIES);
+        let most = MOST_RATES * (options.confirm as usize + TRIES);
         if result.trials.len() >= most {
             result.stopped = Some(format!("{most} trials were not enough"));
             break;
         }
-        let test = test(args, rate);
+        let test = test(options, rate);
         let label = format!("trial {}: {}", result.trials.len() + 1, show_rate(rate));
-        let ends = session.run(&test, &interrupted, &mut |event| {
+        let ends = session.run(&test, run, &mut |event| {
             if let Event::Progress(now) = event {
                 progress.show(0, &udp::line(&label, now));
             }
@@ -291,7 +345,7 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
                     bail!("the responder does not say what it sent");
                 };
                 let passed = ends.stopped.is_none()
-                    && point.loss <= args.loss
+                    && point.loss <= options.loss
                     && point.rate_sent >= REACHED * rate;
                 Trial {
                     asked: rate,
@@ -301,8 +355,8 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
                 }
             }
             // A rate that leaves nothing to the control connection does not pass either; the session begins anew.
-            Err(error) if !error.is::<Refused>() && !interrupted.load(Ordering::Relaxed) => {
-                session = Session::begin(&args.target.target())
+            Err(error) if !error.is::<Refused>() && !run.is_stopped() => {
+                session = Session::begin(&options.target, run)
                     .with_context(|| format!("after a trial that failed ({error:#})"))?;
                 Trial {
                     asked: rate,
@@ -314,14 +368,15 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
             Err(error) => return Err(error),
         };
         progress.show(0, &format!("{label}: {}", trial.finding));
-        if interrupted.load(Ordering::Relaxed) {
+        if run.is_stopped() {
             result.stopped = Some("interrupted".to_owned());
             break;
         }
         let outcome = match &trial.point {
             _ if trial.passed => Outcome::Passed,
             Some(point)
-                if Limit::of(&trial, args.loss) == Limit::Sender && point.loss <= args.loss =>
+                if Limit::of(&trial, options.loss) == Limit::Sender
+                    && point.loss <= options.loss =>
             {
                 Outcome::Short(point.rate_sent)
             }
@@ -331,35 +386,29 @@ pub fn run(args: &ProbeCapacityArgs) -> Result<()> {
         result.trials.push(trial);
         search.tried(outcome);
     }
-    progress.finish();
     let top = match allowed {
-        Some(allowed) if allowed < args.highest.get() as f64 => Limit::Responder,
+        Some(allowed) if allowed < options.highest.get() as f64 => Limit::Responder,
         _ => Limit::Asked,
     };
-    conclude(&mut result, &search, top, args.loss);
-    output::print(args.json, &result, text)?;
-    parts.finish(&result)?;
-    match &result.stopped {
-        Some(stopped) => bail!("the search was not finished: {stopped}"),
-        None => Ok(()),
-    }
+    conclude(&mut result, &search, top, options.loss);
+    Ok(parts.finish(result))
 }
 
-fn test(args: &ProbeCapacityArgs, rate: f64) -> Test {
+fn test(options: &ProbeCapacityOptions, rate: f64) -> Test {
     let stream = Stream {
-        size: args.size,
+        size: options.size,
         spacing: BitRate::new(rate as u64).map_or(Spacing::Nanoseconds(0), Spacing::BitsPerSecond),
-        burst: args.burst,
+        burst: options.burst,
         count: u64::MAX,
     };
     Test {
-        there: (!args.reverse).then_some(stream),
-        back: args.reverse.then_some(stream),
-        most_time: args.duration.into(),
-        join: args.burst > 1,
-        dscp: args.target.dscp,
+        there: (!options.reverse).then_some(stream),
+        back: options.reverse.then_some(stream),
+        most_time: options.duration.into(),
+        join: options.burst > 1,
+        dscp: options.target.dscp,
         patience: Nanos::SECOND,
-        queue: args.target.wait.into(),
+        queue: options.target.wait.into(),
         ..Test::default()
     }
 }
@@ -435,7 +484,8 @@ fn upper_bound(lost: u64, sent: u64) -> f64 {
     (high / sent.max(1) as f64).min(1.0)
 }
 
-fn text(result: &ProbeCapacity) -> String {
+/// The result for people.
+pub fn text(result: &ProbeCapacity) -> String {
     let mut lines = Vec::new();
     for trial in &result.trials {
         lines.push(format!(

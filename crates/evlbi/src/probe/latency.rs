@@ -1,26 +1,64 @@
-//! `evlbi probe latency`: requests and replies; round trips and one-way delays against the length of the messages.
+//! Requests and replies: round trips and one-way delays against the length of the messages (`evlbi probe latency`).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::probe::{ClockFit, Exchanges};
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::{Requests, RoundTrip, Test};
+use evlbi_net::run::Run;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::parts::Parts;
-use super::session::{Event, Session};
-use super::{check_plots, draw, now};
-use crate::cli::{LatencyFormat, ProbeLatencyArgs};
+use super::now;
+use super::parts::{Measured, Parts};
+use super::session::{Event, Session, Target};
+use super::sweep::Sizes;
 use crate::output;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
-use crate::progress::{Progress, interrupt};
 use crate::units::{show_count, show_seconds};
 
 /// Shortest request whose reply is no longer.
 const SHORTEST: usize = 48;
+
+/// Requests to send.
+#[derive(Clone, Debug)]
+pub struct ProbeLatencyOptions {
+    /// The responder.
+    pub target: Target,
+    /// UDP payload of the messages in bytes.
+    pub size: Sizes,
+    /// Requests of each length.
+    pub count: u64,
+    /// Time from one request to the next.
+    pub interval: Duration,
+    /// Time to wait for a reply.
+    pub loss_timeout: Duration,
+    /// Width of the bins of histograms.
+    pub bins: Duration,
+    /// File for each part of the result as soon as it is known, a JSON object per line.
+    pub out: Option<PathBuf>,
+    /// Whether to overwrite files.
+    pub force: bool,
+}
+
+impl Default for ProbeLatencyOptions {
+    fn default() -> ProbeLatencyOptions {
+        ProbeLatencyOptions {
+            target: Target::default(),
+            size: Sizes(vec![64]),
+            count: 1000,
+            interval: Duration::from_millis(5),
+            loss_timeout: Duration::from_secs(1),
+            bins: Duration::from_micros(1),
+            out: None,
+            force: false,
+        }
+    }
+}
 
 /// The result of `probe latency`.
 #[derive(Debug, Serialize)]
@@ -69,47 +107,49 @@ pub struct Slope {
     pub at_zero: f64,
 }
 
-pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
-    check_plots(&args.plot, args.force)?;
-    output::check_new(args.out.as_deref(), args.force)?;
-    if let Some(short) = args.size.0.iter().find(|size| **size < SHORTEST) {
+/// Measures round trips, length by length, until all are measured or the run is stopped.
+///
+/// # Errors
+/// If a request is too short, a file cannot be written, or nothing could be measured.
+pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeLatency>> {
+    output::check_new(options.out.as_deref(), options.force)?;
+    if let Some(short) = options.size.0.iter().find(|size| **size < SHORTEST) {
         bail!("a request of {short} bytes is too short: a reply has {SHORTEST}");
     }
-    let apart = Nanos::from(args.interval);
+    let apart = Nanos::from(options.interval);
     let test = Test {
-        most_time: Nanos(apart.0.saturating_mul(args.count)).plus(Nanos::SECOND),
-        dscp: args.target.dscp,
-        patience: args.loss_timeout.into(),
-        queue: args.target.wait.into(),
+        most_time: Nanos(apart.0.saturating_mul(options.count)).plus(Nanos::SECOND),
+        dscp: options.target.dscp,
+        patience: options.loss_timeout.into(),
+        queue: options.target.wait.into(),
         ..Test::default()
     };
-    let interrupted = interrupt();
-    let mut session = Session::begin(&args.target.target())?;
+    let mut session = Session::begin(&options.target, run)?;
     let mut result = ProbeLatency {
         schema: "evlbi.probe.latency/1",
-        target: args.target.target.clone(),
+        target: options.target.address.clone(),
         begun: now(),
         clock: None,
         points: Vec::new(),
         slope: None,
         stopped: None,
     };
-    let mut progress = Progress::new(Some(args.count * args.size.0.len() as u64));
-    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
-    let bins = Nanos::from(args.bins).0.max(1);
+    let mut progress = run.progress(Some(options.count * options.size.0.len() as u64));
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let bins = Nanos::from(options.bins).0.max(1);
     let mut measured: Vec<(usize, Vec<RoundTrip>, u64, u64)> = Vec::new();
-    for (number, size) in args.size.0.iter().enumerate() {
+    for (number, size) in options.size.0.iter().enumerate() {
         let test = Test {
             requests: Some(Requests {
-                count: args.count,
+                count: options.count,
                 size: *size,
                 apart,
             }),
             ..test.clone()
         };
-        let ends = session.run(&test, &interrupted, &mut |event| {
+        let ends = session.run(&test, run, &mut |event| {
             if let Event::Progress(now) = event {
-                let done = number as u64 * args.count + now.used.min(args.count);
+                let done = number as u64 * options.count + now.used.min(options.count);
                 progress.show(done, &format!("{size} bytes"));
             }
             Ok(())
@@ -148,7 +188,6 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
             break;
         }
     }
-    progress.finish();
     let mut exchanges = Exchanges::default();
     let trips = measured.iter().flat_map(|(_, trips, ..)| trips);
     trips.for_each(|trip| exchanges.add(&trip.times));
@@ -163,23 +202,7 @@ pub fn run(args: &ProbeLatencyArgs) -> Result<()> {
         });
     }
     result.slope = slope(&result.points);
-    for plot in &args.plot {
-        draw(&figure(&result), &text(&result), &result, plot)?;
-    }
-    match args.format {
-        LatencyFormat::Pscheduler if !args.json => {
-            output::print(true, &pscheduler(&result, bins), |_| String::new())?;
-        }
-        _ => output::print(args.json, &result, text)?,
-    }
-    parts.finish(&result)?;
-    match &result.stopped {
-        Some(stopped) => bail!("not all was measured: {stopped}"),
-        None if result.points.iter().all(|point| point.received == 0) => {
-            bail!("no request was answered: UDP does not get through, there or back")
-        }
-        None => Ok(()),
-    }
+    Ok(parts.finish(result))
 }
 
 fn point(size: usize, trips: &[RoundTrip], clock: Option<&ClockFit>, bins: u64) -> Size {
@@ -235,7 +258,8 @@ fn slope(points: &[Size]) -> Option<Slope> {
     })
 }
 
-fn text(result: &ProbeLatency) -> String {
+/// The result for people.
+pub fn text(result: &ProbeLatency) -> String {
     let mut lines = vec!["bytes      sent   lost  twice  reord  round trip: min       median          p99        p99.9    there: min     back: min".to_owned()];
     let time = |value: Option<i64>| {
         value.map_or("-".to_owned(), |value| {
@@ -275,7 +299,8 @@ fn text(result: &ProbeLatency) -> String {
     lines.join("\n")
 }
 
-fn figure(result: &ProbeLatency) -> Figure {
+/// The result as a picture.
+pub fn figure(result: &ProbeLatency) -> Figure {
     let curve = |name: &str, get: fn(&Summary) -> i64| Series {
         name: name.to_owned(),
         points: result
@@ -330,7 +355,7 @@ fn figure(result: &ProbeLatency) -> Figure {
 }
 
 /// As pScheduler's latency tests tell it, of the way there; times in milliseconds.
-fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
+pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
     let sum = |get: fn(&Size) -> u64| result.points.iter().map(get).sum::<u64>();
     let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();
     for way in result

@@ -1,7 +1,7 @@
 //! Tests of a path without a way back: both ends are started by hand with the same plan, and agree on nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -9,10 +9,10 @@ use evlbi_core::pace::Slips;
 use evlbi_core::probe::{Stream, Token};
 use evlbi_net::host::Observed;
 use evlbi_net::probe::{Departed, End, Port, Test, Work};
+use evlbi_net::run::Run;
 use evlbi_net::udp::SendCounts;
 
 use super::session::Progress;
-use crate::steer;
 
 /// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
 pub const SILENCE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub fn send(
     target: &super::session::Target,
     test: &Test,
     stream: &Stream,
-    interrupted: &AtomicBool,
+    run: &Run,
     show: &mut dyn FnMut(&Progress),
 ) -> Result<End> {
     let to = address_of(&target.address)?;
@@ -55,7 +55,7 @@ pub fn send(
     work.send(*stream, test)?;
     let begun = Instant::now();
     while !work.has_sent()? {
-        if interrupted.load(Ordering::Relaxed) {
+        if run.is_stopped() {
             work.stop_sending();
         }
         show(&Progress {
@@ -74,7 +74,7 @@ pub fn receive(
     test: &Test,
     stream: &Stream,
     is_first: bool,
-    interrupted: &AtomicBool,
+    run: &Run,
     show: &mut dyn FnMut(&Progress),
 ) -> Result<[End; 2]> {
     let local = address_of(&target.address)?;
@@ -84,7 +84,7 @@ pub fn receive(
     let mut work = Work::begin(port, None, key, Some(stream), test, None)?;
     work.observe()?;
     if is_first {
-        steer::say_listening(here);
+        run.listens(here);
     }
     let listening = Instant::now();
     let length = Duration::from_nanos(stream.duration().0.saturating_add(test.patience.0));
@@ -102,7 +102,8 @@ pub fn receive(
         };
         if unique >= stream.count || is_over {
             work.heard().sent(stream.count);
-        } else if interrupted.load(Ordering::Relaxed) {
+        } else if run.is_stopped() {
+            work.make_haste();
             // Of what should have come later nothing is known.
             work.heard()
                 .sent(work.heard().reached.load(Ordering::Relaxed));

@@ -8,6 +8,13 @@ use anyhow::{Context, Error, Result};
 use serde::Serialize;
 use serde_json::json;
 
+/// A result, and whether it could be written to its file.
+#[derive(Debug)]
+pub struct Measured<R> {
+    pub result: R,
+    pub written: Result<()>,
+}
+
 /// The file of a result that grows. What cannot be written does not end the test: [`Parts::finish`] tells of it.
 pub struct Parts {
     file: Option<(File, PathBuf)>,
@@ -40,10 +47,13 @@ impl Parts {
         }
     }
 
-    /// Adds the whole, and says whether all could be written.
-    pub fn finish<T: Serialize>(mut self, result: &T) -> Result<()> {
-        self.add("result", result);
-        self.failed.map_or(Ok(()), Err)
+    /// Adds the whole.
+    pub fn finish<R: Serialize>(mut self, result: R) -> Measured<R> {
+        self.add("result", &result);
+        Measured {
+            result,
+            written: self.failed.map_or(Ok(()), Err),
+        }
     }
 
     fn line(&mut self, line: &serde_json::Value) {
@@ -83,7 +93,7 @@ mod tests {
         );
         parts.add("point", &7);
         assert_eq!(lines()[1], json!({"point": 7}));
-        parts.finish(&json!([7])).unwrap();
+        parts.finish(json!([7])).written.unwrap();
         assert_eq!(lines()[2], json!({"result": [7]}));
     }
 
@@ -94,13 +104,14 @@ mod tests {
         parts.add("point", &7);
         assert!(
             parts
-                .finish(&7)
+                .finish(7)
+                .written
                 .unwrap_err()
                 .to_string()
                 .contains("/dev/full")
         );
         let mut none = Parts::begin(None, "evlbi.some/1", "jive").unwrap();
         none.add("point", &7);
-        none.finish(&7).unwrap();
+        none.finish(7).written.unwrap();
     }
 }

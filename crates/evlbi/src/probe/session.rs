@@ -1,7 +1,8 @@
 //! A client's session with a responder: who it is, and tests one after the other.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,6 +14,7 @@ use evlbi_net::probe::{
     CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
     VERSION, Window, Work,
 };
+use evlbi_net::run::Run;
 use serde::Serialize;
 use socket2::{Domain, Socket, Type};
 
@@ -25,6 +27,8 @@ const CONNECTING: Duration = Duration::from_secs(10);
 pub const ALIVE: Duration = Duration::from_secs(1);
 /// An end that has not been heard for so long is gone.
 pub const GONE: Duration = Duration::from_secs(8);
+/// And a responder that has not been heard for so long since the run was stopped.
+const STOPPING: Duration = Duration::from_millis(700);
 /// A sender of whose stream nothing arrives for so long stops (RFC 8084, a circuit breaker); or for several spacings.
 const BREAKER: Duration = Duration::from_secs(5);
 const SPACINGS: u64 = 5;
@@ -36,6 +40,8 @@ const STALLED: Duration = Duration::from_secs(30);
 const NOTHING: Duration = Duration::from_secs(10);
 /// What connections hold when a test is stopped has so long to leave.
 pub const DRAINING: Duration = Duration::from_secs(5);
+/// And so long when the run is stopped.
+pub const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
 /// Round trips before the streams and after them, which tell how the clocks lie.
@@ -48,10 +54,11 @@ const REQUEST: usize = 64;
 const TAKING_UP: Duration = Duration::from_secs(30);
 /// Longest wait for their replies.
 const REPLIES: Duration = Duration::from_millis(500);
+const REPLIES_AT_STOP: Duration = Duration::from_millis(200);
 /// They are asked for so often at most, where none replies.
 const CLOCK_TRIES: usize = 3;
 
-/// Where a responder is, and how to reach it.
+/// Address of a responder, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// HOST:PORT.
@@ -61,6 +68,23 @@ pub struct Target {
     pub bind: Option<IpAddr>,
     /// The only interface to use.
     pub device: Option<String>,
+    /// Class of service of the datagrams (RFC 2474), 0 to 63.
+    pub dscp: Option<u8>,
+    /// Time to wait for other clients' tests.
+    pub wait: Duration,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target {
+            address: String::new(),
+            token: Token::from(""),
+            bind: None,
+            device: None,
+            dscp: None,
+            wait: Duration::from_secs(30),
+        }
+    }
 }
 
 /// A session with a responder that knows the token.
@@ -138,11 +162,12 @@ pub struct Progress {
 
 impl Session {
     /// Reaches a responder and shows that both know the token.
-    pub fn begin(target: &Target) -> Result<Session> {
-        let stream = connect(target)?;
+    pub fn begin(target: &Target, run: &Run) -> Result<Session> {
+        let stream = connect(target, run)?;
         let mut control = Control::new(stream, Role::Client)?;
-        let hello = control.receive(CONNECTING);
+        let hello = first(&mut control, run);
         let hello = hello.with_context(|| format!("{} is no evlbi respond", target.address))?;
+        go_on(run)?;
         let theirs = match hello {
             Some(FromResponder::Hello { version, nonce }) if version == VERSION => nonce,
             Some(FromResponder::Hello { version, .. }) => bail!(
@@ -165,7 +190,9 @@ impl Session {
                 target.address
             )
         };
-        match control.receive(CONNECTING).with_context(refused)? {
+        let welcome = first(&mut control, run).with_context(refused)?;
+        go_on(run)?;
+        match welcome {
             Some(FromResponder::Welcome { limits }) => Ok(Session {
                 control,
                 limits,
@@ -200,7 +227,7 @@ impl Session {
     pub fn run(
         &mut self,
         test: &Test,
-        interrupted: &AtomicBool,
+        run: &Run,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Ends> {
         self.limits.allow(test)?;
@@ -211,7 +238,7 @@ impl Session {
             port,
             door,
             interface,
-        } = self.opened(interrupted)?;
+        } = self.opened(run)?;
         let mut peer = self.control.stream().peer_addr()?;
         let mut local = self.control.stream().local_addr()?;
         peer.set_port(port);
@@ -225,13 +252,13 @@ impl Session {
             (Some(flows), Some(door)) => {
                 let mut to = peer;
                 to.set_port(door);
-                flows.connect(to, local, self.device.as_deref(), test.dscp, key)?
+                flows.connect(to, local, self.device.as_deref(), test.dscp, key, run)?
             }
             _ => Vec::new(),
         };
         let mut clock = CLOCK_FROM;
-        self.be_found(&mut work, local, &mut clock, interrupted)?;
-        self.look_at_clock(&mut work, &mut clock)?;
+        self.be_found(&mut work, local, &mut clock, run)?;
+        self.look_at_clock(&mut work, &mut clock, run)?;
         work.observe()?;
         self.control.send(&FromClient::Go)?;
         match (test.there, test.requests) {
@@ -244,7 +271,7 @@ impl Session {
             work.begin_flows(connections, flows, files, true, test.most_time)?;
         }
         let mut hosts = Hosts::new([local_interface, interface]);
-        let both = self.both(&mut work, &mut hosts, test, &mut clock, interrupted, show);
+        let both = self.both(&mut work, &mut hosts, test, &mut clock, run, show);
         let (stopped, requests, there) = match both {
             // What was measured here is kept.
             Err(error) if test.flows.is_some() => {
@@ -281,29 +308,26 @@ impl Session {
         hosts: &mut Hosts,
         test: &Test,
         clock: &mut u64,
-        interrupted: &AtomicBool,
+        run: &Run,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<(Option<String>, u64, End)> {
-        let stopped = self.watch(work, hosts, test, interrupted, show)?;
+        let stopped = self.watch(work, hosts, test, run, show)?;
         let requests = test.requests.map_or(0, |_| work.asked());
         // While the listener still takes up replies.
-        self.look_at_clock(work, clock)?;
+        self.look_at_clock(work, clock, run)?;
         if let Some(used) = hosts.used_there {
             work.told_used(used, true);
         }
-        self.control.send(&FromClient::Over { used: work.used() })?;
-        let there = self.done(work, hosts, test, show)?;
+        let there = self.done(work, hosts, test, run, show)?;
         Ok((stopped, requests, there))
     }
 
     /// Waits for the responder's socket.
-    fn opened(&mut self, interrupted: &AtomicBool) -> Result<Opened> {
+    fn opened(&mut self, run: &Run) -> Result<Opened> {
         let mut told = false;
         let mut heard = Instant::now();
         loop {
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
+            go_on(run)?;
             match self.control.receive(LOOK * 5)? {
                 Some(FromResponder::Opened {
                     key,
@@ -320,7 +344,7 @@ impl Session {
                 }
                 Some(FromResponder::Waiting { reason }) => {
                     if !told {
-                        say!("waiting: {reason}");
+                        run.line(format_args!("waiting: {reason}"));
                     }
                     told = true;
                     heard = Instant::now();
@@ -337,11 +361,12 @@ impl Session {
         work: &mut Work,
         local: SocketAddr,
         number: &mut u64,
-        interrupted: &AtomicBool,
+        run: &Run,
     ) -> Result<()> {
         let asked = Instant::now();
         let mut has_said = false;
         loop {
+            go_on(run)?;
             work.ask(*number, clock_requests(1))?;
             *number += 1;
             if !has_said {
@@ -351,24 +376,28 @@ impl Session {
             }
             match self.control.receive(LOOK)? {
                 Some(FromResponder::Started) => return Ok(()),
-                None if asked.elapsed() < GONE && !interrupted.load(Ordering::Relaxed) => {}
+                None if asked.elapsed() < GONE => {}
                 other => return Err(unexpected(other)),
             }
         }
     }
 
     /// Some round trips, while nothing else is under way; again where nothing comes back.
-    fn look_at_clock(&mut self, work: &mut Work, number: &mut u64) -> Result<()> {
+    fn look_at_clock(&mut self, work: &mut Work, number: &mut u64, run: &Run) -> Result<()> {
         let before = work.heard().clock.load(Ordering::Relaxed);
         for _ in 0..CLOCK_TRIES {
             work.ask(*number, clock_requests(ROUND_TRIPS))?;
             *number += ROUND_TRIPS;
             let asked = Instant::now();
             let replies = || work.heard().clock.load(Ordering::Relaxed) - before;
-            while replies() < ROUND_TRIPS && asked.elapsed() < REPLIES {
+            let patience = || match run.is_stopped() {
+                true => REPLIES_AT_STOP,
+                false => REPLIES,
+            };
+            while replies() < ROUND_TRIPS && asked.elapsed() < patience() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            if replies() > 0 {
+            if replies() > 0 || run.is_stopped() {
                 break;
             }
         }
@@ -381,7 +410,7 @@ impl Session {
         work: &mut Work,
         hosts: &mut Hosts,
         test: &Test,
-        interrupted: &AtomicBool,
+        run: &Run,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<Option<String>> {
         let begun = Instant::now();
@@ -410,7 +439,7 @@ impl Session {
             }
             let has_sent = work.has_sent()?;
             if !has_sent && stopped.is_none() {
-                if interrupted.load(Ordering::Relaxed) {
+                if run.is_stopped() {
                     stopped = Some("interrupted".to_owned());
                 } else if test.gives() && link.is_broken() {
                     stopped = Some(link.broken());
@@ -421,11 +450,15 @@ impl Session {
                     stopped_at = Some(Instant::now());
                 }
             }
-            if stopped_at.is_some_and(|at| at.elapsed() > DRAINING) {
+            let draining = match run.is_stopped() {
+                true => DRAINING_AT_STOP,
+                false => DRAINING,
+            };
+            if stopped_at.is_some_and(|at| at.elapsed() > draining) {
                 work.give_up();
             }
             let has_all = has_all && work.has_taken();
-            if interrupted.load(Ordering::Relaxed) && has_sent && !has_all {
+            if run.is_stopped() && has_sent && !has_all {
                 // The responder stops when this end says that it is over.
                 return Ok(Some("interrupted".to_owned()));
             }
@@ -435,7 +468,7 @@ impl Session {
             let has_replies = test.requests.is_none_or(|all| {
                 let replies = work.heard().replies.load(Ordering::Relaxed);
                 let is_over = since.is_some_and(|since| since.elapsed() >= patience);
-                replies >= all.count || is_over || interrupted.load(Ordering::Relaxed)
+                replies >= all.count || is_over || run.is_stopped()
             });
             if has_sent && has_all && has_replies {
                 return Ok(stopped);
@@ -488,15 +521,28 @@ impl Session {
         self.control.send(&FromClient::Alive { unique, used })
     }
 
+    /// Tells the responder that all was sent. After a stop neither host waits for missing datagrams: returns when that was.
+    fn say_over(&mut self, work: &Work, run: &Run) -> Result<Option<Instant>> {
+        let is_in_haste = run.is_stopped();
+        if is_in_haste {
+            work.make_haste();
+        }
+        let used = work.used();
+        self.control.send(&FromClient::Over { used, is_in_haste })?;
+        Ok(is_in_haste.then(Instant::now))
+    }
+
     /// What the responder knows of the test; and what there is still to hear.
     fn done(
         &mut self,
         work: &mut Work,
         hosts: &mut Hosts,
         test: &Test,
+        run: &Run,
         show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
     ) -> Result<End> {
         let mut link = Link::new(test);
+        let mut stopped_at = self.say_over(work, run)?;
         let end = loop {
             match self.hear(work, hosts, &mut link, show)? {
                 Some(FromResponder::Done(end)) => break *end,
@@ -507,11 +553,24 @@ impl Session {
             if link.is_due() {
                 self.say_alive(work)?;
             }
+            if run.is_stopped() && stopped_at.is_none() {
+                stopped_at = self.say_over(work, run)?;
+            }
+            let is_silent = |at: Instant| self.control.heard() < at && at.elapsed() > STOPPING;
+            if stopped_at.is_some_and(is_silent) {
+                bail!("interrupted");
+            }
         };
         if test.back.is_some() {
             let begun = Instant::now();
-            let patience = Duration::from_nanos(test.patience.0) + TAKING_UP;
-            while !work.has_heard() && begun.elapsed() < patience {
+            let patience = || match run.is_stopped() {
+                true => STOPPING,
+                false => Duration::from_nanos(test.patience.0) + TAKING_UP,
+            };
+            while !work.has_heard() && begun.elapsed() < patience() {
+                if run.is_stopped() {
+                    work.make_haste();
+                }
                 std::thread::sleep(Duration::from_millis(1));
             }
             while let Some(window) = work.window() {
@@ -703,30 +762,64 @@ fn unexpected(message: Option<FromResponder>) -> anyhow::Error {
     }
 }
 
-fn connect(target: &Target) -> Result<TcpStream> {
+/// Returns an error once the run is stopped.
+fn go_on(run: &Run) -> Result<()> {
+    match run.is_stopped() {
+        true => bail!("interrupted"),
+        false => Ok(()),
+    }
+}
+
+/// Receives a message of the handshake; `None` after a timeout, or when the run is stopped.
+fn first(control: &mut Control, run: &Run) -> Result<Option<FromResponder>> {
+    let asked = Instant::now();
+    loop {
+        let message = control.receive(LOOK * 5)?;
+        if message.is_some() || asked.elapsed() > CONNECTING || run.is_stopped() {
+            return Ok(message);
+        }
+    }
+}
+
+/// Resolves HOST:PORT, in a separate thread because a look-up cannot be cancelled.
+fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
+    let (tell, told) = mpsc::channel();
+    let name = address.to_owned();
+    std::thread::spawn(move || tell.send(name.to_socket_addrs().map(Vec::from_iter)));
+    loop {
+        match told.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => go_on(run)?,
+            found => {
+                return found?
+                    .with_context(|| format!("`{address}` is no HOST:PORT that can be found"));
+            }
+        }
+    }
+}
+
+fn connect(target: &Target, run: &Run) -> Result<TcpStream> {
     let Target { address, .. } = target;
-    let found = address
-        .to_socket_addrs()
-        .with_context(|| format!("`{address}` is no HOST:PORT that can be found"))?;
     let mut refused = anyhow!("`{address}` has no address of the family that is asked for");
-    for to in found {
+    for to in resolve(address, run)? {
         if target
             .bind
             .is_some_and(|bind| bind.is_ipv4() != to.is_ipv4())
         {
             continue;
         }
-        match connect_to(to, target) {
+        go_on(run)?;
+        match connect_to(to, target, run) {
             Ok(stream) => return Ok(stream),
             Err(error) => refused = error,
         }
     }
+    go_on(run)?;
     Err(refused.context(format!(
         "cannot reach {address}; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`"
     )))
 }
 
-fn connect_to(to: SocketAddr, target: &Target) -> Result<TcpStream> {
+fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     if let Some(device) = &target.device {
         socket
@@ -738,7 +831,7 @@ fn connect_to(to: SocketAddr, target: &Target) -> Result<TcpStream> {
             .bind(&SocketAddr::new(bind, 0).into())
             .with_context(|| format!("cannot send from {bind}"))?;
     }
-    socket.connect_timeout(&to.into(), CONNECTING)?;
+    evlbi_net::tcp::connect(&socket, to, CONNECTING, run)?;
     Ok(socket.into())
 }
 

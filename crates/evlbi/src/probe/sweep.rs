@@ -1,5 +1,6 @@
 //! Which points a sweep has: sizes, and rates or spacings, as people write them.
 
+use std::fmt;
 use std::str::FromStr;
 
 use evlbi_core::probe::{Spacing, Stream};
@@ -38,6 +39,13 @@ impl FromStr for Sizes {
         let sizes = values(text, units::size)?;
         let sizes = sizes.into_iter().map(|size| size as usize);
         Ok(Sizes(sizes.collect()))
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&sizes.join(","))
     }
 }
 
@@ -129,7 +137,11 @@ mod tests {
 
     #[test]
     fn as_people_write_them() {
-        assert_eq!("64,512,1472".parse(), Ok(Sizes(vec![64, 512, 1472])));
+        let sizes: Sizes = "64,512,1472".parse().unwrap();
+        assert_eq!(
+            (&*sizes.0, &*sizes.to_string()),
+            (&[64, 512, 1472][..], "64,512,1472")
+        );
         let spacings: Spacings = "0..2us:0.5us,10us".parse().unwrap();
         assert_eq!(spacings.0, [0, 500, 1000, 1500, 2000, 10_000]);
         let rates: Rates = "100M..300M:100M".parse().unwrap();

@@ -1,15 +1,16 @@
-//! `evlbi probe tcp`: messages at a constant rate over TCP, or as much as goes, and what the kernels say of it.
+//! Messages at a constant rate over TCP, or as much as goes, and what the kernels say of it (`evlbi probe tcp`).
 
 mod csv;
 mod diagnosis;
 mod flow;
-mod matrix;
-mod picture;
-mod show;
+pub mod matrix;
+pub mod picture;
+pub mod show;
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{ClockFit, Spacing, Stream};
@@ -17,21 +18,147 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::Full;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::{End, Files, Flows, Test, usual_sampling};
+use evlbi_net::run::Run;
 use evlbi_net::tcp::{Constant, Kept, Options};
 use serde::Serialize;
 
 pub use self::diagnosis::{held_back, steady};
 use self::flow::{Flow, Knowledge};
-use super::parts::Parts;
+use self::matrix::Matrix;
+use super::parts::{Measured, Parts};
 use super::point::{self, Direction, Point};
-use super::session::{Ends, Event, Session};
-use super::{check_plots, draw, now, sweep, udp};
-use crate::cli::{Buffer, ProbeTcpArgs};
+use super::session::{Ends, Event, Session, Target};
+use super::{now, sweep, udp};
 use crate::output;
-use crate::progress::{Progress, interrupt};
-use crate::units::show_bytes;
+use crate::units::{self, show_bytes};
 
 const SCHEMA: &str = "evlbi.probe.tcp/1";
+
+/// Connections to test.
+#[derive(Clone, Debug)]
+pub struct ProbeTcpOptions {
+    /// The responder.
+    pub target: Target,
+    /// Bits of messages per second on each connection; `None` sends as fast as TCP takes it.
+    pub rate: Option<BitRate>,
+    /// Bytes of a message.
+    pub message: u64,
+    /// Length of a test.
+    pub duration: Duration,
+    /// Connections at once, in each direction.
+    pub streams: u32,
+    /// Congestion control algorithms, which the connections take in turn; empty for the hosts' default.
+    pub algorithm: Vec<String>,
+    /// Send buffers to test one after another; empty lets the kernel adapt it.
+    pub buffer: Vec<Buffer>,
+    /// Receive buffer.
+    pub receive_buffer: Option<Buffer>,
+    /// Maximum segment sizes in bytes to test with each buffer; empty for that of the path.
+    pub mss: Vec<u32>,
+    /// Bytes of messages that may wait for room in the send buffer.
+    pub backlog: u64,
+    /// Treatment of messages that find no room.
+    pub full: Full,
+    /// Bytes per write, without a rate.
+    pub write: u64,
+    /// Whether the receiver's kernel drops the data, which saves a copy.
+    pub discard: bool,
+    /// File to send instead; with `reverse` one of the responder's.
+    pub from: Option<PathBuf>,
+    /// File of the responder to write to; with `reverse` a local one.
+    pub into: Option<PathBuf>,
+    /// Whether the responder sends.
+    pub reverse: bool,
+    /// Whether both hosts send at once.
+    pub both: bool,
+    /// Rate of a UDP stream next to the connections.
+    pub background: Option<BitRate>,
+    /// UDP payload of its datagrams in bytes.
+    pub background_size: usize,
+    /// Start of it; `None` for a third of the test's length.
+    pub background_at: Option<Duration>,
+    /// Length of it.
+    pub background_for: Duration,
+    /// Interval between samples of the kernels' state; `None` for 10 ms, and more in long tests.
+    pub sample: Option<Duration>,
+    /// Averaging time of the throughput.
+    pub interval: Duration,
+    /// Name of the path in results.
+    pub label: Option<String>,
+    /// CSV file of the kernels' state.
+    pub samples: Option<PathBuf>,
+    /// CSV file of departures and arrivals of messages.
+    pub records: Option<PathBuf>,
+    /// Maximum number of messages that are kept one by one for each connection.
+    pub limit: u64,
+    /// File for each part of the result as soon as it is known, a JSON object per line.
+    pub out: Option<PathBuf>,
+    /// Whether to overwrite files.
+    pub force: bool,
+}
+
+impl Default for ProbeTcpOptions {
+    fn default() -> ProbeTcpOptions {
+        ProbeTcpOptions {
+            target: Target::default(),
+            rate: None,
+            message: 1448,
+            duration: Duration::from_secs(10),
+            streams: 1,
+            algorithm: Vec::new(),
+            buffer: Vec::new(),
+            receive_buffer: None,
+            mss: Vec::new(),
+            backlog: 0,
+            full: Full::Block,
+            write: 256 << 10,
+            discard: false,
+            from: None,
+            into: None,
+            reverse: false,
+            both: false,
+            background: None,
+            background_size: 1472,
+            background_at: None,
+            background_for: Duration::from_secs(2),
+            sample: None,
+            interval: Duration::from_secs(1),
+            label: None,
+            samples: None,
+            records: None,
+            limit: 100_000,
+            out: None,
+            force: false,
+        }
+    }
+}
+
+/// Requested buffer size: bytes as `160M`, or `bdp`, `2bdp`, `0.5bdp`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Buffer {
+    /// In bytes.
+    Bytes(u64),
+    /// A multiple of what is under way at the rate.
+    Products(f64),
+}
+
+impl FromStr for Buffer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Buffer, String> {
+        let Some(times) = text.strip_suffix("bdp") else {
+            return units::size(text).map(Buffer::Bytes);
+        };
+        let times = if times.is_empty() { "1" } else { times };
+        let times = times
+            .parse()
+            .ok()
+            .filter(|times| (0.01..=1e6).contains(times));
+        times.map(Buffer::Products).ok_or_else(|| {
+            format!("`{text}` is no buffer; write bytes, as 160M, or bdp, 2bdp, 0.5bdp")
+        })
+    }
+}
 
 /// The result of `probe tcp`.
 #[derive(Debug, Serialize)]
@@ -69,9 +196,9 @@ pub struct Asked {
     pub rate: Option<u64>,
     /// Bytes of a message.
     pub message: Option<u64>,
-    /// Bytes of messages that may wait before the send buffer.
+    /// Bytes of messages that may wait for room in the send buffer.
     pub backlog: u64,
-    /// What becomes of messages that find no room.
+    /// Treatment of messages that find no room.
     pub full: Option<Full>,
     /// Seconds.
     pub duration: f64,
@@ -117,71 +244,78 @@ pub struct Observer {
     pub cpu: f64,
 }
 
-pub fn run(args: &ProbeTcpArgs) -> Result<()> {
-    let written = [&args.samples, &args.records];
-    let is_one = args.mss.len() < 2 && args.buffer.len() < 2;
+/// Result of [`probe`].
+#[derive(Debug)]
+pub enum Tested {
+    /// A single test.
+    One(Measured<Box<ProbeTcp>>),
+    /// Several lengths of segments or send buffers.
+    Matrix(Measured<Matrix>),
+}
+
+/// Tests connections, until all is measured or the run is stopped.
+///
+/// # Errors
+/// If the options are inconsistent, a file cannot be read or written, or nothing could be measured.
+pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
+    let ProbeTcpOptions {
+        samples,
+        records,
+        from,
+        into,
+        out,
+        ..
+    } = options;
+    let is_one = options.mss.len() < 2 && options.buffer.len() < 2;
     if !is_one
-        && written
+        && [samples, records, from, into]
             .into_iter()
-            .chain([&args.from, &args.into])
             .any(Option::is_some)
     {
         bail!(
             "--samples, --records, --from and --into are of one test: give one --mss and one --buffer"
         );
     }
-    let here = args.into.as_ref().filter(|_| args.reverse);
-    let written = written.into_iter().flatten().chain(here).chain(&args.out);
-    output::check_new(written.map(PathBuf::as_path), args.force)?;
-    check_plots(&args.plot, args.force)?;
-    let interrupted = interrupt();
-    let source = source(args)?;
-    let mut session = Session::begin(&args.target.target())?;
-    let sink = sink(args)?;
+    let here = into.as_ref().filter(|_| options.reverse);
+    let written = samples.iter().chain(records).chain(here).chain(out);
+    output::check_new(written.map(PathBuf::as_path), options.force)?;
+    let source = source(options)?;
+    let mut session = Session::begin(&options.target, run)?;
+    let sink = sink(options)?;
     session.files = Files { source, sink };
     if !is_one {
-        return matrix::run(args, &mut session, &interrupted);
+        return Ok(Tested::Matrix(matrix::probe(options, &mut session, run)?));
     }
-    let asked = asked(args, session.round_trip());
-    let one = (args.mss.first().copied(), args.buffer.first().copied());
-    let mut parts = Parts::begin(args.out.as_deref(), SCHEMA, &args.target.target)?;
-    let result = measure(args, asked, one, &mut session, &mut parts, &interrupted)?;
-    if let Some(path) = &args.samples {
+    let asked = asked(options, session.round_trip());
+    let one = (
+        options.mss.first().copied(),
+        options.buffer.first().copied(),
+    );
+    let mut parts = Parts::begin(out.as_deref(), SCHEMA, &options.target.address)?;
+    let result = measure(options, asked, one, &mut session, &mut parts, run)?;
+    if let Some(path) = samples {
         csv::write_readings(path, &result.flows)?;
     }
-    if let Some(path) = &args.records {
+    if let Some(path) = records {
         csv::write_messages(path, &result.flows)?;
     }
-    for plot in &args.plot {
-        draw(
-            &picture::figure(&result),
-            &show::table(&result),
-            &result,
-            plot,
-        )?;
-    }
-    output::print(args.json, &result, show::table)?;
-    parts.finish(&result)?;
-    match &result.stopped {
-        Some(stopped) => bail!("not all was measured: {stopped}"),
-        None => Ok(()),
-    }
+    Ok(Tested::One(parts.finish(Box::new(result))))
 }
 
 /// One test, with this length of segments and this send buffer.
 fn measure(
-    args: &ProbeTcpArgs,
+    options: &ProbeTcpOptions,
     asked: Asked,
     (segment, buffer): (Option<u32>, Option<Buffer>),
     session: &mut Session,
     parts: &mut Parts,
-    interrupted: &AtomicBool,
+    run: &Run,
 ) -> Result<ProbeTcp> {
-    let test = test(args, &asked, segment, buffer)?;
+    let test = test(options, &asked, segment, buffer)?;
     test.check()?;
-    let mut progress = Progress::new(Some((asked.duration * 1000.0) as u64));
+    let mut progress = run.progress(Some((asked.duration * 1000.0) as u64));
     let begun = now();
-    let ends = session.run(&test, interrupted, &mut |event| {
+    let ends = session.run(&test, run, &mut |event| {
         let Event::Progress(now) = event else {
             return Ok(());
         };
@@ -189,46 +323,44 @@ fn measure(
         if progress.is_due() {
             let [given, taken] = [now.used, now.arrived_there.max(now.arrived_here)]
                 .map(|bytes| show_bytes(bytes as f64));
-            let line = match args.reverse {
+            let line = match options.reverse {
                 true => format!("{taken} here"),
                 false => format!("{given} given, {taken} taken"),
             };
             progress.show((now.seconds * 1000.0) as u64, &line);
         }
         Ok(())
-    });
-    progress.finish();
-    let ends = ends?;
-    let mut result = result(args, asked, begun, &test, &ends);
+    })?;
+    let mut result = result(options, asked, begun, &test, &ends);
     result.findings = diagnosis::findings(&result);
     Ok(result)
 }
 
 /// The file that is given here.
-fn source(args: &ProbeTcpArgs) -> Result<Option<File>> {
-    let path = args.from.as_ref().filter(|_| !args.reverse);
+fn source(options: &ProbeTcpOptions) -> Result<Option<File>> {
+    let path = options.from.as_ref().filter(|_| !options.reverse);
     path.map(|path| File::open(path).with_context(|| format!("cannot read {}", path.display())))
         .transpose()
 }
 
 /// The file that takes what comes here: made once there is somebody to send it, so that nothing is lost for nothing.
-fn sink(args: &ProbeTcpArgs) -> Result<Option<File>> {
-    let path = args.into.as_ref().filter(|_| args.reverse);
+fn sink(options: &ProbeTcpOptions) -> Result<Option<File>> {
+    let path = options.into.as_ref().filter(|_| options.reverse);
     path.map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
         .transpose()
 }
 
-fn asked(args: &ProbeTcpArgs, round_trip: f64) -> Asked {
+fn asked(options: &ProbeTcpOptions, round_trip: f64) -> Asked {
     Asked {
-        rate: args.rate.map(BitRate::get),
-        message: args.rate.map(|_| args.message),
-        backlog: args.backlog,
-        full: args.rate.map(|_| args.full.into()),
-        duration: args.duration.as_secs_f64(),
-        sample: sample(args).as_secs_f64(),
-        background: args.background.map(|rate| {
-            let at = args.background_at.unwrap_or(args.duration / 3);
-            let end = (at + args.background_for).min(args.duration);
+        rate: options.rate.map(BitRate::get),
+        message: options.rate.map(|_| options.message),
+        backlog: options.backlog,
+        full: options.rate.map(|_| options.full),
+        duration: options.duration.as_secs_f64(),
+        sample: sample(options).as_secs_f64(),
+        background: options.background.map(|rate| {
+            let at = options.background_at.unwrap_or(options.duration / 3);
+            let end = (at + options.background_for).min(options.duration);
             Background {
                 rate,
                 from: at.as_secs_f64(),
@@ -240,24 +372,24 @@ fn asked(args: &ProbeTcpArgs, round_trip: f64) -> Asked {
 }
 
 /// Connections in both directions.
-fn connections(args: &ProbeTcpArgs) -> u64 {
-    u64::from(args.streams) * if args.both { 2 } else { 1 }
+fn connections(options: &ProbeTcpOptions) -> u64 {
+    u64::from(options.streams) * if options.both { 2 } else { 1 }
 }
 
 /// How often they are looked at.
-fn sample(args: &ProbeTcpArgs) -> Nanos {
-    let usual = || usual_sampling(args.duration.into(), connections(args));
-    args.sample.map_or_else(usual, Nanos::from)
+fn sample(options: &ProbeTcpOptions) -> Nanos {
+    let usual = || usual_sampling(options.duration.into(), connections(options));
+    options.sample.map_or_else(usual, Nanos::from)
 }
 
 fn test(
-    args: &ProbeTcpArgs,
+    options: &ProbeTcpOptions,
     asked: &Asked,
     segment: Option<u32>,
     buffer: Option<Buffer>,
 ) -> Result<Test> {
     let bytes = |buffer: Option<Buffer>| -> Result<Option<usize>> {
-        Ok(match (buffer, args.rate) {
+        Ok(match (buffer, options.rate) {
             (None, _) => None,
             (Some(Buffer::Bytes(bytes)), _) => Some(usize::try_from(bytes)?),
             (Some(Buffer::Products(times)), Some(rate)) => {
@@ -269,79 +401,85 @@ fn test(
         })
     };
     let name = |path: &PathBuf| path.display().to_string();
-    let names = sweep::each(&args.algorithm);
-    let all = || names.iter().cycle().take(args.streams as usize).cloned();
-    let count = connections(args);
+    let names = sweep::each(&options.algorithm);
+    let all = || names.iter().cycle().take(options.streams as usize).cloned();
+    let count = connections(options);
     // Records are told in one message.
-    let limit = args.limit.min(1_000_000 / count);
-    let messages = args.rate.map_or(0, |rate| {
-        (asked.duration * rate.get() as f64 / 8.0 / args.message.max(1) as f64) as u64
+    let limit = options.limit.min(1_000_000 / count);
+    let messages = options.rate.map_or(0, |rate| {
+        (asked.duration * rate.get() as f64 / 8.0 / options.message.max(1) as f64) as u64
     });
     let flows = Flows {
-        there: if args.reverse {
+        there: if options.reverse {
             Vec::new()
         } else {
             all().collect()
         },
-        back: match args.reverse || args.both {
+        back: match options.reverse || options.both {
             true => all().collect(),
             false => Vec::new(),
         },
-        constant: args
+        constant: options
             .rate
             .map(|rate| -> Result<Constant> {
                 Ok(Constant {
                     rate,
-                    size: usize::try_from(args.message)?,
-                    backlog: args.backlog,
-                    full: args.full.into(),
+                    size: usize::try_from(options.message)?,
+                    backlog: options.backlog,
+                    full: options.full,
                 })
             })
             .transpose()?,
-        write: usize::try_from(args.write)?,
-        copied: !args.discard,
+        write: usize::try_from(options.write)?,
+        copied: !options.discard,
         options: Options {
             algorithm: None,
             send_buffer: bytes(buffer)?,
-            receive_buffer: bytes(args.receive_buffer)?,
+            receive_buffer: bytes(options.receive_buffer)?,
             segment,
             dscp: None,
         },
-        every: sample(args),
+        every: sample(options),
         kept: Kept {
             every: (messages / limit + 1).max(1),
             limit,
         },
-        source: args.from.as_ref().filter(|_| args.reverse).map(name),
-        sink: args.into.as_ref().filter(|_| !args.reverse).map(name),
+        source: options.from.as_ref().filter(|_| options.reverse).map(name),
+        sink: options.into.as_ref().filter(|_| !options.reverse).map(name),
     };
     if asked.background.is_some_and(|other| other.from >= other.to) {
         bail!("the --background begins after the end of the test: give an earlier --background-at");
     }
     let background = asked.background.map(|other| {
         let bytes = other.rate.get() as f64 / 8.0 * (other.to - other.from);
-        let count = (bytes / args.background_size.max(1) as f64) as u64;
+        let count = (bytes / options.background_size.max(1) as f64) as u64;
         Stream {
-            size: args.background_size,
+            size: options.background_size,
             spacing: Spacing::BitsPerSecond(other.rate),
             burst: 1,
             count: count.max(1),
         }
     });
     Ok(Test {
-        there: background.filter(|_| !args.reverse),
-        back: background.filter(|_| args.reverse || args.both),
+        there: background.filter(|_| !options.reverse),
+        back: background.filter(|_| options.reverse || options.both),
         delay: Nanos::from_secs_f64(asked.background.map_or(0.0, |other| other.from)),
         flows: Some(flows),
-        most_time: args.duration.into(),
-        dscp: args.target.dscp,
+        most_time: options.duration.into(),
+        dscp: options.target.dscp,
         patience: Nanos::SECOND,
-        queue: args.target.wait.into(),
+        queue: options.target.wait.into(),
         ..Test::default()
     })
 }
 
-fn result(args: &ProbeTcpArgs, asked: Asked, begun: String, test: &Test, ends: &Ends) -> ProbeTcp {
+fn result(
+    options: &ProbeTcpOptions,
+    asked: Asked,
+    begun: String,
+    test: &Test,
+    ends: &Ends,
+) -> ProbeTcp {
     let clock = point::clock(&ends.clock);
     let there = test.flows.as_ref().map_or(0, |flows| flows.there.len());
     let count = ends.here.flows.as_ref().map_or(0, |end| end.flows.len());
@@ -355,7 +493,7 @@ fn result(args: &ProbeTcpArgs, asked: Asked, begun: String, test: &Test, ends: &
                 number,
                 direction,
                 asked: &asked,
-                interval: args.interval.as_secs_f64(),
+                interval: options.interval.as_secs_f64(),
                 sender,
                 receiver,
                 clock: clock.as_ref(),
@@ -378,8 +516,8 @@ fn result(args: &ProbeTcpArgs, asked: Asked, begun: String, test: &Test, ends: &
     ProbeTcp {
         schema: SCHEMA,
         host: evlbi_net::host::name(),
-        label: args.label.clone(),
-        target: args.target.target.clone(),
+        label: options.label.clone(),
+        target: options.target.address.clone(),
         begun,
         asked,
         clock,

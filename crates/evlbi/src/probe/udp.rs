@@ -1,28 +1,108 @@
-//! `evlbi probe udp`: points of throughput, loss and delay.
+//! Points of throughput, loss and delay of UDP (`evlbi probe udp`).
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{ClockFit, Stream};
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{Burden, Keep, Limits, Record, Test};
+use evlbi_net::probe::{Burden, Departed, Keep, Limits, Record, Test};
+use evlbi_net::run::Run;
 use serde::Serialize;
 
-use super::parts::Parts;
+use super::parts::{Measured, Parts};
 use super::point::{self, Direction, Known, Point};
 use super::session::{self, Ends, Event, Session, Target};
-use super::{check_plots, csv, draw, finding, now, one_way, picture, region, show, sweep};
-use crate::cli::{OneWay, ProbeFormat, ProbeUdpArgs};
+use super::sweep::{self, Rates, Sizes, Spacings};
+use super::{csv, finding, now, one_way, pause, region};
 use crate::output;
-use crate::progress::{Progress, interrupt};
 use crate::units::{self, show_count, show_rate};
 
 /// Of a test that ends with its last datagram.
 const FOREVER: Nanos = Nanos(u64::MAX);
 /// A point lasts so long where nothing else is said.
 const LENGTH: Nanos = Nanos(3_000_000_000);
+
+/// Points to measure: one for each size, pace, buffer and burden.
+#[derive(Clone, Debug)]
+pub struct ProbeUdpOptions {
+    /// The responder; with `one_way` the address to send to, or to receive at.
+    pub target: Target,
+    /// UDP payload of the datagrams in bytes.
+    pub size: Sizes,
+    /// Bits of UDP payload per second.
+    pub rate: Option<Rates>,
+    /// Instead of a rate: time from one burst to the next. Zero sends as fast as the host can.
+    pub spacing: Option<Spacings>,
+    /// Datagrams back to back.
+    pub burst: u32,
+    /// Length of each point; 3 s where neither this nor a count is given.
+    pub duration: Option<Duration>,
+    /// Instead of a length: datagrams of each point.
+    pub count: Option<u64>,
+    /// Whether the responder sends.
+    pub reverse: bool,
+    /// Whether both hosts send at once.
+    pub both: bool,
+    /// Name of the path in results.
+    pub label: Option<String>,
+    /// Whether to receive what [`send_one_way`] sends, without a responder and a return path.
+    pub one_way: bool,
+    /// Receive buffers to ask for, in bytes; empty for the default one.
+    pub buffer: Vec<u64>,
+    /// Threads that compete with the receiver for CPU time.
+    pub load_tasks: u32,
+    /// Nice values of these.
+    pub load_nice: Vec<i8>,
+    /// Nice values of the receiver.
+    pub receiver_nice: Vec<i8>,
+    /// Width of the bins of histograms of time.
+    pub bins: Duration,
+    /// Time after which a missing datagram counts as lost (RFC 7680).
+    pub loss_timeout: Duration,
+    /// CSV file of all datagrams.
+    pub records: Option<PathBuf>,
+    /// CSV file of all runs of loss.
+    pub losses: Option<PathBuf>,
+    /// Number of arrivals, and of datagrams for losses, that these files skip first.
+    pub skip: u64,
+    /// Maximum number of lines of each file for each point.
+    pub limit: u64,
+    /// File for each part of the result as soon as it is known, a JSON object per line.
+    pub out: Option<PathBuf>,
+    /// Whether to overwrite files.
+    pub force: bool,
+}
+
+impl Default for ProbeUdpOptions {
+    fn default() -> ProbeUdpOptions {
+        ProbeUdpOptions {
+            target: Target::default(),
+            size: Sizes(vec![1472]),
+            rate: None,
+            spacing: None,
+            burst: 1,
+            duration: None,
+            count: None,
+            reverse: false,
+            both: false,
+            label: None,
+            one_way: false,
+            buffer: Vec::new(),
+            load_tasks: 0,
+            load_nice: Vec::new(),
+            receiver_nice: Vec::new(),
+            bins: Duration::from_micros(1),
+            loss_timeout: Duration::from_secs(1),
+            records: None,
+            losses: None,
+            skip: 0,
+            limit: 100_000,
+            out: None,
+            force: false,
+        }
+    }
+}
 
 /// The result of `probe udp`.
 #[derive(Debug, Serialize)]
@@ -45,36 +125,44 @@ pub struct ProbeUdp {
     pub stopped: Option<String>,
 }
 
-pub fn run(args: &ProbeUdpArgs) -> Result<()> {
-    let tests = tests(args)?;
-    let files = [&args.records, &args.losses, &args.out];
-    let files = files.into_iter().flatten();
-    output::check_new(files.map(PathBuf::as_path), args.force)?;
-    check_plots(&args.plot, args.force)?;
-    let interrupted = interrupt();
-    let target = args.target.target();
-    if args.one_way == Some(OneWay::Send) {
-        return send_one_way(args, &tests, &target, &interrupted);
+impl ProbeUdp {
+    fn new(options: &ProbeUdpOptions) -> ProbeUdp {
+        ProbeUdp {
+            schema: "evlbi.probe.udp/1",
+            host: evlbi_net::host::name(),
+            label: options.label.clone(),
+            target: options.target.address.clone(),
+            begun: now(),
+            clock: None,
+            points: Vec::new(),
+            findings: Vec::new(),
+            stopped: None,
+        }
     }
-    let mut session = match args.one_way {
-        None => Some(Session::begin(&target)?),
-        Some(_) => None,
+}
+
+/// Measures a path, point by point, until all are measured or the run is stopped.
+///
+/// # Errors
+/// If the options are inconsistent, a file cannot be written, or nothing could be measured.
+pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>> {
+    let tests = tests(options)?;
+    let files = [&options.records, &options.losses, &options.out];
+    let files = files.into_iter().flatten();
+    output::check_new(files.map(PathBuf::as_path), options.force)?;
+    let target = &options.target;
+    let mut session = match options.one_way {
+        false => Some(Session::begin(target, run)?),
+        true => None,
     };
-    let mut result = ProbeUdp {
-        schema: "evlbi.probe.udp/1",
-        host: evlbi_net::host::name(),
-        label: args.label.clone(),
-        target: args.target.target.clone(),
-        begun: now(),
-        clock: None,
-        points: Vec::new(),
-        findings: Vec::new(),
-        stopped: None,
-    };
-    let mut records =
-        csv::Records::new(args.records.as_deref(), args.losses.as_deref(), keep(args))?;
-    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
-    let mut progress = Progress::new(Some(tests.len() as u64 * 1000));
+    let mut result = ProbeUdp::new(options);
+    let mut records = csv::Records::new(
+        options.records.as_deref(),
+        options.losses.as_deref(),
+        keep(options),
+    )?;
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let mut progress = run.progress(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
         let length = test.duration().as_secs_f64().max(1e-3);
         let mut show = |now: &session::Progress| {
@@ -84,17 +172,16 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
             }
         };
         let ends = match &mut session {
-            Some(session) => session.run(
-                &within(test, session.limits()),
-                &interrupted,
-                &mut |event| {
+            Some(session) => {
+                let test = within(test, session.limits());
+                session.run(&test, run, &mut |event| {
                     if let Event::Progress(now) = event {
                         show(now);
                     }
                     Ok(())
-                },
-            ),
-            None => receive_one_way(test, &target, number == 0, &interrupted, &mut show),
+                })
+            }
+            None => receive_one_way(test, target, number == 0, run, &mut show),
         };
         let ends = match ends {
             // What was measured before is not lost.
@@ -115,30 +202,10 @@ pub fn run(args: &ProbeUdpArgs) -> Result<()> {
             break;
         }
     }
-    progress.finish();
     records.finish()?;
     region::assign(&mut result.points);
     result.findings = finding::of_sweep(&result.points);
-    for plot in &args.plot {
-        draw(
-            &picture::figure(&result),
-            &show::table(&result),
-            &result,
-            plot,
-        )?;
-    }
-    match (args.json, args.format) {
-        (true, _) | (_, ProbeFormat::Table) => output::print(args.json, &result, show::table)?,
-        (_, ProbeFormat::Udpmon) => output::print(false, &result, show::udpmon)?,
-        (_, ProbeFormat::Pscheduler) => {
-            output::print(true, &show::pscheduler(&result), |_| String::new())?;
-        }
-    }
-    parts.finish(&result)?;
-    match &result.stopped {
-        Some(stopped) => bail!("not all was measured: {stopped}"),
-        None => Ok(()),
-    }
+    Ok(parts.finish(result))
 }
 
 /// A number of datagrams may take longer than it should, but no longer than the responder allows; what should already take
@@ -157,44 +224,66 @@ pub fn within(test: &Test, limits: &Limits) -> Test {
     }
 }
 
-/// The sending end of a path without a way back: what it sent, of each point.
-fn send_one_way(
-    args: &ProbeUdpArgs,
-    tests: &[(Test, String)],
-    target: &Target,
-    interrupted: &AtomicBool,
-) -> Result<()> {
-    let mut progress = Progress::new(None);
-    let mut sent = Vec::new();
+/// What the sender of a one-way test sent, for each point.
+#[derive(Debug, Serialize)]
+pub struct Sent {
+    schema: &'static str,
+    points: Vec<Departed>,
+    #[serde(skip)]
+    labels: Vec<String>,
+}
+
+impl Sent {
+    /// Formats it for people.
+    pub fn text(&self) -> String {
+        let lines = self
+            .labels
+            .iter()
+            .zip(&self.points)
+            .map(|(label, departed)| {
+                format!(
+                    "{label}: {} sent in {:.3} s",
+                    show_count(departed.counts.sent),
+                    departed.seconds
+                )
+            });
+        lines.collect::<Vec<String>>().join("\n")
+    }
+}
+
+/// Sends the points to a [`probe`] with `one_way`.
+///
+/// # Errors
+/// If the options are inconsistent, or nothing can be sent.
+pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent> {
+    let tests = tests(options)?;
+    let mut progress = run.progress(None);
+    let mut points = Vec::new();
     for (number, (test, label)) in tests.iter().enumerate() {
         let Some(stream) = &test.there else {
             continue;
         };
         if number > 0 {
             // The receiver waits for what may still come of the one before, and then listens for this one.
-            std::thread::sleep(Duration::from_nanos(test.patience.0) + one_way::SILENCE * 2);
+            pause(
+                Duration::from_nanos(test.patience.0) + one_way::SILENCE * 2,
+                run,
+            );
         }
-        let end = one_way::send(target, test, stream, interrupted, &mut |now| {
+        let end = one_way::send(&options.target, test, stream, run, &mut |now| {
             if progress.is_due() {
                 progress.show(0, &line(label, now));
             }
         })?;
-        sent.extend(end.departed);
-        if interrupted.load(Ordering::Relaxed) {
+        points.extend(end.departed);
+        if run.is_stopped() {
             break;
         }
     }
-    progress.finish();
-    let result = serde_json::json!({ "schema": "evlbi.probe.sent/1", "points": sent });
-    output::print(args.json, &result, |_| {
-        let lines = tests.iter().zip(&sent).map(|((_, label), departed)| {
-            format!(
-                "{label}: {} sent in {:.3} s",
-                show_count(departed.counts.sent),
-                departed.seconds
-            )
-        });
-        lines.collect::<Vec<String>>().join("\n")
+    Ok(Sent {
+        schema: "evlbi.probe.sent/1",
+        points,
+        labels: tests.into_iter().map(|(_, label)| label).collect(),
     })
 }
 
@@ -203,14 +292,12 @@ fn receive_one_way(
     test: &Test,
     target: &Target,
     is_first: bool,
-    interrupted: &AtomicBool,
+    run: &Run,
     show: &mut dyn FnMut(&session::Progress),
 ) -> Result<Ends> {
     let stream = test.there.as_ref().context("nothing to receive")?;
-    let [sender, receiver] = one_way::receive(target, test, stream, is_first, interrupted, show)?;
-    let stopped = interrupted
-        .load(Ordering::Relaxed)
-        .then(|| "interrupted".to_owned());
+    let [sender, receiver] = one_way::receive(target, test, stream, is_first, run, show)?;
+    let stopped = run.is_stopped().then(|| "interrupted".to_owned());
     Ok(Ends {
         peer: one_way::address_of(&target.address)?,
         here: sender,
@@ -222,25 +309,25 @@ fn receive_one_way(
 }
 
 /// A test for each point, and what it is called.
-pub fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
-    if args.rate.is_none() && args.spacing.is_none() {
+pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
+    if options.rate.is_none() && options.spacing.is_none() {
         bail!(
             "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)"
         );
     }
-    let duration = args.duration.map_or(LENGTH, Nanos::from);
+    let duration = options.duration.map_or(LENGTH, Nanos::from);
     let streams = sweep::streams(
-        &args.size,
-        args.rate.as_ref(),
-        args.spacing.as_ref(),
-        args.burst,
-        args.count,
+        &options.size,
+        options.rate.as_ref(),
+        options.spacing.as_ref(),
+        options.burst,
+        options.count,
     );
-    let buffers = sweep::each(&args.buffer);
-    if args.load_tasks == 0 && !args.load_nice.is_empty() {
+    let buffers = sweep::each(&options.buffer);
+    if options.load_tasks == 0 && !options.load_nice.is_empty() {
         bail!("--load-nice is of competing tasks: give --load-tasks, too");
     }
-    let burdens = burdens(args);
+    let burdens = burdens(options);
     if streams.len() * buffers.len() * burdens.len() > sweep::MOST_POINTS {
         bail!(
             "{} points are more than {}",
@@ -254,7 +341,7 @@ pub fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
             for burden in &burdens {
                 let test = Test {
                     burden: *burden,
-                    ..test(args, stream, *buffer, duration)?
+                    ..test(options, stream, *buffer, duration)?
                 };
                 test.check()?;
                 tests.push((test, label(&stream, *buffer, *burden)));
@@ -264,54 +351,59 @@ pub fn tests(args: &ProbeUdpArgs) -> Result<Vec<(Test, String)>> {
     Ok(tests)
 }
 
-fn test(args: &ProbeUdpArgs, stream: Stream, buffer: Option<u64>, duration: Nanos) -> Result<Test> {
-    let most_time = match args.count {
+fn test(
+    options: &ProbeUdpOptions,
+    stream: Stream,
+    buffer: Option<u64>,
+    duration: Nanos,
+) -> Result<Test> {
+    let most_time = match options.count {
         // As long as the responder allows: a host may take longer than it should.
         Some(_) => FOREVER,
         None => duration,
     };
     Ok(Test {
-        there: (!args.reverse).then_some(stream),
-        back: (args.reverse || args.both).then_some(stream),
+        there: (!options.reverse).then_some(stream),
+        back: (options.reverse || options.both).then_some(stream),
         most_time,
         buffer: buffer.map(usize::try_from).transpose()?,
-        join: args.burst > 1 || stream.rate().is_none(),
-        dscp: args.target.dscp,
+        join: options.burst > 1 || stream.rate().is_none(),
+        dscp: options.target.dscp,
         requests: None,
         flows: None,
         delay: Nanos::default(),
         window: None,
         burden: None,
-        bin_width: Some(Nanos::from(args.bins).0.max(1)),
-        keep: args.records.is_some().then(|| keep(args)),
-        patience: args.loss_timeout.into(),
-        queue: args.target.wait.into(),
+        bin_width: Some(Nanos::from(options.bins).0.max(1)),
+        keep: options.records.is_some().then(|| keep(options)),
+        patience: options.loss_timeout.into(),
+        queue: options.target.wait.into(),
     })
 }
 
-fn keep(args: &ProbeUdpArgs) -> Keep {
+fn keep(options: &ProbeUdpOptions) -> Keep {
     Keep {
-        skip: args.skip,
-        limit: args.limit,
+        skip: options.skip,
+        limit: options.limit,
     }
 }
 
 /// What makes the receiver's work harder: each nice value of the receiver with each of the tasks that compete with it.
-fn burdens(args: &ProbeUdpArgs) -> Vec<Option<Burden>> {
-    if args.load_tasks == 0 && args.receiver_nice.is_empty() {
+fn burdens(options: &ProbeUdpOptions) -> Vec<Option<Burden>> {
+    if options.load_tasks == 0 && options.receiver_nice.is_empty() {
         return vec![None];
     }
-    let of_tasks = if args.load_nice.is_empty() {
+    let of_tasks = if options.load_nice.is_empty() {
         vec![0]
     } else {
-        args.load_nice.clone()
+        options.load_nice.clone()
     };
-    let of_receiver = sweep::each(&args.receiver_nice);
+    let of_receiver = sweep::each(&options.receiver_nice);
     let all = of_receiver.into_iter().flat_map(|nice| {
         of_tasks.iter().map(move |tasks_nice| {
             Some(Burden {
                 nice,
-                tasks: args.load_tasks,
+                tasks: options.load_tasks,
                 tasks_nice: *tasks_nice,
             })
         })

@@ -1,15 +1,13 @@
 //! Throughput against the length of segments and the send buffer: figure 6 of Meirosu et al.
 
-use std::sync::atomic::AtomicBool;
-
-use anyhow::{Result, bail};
+use anyhow::Result;
+use evlbi_net::run::Run;
 use serde::Serialize;
 
-use super::super::parts::Parts;
+use super::super::parts::{Measured, Parts};
 use super::super::session::Session;
-use super::super::{draw, now, sweep};
-use super::{ProbeTcp, asked, measure};
-use crate::cli::ProbeTcpArgs;
+use super::super::{now, sweep};
+use super::{ProbeTcp, ProbeTcpOptions, asked, measure};
 use crate::output::{self, columns};
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
 use crate::units::show_bytes;
@@ -72,24 +70,28 @@ impl Point {
 }
 
 /// One test after the other.
-pub fn run(args: &ProbeTcpArgs, session: &mut Session, interrupted: &AtomicBool) -> Result<()> {
+pub fn probe(
+    options: &ProbeTcpOptions,
+    session: &mut Session,
+    run: &Run,
+) -> Result<Measured<Matrix>> {
     let mut result = Matrix {
         schema: "evlbi.probe.tcp.matrix/1",
         host: evlbi_net::host::name(),
-        label: args.label.clone(),
-        target: args.target.target.clone(),
+        label: options.label.clone(),
+        target: options.target.address.clone(),
         begun: now(),
         points: Vec::new(),
         stopped: None,
     };
-    let mut parts = Parts::begin(args.out.as_deref(), result.schema, &result.target)?;
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
     // Of each test the point, not what comes before it.
     let mut none = Parts::begin(None, result.schema, &result.target)?;
-    'all: for segment in sweep::each(&args.mss) {
-        for buffer in sweep::each(&args.buffer) {
-            let asked = asked(args, session.round_trip());
+    'all: for segment in sweep::each(&options.mss) {
+        for buffer in sweep::each(&options.buffer) {
+            let asked = asked(options, session.round_trip());
             let one = (segment, buffer);
-            match measure(args, asked, one, session, &mut none, interrupted) {
+            match measure(options, asked, one, session, &mut none, run) {
                 Ok(measured) => {
                     let point = Point::new(&measured);
                     point.iter().for_each(|point| parts.add("point", point));
@@ -108,18 +110,11 @@ pub fn run(args: &ProbeTcpArgs, session: &mut Session, interrupted: &AtomicBool)
             }
         }
     }
-    for plot in &args.plot {
-        draw(&figure(&result), &table(&result), &result, plot)?;
-    }
-    output::print(args.json, &result, table)?;
-    parts.finish(&result)?;
-    match &result.stopped {
-        Some(stopped) => bail!("not all was measured: {stopped}"),
-        None => Ok(()),
-    }
+    Ok(parts.finish(result))
 }
 
-fn table(result: &Matrix) -> String {
+/// The result for people.
+pub fn table(result: &Matrix) -> String {
     let heads = ["MSS", "buffer", "granted", "Mbit/s", "again", "CPU s/GB"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let bytes =
@@ -137,7 +132,8 @@ fn table(result: &Matrix) -> String {
     columns(&rows, |_| false)
 }
 
-fn figure(result: &Matrix) -> Figure {
+/// The result as a picture.
+pub fn figure(result: &Matrix) -> Figure {
     let mut segments: Vec<u32> = result.points.iter().map(|point| point.segment).collect();
     segments.dedup();
     let curve = |segment: u32| {

@@ -1,0 +1,88 @@
+//! `--plot`: pictures of results.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::output;
+use crate::plot::Figure;
+
+/// Width and height of a picture on a terminal.
+const TERMINAL: (usize, usize) = (100, 60);
+
+/// Says early what cannot be drawn, or is there already.
+pub fn check(plots: &[PathBuf], force: bool) -> Result<()> {
+    for path in plots {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if !is_terminal(path) && !matches!(ending, Some("svg" | "png" | "html")) {
+            bail!(
+                "cannot draw {}: a picture ends in .svg, .png or .html, or is - for the terminal",
+                path.display()
+            );
+        }
+        if !is_terminal(path) {
+            can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    let files = plots.iter().filter(|path| !is_terminal(path));
+    output::check_new(files.map(PathBuf::as_path), force)
+}
+
+/// A measurement of hours must not end in a picture that cannot be written.
+fn can_write(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        bail!("it is a directory; give the name of a picture in it");
+    }
+    let directory = path.parent().filter(|parent| *parent != Path::new(""));
+    let place = match path.exists() {
+        true => path,
+        false => directory.unwrap_or(Path::new(".")),
+    };
+    Ok(nix::unistd::access(place, nix::unistd::AccessFlags::W_OK)?)
+}
+
+fn is_terminal(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Draws a result, as each path says; on a page with its text and all of it as JSON, where that is HTML.
+pub fn draw<T: Serialize>(
+    plots: &[PathBuf],
+    result: &T,
+    figure: impl Fn(&T) -> Figure,
+    text: impl Fn(&T) -> String,
+) -> Result<()> {
+    for path in plots {
+        let figure = figure(result);
+        if is_terminal(path) {
+            say!("{}", figure.text(TERMINAL.0, TERMINAL.1));
+            continue;
+        }
+        let bytes = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("svg") => figure.svg()?.into_bytes(),
+            Some("png") => figure.png()?,
+            _ => page(&figure, &text(result), result)?.into_bytes(),
+        };
+        std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A page that needs nothing else.
+fn page<T: Serialize>(figure: &Figure, text: &str, result: &T) -> Result<String> {
+    let json = serde_json::to_string(result).context("cannot write the result as JSON")?;
+    let escape = |text: &str| {
+        let text = text.replace('&', "&amp;");
+        text.replace('<', "&lt;").replace('>', "&gt;")
+    };
+    Ok(format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
+         <body style=\"font-family:sans-serif\">\n{svg}\n<pre>{text}</pre>\n\
+         <script type=\"application/json\" id=\"result\">{json}</script>\n</body></html>\n",
+        title = escape(&figure.title),
+        svg = figure.svg()?,
+        text = escape(text),
+        json = json.replace("</", "<\\/"),
+    ))
+}

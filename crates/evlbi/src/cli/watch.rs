@@ -1,0 +1,111 @@
+//! `evlbi watch`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use evlbi_core::rate::BitRate;
+
+use super::probe::TargetArgs;
+use crate::output;
+use crate::program::Program;
+use crate::watch::{self, WatchOptions};
+use crate::{report, units};
+
+pub const HELP: &str = "\
+Whatever was measured stays in the file, however the program ends; the same command goes on with it.
+
+Examples:
+  evlbi watch fibre.sqlite jive:8620 --token T --rate 512M --for 60h
+  evlbi watch campus.sqlite jive:8620 --token T --rate 100M --every 10min --test 20s --for 24h
+  evlbi report fibre.sqlite --plot fibre.svg";
+
+#[derive(Args)]
+pub struct WatchArgs {
+    /// Where results are kept (SQLite): made, or gone on with
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// For how long
+    #[arg(long = "for", value_name = "TIME", default_value = units::span(WatchOptions::default().length), value_parser = units::duration)]
+    pub length: Duration,
+    /// UDP payload of the datagrams in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = WatchOptions::default().size)]
+    pub size: usize,
+    /// Bits of UDP payload per second
+    #[arg(long, value_name = "RATE", group = "pace")]
+    pub rate: Option<BitRate>,
+    /// Time from the beginning of one datagram to that of the next
+    #[arg(long, value_name = "TIME", group = "pace", value_parser = units::duration)]
+    pub spacing: Option<Duration>,
+    /// Datagrams back to back; --spacing is that of such bursts then
+    #[arg(long, value_name = "N", default_value_t = WatchOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub burst: u32,
+    /// Time that results are averaged over
+    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().window), value_parser = units::duration)]
+    pub window: Duration,
+    /// Instead of one continuous flow: a test as often as this
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub every: Option<Duration>,
+    /// And each test for so long
+    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().test), value_parser = units::duration, requires = "every")]
+    pub test: Duration,
+    /// From the far end to here
+    #[arg(long, conflicts_with = "both")]
+    pub reverse: bool,
+    /// In both directions at once
+    #[arg(long)]
+    pub both: bool,
+    /// How long a datagram is waited for before it counts as lost (RFC 7680)
+    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().loss_timeout), value_parser = units::duration)]
+    pub loss_timeout: Duration,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl From<WatchArgs> for WatchOptions {
+    fn from(args: WatchArgs) -> WatchOptions {
+        let WatchArgs {
+            file,
+            target,
+            length,
+            size,
+            rate,
+            spacing,
+            burst,
+            window,
+            every,
+            test,
+            reverse,
+            both,
+            loss_timeout,
+            json: _,
+        } = args;
+        WatchOptions {
+            file,
+            target: target.into(),
+            length,
+            size,
+            rate,
+            spacing,
+            burst,
+            window,
+            every,
+            test,
+            reverse,
+            both,
+            loss_timeout,
+        }
+    }
+}
+
+/// Watches a path, and reports what was found.
+pub fn run(args: WatchArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let options = args.into();
+    watch::watch(&options, program.run())?;
+    output::print(json, &report::read(&options.file)?, report::text)
+}

@@ -1,30 +1,71 @@
-//! `evlbi analyse`: what a capture tells of the connections and streams in it.
+//! What a capture tells of the connections and streams in it (`evlbi analyse`).
 
 mod csv;
 mod file;
 mod finding;
-mod picture;
-mod show;
+pub mod picture;
+pub mod show;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::capture::{Capture, Connection, Event, Others, Settings, Stream};
 use evlbi_core::time::Nanos;
+use evlbi_net::run::Run;
 use evlbi_wire::packet::{self, Packet, Unread};
 use serde::Serialize;
 
-use self::file::{Reader, Record};
-use crate::cli::AnalyseArgs;
-use crate::cli::plots;
+pub use self::file::Reader;
+use self::file::Record;
 use crate::output;
-use crate::progress::{self, Progress, interrupt};
 use crate::units::{self, show_count};
 
 /// Packets between two looks at the clock.
 const TURN: u64 = 4096;
+
+/// Capture to analyse, and files for what is found.
+#[derive(Clone, Debug)]
+pub struct AnalyseOptions {
+    /// The capture, pcap or pcapng; `-` is standard input.
+    pub file: PathBuf,
+    /// Interval of the time series.
+    pub interval: Duration,
+    /// Bin width for times between datagrams; `None` counts them in no bins.
+    pub bins: Option<Duration>,
+    /// Addresses whose packets to analyse; empty for all.
+    pub host: Vec<IpAddr>,
+    /// Ports whose packets to analyse; empty for all.
+    pub port: Vec<u16>,
+    /// Number of the only connection to report.
+    pub connection: Option<usize>,
+    /// Maximum number of connections, and of streams, that are analysed: the largest.
+    pub most: usize,
+    /// CSV file of the time series.
+    pub samples: Option<PathBuf>,
+    /// CSV file of events, such as retransmissions.
+    pub events: Option<PathBuf>,
+    /// Whether to overwrite files.
+    pub force: bool,
+}
+
+impl Default for AnalyseOptions {
+    fn default() -> AnalyseOptions {
+        AnalyseOptions {
+            file: PathBuf::new(),
+            interval: Duration::from_secs(1),
+            bins: None,
+            host: Vec::new(),
+            port: Vec::new(),
+            connection: None,
+            most: 1000,
+            samples: None,
+            events: None,
+            force: false,
+        }
+    }
+}
 
 /// What a capture tells.
 #[derive(Serialize)]
@@ -38,12 +79,13 @@ pub struct Analysis {
     /// From the first packet to the last.
     seconds: f64,
     #[serde(flatten)]
-    totals: Totals,
+    pub totals: Totals,
     /// Packets that the capturing host dropped, where the file tells.
     dropped: Option<u64>,
     /// Why the file was not read to its end.
     broken: Option<String>,
-    interrupted: bool,
+    /// Whether it was stopped before the end.
+    pub interrupted: bool,
     connections: Vec<Seen<Connection>>,
     streams: Vec<Seen<Stream>>,
     /// Connections and streams beyond --most.
@@ -53,8 +95,8 @@ pub struct Analysis {
 
 /// What is counted of all packets.
 #[derive(Default, Serialize)]
-struct Totals {
-    packets: u64,
+pub struct Totals {
+    pub packets: u64,
     /// Bytes of all packets as they passed.
     bytes_on_wire: u64,
     unread: UnreadCounts,
@@ -84,48 +126,44 @@ struct UnreadCounts {
     without_time: u64,
 }
 
-/// Analyses a capture.
-pub fn run(args: &AnalyseArgs) -> Result<()> {
-    plots::check(&args.plot, args.force)?;
-    let files = [&args.samples, &args.events].into_iter().flatten();
-    output::check_new(files.map(PathBuf::as_path), args.force)?;
-    let reader = Reader::open(&args.file)?;
-    let mut analysis = read(args, reader)?;
-    if let Some(number) = args.connection {
+/// Analyses a capture, to its end or until the run is stopped.
+///
+/// # Errors
+/// If a file exists or cannot be written, or there is no connection of that number.
+pub fn analyse(options: &AnalyseOptions, mut reader: Reader, run: &Run) -> Result<Analysis> {
+    let files = [&options.samples, &options.events].into_iter().flatten();
+    output::check_new(files.map(PathBuf::as_path), options.force)?;
+    let mut analysis = read(options, &mut reader, run)?;
+    if let Some(number) = options.connection {
         analysis.connections.retain(|seen| seen.number == number);
         analysis.streams.clear();
         if analysis.connections.is_empty() {
             bail!(
                 "{} has no connection {number}: without --connection all are listed",
-                args.file.display()
+                options.file.display()
             );
         }
     }
-    if let Some(path) = &args.samples {
+    if let Some(path) = &options.samples {
         csv::write_intervals(path, &analysis)?;
     }
-    plots::draw(&args.plot, &analysis, picture::figure, show::text)?;
-    output::print(args.json, &analysis, show::text)?;
-    match analysis.totals.packets {
-        0 if !analysis.interrupted => bail!("{} holds no packet", args.file.display()),
-        _ => progress::complete(analysis.interrupted),
-    }
+    Ok(analysis)
 }
 
-fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
+fn read(options: &AnalyseOptions, reader: &mut Reader, run: &Run) -> Result<Analysis> {
     let mut walk = Walk {
         capture: Capture::new(Settings {
-            every: Nanos::from_secs_f64(args.interval.as_secs_f64()),
-            width: args
+            every: Nanos::from_secs_f64(options.interval.as_secs_f64()),
+            width: options
                 .bins
                 .map(|width| Nanos::from_secs_f64(width.as_secs_f64())),
-            most: args.most,
+            most: options.most,
         }),
         chosen: Chosen {
-            hosts: &args.host,
-            ports: &args.port,
+            hosts: &options.host,
+            ports: &options.port,
         },
-        events: args
+        events: options
             .events
             .as_deref()
             .map(csv::Events::create)
@@ -134,9 +172,12 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
         last: 0,
         totals: Totals::default(),
     };
-    let switch = interrupt();
-    let size = args.file.metadata().ok().filter(std::fs::Metadata::is_file);
-    let mut progress = Progress::new(size.map(|file| file.len()));
+    let size = options
+        .file
+        .metadata()
+        .ok()
+        .filter(std::fs::Metadata::is_file);
+    let mut progress = run.progress(size.map(|file| file.len()));
     let mut interrupted = false;
     while reader.next(|record| walk.take(&record)) {
         if walk.totals.packets.is_multiple_of(TURN) {
@@ -144,13 +185,13 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
                 let line = format!("{} packets", show_count(walk.totals.packets));
                 progress.show(reader.position(), &line);
             }
-            interrupted = switch.load(Ordering::Relaxed);
+            interrupted = run.is_stopped();
             if interrupted {
                 break;
             }
         }
     }
-    progress.finish();
+    drop(progress);
     if let Some(events) = walk.events {
         events.finish()?;
     }
@@ -178,7 +219,7 @@ fn read(args: &AnalyseArgs, mut reader: Reader) -> Result<Analysis> {
         });
     let mut analysis = Analysis {
         schema: "evlbi.analyse/1",
-        file: args.file.clone(),
+        file: options.file.clone(),
         bytes: reader.position(),
         begun: walk.first.map(|first| units::utc(first as f64 * 1e-9)),
         seconds: walk.last.saturating_sub(first) as f64 * 1e-9,

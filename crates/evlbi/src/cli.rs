@@ -1,6 +1,6 @@
 //! The command line: one grammar for all commands.
 
-mod analyse;
+pub mod analyse;
 mod capacity;
 mod control;
 #[cfg(test)]

@@ -95,7 +95,7 @@ fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
         Command::Path(command) => path::run(&command),
-        Command::Analyse(args) => analyse::run(&args),
+        Command::Analyse(args) => cli::analyse::run(args, program),
         Command::Plan(command) => plan::run(&command),
         Command::Probe(command) => cli::probe::run(command, program),
         Command::Respond(args) => cli::respond::run(args, program),

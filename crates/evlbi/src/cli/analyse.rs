@@ -1,12 +1,16 @@
-//! The command line of `evlbi analyse`.
+//! `evlbi analyse`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::units;
+use super::plots;
+use crate::analyse::{self, AnalyseOptions, Reader, picture, show};
+use crate::program::{Program, complete};
+use crate::{output, units};
 
 pub const HELP: &str = "\
 Captures with tcpdump or dumpcap; the first 128 bytes of each packet are enough (tcpdump -s 128). Taken at the sender they
@@ -23,7 +27,7 @@ pub struct AnalyseArgs {
     /// The capture, pcap or pcapng; - is standard input
     pub file: PathBuf,
     /// Length of an interval of the course
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = units::span(AnalyseOptions::default().interval), value_parser = interval)]
     pub interval: Duration,
     /// Count times between datagrams in bins of this width
     #[arg(long, value_name = "TIME", value_parser = interval)]
@@ -38,7 +42,7 @@ pub struct AnalyseArgs {
     #[arg(long, value_name = "N")]
     pub connection: Option<usize>,
     /// Connections, and streams, of which everything is remembered: the largest; of others packets and bytes are counted
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = most)]
+    #[arg(long, value_name = "N", default_value_t = AnalyseOptions::default().most, value_parser = most)]
     pub most: usize,
     /// Write the course of the connections here, as CSV
     #[arg(long, value_name = "FILE")]
@@ -55,6 +59,53 @@ pub struct AnalyseArgs {
     /// Overwrite files that exist
     #[arg(long)]
     pub force: bool,
+}
+
+impl From<AnalyseArgs> for AnalyseOptions {
+    fn from(args: AnalyseArgs) -> AnalyseOptions {
+        let AnalyseArgs {
+            file,
+            interval,
+            bins,
+            host,
+            port,
+            connection,
+            most,
+            samples,
+            events,
+            plot: _,
+            json: _,
+            force,
+        } = args;
+        AnalyseOptions {
+            file,
+            interval,
+            bins,
+            host,
+            port,
+            connection,
+            most,
+            samples,
+            events,
+            force,
+        }
+    }
+}
+
+/// Analyses a capture.
+pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
+    let (plot, json) = (args.plot.clone(), args.json);
+    plots::check(&plot, args.force)?;
+    let options = AnalyseOptions::from(args);
+    // A file that is not there, or a pipe that nobody writes to, is no reason to wait for a second Ctrl-C.
+    let reader = Reader::open(&options.file)?;
+    let analysis = analyse::analyse(&options, reader, program.run())?;
+    plots::draw(&plot, &analysis, picture::figure, show::text)?;
+    output::print(json, &analysis, show::text)?;
+    match analysis.totals.packets {
+        0 if !analysis.interrupted => bail!("{} holds no packet", options.file.display()),
+        _ => complete(analysis.interrupted),
+    }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -11,7 +11,7 @@ mod docs;
 mod doctor;
 mod latency;
 mod path;
-mod plan;
+pub mod plan;
 pub mod plots;
 pub mod probe;
 pub mod recv;
@@ -37,7 +37,7 @@ pub use self::doctor::DoctorArgs;
 pub use self::path::{
     PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
 };
-pub use self::plan::{Carrier, Link, PlanCommand, PlanLinkArgs, PlanMulticastArgs, PlanTcpArgs};
+pub use self::plan::PlanCommand;
 pub use self::probe::ProbeCommand;
 pub use self::report::ReportArgs;
 pub use self::respond::RespondArgs;

@@ -96,7 +96,7 @@ fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
         Command::LossCurve(args) => loss_curve::run(&args),
         Command::Path(command) => path::run(&command),
         Command::Analyse(args) => cli::analyse::run(args, program),
-        Command::Plan(command) => plan::run(&command),
+        Command::Plan(command) => cli::plan::run(command, program),
         Command::Probe(command) => cli::probe::run(command, program),
         Command::Respond(args) => cli::respond::run(args, program),
         Command::Watch(args) => cli::watch::run(args, program),

@@ -1,14 +1,19 @@
-//! The command line of `evlbi plan`.
+//! `evlbi plan`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::Algorithm;
 
-use crate::units;
+use super::plots;
+use crate::plan::link::{self, Carrier, Link, PlanLinkOptions};
+use crate::plan::tcp::{self, PlanTcpOptions};
+use crate::plan::{compare, losses, multicast};
+use crate::program::Program;
+use crate::{output, units};
 
 pub const TCP_HELP: &str = "\
 What one lost segment costs a flow of constant bit rate: until the window is as before (recovery), how much is late at
@@ -49,14 +54,14 @@ pub struct PlanTcpArgs {
     #[arg(long, value_name = "TIME,...", value_delimiter = ',', required = true, value_parser = units::duration)]
     pub rtt: Vec<Duration>,
     /// Payload of a segment in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1448, value_parser = clap::value_parser!(u32).range(1..=65_483))]
+    #[arg(long, value_name = "BYTES", default_value_t = PlanTcpOptions::default().mss, value_parser = clap::value_parser!(u32).range(1..=65_483))]
     pub mss: u32,
     /// Only these laws of congestion control: reno, bic, cubic, htcp, highspeed, scalable, westwood
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub algorithm: Vec<Algorithm>,
     /// Segments for each step of the window: 1 where the kernel counts segments (Linux since 4.0), 2 where it counts
     /// delayed acknowledgements
-    #[arg(long, value_name = "B", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "B", default_value_t = PlanTcpOptions::default().acks, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub acks: u32,
     /// Bytes that the sender can hold
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -71,7 +76,7 @@ pub struct PlanTcpArgs {
     #[arg(long)]
     pub compare: bool,
     /// For how long --compare with --loss simulates
-    #[arg(long, value_name = "TIME", default_value = "30s", requires = "loss", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(PlanTcpOptions::default().duration), requires = "loss", value_parser = units::duration)]
     pub duration: Duration,
     /// Draw what --compare finds here: .svg, .png or .html; `-` draws it on the terminal
     #[arg(long, value_name = "FILE", requires = "compare")]
@@ -87,7 +92,7 @@ pub struct PlanTcpArgs {
 #[derive(Args)]
 pub struct PlanMulticastArgs {
     /// Most stations
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "N", default_value_t = multicast::STATIONS, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub stations: u32,
     /// Bits per second of each station
     #[arg(long, value_name = "RATE")]
@@ -106,17 +111,17 @@ pub struct PlanLinkArgs {
     #[arg(long, value_name = "RATE")]
     pub link: Link,
     /// Length of a frame in bytes, header included, which `send` cuts into packets
-    #[arg(long, value_name = "SIZE", default_value = "8032", value_parser = super::recv::frame_length)]
+    #[arg(long, value_name = "SIZE", default_value_t = PlanLinkOptions::default().frame, value_parser = super::recv::frame_length)]
     pub frame: usize,
     /// Largest IP packet in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    #[arg(long, value_name = "BYTES", default_value_t = PlanLinkOptions::default().mtu)]
     pub mtu: usize,
     /// Data in each packet in bytes [default: as `send` cuts frames; a full segment over TCP]
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["frame", "mtu"], value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pub size: Option<u32>,
     /// What carries it
-    #[arg(long, value_enum, default_value_t = Carrier::Udp)]
-    pub carrier: Carrier,
+    #[arg(long, value_enum, default_value_t = CarrierChoice::Udp)]
+    pub carrier: CarrierChoice,
     /// Over IPv6
     #[arg(long)]
     pub v6: bool,
@@ -126,7 +131,7 @@ pub struct PlanLinkArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Carrier {
+pub enum CarrierChoice {
     /// VTP, as jive5ab's udps: UDP with a sequence number of 8 bytes
     Udp,
     /// UDP without a sequence number
@@ -135,23 +140,103 @@ pub enum Carrier {
     Tcp,
 }
 
-/// What a link is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Link {
-    Ethernet(BitRate),
-    WanPhy,
+impl From<CarrierChoice> for Carrier {
+    fn from(carrier: CarrierChoice) -> Carrier {
+        match carrier {
+            CarrierChoice::Udp => Carrier::Udp,
+            CarrierChoice::Pudp => Carrier::Pudp,
+            CarrierChoice::Tcp => Carrier::Tcp,
+        }
+    }
 }
 
-impl FromStr for Link {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Link, String> {
-        match text {
-            "wanphy" => Ok(Link::WanPhy),
-            rate => rate
-                .parse()
-                .map(Link::Ethernet)
-                .map_err(|error| format!("{error}; a link is a rate, as 1G, or wanphy")),
+impl From<PlanTcpArgs> for PlanTcpOptions {
+    fn from(args: PlanTcpArgs) -> PlanTcpOptions {
+        let PlanTcpArgs {
+            rate,
+            rtt,
+            mss,
+            algorithm,
+            acks,
+            buffer,
+            link,
+            loss,
+            compare: _,
+            duration,
+            plot: _,
+            force: _,
+            json: _,
+        } = args;
+        PlanTcpOptions {
+            rate,
+            rtt,
+            mss,
+            algorithm,
+            acks,
+            buffer,
+            link,
+            loss,
+            duration,
         }
+    }
+}
+
+impl From<PlanLinkArgs> for PlanLinkOptions {
+    fn from(args: PlanLinkArgs) -> PlanLinkOptions {
+        let PlanLinkArgs {
+            rate,
+            link,
+            frame,
+            mtu,
+            size,
+            carrier,
+            v6,
+            json: _,
+        } = args;
+        PlanLinkOptions {
+            rate,
+            link,
+            frame,
+            mtu,
+            size,
+            carrier: carrier.into(),
+            v6,
+        }
+    }
+}
+
+/// Calculates, or simulates.
+pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
+    match command {
+        PlanCommand::Tcp(args) => run_tcp(args, program),
+        PlanCommand::Multicast(args) => {
+            let plan = multicast::plan(args.stations, args.rate);
+            output::print(args.json, &plan, multicast::text)
+        }
+        PlanCommand::Link(args) => {
+            let json = args.json;
+            output::print(json, &link::plan(&args.into())?, link::text)
+        }
+    }
+}
+
+fn run_tcp(args: PlanTcpArgs, program: &Program) -> Result<()> {
+    let (compare, plot, json) = (args.compare, args.plot.clone(), args.json);
+    plots::check(&plot, args.force)?;
+    let options = PlanTcpOptions::from(args);
+    if !compare {
+        return output::print(json, &tcp::plan(&options)?, |plan| {
+            tcp::text(plan, &options)
+        });
+    }
+    let run = program.unheeded();
+    if options.loss.is_empty() {
+        let found = compare::compare(&options, run)?;
+        plots::draw(&plot, &found, compare::figure, compare::text)?;
+        output::print(json, &found, compare::text)
+    } else {
+        let found = losses::simulate(&options, run)?;
+        plots::draw(&plot, &found, losses::figure, losses::text)?;
+        output::print(json, &found, losses::text)
     }
 }

@@ -2,20 +2,18 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Outcome, Scene};
 use evlbi_core::time::Nanos;
+use evlbi_net::run::Run;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::tcp::{algorithms, flow, wire};
-use crate::cli::PlanTcpArgs;
-use crate::cli::plots;
-use crate::output::{self, columns};
+use super::tcp::{PlanTcpOptions, algorithms, flow, wire};
+use crate::output::columns;
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
-use crate::progress::Progress;
 use crate::units::{show_bytes, show_rate, show_seconds};
 
 /// The loss comes when the flow has settled.
@@ -32,7 +30,7 @@ const QUEUE: u64 = 1 << 40;
 
 /// Times in seconds, data in bytes.
 #[derive(Debug, Serialize)]
-struct Comparison {
+pub struct Comparison {
     schema: &'static str,
     rate: u64,
     mss: u32,
@@ -63,45 +61,54 @@ struct Row {
     curve: Vec<(f64, f64)>,
 }
 
-pub fn run(args: &PlanTcpArgs) -> Result<()> {
-    plots::check(&args.plot, args.force)?;
-    let link = args.link.map_or(LINK, BitRate::get);
+/// Simulates one loss of each algorithm at each round-trip time.
+///
+/// # Errors
+/// If the link is too slow, or the run is stopped.
+pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Comparison> {
+    let link = options.link.map_or(LINK, BitRate::get);
     let mut jobs: Vec<(Cbr, Algorithm)> = Vec::new();
-    for round_trip in &args.rtt {
-        let flow = flow(args, *round_trip, Some(link))?;
-        jobs.extend(algorithms(args).iter().map(|algorithm| (flow, *algorithm)));
+    for round_trip in &options.rtt {
+        let flow = flow(options, *round_trip, Some(link))?;
+        jobs.extend(
+            algorithms(options)
+                .iter()
+                .map(|algorithm| (flow, *algorithm)),
+        );
     }
     let name = |(flow, algorithm): &(Cbr, Algorithm)| {
         format!("{algorithm} at {}", show_seconds(flow.round_trip))
     };
-    let rows = queue(&jobs, name, |(flow, algorithm)| {
-        row(args, link, flow, *algorithm)
-    });
-    let comparison = Comparison {
+    let rows = queue(&jobs, run, name, |(flow, algorithm)| {
+        row(options, link, flow, *algorithm)
+    })?;
+    Ok(Comparison {
         schema: "evlbi.plan.compare/1",
-        rate: args.rate.get(),
-        mss: args.mss,
-        acks: args.acks,
+        rate: options.rate.get(),
+        mss: options.mss,
+        acks: options.acks,
         link,
         rows,
-    };
-    plots::draw(&args.plot, &comparison, figure, text)?;
-    output::print(args.json, &comparison, text)
+    })
 }
 
-/// Works through jobs, a few at a time; what came of each, in their order.
+/// Works through jobs, one on each processor. Returns their results in the order of the jobs.
+///
+/// # Errors
+/// If the run is stopped before the end.
 pub fn queue<J: Sync, R: Send>(
     jobs: &[J],
+    run: &Run,
     name: impl Fn(&J) -> String + Sync,
     work: impl Fn(&J) -> R + Sync,
-) -> Vec<R> {
+) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
-    let found = Mutex::new((Vec::new(), Progress::new(Some(jobs.len() as u64))));
+    let found = Mutex::new((Vec::new(), run.progress(Some(jobs.len() as u64))));
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
-                loop {
+                while !run.is_stopped() {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(place) else {
                         return;
@@ -115,18 +122,20 @@ pub fn queue<J: Sync, R: Send>(
             });
         }
     });
-    let (mut results, progress) = found.into_inner();
-    progress.finish();
+    let (mut results, _) = found.into_inner();
+    if results.len() < jobs.len() {
+        bail!("interrupted before the end");
+    }
     results.sort_by_key(|(place, _)| *place);
-    results.into_iter().map(|(_, result)| result).collect()
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
-fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
+fn row(options: &PlanTcpOptions, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
     let needs = flow.needs(algorithm);
     let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + BESIDES;
     let length = LOST_AT.plus(Nanos::from_secs_f64(after));
     let loss = Loss::At([LOST_AT].into());
-    let scene = scene(args, link, flow, algorithm, loss, length);
+    let scene = scene(options, link, flow, algorithm, loss, length);
     let mut curve = Vec::new();
     let mut first = None;
     let outcome = scene.run(|sample| {
@@ -169,7 +178,7 @@ fn row(args: &PlanTcpArgs, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
 
 /// A flow that has a window that is enough, over a link and such losses.
 pub fn scene(
-    args: &PlanTcpArgs,
+    options: &PlanTcpOptions,
     link: u64,
     flow: &Cbr,
     algorithm: Algorithm,
@@ -182,22 +191,22 @@ pub fn scene(
         shape: Shape::Normal,
         reorders: false,
     };
-    let rate = |bits: u64| BitRate::new(bits).unwrap_or(args.rate);
+    let rate = |bits: u64| BitRate::new(bits).unwrap_or(options.rate);
     // A packet takes the path some time, too, for which the window must last.
-    let wire = wire(args) as f64 * 8.0 / link as f64;
+    let wire = wire(options) as f64 * 8.0 / link as f64;
     let needed = flow.rate / 8.0 * (flow.round_trip + wire) / flow.segment;
     Scene {
-        rate: args.rate,
-        segment: args.mss,
+        rate: options.rate,
+        segment: options.mss,
         algorithm,
-        counting: match args.acks {
+        counting: match options.acks {
             1 => Counting::Segments,
             _ => Counting::Acks,
         },
-        per_ack: f64::from(args.acks.max(2)),
-        buffer: args.buffer.unwrap_or(u64::MAX),
+        per_ack: f64::from(options.acks.max(2)),
+        buffer: options.buffer.unwrap_or(u64::MAX),
         full: Full::Block,
-        window: Some(needed.ceil() + f64::from(args.acks.max(2))),
+        window: Some(needed.ceil() + f64::from(options.acks.max(2))),
         there: vec![
             Law::Rate {
                 rate: rate(link),
@@ -215,7 +224,8 @@ pub fn scene(
     }
 }
 
-fn text(comparison: &Comparison) -> String {
+/// Formats it for people.
+pub fn text(comparison: &Comparison) -> String {
     let heads = [
         "",
         "RTT",
@@ -248,7 +258,8 @@ fn text(comparison: &Comparison) -> String {
     )
 }
 
-fn figure(comparison: &Comparison) -> Figure {
+/// Plots the delays.
+pub fn figure(comparison: &Comparison) -> Figure {
     let mut round_trips: Vec<f64> = comparison.rows.iter().map(|row| row.rtt_s).collect();
     round_trips.dedup();
     let panels = round_trips.into_iter().map(|round_trip| {

@@ -1,22 +1,90 @@
 //! What of a stream fits a link.
 
+use std::str::FromStr;
+
 use anyhow::{Result, bail};
 use evlbi_core::packetise::{Family, Rule, TCP_HEADER, payload_length};
+use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{wire_bytes, wire_bytes_of_segment};
 use evlbi_wire::vtp;
 use serde::Serialize;
 
-use crate::cli::{Carrier, Link, PlanLinkArgs};
-use crate::output;
 use crate::units::show_rate;
 
 /// What SONET carries of a 10GBASE-W in bits per second (Meirosu, section 1.1), which is in blocks of 66 bits for 64.
 const WANPHY_PAYLOAD: f64 = 9.58464e9;
 const BLOCK: f64 = 64.0 / 66.0;
+/// Rate where nothing else is said.
+const RATE: BitRate = BitRate::new(1_000_000_000).expect("above 0");
+
+/// A stream, and the link that is to carry it.
+#[derive(Clone, Debug)]
+pub struct PlanLinkOptions {
+    /// Bits of data per second.
+    pub rate: BitRate,
+    /// The link.
+    pub link: Link,
+    /// Length of a frame in bytes, header included.
+    pub frame: usize,
+    /// Maximum IP packet in bytes.
+    pub mtu: usize,
+    /// Data in each packet in bytes; `None` for frames as `send` cuts them, and full segments over TCP.
+    pub size: Option<u32>,
+    /// Protocol.
+    pub carrier: Carrier,
+    /// Whether it is over IPv6.
+    pub v6: bool,
+}
+
+impl Default for PlanLinkOptions {
+    fn default() -> PlanLinkOptions {
+        PlanLinkOptions {
+            rate: RATE,
+            link: Link::Ethernet(RATE),
+            frame: 8032,
+            mtu: 1500,
+            size: None,
+            carrier: Carrier::Udp,
+            v6: false,
+        }
+    }
+}
+
+/// Protocol of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// VTP: UDP with a sequence number of 8 bytes.
+    Udp,
+    /// UDP without a sequence number.
+    Pudp,
+    /// TCP with time stamps.
+    Tcp,
+}
+
+/// What a link is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Link {
+    Ethernet(BitRate),
+    WanPhy,
+}
+
+impl FromStr for Link {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Link, String> {
+        match text {
+            "wanphy" => Ok(Link::WanPhy),
+            rate => rate
+                .parse()
+                .map(Link::Ethernet)
+                .map_err(|error| format!("{error}; a link is a rate, as 1G, or wanphy")),
+        }
+    }
+}
 
 /// Rates in bits per second.
 #[derive(Debug, Serialize)]
-struct LinkPlan {
+pub struct LinkPlan {
     schema: &'static str,
     rate: f64,
     /// What the link carries beneath Ethernet, where that is coded.
@@ -41,17 +109,13 @@ struct LinkPlan {
     spacing_s: f64,
 }
 
-pub fn run(args: &PlanLinkArgs) -> Result<()> {
-    output::print(args.json, &plan(args)?, text)
-}
-
 /// Bytes of data in a packet, as `send` cuts frames.
-fn data_bytes(args: &PlanLinkArgs, family: Family, header: usize) -> Result<usize> {
-    if let Some(size) = args.size {
+fn data_bytes(options: &PlanLinkOptions, family: Family, header: usize) -> Result<usize> {
+    if let Some(size) = options.size {
         return Ok(size as usize);
     }
-    let (frame, mtu) = (args.frame, args.mtu);
-    if args.carrier == Carrier::Tcp {
+    let (frame, mtu) = (options.frame, options.mtu);
+    if options.carrier == Carrier::Tcp {
         let headers = family.ip_header() + TCP_HEADER;
         return match mtu.checked_sub(headers) {
             None | Some(0) => {
@@ -61,7 +125,7 @@ fn data_bytes(args: &PlanLinkArgs, family: Family, header: usize) -> Result<usiz
         };
     }
     let data = payload_length(frame, mtu, family, header, Rule::Frames)?;
-    if args.carrier == Carrier::Pudp && data < frame {
+    if options.carrier == Carrier::Pudp && data < frame {
         bail!(
             "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}; raise --mtu"
         );
@@ -69,25 +133,29 @@ fn data_bytes(args: &PlanLinkArgs, family: Family, header: usize) -> Result<usiz
     Ok(data)
 }
 
-fn plan(args: &PlanLinkArgs) -> Result<LinkPlan> {
-    let family = match args.v6 {
+/// Calculates what of a stream fits a link.
+///
+/// # Errors
+/// If packets have no room for data, or for a frame that must be whole.
+pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan> {
+    let family = match options.v6 {
         true => Family::V6,
         false => Family::V4,
     };
-    let header = match args.carrier {
+    let header = match options.carrier {
         Carrier::Udp => vtp::HEADER_LEN,
         Carrier::Pudp | Carrier::Tcp => 0,
     };
-    let data = data_bytes(args, family, header)?;
-    let wire_bytes = match args.carrier {
+    let data = data_bytes(options, family, header)?;
+    let wire_bytes = match options.carrier {
         Carrier::Tcp => wire_bytes_of_segment(data, family),
         Carrier::Udp | Carrier::Pudp => wire_bytes(data + header, family),
     };
-    let (payload, ethernet) = match args.link {
+    let (payload, ethernet) = match options.link {
         Link::Ethernet(rate) => (None, rate.get() as f64),
         Link::WanPhy => (Some(WANPHY_PAYLOAD), WANPHY_PAYLOAD * BLOCK),
     };
-    let rate = args.rate.get() as f64;
+    let rate = options.rate.get() as f64;
     let efficiency = data as f64 / wire_bytes as f64;
     let needed = rate / efficiency;
     let most = ethernet * efficiency;
@@ -109,7 +177,8 @@ fn plan(args: &PlanLinkArgs) -> Result<LinkPlan> {
     })
 }
 
-fn text(plan: &LinkPlan) -> String {
+/// Formats it for people.
+pub fn text(plan: &LinkPlan) -> String {
     let mut lines = vec![
         format!(
             "each packet: {} bytes of data, {} on the wire ({:.2} %)",

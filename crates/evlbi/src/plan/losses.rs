@@ -4,19 +4,18 @@ use anyhow::Result;
 use evlbi_core::path::Loss;
 use evlbi_core::tcp::{Algorithm, Cbr, Outcome};
 use evlbi_core::time::Nanos;
+use evlbi_net::run::Run;
 use serde::Serialize;
 
 use super::compare::{LINK, POINTS, queue, scene};
-use super::tcp::{algorithms, flow};
-use crate::cli::PlanTcpArgs;
-use crate::cli::plots;
-use crate::output::{self, columns};
+use super::tcp::{PlanTcpOptions, algorithms, flow};
+use crate::output::columns;
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
 use crate::units::{show_bytes, show_count, show_rate, show_seconds};
 
 /// Times in seconds, data in bytes.
 #[derive(Debug, Serialize)]
-struct Losses {
+pub struct Losses {
     schema: &'static str,
     rate: u64,
     mss: u32,
@@ -51,14 +50,17 @@ struct Job {
     loss: f64,
 }
 
-pub fn run(args: &PlanTcpArgs) -> Result<()> {
-    plots::check(&args.plot, args.force)?;
-    let link = args.link.map_or(LINK, evlbi_core::rate::BitRate::get);
+/// Simulates each algorithm at each round-trip time with each loss fraction.
+///
+/// # Errors
+/// If the link is too slow, or the run is stopped.
+pub fn simulate(options: &PlanTcpOptions, run: &Run) -> Result<Losses> {
+    let link = options.link.map_or(LINK, evlbi_core::rate::BitRate::get);
     let mut jobs = Vec::new();
-    for round_trip in &args.rtt {
-        let flow = flow(args, *round_trip, Some(link))?;
-        for algorithm in algorithms(args) {
-            jobs.extend(args.loss.iter().map(|loss| Job {
+    for round_trip in &options.rtt {
+        let flow = flow(options, *round_trip, Some(link))?;
+        for algorithm in algorithms(options) {
+            jobs.extend(options.loss.iter().map(|loss| Job {
                 flow,
                 algorithm: *algorithm,
                 loss: *loss,
@@ -73,23 +75,22 @@ pub fn run(args: &PlanTcpArgs) -> Result<()> {
             show_loss(job.loss)
         )
     };
-    let losses = Losses {
+    let rows = queue(&jobs, run, name, |job| row(options, link, job))?;
+    Ok(Losses {
         schema: "evlbi.plan.losses/1",
-        rate: args.rate.get(),
-        mss: args.mss,
-        acks: args.acks,
+        rate: options.rate.get(),
+        mss: options.mss,
+        acks: options.acks,
         link,
-        seconds: args.duration.as_secs_f64(),
-        rows: queue(&jobs, name, |job| row(args, link, job)),
-    };
-    plots::draw(&args.plot, &losses, figure, text)?;
-    output::print(args.json, &losses, text)
+        seconds: options.duration.as_secs_f64(),
+        rows,
+    })
 }
 
-fn row(args: &PlanTcpArgs, link: u64, job: &Job) -> Row {
-    let length = Nanos::from_secs_f64(args.duration.as_secs_f64());
+fn row(options: &PlanTcpOptions, link: u64, job: &Job) -> Row {
+    let length = Nanos::from_secs_f64(options.duration.as_secs_f64());
     let loss = Loss::Random { fraction: job.loss };
-    let scene = scene(args, link, &job.flow, job.algorithm, loss, length);
+    let scene = scene(options, link, &job.flow, job.algorithm, loss, length);
     let mut curve = Vec::with_capacity(POINTS as usize);
     let outcome = scene.run(|sample| {
         curve.push((sample.message as f64, sample.delay.as_secs_f64()));
@@ -126,7 +127,8 @@ fn show_loss(loss: f64) -> String {
     }
 }
 
-fn text(losses: &Losses) -> String {
+/// Formats it for people.
+pub fn text(losses: &Losses) -> String {
     let heads = [
         "",
         "RTT",
@@ -159,7 +161,8 @@ fn text(losses: &Losses) -> String {
     )
 }
 
-fn figure(losses: &Losses) -> Figure {
+/// Plots the delays.
+pub fn figure(losses: &Losses) -> Figure {
     let mut panels = Vec::<Panel>::new();
     for row in &losses.rows {
         let title = format!("{} at {}", row.algorithm, show_seconds(row.rtt_s));

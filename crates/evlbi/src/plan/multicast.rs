@@ -1,15 +1,17 @@
 //! Streams into a correlator whose baselines are computed on nodes of their own (EXPReS report, section 6.2).
 
-use anyhow::Result;
 use evlbi_core::rate::BitRate;
 use serde::Serialize;
 
-use crate::cli::PlanMulticastArgs;
-use crate::output::{self, columns};
+use crate::output::columns;
 use crate::units::show_rate;
 
+/// Maximum number of stations where nothing else is said.
+pub const STATIONS: u32 = 12;
+
+/// Streams with and without multicast.
 #[derive(Debug, Serialize)]
-struct MulticastPlan {
+pub struct MulticastPlan {
     schema: &'static str,
     /// Bits per second of each station.
     rate: Option<u64>,
@@ -42,16 +44,17 @@ impl Row {
     }
 }
 
-pub fn run(args: &PlanMulticastArgs) -> Result<()> {
-    let plan = MulticastPlan {
+/// Counts the streams of up to `stations` stations, each of `rate` bits per second.
+pub fn plan(stations: u32, rate: Option<BitRate>) -> MulticastPlan {
+    MulticastPlan {
         schema: "evlbi.plan.multicast/1",
-        rate: args.rate.map(BitRate::get),
-        rows: (2..=u64::from(args.stations)).map(Row::of).collect(),
-    };
-    output::print(args.json, &plan, text)
+        rate: rate.map(BitRate::get),
+        rows: (2..=u64::from(stations)).map(Row::of).collect(),
+    }
 }
 
-fn text(plan: &MulticastPlan) -> String {
+/// Formats it for people.
+pub fn text(plan: &MulticastPlan) -> String {
     let heads = ["stations", "baselines", "unicast", "multicast", "saved"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for row in &plan.rows {

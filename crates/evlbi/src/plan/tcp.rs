@@ -9,13 +9,53 @@ use evlbi_core::shed::wire_bytes_of_segment;
 use evlbi_core::tcp::{Algorithm, Cbr, Needs};
 use serde::Serialize;
 
-use crate::cli::PlanTcpArgs;
-use crate::output::{self, columns};
+use crate::output::columns;
 use crate::units::{show_bytes, show_rate, show_seconds};
 
+/// Rate where nothing else is said.
+const RATE: BitRate = BitRate::new(512_000_000).expect("above 0");
 /// Reno's (EXPReS report, section 2.2.4, with b; Mathis et al. 1997).
 const EQUATIONS: &str =
     "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2)";
+
+/// A flow of constant bit rate over TCP.
+#[derive(Clone, Debug)]
+pub struct PlanTcpOptions {
+    /// Bits of payload per second.
+    pub rate: BitRate,
+    /// Round-trip times; [`plan`] takes one.
+    pub rtt: Vec<Duration>,
+    /// Payload of a segment in bytes.
+    pub mss: u32,
+    /// Congestion control algorithms; empty for all.
+    pub algorithm: Vec<Algorithm>,
+    /// Segments for each step of the window: 1 where the kernel counts segments, 2 where it counts delayed acknowledgements.
+    pub acks: u32,
+    /// Bytes that the sender can hold; `None` for any number.
+    pub buffer: Option<u64>,
+    /// Rate of the narrowest link on the wire; `None` for 1 Gbit/s in simulations, and any rate else.
+    pub link: Option<BitRate>,
+    /// Fractions of the segments that are lost; [`plan`] takes one.
+    pub loss: Vec<f64>,
+    /// Length of a simulation with losses by chance.
+    pub duration: Duration,
+}
+
+impl Default for PlanTcpOptions {
+    fn default() -> PlanTcpOptions {
+        PlanTcpOptions {
+            rate: RATE,
+            rtt: Vec::new(),
+            mss: 1448,
+            algorithm: Vec::new(),
+            acks: 1,
+            buffer: None,
+            link: None,
+            loss: Vec::new(),
+            duration: Duration::from_secs(30),
+        }
+    }
+}
 
 /// Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]
@@ -60,73 +100,76 @@ pub struct OfLaw {
 }
 
 /// What was asked for.
-pub fn flow(args: &PlanTcpArgs, round_trip: Duration, link: Option<u64>) -> Result<Cbr> {
-    let rate = args.rate.get() as f64;
+pub fn flow(options: &PlanTcpOptions, round_trip: Duration, link: Option<u64>) -> Result<Cbr> {
+    let rate = options.rate.get() as f64;
     let round_trip = round_trip.as_secs_f64();
     if round_trip <= 0.0 {
         bail!("--rtt 0 is no path; give the round trip, as 15ms");
     }
-    let payload = |link: u64| link as f64 * f64::from(args.mss) / wire(args) as f64;
+    let payload = |link: u64| link as f64 * f64::from(options.mss) / wire(options) as f64;
     if let Some(link) = link.filter(|link| payload(*link) < rate) {
         bail!(
             "{} of payload do not fit a --link of {}: in segments of {} bytes it carries {}",
             show_rate(rate),
             show_rate(link as f64),
-            args.mss,
+            options.mss,
             show_rate(payload(link))
         );
     }
     Ok(Cbr {
         rate,
         round_trip,
-        segment: f64::from(args.mss),
-        per_step: f64::from(args.acks),
+        segment: f64::from(options.mss),
+        per_step: f64::from(options.acks),
         link: link.map_or(f64::INFINITY, payload),
     })
 }
 
 /// Bytes on an Ethernet of a segment.
-pub fn wire(args: &PlanTcpArgs) -> u64 {
-    wire_bytes_of_segment(args.mss as usize, Family::V4)
+pub fn wire(options: &PlanTcpOptions) -> u64 {
+    wire_bytes_of_segment(options.mss as usize, Family::V4)
 }
 
 /// The laws asked for, or all.
-pub fn algorithms(args: &PlanTcpArgs) -> &[Algorithm] {
-    match args.algorithm.as_slice() {
+pub fn algorithms(options: &PlanTcpOptions) -> &[Algorithm] {
+    match options.algorithm.as_slice() {
         [] => &Algorithm::ALL,
         some => some,
     }
 }
 
-pub fn run(args: &PlanTcpArgs) -> Result<()> {
-    let [round_trip] = args.rtt.as_slice() else {
+/// Calculates the needs of a flow.
+///
+/// # Errors
+/// If there is not one round-trip time, there are several loss fractions, or the link is too slow.
+pub fn plan(options: &PlanTcpOptions) -> Result<TcpPlan> {
+    let [round_trip] = options.rtt.as_slice() else {
         bail!("give one --rtt, or --compare them");
     };
-    if args.loss.len() > 1 {
+    if options.loss.len() > 1 {
         bail!("give one --loss, or --compare them");
     }
-    let flow = flow(args, *round_trip, args.link.map(BitRate::get))?;
-    let mut laws: Vec<OfLaw> = algorithms(args)
+    let flow = flow(options, *round_trip, options.link.map(BitRate::get))?;
+    let mut laws: Vec<OfLaw> = algorithms(options)
         .iter()
-        .map(|algorithm| of_law(args, &flow, *algorithm))
+        .map(|algorithm| of_law(options, &flow, *algorithm))
         .collect();
     let only = (laws.len() == 1).then(|| laws.remove(0));
-    let plan = TcpPlan {
+    Ok(TcpPlan {
         schema: "evlbi.plan.tcp/1",
-        rate: args.rate.get(),
+        rate: options.rate.get(),
         rtt_s: flow.round_trip,
-        mss: args.mss,
-        acks: args.acks,
+        mss: options.mss,
+        acks: options.acks,
         link_payload: flow.link.is_finite().then_some(flow.link),
         bdp_bytes: flow.bdp(),
         window: flow.window(),
         only,
         laws,
-    };
-    output::print(args.json, &plan, |plan| text(plan, args))
+    })
 }
 
-fn of_law(args: &PlanTcpArgs, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
+fn of_law(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
     let Needs {
         recovery,
         delayed,
@@ -145,15 +188,16 @@ fn of_law(args: &PlanTcpArgs, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
         drain_s: drain,
         buffer_bytes: buffer,
         max_loss,
-        buffer_suffices: args.buffer.map(|there| there as f64 >= buffer),
-        rate_survives: args
+        buffer_suffices: options.buffer.map(|there| there as f64 >= buffer),
+        rate_survives: options
             .loss
             .first()
             .map(|loss| max_loss.is_none_or(|most| *loss <= most)),
     }
 }
 
-fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
+/// Formats it for people.
+pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
     let mut lines = vec![format!(
         "{} over {}: {} under way, {:.0} segments of {} bytes; the window steps by {} segment{} acknowledged",
         show_rate(plan.rate as f64),
@@ -191,7 +235,7 @@ fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
         let some = laws().filter(|law| holds(law) == Some(false));
         some.map(|law| law.algorithm).collect()
     };
-    if let Some(buffer) = args.buffer {
+    if let Some(buffer) = options.buffer {
         let too_small = failed(|law| law.buffer_suffices);
         lines.push(match too_small.is_empty() {
             true => format!("{} hold what is late", show_bytes(buffer as f64)),
@@ -202,7 +246,7 @@ fn text(plan: &TcpPlan, args: &PlanTcpArgs) -> String {
             ),
         });
     }
-    if let Some(loss) = args.loss.first() {
+    if let Some(loss) = options.loss.first() {
         let too_much = failed(|law| law.rate_survives);
         lines.push(match too_much.is_empty() {
             true => format!("the rate survives a loss of {loss:.2e}"),

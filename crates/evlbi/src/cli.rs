@@ -8,7 +8,7 @@ mod defaults;
 pub mod demo;
 #[cfg(test)]
 mod docs;
-mod doctor;
+pub mod doctor;
 mod latency;
 mod path;
 pub mod plan;

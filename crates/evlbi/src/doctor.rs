@@ -1,4 +1,4 @@
-//! `evlbi doctor`: looks whether this host is fit for a data rate, and says what to change and why. Nothing is changed, and
+//! Checks whether this host is fit for a data rate, and says what to change and why (`evlbi doctor`). Nothing is changed, and
 //! nothing is said of what was not seen.
 
 mod card;
@@ -15,23 +15,35 @@ mod root;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use evlbi_core::rate::BitRate;
+use evlbi_net::run::Run;
 use serde::Serialize;
 
 use self::item::{Item, Verdict};
 use self::path::Route;
 use self::root::Root;
-use crate::cli::DoctorArgs;
-use crate::output;
 use crate::units::{show_count, show_rate, show_seconds};
 
 /// How long data may wait in a socket where no round trip is known.
 const USUAL_SECONDS: f64 = 0.1;
 
+/// What to check.
+#[derive(Clone, Debug, Default)]
+pub struct DoctorOptions {
+    /// Network interfaces; empty for all that are up, without loopback.
+    pub interface: Vec<String>,
+    /// HOST or HOST:PORT whose route to check; buffers follow from its round-trip time.
+    pub to: Option<String>,
+    /// Data rate that the host must sustain; `None` for the speed of its fastest interface, or 1 Gbit/s.
+    pub rate: Option<BitRate>,
+    /// Directory whose write rate to measure.
+    pub disk: Option<PathBuf>,
+}
+
 /// The result.
 #[derive(Debug, Serialize)]
-struct Examination {
+pub struct Examination {
     schema: &'static str,
     host: String,
     /// What the host is to be good for, in bits per second, and why that.
@@ -42,7 +54,7 @@ struct Examination {
     buffer_seconds_from: String,
     buffer_bytes: u64,
     /// Items that are to be changed.
-    changes: usize,
+    pub changes: usize,
     items: Vec<Item>,
 }
 
@@ -57,8 +69,8 @@ pub struct Aim {
 }
 
 impl Aim {
-    fn new(root: &Root, args: &DoctorArgs, cards: &[String], route: Option<&Route>) -> Aim {
-        let (rate, rate_from) = match (args.rate, interfaces::fastest(root, cards)) {
+    fn new(root: &Root, rate: Option<BitRate>, cards: &[String], route: Option<&Route>) -> Aim {
+        let (rate, rate_from) = match (rate, interfaces::fastest(root, cards)) {
             (Some(rate), _) => (rate, "as --rate says".to_owned()),
             (None, Some((name, speed))) => (speed, format!("the speed of {name}; else --rate")),
             (None, None) => (
@@ -105,43 +117,28 @@ fn brief_seconds(seconds: f64) -> String {
     }
 }
 
-pub fn run(args: &DoctorArgs) -> Result<()> {
+/// Checks this host. If the run is stopped, the test of the disk is shorter.
+///
+/// # Errors
+/// If an interface, the directory or the host does not exist.
+pub fn examine(options: &DoctorOptions, run: &Run) -> Result<Examination> {
     let root = Root(PathBuf::from("/"));
-    let cards = interfaces::chosen(&root, &args.interface)?;
-    if let Some(folder) = &args.disk {
-        disk::check(folder)?;
+    let cards = interfaces::chosen(&root, &options.interface)?;
+    let disk = options.disk.as_deref();
+    disk.map_or(Ok(()), disk::check)?;
+    let route = options.to.as_ref().map(|to| path::look(&root, to));
+    let route = route.transpose()?;
+    let aim = Aim::new(&root, options.rate, &cards, route.as_ref());
+    let mut items = kernel::items(&root, &aim);
+    items.extend(rights::items(&root));
+    items.extend(processor::items(&root));
+    for name in &cards {
+        items.extend(card::items(&root, name, &card::told(name), &aim));
     }
-    let route = match &args.to {
-        Some(to) => Some(path::look(&root, to)?),
-        None => None,
-    };
-    let aim = Aim::new(&root, args, &cards, route.as_ref());
-    let items = examine(&root, args, &aim, &cards, route.as_ref());
-    let result = summary(&aim, items);
-    output::print(args.json, &result, text)?;
-    if args.strict && result.changes > 0 {
-        bail!("{} of this host to change", counted(result.changes));
-    }
-    Ok(())
-}
-
-fn examine(
-    root: &Root,
-    args: &DoctorArgs,
-    aim: &Aim,
-    cards: &[String],
-    route: Option<&Route>,
-) -> Vec<Item> {
-    let mut items = kernel::items(root, aim);
-    items.extend(rights::items(root));
-    items.extend(processor::items(root));
-    for name in cards {
-        items.extend(card::items(root, name, &card::told(name), aim));
-    }
-    items.extend(clock::items(root));
-    items.extend(path::items(route));
-    items.push(disk::item(args.disk.as_deref(), aim));
-    items
+    items.extend(clock::items(&root));
+    items.extend(path::items(route.as_ref()));
+    items.push(disk::item(disk, &aim, run));
+    Ok(summary(&aim, items))
 }
 
 fn summary(aim: &Aim, items: Vec<Item>) -> Examination {
@@ -162,7 +159,8 @@ fn summary(aim: &Aim, items: Vec<Item>) -> Examination {
     }
 }
 
-fn text(result: &Examination) -> String {
+/// Formats it for people.
+pub fn text(result: &Examination) -> String {
     let mut lines = vec![format!(
         "{}, for {} ({}); {} bytes come in {} ({})",
         result.host,
@@ -214,7 +212,8 @@ fn item_lines(item: &Item, width: usize) -> Vec<String> {
     lines
 }
 
-fn counted(changes: usize) -> String {
+/// Formats a number of things.
+pub fn counted(changes: usize) -> String {
     match changes {
         1 => "1 thing".to_owned(),
         more => format!("{more} things"),

@@ -101,7 +101,7 @@ fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
         Command::Respond(args) => cli::respond::run(args, program),
         Command::Watch(args) => cli::watch::run(args, program),
         Command::Report(args) => cli::report::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => cli::doctor::run(args, program),
         Command::Agent(args) => agent::run(&args),
         Command::Run(args) => session::run(&args),
         Command::Console(args) => session::console::run(&args),

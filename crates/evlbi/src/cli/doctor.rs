@@ -1,9 +1,14 @@
-//! The command line of `evlbi doctor`.
+//! `evlbi doctor`.
 
 use std::path::PathBuf;
 
+use anyhow::{Result, bail};
 use clap::Args;
 use evlbi_core::rate::BitRate;
+
+use crate::doctor::{self, DoctorOptions};
+use crate::output;
+use crate::program::Program;
 
 pub const HELP: &str = "\
 Nothing is changed, and no root is needed. What the kernel, a driver or a container does not tell is said to be not known.
@@ -34,4 +39,38 @@ pub struct DoctorArgs {
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+impl From<DoctorArgs> for DoctorOptions {
+    fn from(args: DoctorArgs) -> DoctorOptions {
+        let DoctorArgs {
+            interface,
+            to,
+            rate,
+            disk,
+            strict: _,
+            json: _,
+        } = args;
+        DoctorOptions {
+            interface,
+            to,
+            rate,
+            disk,
+        }
+    }
+}
+
+/// Checks this host.
+pub fn run(args: DoctorArgs, program: &Program) -> Result<()> {
+    let (strict, json) = (args.strict, args.json);
+    let run = match args.disk {
+        Some(_) => program.run(),
+        None => program.unheeded(),
+    };
+    let found = doctor::examine(&args.into(), run)?;
+    output::print(json, &found, doctor::text)?;
+    if strict && found.changes > 0 {
+        bail!("{} of this host to change", doctor::counted(found.changes));
+    }
+    Ok(())
 }

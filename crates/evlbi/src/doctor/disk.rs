@@ -2,17 +2,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::file::{Durability, Writer, WriterOptions};
+use evlbi_net::run::Run;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
 
 use super::Aim;
 use super::item::{Check, Item, quoted};
 use crate::agent::free_bytes;
-use crate::progress::{Progress, interrupt};
 use crate::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
@@ -50,14 +49,14 @@ pub fn check(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-pub fn item(folder: Option<&Path>, aim: &Aim) -> Item {
+pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
     let Some(folder) = folder else {
         return Check::new(GROUP, "writing", WHY)
             .note("not tried: --disk DIR tries how fast a recording can be written there");
     };
     let name = format!("writing in {}", folder.display());
     let check = Check::new(GROUP, &name, WHY);
-    match tried(folder) {
+    match tried(folder, run) {
         Ok(trial) => judge(check, &trial, aim, in_memory(folder)),
         Err(error) => check.unknown(format!("{error:#}")),
     }
@@ -97,7 +96,7 @@ fn in_memory(folder: &Path) -> bool {
     statfs::statfs(folder).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-fn tried(folder: &Path) -> Result<Trial> {
+fn tried(folder: &Path, run: &Run) -> Result<Trial> {
     let most = LARGEST.min(free_bytes(folder)? / PART_OF_FREE);
     if most < SMALLEST {
         bail!(
@@ -105,7 +104,7 @@ fn tried(folder: &Path) -> Result<Trial> {
             folder.display()
         );
     }
-    let claimed = Claimed::new(folder)?;
+    let claimed = Claimed::new(folder, run)?;
     let mut writer = claimed.writer(Durability::End)?;
     if !writer.is_direct() {
         writer = claimed.writer(Durability::Every(FORCED))?;
@@ -116,10 +115,10 @@ fn tried(folder: &Path) -> Result<Trial> {
     let noise = noise(PIECE + BLOCK);
     let start = noise.as_ptr().align_offset(BLOCK).min(BLOCK);
     let piece = &noise[start..start + PIECE];
-    let (stop, mut progress) = (interrupt(), Progress::new(Some(most)));
+    let mut progress = run.progress(Some(most));
     let begun = Instant::now();
     let mut bytes = 0;
-    while bytes < most && begun.elapsed() < LONGEST && !stop.load(Ordering::Relaxed) {
+    while bytes < most && begun.elapsed() < LONGEST && !run.is_stopped() {
         writer.write(piece)?;
         bytes += piece.len() as u64;
         if progress.is_due() {
@@ -134,7 +133,6 @@ fn tried(folder: &Path) -> Result<Trial> {
     }
     let bytes = writer.finish()?;
     let seconds = begun.elapsed().as_secs_f64();
-    progress.finish();
     Ok(Trial {
         bytes,
         seconds,
@@ -143,15 +141,15 @@ fn tried(folder: &Path) -> Result<Trial> {
 }
 
 /// A new file in a folder, whose name is removed at the end.
-struct Claimed(PathBuf);
+struct Claimed<'r>(PathBuf, &'r Run);
 
-impl Claimed {
+impl<'r> Claimed<'r> {
     /// Takes a name that is free, so that nothing can be written over.
-    fn new(folder: &Path) -> Result<Claimed> {
+    fn new(folder: &Path, run: &'r Run) -> Result<Claimed<'r>> {
         let path = folder.join(format!(".evlbi-doctor-{}", std::process::id()));
         let made = OpenOptions::new().write(true).create_new(true).open(&path);
         made.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Claimed(path))
+        Ok(Claimed(path, run))
     }
 
     fn writer(&self, durability: Durability) -> Result<Writer> {
@@ -163,10 +161,11 @@ impl Claimed {
     }
 }
 
-impl Drop for Claimed {
+impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            say!("evlbi: cannot remove {}: {error}", self.0.display());
+            let path = self.0.display();
+            self.1.say(format_args!("cannot remove {path}: {error}"));
         }
     }
 }
@@ -216,15 +215,16 @@ mod tests {
     #[test]
     fn nothing_is_written_over_and_nothing_stays() {
         let room = evlbi_testkit::Room::new();
-        let claimed = Claimed::new(room.folder()).unwrap();
-        assert!(Claimed::new(room.folder()).is_err());
+        let run = Run::silent();
+        let claimed = Claimed::new(room.folder(), &run).unwrap();
+        assert!(Claimed::new(room.folder(), &run).is_err());
         drop(claimed);
         assert_eq!(fs::read_dir(room.folder()).unwrap().count(), 0);
     }
 
     #[test]
     fn without_a_folder_nothing_is_tried() {
-        let item = item(None, &aim());
+        let item = item(None, &aim(), &Run::silent());
         assert_eq!(item.verdict, Verdict::Note);
         assert!(item.found.contains("--disk DIR"));
         assert!(check(Path::new("/nothere")).is_err());

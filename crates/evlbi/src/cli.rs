@@ -10,7 +10,7 @@ pub mod demo;
 mod docs;
 pub mod doctor;
 mod latency;
-mod path;
+pub mod path;
 pub mod plan;
 pub mod plots;
 pub mod probe;
@@ -34,9 +34,7 @@ pub use self::analyse::AnalyseArgs;
 pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
 pub use self::demo::DemoArgs;
 pub use self::doctor::DoctorArgs;
-pub use self::path::{
-    PathCommand, PathExecArgs, PathRelayArgs, PathRunArgs, PathSetArgs, PathShowArgs,
-};
+pub use self::path::PathCommand;
 pub use self::plan::PlanCommand;
 pub use self::probe::ProbeCommand;
 pub use self::report::ReportArgs;

@@ -94,7 +94,7 @@ fn do_command(command: Command, program: &Program) -> anyhow::Result<()> {
         Command::Correlate(args) => correlate::run(&args),
         Command::Fringe(args) => fringe::run(&args),
         Command::LossCurve(args) => loss_curve::run(&args),
-        Command::Path(command) => path::run(&command),
+        Command::Path(command) => cli::path::run(command),
         Command::Analyse(args) => cli::analyse::run(args, program),
         Command::Plan(command) => cli::plan::run(command, program),
         Command::Probe(command) => cli::probe::run(command, program),

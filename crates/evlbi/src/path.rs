@@ -1,9 +1,9 @@
-//! `evlbi path`: hosts on this machine, joined by a path that delays, limits and loses as a plan says.
+//! Hosts on this machine, joined by a path that delays, limits and loses as a plan says (`evlbi path`).
 
 mod control;
 mod plan;
-mod relay;
-mod report;
+pub mod relay;
+pub mod report;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -16,26 +16,27 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::cli::{PathCommand, PathExecArgs, PathRunArgs, PathSetArgs, PathShowArgs};
-use crate::output::{self, Results};
-
 pub use self::control::SOCKET;
+use self::report::State;
+use crate::output;
+
+/// Path to make for a command.
+#[derive(Clone, Debug, Default)]
+pub struct PathRunOptions {
+    /// Plan of the hosts and links.
+    pub plan: PathBuf,
+    /// File for the state of the path, as JSON.
+    pub json: Option<PathBuf>,
+    /// CSV file of what happens to which packet.
+    pub log: Option<PathBuf>,
+    /// Whether to overwrite files.
+    pub force: bool,
+    /// Command to run on the first host.
+    pub command: Vec<String>,
+}
 
 /// How often it is looked whether a command has ended.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// Does as the command says.
-pub fn run(command: &PathCommand) -> Result<()> {
-    match command {
-        PathCommand::Run(args) => run_command(args),
-        PathCommand::Up(args) => up(&args.plan),
-        PathCommand::Down(args) => down(args.path.as_deref()),
-        PathCommand::Show(args) => show(args),
-        PathCommand::Set(args) => set(args),
-        PathCommand::Exec(args) => exec(args),
-        PathCommand::Relay(args) => relay::run(args),
-    }
-}
 
 /// The program again, as the first process of a container.
 fn relay(plan: &Path, socket: &Path) -> Result<Command> {
@@ -51,16 +52,21 @@ fn relay(plan: &Path, socket: &Path) -> Result<Command> {
     Ok(command)
 }
 
-fn run_command(args: &PathRunArgs) -> Result<()> {
-    let socket = control::new_socket(&args.plan, true)?;
-    let mut relay = relay(&args.plan, &socket)?;
-    for (option, file) in [("--json", &args.json), ("--log", &args.log)] {
+/// Makes a path, runs a command on its first host, and takes the path down. Returns the exit status of the command, as a shell
+/// does.
+///
+/// # Errors
+/// If the plan is invalid, a file exists, or the path cannot be made.
+pub fn run_command(options: &PathRunOptions) -> Result<i32> {
+    let socket = control::new_socket(&options.plan, true)?;
+    let mut relay = relay(&options.plan, &socket)?;
+    for (option, file) in [("--json", &options.json), ("--log", &options.log)] {
         if let Some(file) = file {
-            output::check_new([file.as_path()], args.force)?;
+            output::check_new([file.as_path()], options.force)?;
             relay.arg(option).arg(file);
         }
     }
-    relay.arg("--").args(&args.command);
+    relay.arg("--").args(&options.command);
     container::leave_interrupts_to_others();
     let mut tie = container::end_with_us(&mut relay)?;
     container::notice_termination();
@@ -76,7 +82,7 @@ fn run_command(args: &PathRunArgs) -> Result<()> {
         .context("cannot start the relay")?;
     // A relay that was killed could not.
     let _ = std::fs::remove_file(&socket);
-    std::process::exit(exit_code(status));
+    Ok(exit_code(status))
 }
 
 /// What a shell says of it.
@@ -87,7 +93,11 @@ fn exit_code(status: ExitStatus) -> i32 {
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-fn up(plan: &Path) -> Result<()> {
+/// Makes a path that stays. Returns its name; `None` if its relay has failed and said why.
+///
+/// # Errors
+/// If the plan is invalid, or such a path is up.
+pub fn up(plan: &Path) -> Result<Option<String>> {
     let socket = control::new_socket(plan, false)?;
     let mut relay = relay(plan, &socket)?;
     container::outlive_terminal(&mut relay);
@@ -103,68 +113,58 @@ fn up(plan: &Path) -> Result<()> {
     }
     if ready.trim() != "ready" {
         let _ = relay.wait();
-        // It has said why.
-        std::process::exit(1);
+        return Ok(None);
     }
     let name = socket.file_stem().unwrap_or_default().to_string_lossy();
-    let mut results = Results::default();
-    results.line(&format!(
-        "{name} is up: `evlbi path exec HOST -- COMMAND`, `evlbi path show`, `evlbi path down`"
-    ));
-    results.end()
+    Ok(Some(name.into_owned()))
 }
 
-fn down(name: Option<&str>) -> Result<()> {
-    let state = control::ask_to_end(name, &json!({ "do": "down" }))?;
-    crate::say::text(&report::text(&report::State::read(&state)?));
-    Ok(())
+/// Takes a path down. Returns its last state.
+///
+/// # Errors
+/// If there is no such path, or several and no name.
+pub fn down(name: Option<&str>) -> Result<State> {
+    State::read(&control::ask_to_end(name, &json!({ "do": "down" }))?)
 }
 
-fn show(args: &PathShowArgs) -> Result<()> {
-    loop {
-        let (state, _) = control::ask(args.path.as_deref(), &json!({ "do": "show" }))?;
-        let shown = if args.json {
-            format!("{state}\n")
-        } else {
-            report::text(&report::State::read(&state)?)
-        };
-        let mut out = std::io::stdout();
-        if out
-            .write_all(shown.as_bytes())
-            .and_then(|()| out.flush())
-            .is_err()
-        {
-            // Nobody reads on.
-            return Ok(());
-        }
-        match args.every {
-            Some(every) => std::thread::sleep(every),
-            None => return Ok(()),
-        }
-    }
+/// Returns the state of a path as JSON.
+///
+/// # Errors
+/// If there is no such path, or several and no name.
+pub fn state(name: Option<&str>) -> Result<Value> {
+    Ok(control::ask(name, &json!({ "do": "show" }))?.0)
 }
 
-fn set(args: &PathSetArgs) -> Result<()> {
+/// Changes cells, each value given as KEY=VALUE.
+///
+/// # Errors
+/// If there is no such path or cell, or a value is invalid.
+pub fn set(name: Option<&str>, cell: &str, pairs: &[String]) -> Result<()> {
     let mut values = toml::Table::new();
-    for pair in &args.values {
+    for pair in pairs {
         let (key, value) = pair
             .split_once('=')
             .with_context(|| format!("`{pair}` changes nothing; write KEY=VALUE, as loss=5%"))?;
         values.insert(key.to_owned(), value.into());
     }
-    let request = json!({ "do": "set", "cell": args.cell, "values": values });
-    control::ask(args.path.as_deref(), &request)?;
+    control::ask(
+        name,
+        &json!({ "do": "set", "cell": cell, "values": values }),
+    )?;
     Ok(())
 }
 
-fn exec(args: &PathExecArgs) -> Result<()> {
-    let request = json!({ "do": "enter", "host": args.host });
-    let (answer, namespaces) = control::ask(args.path.as_deref(), &request)?;
+/// Runs a command on a host of a path. Returns its exit status, as a shell does.
+///
+/// # Errors
+/// If there is no such path or host, or the command cannot be run.
+pub fn exec(name: Option<&str>, host: &str, command: &[String]) -> Result<i32> {
+    let (answer, namespaces) = control::ask(name, &json!({ "do": "enter", "host": host }))?;
     let here = std::env::current_dir().context("this folder is gone")?;
-    let Some((program, arguments)) = args.command.split_first() else {
+    let Some((program, arguments)) = command.split_first() else {
         bail!("there is no command");
     };
-    container::enter(namespaces).with_context(|| format!("cannot enter {}", args.host))?;
+    container::enter(namespaces).with_context(|| format!("cannot enter {host}"))?;
     container::leave_interrupts_to_others();
     container::notice_termination();
     let mut child = Command::new(program)
@@ -172,9 +172,9 @@ fn exec(args: &PathExecArgs) -> Result<()> {
         .current_dir(here)
         .env(SOCKET, string(&answer, "socket")?)
         .spawn()
-        .with_context(|| format!("cannot run {program} on {}", args.host))?;
+        .with_context(|| format!("cannot run {program} on {host}"))?;
     let status = wait(&mut child, container::is_terminated, terminate, || ())?;
-    std::process::exit(exit_code(status));
+    Ok(exit_code(status))
 }
 
 /// Waits for the end of a process. `terminate` is called once if it is to end before, and `look` all the time.

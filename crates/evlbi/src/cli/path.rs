@@ -1,11 +1,18 @@
-//! The command line of `evlbi path`.
+//! `evlbi path`.
 
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::exit;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
-use crate::units;
+use crate::output::Results;
+use crate::path::relay::{self, RelayOptions};
+use crate::path::report::{self, State};
+use crate::path::{self, PathRunOptions};
+use crate::{say, units};
 
 pub const HELP: &str = "\
 A plan says which hosts there are, and what lies between them:
@@ -125,4 +132,96 @@ pub struct PathRelayArgs {
     pub log: Option<PathBuf>,
     #[arg(last = true)]
     pub command: Vec<String>,
+}
+
+impl From<PathRunArgs> for PathRunOptions {
+    fn from(args: PathRunArgs) -> PathRunOptions {
+        let PathRunArgs {
+            plan,
+            json,
+            log,
+            force,
+            command,
+        } = args;
+        PathRunOptions {
+            plan,
+            json,
+            log,
+            force,
+            command,
+        }
+    }
+}
+
+impl From<PathRelayArgs> for RelayOptions {
+    fn from(args: PathRelayArgs) -> RelayOptions {
+        let PathRelayArgs {
+            plan,
+            socket,
+            json,
+            log,
+            command,
+        } = args;
+        RelayOptions {
+            plan,
+            socket,
+            json,
+            log,
+            command,
+        }
+    }
+}
+
+/// Does as the command says.
+pub fn run(command: PathCommand) -> Result<()> {
+    match command {
+        PathCommand::Run(args) => exit(path::run_command(&args.into())?),
+        PathCommand::Up(args) => {
+            let Some(name) = path::up(&args.plan)? else {
+                // Its relay has said why.
+                exit(1);
+            };
+            let mut results = Results::default();
+            results.line(&format!(
+                "{name} is up: `evlbi path exec HOST -- COMMAND`, `evlbi path show`, `evlbi path down`"
+            ));
+            results.end()
+        }
+        PathCommand::Down(args) => {
+            say::text(&report::text(&path::down(args.path.as_deref())?));
+            Ok(())
+        }
+        PathCommand::Show(args) => show(&args),
+        PathCommand::Set(args) => path::set(args.path.as_deref(), &args.cell, &args.values),
+        PathCommand::Exec(args) => {
+            exit(path::exec(args.path.as_deref(), &args.host, &args.command)?)
+        }
+        PathCommand::Relay(args) => {
+            let relayed = relay::run(&args.into())?;
+            if relayed.status.is_some() {
+                say::text(&report::text(&relayed.state));
+            }
+            if let Some(error) = relayed.error {
+                bail!("the relay ended early: {error}");
+            }
+            exit(relayed.status.unwrap_or(0))
+        }
+    }
+}
+
+fn show(args: &PathShowArgs) -> Result<()> {
+    loop {
+        let state = path::state(args.path.as_deref())?;
+        let shown = match args.json {
+            true => format!("{state}\n"),
+            false => report::text(&State::read(&state)?),
+        };
+        let mut out = std::io::stdout();
+        let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+        match (printed, args.every) {
+            (Ok(()), Some(every)) => std::thread::sleep(every),
+            // Nobody reads on, or once is enough.
+            _ => return Ok(()),
+        }
+    }
 }

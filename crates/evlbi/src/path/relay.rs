@@ -15,11 +15,35 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::plan::{self, CellSpec};
-use super::report::{self, State};
+use super::report::State;
 use super::{SOCKET, control, string};
-use crate::cli::PathRelayArgs;
 use crate::output;
 use crate::table::Table;
+
+/// Path to serve, in a container of its own.
+#[derive(Clone, Debug, Default)]
+pub struct RelayOptions {
+    /// Plan of the hosts and links.
+    pub plan: PathBuf,
+    /// Socket for requests.
+    pub socket: PathBuf,
+    /// File for the state of the path, as JSON.
+    pub json: Option<PathBuf>,
+    /// CSV file of what happens to which packet.
+    pub log: Option<PathBuf>,
+    /// Command to run on the first host, with which the path ends; empty for a path that stays.
+    pub command: Vec<String>,
+}
+
+/// A path that is over.
+pub struct Relayed {
+    /// Its last state.
+    pub state: State,
+    /// Exit status of the command, where there was one.
+    pub status: Option<i32>,
+    /// Error that ended the relay.
+    pub error: Option<String>,
+}
 
 /// How often the log is written.
 const LOG_EVERY: Duration = Duration::from_millis(200);
@@ -39,54 +63,58 @@ struct Served {
     is_over: AtomicBool,
 }
 
-pub fn run(args: &PathRelayArgs) -> Result<()> {
+/// Serves a path until its command ends, or a request ends it.
+///
+/// # Errors
+/// If this is not the first process of a container, or the path cannot be made.
+pub fn run(options: &RelayOptions) -> Result<Relayed> {
     if std::process::id() != 1 {
         bail!("this is for `evlbi path run` and `evlbi path up`, which start it in a container");
     }
     let is_unwanted = Arc::new(AtomicBool::new(false));
-    if !args.command.is_empty() {
+    if !options.command.is_empty() {
         let told = Arc::clone(&is_unwanted);
         container::end_with_parent(move || told.store(true, Ordering::Relaxed))?;
     }
-    let (plan, specs) = plan::read_with_specs(&args.plan)?;
+    let (plan, specs) = plan::read_with_specs(&options.plan)?;
     let plan = Arc::new(plan);
     container::leave_interrupts_to_others();
-    let beside = args.socket.with_extension("hosts");
+    let beside = options.socket.with_extension("hosts");
     std::fs::write(&beside, Hosts::file(&plan))?;
     let bound = container::bind(&beside, "/etc/hosts");
     // The mount keeps it.
     let _ = std::fs::remove_file(&beside);
     bound.context("cannot give the hosts their names in /etc/hosts")?;
     let (hosts, taps) = Hosts::new(&plan)?;
-    let relay = Relay::start(Arc::clone(&plan), taps, args.log.is_some())?;
+    let relay = Relay::start(Arc::clone(&plan), taps, options.log.is_some())?;
     let served = Arc::new(Served {
         plan,
         specs: Mutex::new(specs),
         hosts,
         relay,
         begun: Instant::now(),
-        socket: args.socket.clone(),
+        socket: options.socket.clone(),
         is_over: AtomicBool::new(false),
     });
     // A socket that nobody listens at is taken for one that was left behind: this one gets its name once it is listened at.
-    let unnamed = args
+    let unnamed = options
         .socket
         .with_extension(format!("{:08x}", rand::random::<u32>()));
     let listener = UnixListener::bind(&unnamed)
-        .and_then(|listener| std::fs::hard_link(&unnamed, &args.socket).map(|()| listener));
+        .and_then(|listener| std::fs::hard_link(&unnamed, &options.socket).map(|()| listener));
     let _ = std::fs::remove_file(&unnamed);
     let listener =
-        listener.with_context(|| format!("cannot listen at {}", args.socket.display()))?;
-    let log = args
+        listener.with_context(|| format!("cannot listen at {}", options.socket.display()))?;
+    let log = options
         .log
         .as_deref()
         .map(|path| start_log(&served, path))
         .transpose()?;
     let answering = Arc::clone(&served);
-    let is_run = !args.command.is_empty();
+    let is_run = !options.command.is_empty();
     std::thread::spawn(move || answer_all(&answering, &listener, is_run));
     let status = if is_run {
-        Some(run_command(&served, args, &is_unwanted)?)
+        Some(run_command(&served, options, &is_unwanted)?)
     } else {
         let mut out = std::io::stdout();
         writeln!(out, "ready")?;
@@ -104,36 +132,37 @@ pub fn run(args: &PathRelayArgs) -> Result<()> {
             .map_err(|_| anyhow!("the log's thread panicked"))??;
     }
     let state = served.state(snapshot, &overflown?).finished();
-    if let Some(path) = &args.json {
+    if let Some(path) = &options.json {
         output::replace_json(path, &state)?;
     }
-    if is_run {
-        crate::say::text(&report::text(&state));
-    }
-    let _ = std::fs::remove_file(&args.socket);
-    if let Some(error) = served.relay.error() {
-        bail!("the relay ended early: {error}");
-    }
-    std::process::exit(status.unwrap_or(0));
+    let _ = std::fs::remove_file(&options.socket);
+    Ok(Relayed {
+        state,
+        status,
+        error: served.relay.error().map(|error| error.to_string()),
+    })
 }
 
 fn run_command(
     served: &Arc<Served>,
-    args: &PathRelayArgs,
+    options: &RelayOptions,
     is_unwanted: &AtomicBool,
 ) -> Result<i32> {
-    let (program, arguments) = args.command.split_first().context("there is no command")?;
+    let (program, arguments) = options
+        .command
+        .split_first()
+        .context("there is no command")?;
     // A child begins in the namespace of the thread that starts it, and must not end with that thread.
     let child = served.hosts.namespace(0).run(|| {
         Command::new(program)
             .args(arguments)
-            .env(SOCKET, &args.socket)
+            .env(SOCKET, &options.socket)
             .spawn()
     })?;
     let mut child = child.with_context(|| format!("cannot run {program}"))?;
     let mut next = Instant::now();
     let mut keep = || {
-        let Some(path) = args.json.as_ref().filter(|_| Instant::now() >= next) else {
+        let Some(path) = options.json.as_ref().filter(|_| Instant::now() >= next) else {
             return;
         };
         next = Instant::now() + KEEP_EVERY;

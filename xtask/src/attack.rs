@@ -11,7 +11,7 @@ mod program;
 mod recording;
 mod relay;
 mod respond;
-mod scene;
+pub mod scene;
 mod tls;
 
 use std::collections::BTreeMap;

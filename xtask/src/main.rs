@@ -5,6 +5,7 @@ mod attack;
 mod ci;
 mod deps;
 mod fresh;
+mod golden;
 mod oracles;
 mod run;
 mod setup;
@@ -48,6 +49,8 @@ enum Task {
     Stress(stress::StressArgs),
     /// Attack the program with hostile datagrams, clients and files while data flow, and hold each outcome against its expectation
     Attack(attack::AttackArgs),
+    /// Run command lines that cover every command with this tree and with another revision, and show what differs
+    Golden(golden::GoldenArgs),
     /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
     Soak(soak::SoakArgs),
     /// Ask tshark, baseband and the other programs again whose answers are committed, and show what differs
@@ -110,6 +113,7 @@ fn run(task: Task) -> Result<()> {
         Task::Fresh(args) => fresh::run(&args),
         Task::Stress(args) => stress::run(&args),
         Task::Attack(args) => attack::run(&args),
+        Task::Golden(args) => golden::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),

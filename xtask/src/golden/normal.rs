@@ -1,0 +1,375 @@
+//! What an outcome is without the clock, the machine's pace, and names made up for a run.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::cases::Pace;
+use super::compare::{Piece, pieces};
+
+/// Key of the lines of help, of which there may be more in a new build.
+pub const LINES: &str = "‹lines›";
+/// Key of what all entries of a masked list have.
+pub const EACH: &str = "‹each›";
+/// A masked value that is not there, or an empty list.
+pub const NULL: &str = "‹none›";
+const NUMBER: &str = "‹number›";
+
+/// How a field is masked.
+#[derive(Clone, Copy, PartialEq)]
+enum Mask {
+    /// Only types are compared, of all that it holds.
+    Type,
+    /// Only that it is there.
+    Presence,
+}
+use Mask::{Presence, Type};
+
+/// Fields that differ between two runs of one program: beginning of the schema, fields (of a certain parent: parent.field), mask
+/// and reason.
+const FIELDS: &[(&str, &str, Mask, &str)] = &[
+    (
+        "",
+        "cpu_seconds rate_bps rates_before_bps lateness_us behind_seconds slips",
+        Type,
+        CLOCK,
+    ),
+    ("", "begun ended_at first_arrival last_arrival", Type, CLOCK),
+    ("", "histogram-latency bins", Presence, CLOCK),
+    ("evlbi.send", "seconds", Type, CLOCK),
+    ("evlbi.recv", "seconds", Type, CLOCK),
+    ("evlbi.demo", "seconds", Type, CLOCK),
+    ("evlbi.correlate", "streams.seconds", Type, CLOCK),
+    ("evlbi.probe", "late bursts", Type, CLOCK),
+    (
+        "evlbi.probe",
+        "course stages intervals trials",
+        Type,
+        LENGTH,
+    ),
+    ("evlbi.report", "windows runs", Type, LENGTH),
+    (
+        "evlbi.live",
+        "streams",
+        Type,
+        "counts go on while a line is made",
+    ),
+    (
+        "evlbi.send",
+        "socket",
+        Type,
+        "how the kernel took datagrams",
+    ),
+    (
+        "evlbi.recv",
+        "most_joined",
+        Type,
+        "how the kernel joined datagrams",
+    ),
+    ("evlbi.recv", "host refused", Type, HOST),
+    ("evlbi.probe", "before change", Presence, HOST),
+    ("evlbi.probe", "during", Type, HOST),
+    ("evlbi.probe", "finding findings", Type, SENTENCE),
+    ("evlbi.report", "finding", Type, SENTENCE),
+    ("", "status.line", Type, SENTENCE),
+    (
+        "evlbi.agent",
+        "fingerprint",
+        Type,
+        "a certificate of its own",
+    ),
+];
+const CLOCK: &str = "the clock";
+const LENGTH: &str = "as many as there was time for";
+const HOST: &str = "counters of the host, whose other programs send and receive too";
+const SENTENCE: &str = "a sentence about times and rates";
+
+/// Numbers that are compared in cases of which the rest depends on the machine's pace.
+const KEPT: &[(&str, &str)] = &[
+    (
+        "",
+        "lost host_lost network_lost unattributed duplicates corrupted invalid size burst",
+    ),
+    ("evlbi.probe.udp", "sent received unique"),
+    ("evlbi.probe.latency", "sent received"),
+];
+
+/// Lines of text that some runs have and others do not, by a part of each, and why.
+const PASSING: &[(&str, &str)] = &[
+    ("waiting for a stream", "once a second"),
+    ("behind ", "a sender that waited for a processor"),
+    ("handed over ", "a relay that waited for a processor"),
+    ("backlog up to", "what waited is a matter of time"),
+    (" of memory, ", "goes with `handed over`"),
+    ("the sender reached", "a sender that waited for a processor"),
+    (
+        "the hosts are the limit",
+        "a sender that waited for a processor",
+    ),
+    (" came through", "a finding about rates"),
+    ("held back by ", "a finding about times"),
+    ("nothing was sent again", "a finding about times"),
+    ("sent again:", "a finding about times"),
+    ("late from message", "a finding about times"),
+    ("all messages were timely", "a finding about times"),
+    (" sent, ", "once a second, with a rate"),
+    (
+        "bytes there: nothing lost",
+        "goes with `the sender reached`",
+    ),
+    ("bytes back: nothing lost", "goes with `the sender reached`"),
+    (
+        "other virtual machines had the processor",
+        "goes with `stolen time`",
+    ),
+    ("stolen time", "of the last second"),
+];
+
+/// Whether a line is one of those, or shows progress: 75.0 % or a rate, and more.
+fn is_passing(line: &str) -> bool {
+    let line = line.trim_start();
+    let progress = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let units = [" %  ", " bit/s", " kbit/s", " Mbit/s", " Gbit/s"];
+    (progress.len() < line.len() && units.iter().any(|unit| progress.starts_with(unit)))
+        || PASSING.iter().any(|(part, _)| line.contains(part))
+}
+
+/// Standard output: JSON, JSON on each line, or text.
+pub fn stdout(said: &str, pace: Pace) -> Value {
+    if let Ok(value) = serde_json::from_str(said) {
+        return json(value, pace);
+    }
+    let lines: Result<Vec<Value>, _> = said.lines().map(serde_json::from_str).collect();
+    match lines {
+        Ok(lines) if !lines.is_empty() => lines.into_iter().map(|line| json(line, pace)).collect(),
+        _ => text(said, pace),
+    }
+}
+
+/// Text by lines, without those that come and go.
+pub fn text(text: &str, pace: Pace) -> Value {
+    let lines = text.lines().filter(|line| !is_passing(line));
+    let masked = lines.map(|line| masked(line, pace));
+    masked.map(Value::String).collect()
+}
+
+/// Help: its lines, each with what was wrapped, without alignment.
+pub fn help(text: &str) -> Value {
+    const WRAPPED: usize = 8;
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let indent = line.len() - line.trim_start().len();
+        match (words.first(), lines.last_mut()) {
+            (None, _) => {}
+            (Some(first), Some(last)) if indent >= WRAPPED && !first.starts_with('-') => {
+                last.push(' ');
+                last.push_str(&words.join(" "));
+            }
+            _ => lines.push(words.join(" ")),
+        }
+    }
+    json!({ LINES: lines })
+}
+
+/// A line without ports, tokens and moments, without times and rates, or without any number.
+fn masked(line: &str, pace: Pace) -> String {
+    let (line, _) = line.split_once("#token=").unwrap_or((line, ""));
+    let pieces = pieces(line);
+    let mut masked = String::new();
+    let mut unit = 0;
+    for (index, piece) in pieces.iter().enumerate() {
+        match piece {
+            Piece::Text(text) => masked.push_str(&text[unit..]),
+            Piece::Number(number) => {
+                let next = match pieces.get(index + 1) {
+                    Some(Piece::Text(text)) => text,
+                    _ => "",
+                };
+                unit = unit_of(next);
+                let is_moment = match (number.len(), next) {
+                    (8, "T") => true,
+                    (6, _) => masked.ends_with(&format!("{NUMBER}T")),
+                    _ => false,
+                };
+                let is_port = masked.ends_with(':') && number.len() == 5;
+                let is_masked = match pace {
+                    _ if is_port || is_moment => true,
+                    Pace::None => false,
+                    Pace::Rates => unit > 0,
+                    Pace::All => true,
+                };
+                if !is_masked {
+                    unit = 0;
+                }
+                masked.push_str(if is_masked { NUMBER } else { number });
+                continue;
+            }
+        }
+        unit = 0;
+    }
+    match pace {
+        Pace::None => masked,
+        // Columns are as wide as their numbers.
+        _ => masked.split_whitespace().collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// Length of a unit of time or rate, which goes with its number: 900 us, 1.1 ms.
+fn unit_of(text: &str) -> usize {
+    const UNITS: [&str; 13] = [
+        "s", "ms", "us", "ns", "bit/s", "kbit/s", "Mbit/s", "Gbit/s", "B/s", "kB/s", "MB/s",
+        "GB/s", "kB",
+    ];
+    let Some(word) = text.strip_prefix(' ') else {
+        return 0;
+    };
+    let end = word
+        .find(|c: char| !c.is_ascii_alphabetic() && c != '/')
+        .unwrap_or(word.len());
+    if UNITS.contains(&&word[..end]) {
+        1 + end
+    } else {
+        0
+    }
+}
+
+/// A result without what [`FIELDS`] name, and where all depends on the pace without numbers but [`KEPT`].
+pub fn json(value: Value, pace: Pace) -> Value {
+    fields(value, "", "", pace)
+}
+
+/// `within` is the field that holds the value.
+fn fields(value: Value, schema: &str, within: &str, pace: Pace) -> Value {
+    match value {
+        Value::Object(object) => {
+            let own = object
+                .get("schema")
+                .and_then(Value::as_str)
+                .map(str::to_owned);
+            let schema = own.as_deref().unwrap_or(schema);
+            let masks = object.into_iter().map(|(key, value)| {
+                let is_field = |field: &str| match field.split_once('.') {
+                    Some((parent, field)) => parent == within && field == key,
+                    None => field == key,
+                };
+                let mask = FIELDS.iter().find(|(of, names, ..)| {
+                    schema.starts_with(of) && names.split(' ').any(is_field)
+                });
+                let value = match mask {
+                    Some((_, _, Type, _)) => shape(value),
+                    Some((_, _, Presence, _)) => NULL.into(),
+                    None => fields(value, schema, &key, pace),
+                };
+                (masked(&key, Pace::None), value)
+            });
+            Value::Object(masks.collect())
+        }
+        Value::Array(list) => {
+            let each = list
+                .into_iter()
+                .map(|value| fields(value, schema, within, pace));
+            each.collect()
+        }
+        Value::String(text) => masked(&text, pace).into(),
+        Value::Null if pace == Pace::All => NULL.into(),
+        Value::Number(number) => {
+            let is_kept = |(of, names): &(&str, &str)| {
+                schema.starts_with(of) && names.split(' ').any(|name| name == within)
+            };
+            match pace == Pace::All && !KEPT.iter().any(is_kept) {
+                true => NUMBER.into(),
+                false => Value::Number(number),
+            }
+        }
+        value => value,
+    }
+}
+
+/// The types of what a value holds.
+fn shape(value: Value) -> Value {
+    match value {
+        Value::Null => NULL.into(),
+        Value::Bool(_) => "‹bool›".into(),
+        Value::Number(_) => NUMBER.into(),
+        Value::String(_) => "‹text›".into(),
+        Value::Array(list) => {
+            let each = list.into_iter().map(shape).reduce(joined);
+            each.map_or(NULL.into(), |each| json!({ EACH: each }))
+        }
+        Value::Object(object) => {
+            let shapes = object.into_iter().map(|(key, value)| (key, shape(value)));
+            Value::Object(shapes.collect())
+        }
+    }
+}
+
+/// The fields of either of two entries.
+fn joined(first: Value, second: Value) -> Value {
+    match (first, second) {
+        (Value::Object(mut first), Value::Object(second)) => {
+            for (key, value) in second {
+                let known = first.remove(&key);
+                let value = known.map_or(value.clone(), |known| joined(known, value));
+                first.insert(key, value);
+            }
+            Value::Object(first)
+        }
+        (first, second) if first == NULL => second,
+        (first, _) => first,
+    }
+}
+
+/// All files of a folder, by name. `unplaced` takes the names of a run's places out of text.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn files(folder: &Path, pace: Pace, unplaced: &dyn Fn(&str) -> String) -> Result<Value> {
+    let mut files = Map::new();
+    let mut folders = vec![(folder.to_owned(), String::new())];
+    while let Some((folder, within)) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = format!(
+                "{within}{}",
+                masked(&entry.file_name().to_string_lossy(), Pace::None)
+            );
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push((entry.path(), format!("{name}/")));
+            } else if kind.is_file() {
+                files.insert(name, file(&entry.path(), pace, unplaced)?);
+            }
+        }
+    }
+    Ok(Value::Object(files))
+}
+
+fn file(path: &Path, pace: Pace, unplaced: &dyn Fn(&str) -> String) -> Result<Value> {
+    let extension = path
+        .extension()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let bytes = fs::read(path)?;
+    let as_text = || unplaced(&String::from_utf8_lossy(&bytes));
+    Ok(match &*extension {
+        "json" => stdout(&as_text(), pace),
+        "csv" if pace == Pace::All => {
+            text(as_text().lines().next().unwrap_or_default(), Pace::None)
+        }
+        "csv" | "txt" | "svg" | "html" | "toml" if pace < Pace::All => text(&as_text(), pace),
+        // Locks have no extension.
+        some if pace < Pace::All && !some.is_empty() => {
+            json!({"bytes": bytes.len(), "sha256": hex(&Sha256::digest(&bytes))})
+        }
+        _ => NULL.into(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

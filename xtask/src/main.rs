@@ -6,6 +6,7 @@ mod ci;
 mod deps;
 mod fresh;
 mod golden;
+mod lines;
 mod oracles;
 mod run;
 mod setup;
@@ -57,6 +58,8 @@ enum Task {
     Oracles(oracles::Oracles),
     /// The dependency rules of the architecture
     Deps,
+    /// Count the lines of code, comments and tests of each crate
+    Lines(lines::LinesArgs),
     /// Measure beside peers: `cargo xtask bench --help` lists the benches
     #[command(disable_help_flag = true)]
     Bench {
@@ -117,6 +120,7 @@ fn run(task: Task) -> Result<()> {
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
+        Task::Lines(args) => lines::run(&args),
         Task::Bench { arguments } => bench(&arguments),
     }
 }

@@ -166,7 +166,7 @@ impl Drop for Receiving {
 /// # Errors
 /// When the options do not fit together, or the recording exists, or a socket, a file or memory cannot be had.
 pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
-    let settings = settings(options)?;
+    let settings = settings(options);
     let (options, left) = names::with_free_names(options)?;
     names::check_outputs(&options)?;
     if let Some(left) = &left {
@@ -250,11 +250,8 @@ fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>)
 }
 
 /// What is known beforehand of the frames of a stream.
-///
-/// # Errors
-/// When the frame rate is 0.
-pub fn settings(options: &RecvOptions) -> Result<deframe::Settings> {
-    Ok(deframe::Settings {
+pub fn settings(options: &RecvOptions) -> deframe::Settings {
+    deframe::Settings {
         frame_length: options.frame,
         frame_rate: options.frame_rate,
         fill: options.fill,

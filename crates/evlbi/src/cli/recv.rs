@@ -10,13 +10,13 @@ use evlbi_core::deframe::{Format, Partial};
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 
-use evlbi_wire::time::FrameRate;
 use super::HostArgs;
 use crate::output;
 use crate::program::Program;
 use crate::recv::{self, RecvOptions};
 use crate::units::{self, show_count};
 use crate::url::Url;
+use evlbi_wire::time::FrameRate;
 
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;

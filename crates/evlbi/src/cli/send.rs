@@ -8,12 +8,12 @@ use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
 
-use evlbi_wire::time::FrameRate;
 use super::{HostArgs, UnitChoice};
 use crate::program::Program;
 use crate::send::{self, Burst, Pace, SendOptions};
 use crate::url::{self, Url};
 use crate::{output, units};
+use evlbi_wire::time::FrameRate;
 
 pub const HELP: &str = "\
 Sources:

@@ -264,7 +264,7 @@ fn open(
     let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
     let feed = Feed::new(rate, args.trust.into(), epoch, clocks, number);
     let sink = Box::new(Arc::clone(&feed));
-    let settings = recv::settings(&options)?;
+    let settings = recv::settings(&options);
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
         let feed = Arc::clone(&feed);
         let run = run.clone();

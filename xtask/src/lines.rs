@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use crate::run::output_of;
+use crate::base;
 use count::{Lines, count};
 
 /// What is built from these is not part of the product.
@@ -104,9 +104,7 @@ fn report(crates: &Crates) -> serde_json::Value {
 
 /// Lines of a revision, which is unpacked to a folder that is removed afterwards.
 fn of_revision(revision: &str, except: &[String]) -> Result<Crates> {
-    let commit = format!("{revision}^{{commit}}");
-    let commit = output_of("git", &["rev-parse", "--verify", &commit])
-        .with_context(|| format!("git does not know the revision `{revision}`"))?;
+    let commit = base::commit(revision)?;
     let room = evlbi_testkit::Room::new();
     let mut archive = Command::new("git")
         .args(["archive", &commit])

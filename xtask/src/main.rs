@@ -2,10 +2,12 @@
 #![allow(clippy::disallowed_methods, reason = "tasks measure")]
 
 mod attack;
+mod base;
 mod ci;
 mod deps;
 mod fresh;
 mod golden;
+mod instructions;
 mod lines;
 mod oracles;
 mod run;
@@ -60,6 +62,8 @@ enum Task {
     Deps,
     /// Count the lines of code, comments and tests of each crate
     Lines(lines::LinesArgs),
+    /// Count the instructions and allocations of the data path (needs valgrind)
+    Instructions(instructions::InstructionsArgs),
     /// Measure beside peers: `cargo xtask bench --help` lists the benches
     #[command(disable_help_flag = true)]
     Bench {
@@ -97,7 +101,7 @@ fn skipped() -> Result<()> {
 
 fn main() -> ExitCode {
     match run(Cli::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -105,7 +109,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: Task) -> Result<()> {
+fn run(task: Task) -> Result<ExitCode> {
     // Paths are those of the workspace, wherever in it somebody stands.
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     match task {
@@ -121,6 +125,8 @@ fn run(task: Task) -> Result<()> {
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
         Task::Lines(args) => lines::run(&args),
+        Task::Instructions(args) => return instructions::run(&args),
         Task::Bench { arguments } => bench(&arguments),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ pub mod buffer;
 pub mod clock;
 pub mod damage;
 pub mod disk;
+pub mod instructions;
 pub mod leftovers;
 pub mod limit;
 pub mod lines;

@@ -256,3 +256,6 @@ fn drained(deframer: &Deframer, sink: Box<dyn Sink>) -> Drained {
         sink: sink.finish(),
     }
 }
+
+#[cfg(test)]
+mod instructions;

@@ -482,3 +482,6 @@ impl Check {
         &self.expected[(number % pattern::PERIOD) as usize]
     }
 }
+
+#[cfg(test)]
+pub mod instructions;

@@ -491,3 +491,6 @@ impl Open {
         debug_assert_eq!(placed, Ok(()));
     }
 }
+
+#[cfg(test)]
+mod instructions;

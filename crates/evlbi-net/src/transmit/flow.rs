@@ -497,3 +497,6 @@ fn head_of(
     }
     (head, 0)
 }
+
+#[cfg(test)]
+mod instructions;

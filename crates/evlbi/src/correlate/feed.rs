@@ -580,3 +580,6 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod instructions;

@@ -343,9 +343,7 @@ impl Tcp {
         let (mut last, mut flushed, mut noted) = (start, start, None::<Instant>);
         let mut shown = Shown::default();
         let ended = loop {
-            if self.buffer.len() < self.filled + BLOCK {
-                self.buffer.resize(self.filled + BLOCK, 0);
-            }
+            self.make_room();
             match connection.read(&mut self.buffer[self.filled..]) {
                 Ok(0) => break Ok(Some(Ended::Closed)),
                 Ok(count) => {
@@ -378,6 +376,12 @@ impl Tcp {
         ended
     }
 
+    fn make_room(&mut self) {
+        if self.buffer.len() < self.filled + BLOCK {
+            self.buffer.resize(self.filled + BLOCK, 0);
+        }
+    }
+
     fn pass_on(&mut self, straight: &mut Straight, ended: bool) {
         let taken = straight.take(&self.buffer[..self.filled], ended);
         self.buffer.copy_within(taken..self.filled, 0);
@@ -393,3 +397,6 @@ fn is_wait(error: &std::io::Error) -> bool {
             | std::io::ErrorKind::Interrupted
     )
 }
+
+#[cfg(test)]
+mod instructions;

@@ -1,0 +1,60 @@
+//! Frames with new times that leave in bursts of datagrams with sequence numbers.
+
+use std::net::UdpSocket;
+
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::{Policy, Stream};
+use evlbi_testkit::instructions::{Frames, measured, units};
+
+use super::*;
+use crate::transmit::LoopSource;
+use crate::udp::{Sender, SenderOptions};
+
+const FRAME: usize = 8032;
+/// As jive5ab cuts such a frame for an MTU of 1500.
+const DATA: usize = 1004;
+
+#[test]
+fn burst() {
+    // It takes what its buffer holds, and the kernel drops the rest.
+    let receiver = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let address = receiver.local_addr().expect("an address");
+    let sender = Sender::connect(address, &SenderOptions::default()).expect("a sender");
+    let units = units(1024);
+    let frames = Frames::new(&[b"Ef"], 1, FRAME, 4000).take(64);
+    let rate = BitRate::new(1_000_000_000_000).expect("a rate");
+    let stream = Stream {
+        rate: Some(rate),
+        unit_bytes: FRAME as u64,
+        wire_bytes: FRAME as u64,
+        threads: vec![0],
+        frame_rate: FrameRate::new(4000),
+    };
+    let options = FlowOptions {
+        frame_length: FRAME,
+        datagram_data: DATA,
+        vdif: true,
+        frame_rate: FrameRate::new(4000),
+        sequence: Some(0),
+        clock: Clock::Rate(ByRate::new(rate)),
+        start: cpu::now(),
+        end: None,
+        burst: 32,
+        shed: Shed::new(Policy::None, 0, &stream).expect("nothing is shed"),
+        shed_packets: false,
+        replace: Replace::Nothing,
+        replacement: Vec::new(),
+    };
+    // From the second pass on frames get new times.
+    let source = Box::new(LoopSource::new(frames, 64, units * DATA as u64));
+    let outlets = vec![Outlet::Udp(sender)];
+    let mut flow = Flow::new(source, outlets, options, Sent::new()).expect("frames");
+    let stop = AtomicBool::new(false);
+    while measured(|| {
+        let departure = flow.departure(false);
+        flow.send_train(&stop);
+        departure.is_some()
+    }) {}
+    let report = flow.finish();
+    assert_eq!((report.offered, report.sent), (units, units));
+}

@@ -2,6 +2,7 @@
 
 pub mod analyse;
 mod capacity;
+mod choice;
 mod control;
 #[cfg(test)]
 mod defaults;
@@ -9,6 +10,8 @@ pub mod demo;
 #[cfg(test)]
 mod docs;
 pub mod doctor;
+pub mod drop;
+pub mod inspect;
 mod latency;
 pub mod path;
 pub mod plan;
@@ -27,13 +30,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{Policy, Replace};
-use evlbi_wire::time::FrameRate;
 
 pub use self::analyse::AnalyseArgs;
 pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
 pub use self::demo::DemoArgs;
 pub use self::doctor::DoctorArgs;
+pub use self::drop::DropArgs;
+pub use self::inspect::InspectArgs;
 pub use self::path::PathCommand;
 pub use self::plan::PlanCommand;
 pub use self::probe::ProbeCommand;
@@ -73,7 +76,7 @@ pub enum Command {
     #[command(after_help = recv::HELP)]
     Recv(RecvArgs),
     /// Lose frames or packets of a file under control
-    #[command(after_help = SHED_HELP)]
+    #[command(after_help = drop::HELP)]
     Drop(DropArgs),
     /// Say what a recording holds: format, threads, times, gaps, state counts, spectrum
     Inspect(InspectArgs),
@@ -145,40 +148,10 @@ shown; --knows papers loses a frame more after each gap.
 Example:
   evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill";
 
-const SHED_HELP: &str = "\
-Policies of --shed:
-  none             everything is kept
-  every:N          one in N, steadily
-  bunch:F          bunches of 1 to 10, the fraction F exact (F as 0.05 or 5%)
-  random:F         each by chance
-  burst:F[,LENGTH] by chance in bursts of mean LENGTH (Gilbert-Elliott)
-  threads:A,B,C-D  whole VDIF threads
-  common:F[,TIME]  alike at all stations with the same seed, in blocks of TIME (100 ms or more)
-  fit:RATE         just enough to fit an Ethernet of that rate (1G)";
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UnitChoice {
     Frame,
     Packet,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum DropReplace {
-    Nothing,
-    Fill,
-    Random,
-    Invalid,
-}
-
-impl From<DropReplace> for Replace {
-    fn from(replace: DropReplace) -> Replace {
-        match replace {
-            DropReplace::Nothing => Replace::Nothing,
-            DropReplace::Fill => Replace::Fill,
-            DropReplace::Random => Replace::Random,
-            DropReplace::Invalid => Replace::Invalid,
-        }
-    }
 }
 
 /// What a user may ask of this host for the thread that moves the data.
@@ -208,53 +181,6 @@ impl From<HostArgs> for HostOptions {
             buffer,
         }
     }
-}
-
-#[derive(Args)]
-pub struct DropArgs {
-    /// Recording to read
-    pub input: PathBuf,
-    /// Recording to write
-    pub output: PathBuf,
-    /// Which frames or packets to lose
-    #[arg(long, value_name = "POLICY")]
-    pub shed: Policy,
-    /// What stands in their place
-    #[arg(long, value_enum, default_value_t = DropReplace::Invalid)]
-    pub replace: DropReplace,
-    /// What a shed decision is about
-    #[arg(long, value_enum, default_value_t = UnitChoice::Frame)]
-    pub unit: UnitChoice,
-    /// IP packet size that --unit packet and fit: reckon with, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    pub mtu: usize,
-    /// Seed of all random choices
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Frames per second of a thread, where the file cannot tell
-    #[arg(long, value_name = "N")]
-    pub frame_rate: Option<FrameRate>,
-    /// Where to write what was lost [default: beside the output, OUT.vdif.gaps.json]
-    #[arg(long, value_name = "FILE")]
-    pub gaps: Option<PathBuf>,
-    /// Overwrite an output that exists
-    #[arg(long)]
-    pub force: bool,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct InspectArgs {
-    /// Recording to look into
-    pub file: PathBuf,
-    /// Frames per second of a thread, where the file cannot tell
-    #[arg(long, value_name = "N")]
-    pub frame_rate: Option<FrameRate>,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args, Clone)]

@@ -1,24 +1,22 @@
-//! `evlbi drop`: loses frames or packets of a recording under control.
+//! Loses frames or packets of a recording under control.
 
 mod cut;
 mod gaps;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::packetise::{Family, Rule, payload_length};
-use evlbi_core::shed::{Policy, Shed, ShedReport, Stream, wire_bytes};
+use evlbi_core::shed::{Policy, Replace, Shed, ShedReport, Stream, wire_bytes};
+use evlbi_net::run::Run;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::Gaps;
 use serde::Serialize;
 
 use self::cut::{Counts, Cut, Unit};
 use self::gaps::{GapsWriter, List};
-use crate::cli::{DropArgs, DropReplace, UnitChoice};
 use crate::output::{self, Part};
-use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks, Recording};
 use crate::units;
 
@@ -27,15 +25,57 @@ const TRANSPORT_HEADER: usize = 8;
 /// Frames of this length stand for raw data where a length is asked for; the plain rule ignores it.
 const ANY_FRAME: usize = 8;
 
+/// What is lost of which recording.
+#[derive(Clone, Debug)]
+pub struct DropOptions {
+    /// Recording to read.
+    pub input: PathBuf,
+    /// Recording to write.
+    pub output: PathBuf,
+    /// Which frames or packets are lost.
+    pub shed: Policy,
+    /// What stands in their place.
+    pub replace: Replace,
+    /// Whether packets are decided on instead of frames.
+    pub by_packet: bool,
+    /// IP packet size, in bytes.
+    pub mtu: usize,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// Frames per second of a thread, where the file cannot tell.
+    pub frame_rate: Option<FrameRate>,
+    /// Where the list of what was lost is written; none for beside the output.
+    pub gaps: Option<PathBuf>,
+    /// Whether files that exist are overwritten.
+    pub force: bool,
+}
+
+impl Default for DropOptions {
+    fn default() -> DropOptions {
+        DropOptions {
+            input: PathBuf::new(),
+            output: PathBuf::new(),
+            shed: Policy::None,
+            replace: Replace::Invalid,
+            by_packet: false,
+            mtu: 1500,
+            seed: 1,
+            frame_rate: None,
+            gaps: None,
+            force: false,
+        }
+    }
+}
+
 /// What was dropped.
 #[derive(Serialize)]
-struct DropReport {
+pub struct DropReport {
     schema: &'static str,
     input: PathBuf,
     output: PathBuf,
     format: Format,
     unit: &'static str,
-    replace: &'static str,
+    replace: Replace,
     /// Data in a packet; none where the unit is the frame.
     packet_bytes: Option<usize>,
     frame_length: Option<usize>,
@@ -54,24 +94,27 @@ struct DropReport {
     /// Runs of missing frames in the gaps file; of packets where there are no frames.
     gaps: u64,
     /// Whether it was stopped before the end.
-    interrupted: bool,
+    pub interrupted: bool,
 }
 
 /// Copies a recording without what the policy sheds.
-pub fn run(args: &DropArgs) -> Result<()> {
-    let recording = Recording::survey(&args.input, args.frame_rate)?;
-    let unit = unit_of(args, &recording)?;
-    check_replace(args, &recording)?;
-    let shed = shedding(args, &recording, unit)?;
-    let gaps_file = args
+///
+/// # Errors
+/// When the recording cannot be read or shed from as asked, or an output exists or cannot be written.
+pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
+    let recording = Recording::survey(&options.input, options.frame_rate)?;
+    let unit = unit_of(options, &recording)?;
+    check_replace(options, &recording)?;
+    let shed = shedding(options, &recording, unit)?;
+    let gaps_file = options
         .gaps
         .clone()
-        .unwrap_or_else(|| output::gaps_beside(&args.output));
-    check_paths(args, &gaps_file)?;
-    let (gaps_out, gaps_part) = Part::create(&gaps_file, args.force)?;
+        .unwrap_or_else(|| output::gaps_beside(&options.output));
+    check_paths(options, &gaps_file)?;
+    let (gaps_out, gaps_part) = Part::create(&gaps_file, options.force)?;
     let gaps = GapsWriter::new(
         gaps_out,
-        &document(args, &recording),
+        &document(options, &recording),
         if recording.format == Format::Raw {
             List::Sequence
         } else {
@@ -79,35 +122,35 @@ pub fn run(args: &DropArgs) -> Result<()> {
         },
     )
     .with_context(|| format!("cannot write {}", gaps_file.display()))?;
-    let (output, part) = Part::create(&args.output, args.force)?;
+    let (output, part) = Part::create(&options.output, options.force)?;
     let mut cut = Cut::new(
         output,
         gaps,
         shed,
         unit,
-        args,
+        options,
         recording.header_length().unwrap_or(0),
     );
-    let walked = walk(args, &recording, &mut cut)?;
+    let walked = walk(options, &recording, &mut cut, run)?;
     let shedding = cut.report();
     let (counts, gaps) = cut
         .finish()
-        .with_context(|| format!("cannot write {}", args.output.display()))?;
+        .with_context(|| format!("cannot write {}", options.output.display()))?;
     if !walked.interrupted {
         part.keep()?;
         gaps_part.keep()?;
     }
-    let report = DropReport {
+    Ok(DropReport {
         schema: "evlbi.drop/1",
-        input: args.input.clone(),
-        output: args.output.clone(),
+        input: options.input.clone(),
+        output: options.output.clone(),
         format: recording.format,
         unit: if unit == Unit::Frame {
             "frame"
         } else {
             "packet"
         },
-        replace: name(args.replace),
+        replace: options.replace,
         packet_bytes: match unit {
             Unit::Frame => None,
             Unit::Packet(length) => Some(length),
@@ -124,19 +167,17 @@ pub fn run(args: &DropArgs) -> Result<()> {
         gaps_file,
         gaps,
         interrupted: walked.interrupted,
-    };
-    output::print(args.json, &report, show)?;
-    progress::complete(report.interrupted)
+    })
 }
 
 /// Raw data has no frames: its packets are decided on.
-fn unit_of(args: &DropArgs, recording: &Recording) -> Result<Unit> {
-    let (length, rule) = match (recording.frame_length, args.unit) {
-        (Some(_), UnitChoice::Frame) => return Ok(Unit::Frame),
-        (Some(length), UnitChoice::Packet) => (length, Rule::Frames),
+fn unit_of(options: &DropOptions, recording: &Recording) -> Result<Unit> {
+    let (length, rule) = match (recording.frame_length, options.by_packet) {
+        (Some(_), false) => return Ok(Unit::Frame),
+        (Some(length), true) => (length, Rule::Frames),
         (None, _) => (ANY_FRAME, Rule::Plain),
     };
-    Ok(Unit::Packet(packet_length(length, args.mtu, rule)?))
+    Ok(Unit::Packet(packet_length(length, options.mtu, rule)?))
 }
 
 fn packet_length(frame_length: usize, mtu: usize, rule: Rule) -> Result<usize> {
@@ -144,28 +185,28 @@ fn packet_length(frame_length: usize, mtu: usize, rule: Rule) -> Result<usize> {
         .context("cannot cut the recording into packets")
 }
 
-fn check_replace(args: &DropArgs, recording: &Recording) -> Result<()> {
-    let input = args.input.display();
-    match (args.replace, recording.format) {
-        (DropReplace::Invalid, Format::Raw) => bail!(
+fn check_replace(options: &DropOptions, recording: &Recording) -> Result<()> {
+    let input = options.input.display();
+    match (options.replace, recording.format) {
+        (Replace::Invalid, Format::Raw) => bail!(
             "{input} has no frames that could be marked invalid (it is neither VDIF nor Mark 5B); choose --replace fill, random or nothing"
         ),
-        (DropReplace::Invalid, Format::Mark5b) => bail!(
+        (Replace::Invalid, Format::Mark5b) => bail!(
             "{input} is Mark 5B, whose frames have no mark for invalid ones; choose --replace fill, random or nothing"
         ),
         _ => Ok(()),
     }
 }
 
-fn shedding(args: &DropArgs, recording: &Recording, unit: Unit) -> Result<Shed> {
+fn shedding(options: &DropOptions, recording: &Recording, unit: Unit) -> Result<Shed> {
     let unit_bytes = match (unit, recording.frame_length) {
         (Unit::Packet(length), _) | (Unit::Frame, Some(length)) => length,
         (Unit::Frame, None) => 0,
     };
-    let wire = match (unit, &args.shed) {
+    let wire = match (unit, &options.shed) {
         (Unit::Packet(length), _) => wire_bytes(TRANSPORT_HEADER + length, Family::V4),
         (Unit::Frame, Policy::Fit(_)) => {
-            let packet = packet_length(unit_bytes, args.mtu, Rule::Frames)?;
+            let packet = packet_length(unit_bytes, options.mtu, Rule::Frames)?;
             (unit_bytes / packet) as u64 * wire_bytes(TRANSPORT_HEADER + packet, Family::V4)
         }
         (Unit::Frame, _) => unit_bytes as u64,
@@ -177,35 +218,35 @@ fn shedding(args: &DropArgs, recording: &Recording, unit: Unit) -> Result<Shed> 
         threads: recording.keys.iter().map(|key| key.thread).collect(),
         frame_rate: recording.frame_rate,
     };
-    if matches!(args.shed, Policy::Fit(_)) && stream.rate.is_none() {
+    if matches!(options.shed, Policy::Fit(_)) && stream.rate.is_none() {
         bail!(
             "fit: needs the bit rate of {}, which cannot be told from it{}",
-            args.input.display(),
+            options.input.display(),
             match recording.format {
                 Format::Raw => " (it is neither VDIF nor Mark 5B)",
                 _ => "; give --frame-rate",
             }
         );
     }
-    Shed::new(args.shed.clone(), args.seed, &stream)
-        .with_context(|| format!("cannot shed from {}", args.input.display()))
+    Shed::new(options.shed.clone(), options.seed, &stream)
+        .with_context(|| format!("cannot shed from {}", options.input.display()))
 }
 
-fn check_paths(args: &DropArgs, gaps: &Path) -> Result<()> {
-    for path in [args.output.as_path(), gaps] {
-        if output::same_file(&args.input, path) {
+fn check_paths(options: &DropOptions, gaps: &Path) -> Result<()> {
+    for path in [options.output.as_path(), gaps] {
+        if output::same_file(&options.input, path) {
             bail!(
                 "{} is the input itself; write to another file",
                 path.display()
             );
         }
     }
-    output::check_new([args.output.as_path(), gaps], args.force)
+    output::check_new([options.output.as_path(), gaps], options.force)
 }
 
-fn document(args: &DropArgs, recording: &Recording) -> Gaps {
+fn document(options: &DropOptions, recording: &Recording) -> Gaps {
     Gaps {
-        file: args
+        file: options
             .output
             .file_name()
             .map(|name| name.to_string_lossy().into_owned()),
@@ -221,16 +262,17 @@ struct Walked {
     interrupted: bool,
 }
 
-fn walk(args: &DropArgs, recording: &Recording, cut: &mut Cut) -> Result<Walked> {
-    let stop = interrupt();
+fn walk(options: &DropOptions, recording: &Recording, cut: &mut Cut, run: &Run) -> Result<Walked> {
     let mut deframer = recording::deframer(recording.frame_rate);
-    let mut blocks = Blocks::new(recording::open(&args.input)?, recording.size);
-    let mut progress = Progress::new(Some(recording.size));
+    let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
+    let mut progress = run.progress(Some(recording.size));
     let mut more = true;
-    while more && !stop.load(Ordering::Relaxed) {
+    while more && !run.is_stopped() {
         more = blocks.step(&mut deframer, |chunk| cut.take(chunk))?;
         if let Some(error) = cut.failed() {
-            return Err(anyhow!(error).context(format!("cannot write {}", args.output.display())));
+            return Err(
+                anyhow!(error).context(format!("cannot write {}", options.output.display()))
+            );
         }
         if progress.is_due() {
             let report = cut.report();
@@ -238,7 +280,6 @@ fn walk(args: &DropArgs, recording: &Recording, cut: &mut Cut) -> Result<Walked>
             progress.show(blocks.offset(), &line);
         }
     }
-    progress.finish();
     Ok(Walked {
         bytes: blocks.offset(),
         leading: blocks.leading().unwrap_or(0),
@@ -246,16 +287,8 @@ fn walk(args: &DropArgs, recording: &Recording, cut: &mut Cut) -> Result<Walked>
     })
 }
 
-fn name(replace: DropReplace) -> &'static str {
-    match replace {
-        DropReplace::Nothing => "nothing",
-        DropReplace::Fill => "fill",
-        DropReplace::Random => "random",
-        DropReplace::Invalid => "invalid",
-    }
-}
-
-fn show(report: &DropReport) -> String {
+/// The same for people.
+pub fn text(report: &DropReport) -> String {
     let count = units::show_count;
     let shed = &report.shedding;
     let planned = shed.fraction_planned.map_or(String::new(), |planned| {
@@ -273,7 +306,7 @@ fn show(report: &DropReport) -> String {
                 shed.fraction * 100.0
             ),
         ),
-        ("in their place", report.replace.to_string()),
+        ("in their place", output::name(&report.replace)),
     ];
     if let Some(length) = report.packet_bytes {
         pairs.push(("packets", format!("{length} bytes of data each")));

@@ -1,4 +1,4 @@
-//! `evlbi inspect`: says what a recording holds, from reading the whole of it.
+//! What a recording holds, from reading the whole of it.
 
 mod extended;
 mod look;
@@ -6,26 +6,26 @@ mod picture;
 mod thread;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use evlbi_core::deframe::{Counts, Format};
+use evlbi_net::run::Run;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use serde::Serialize;
 
 use self::look::{FillFound, Look};
 use self::thread::{Gap, Sampling, Thread, ThreadReport};
-use crate::cli::InspectArgs;
-use crate::progress::{self, Progress, interrupt};
 use crate::recording::{self, Blocks, Recording};
-use crate::{output, units};
+use crate::units;
+
+pub use self::picture::show as text;
 
 /// Gaps that are listed, the first ones.
 const MOST_GAPS: usize = 1000;
 
 /// What a recording holds.
 #[derive(Serialize)]
-struct Report {
+pub struct Report {
     schema: &'static str,
     file: PathBuf,
     /// Length of the file.
@@ -75,7 +75,7 @@ struct Report {
     /// Which frames the statistics of the samples are from.
     sampling: Option<Sampling>,
     /// Whether it was stopped before the end of the file.
-    interrupted: bool,
+    pub interrupted: bool,
 }
 
 /// How the frame rate is known.
@@ -106,17 +106,18 @@ impl Moment {
     }
 }
 
-/// Says what is in a file.
-pub fn run(args: &InspectArgs) -> Result<()> {
-    let recording = Recording::survey(&args.file, args.frame_rate)?;
-    let mut walked = walk(&args.file, &recording, recording.frame_rate)?;
+/// Reads the recording at `path`; `given`: frames per second of a thread, where the file cannot tell.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Report> {
+    let recording = Recording::survey(path, given)?;
+    let mut walked = walk(&recording, recording.frame_rate, run)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
         // Learnt from what the survey did not reach: the frames before it can now be counted.
-        walked = walk(&args.file, &recording, walked.frame_rate)?;
+        walked = walk(&recording, walked.frame_rate, run)?;
     }
-    let report = report(args, &recording, &walked);
-    output::print(args.json, &report, picture::show)?;
-    progress::complete(report.interrupted)
+    Ok(report(&recording, given, &walked))
 }
 
 /// A walk through the file.
@@ -129,21 +130,19 @@ struct Walked {
     interrupted: bool,
 }
 
-fn walk(path: &Path, recording: &Recording, frame_rate: Option<FrameRate>) -> Result<Walked> {
-    let stop = interrupt();
+fn walk(recording: &Recording, frame_rate: Option<FrameRate>, run: &Run) -> Result<Walked> {
     let mut deframer = recording::deframer(frame_rate);
-    let mut blocks = Blocks::new(recording::open(path)?, recording.size);
+    let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.size);
     let mut look = Look::new(recording, frame_rate);
-    let mut progress = Progress::new(Some(recording.size));
+    let mut progress = run.progress(Some(recording.size));
     let mut more = true;
-    while more && !stop.load(Ordering::Relaxed) {
+    while more && !run.is_stopped() {
         more = blocks.step(&mut deframer, |chunk| look.take(chunk))?;
         if more && progress.is_due() {
             let frames = units::show_count(deframer.counts().frames);
             progress.show(blocks.offset(), &format!("{frames} frames"));
         }
     }
-    progress.finish();
     Ok(Walked {
         look,
         counts: deframer.counts(),
@@ -154,7 +153,7 @@ fn walk(path: &Path, recording: &Recording, frame_rate: Option<FrameRate>) -> Re
     })
 }
 
-fn report(args: &InspectArgs, recording: &Recording, walked: &Walked) -> Report {
+fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> Report {
     let (look, rate) = (&walked.look, walked.frame_rate);
     let threads = &look.threads;
     let sum = |of: fn(&Thread) -> u64| threads.iter().map(of).sum();
@@ -173,14 +172,14 @@ fn report(args: &InspectArgs, recording: &Recording, walked: &Walked) -> Report 
     let sampled = threads.iter().any(|thread| thread.sampled > 0);
     Report {
         schema: "evlbi.inspect/1",
-        file: args.file.clone(),
+        file: recording.path.clone(),
         bytes: recording.size,
         format: recording.format,
         version: look.version,
         frame_length: recording.frame_length,
         header_length,
         frame_rate: rate.map(FrameRate::get),
-        frame_rate_from: rate.map(|rate| origin(args, threads, rate)),
+        frame_rate_from: rate.map(|rate| origin(given, threads, rate)),
         bit_rate: stream_rate(recording.frame_length),
         payload_rate: stream_rate(payload),
         seconds: rate.zip(first.zip(last)).map(|(rate, (first, last))| {
@@ -209,8 +208,8 @@ fn report(args: &InspectArgs, recording: &Recording, walked: &Walked) -> Report 
     }
 }
 
-fn origin(args: &InspectArgs, threads: &[Thread], rate: FrameRate) -> RateOrigin {
-    if args.frame_rate.is_some() {
+fn origin(given: Option<FrameRate>, threads: &[Thread], rate: FrameRate) -> RateOrigin {
+    if given.is_some() {
         RateOrigin::Given
     } else if threads
         .iter()

@@ -245,6 +245,13 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }
 
+/// The name of a value in results.
+pub fn name(value: &impl Serialize) -> String {
+    let named = serde_json::to_value(value).ok();
+    let name = named.as_ref().and_then(|named| named.as_str());
+    name.unwrap_or_default().to_owned()
+}
+
 /// Lines of `name  value`, the names padded to one width.
 pub fn lines(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::rate::BitRate;
 
 use super::mixed;
@@ -221,7 +223,8 @@ impl fmt::Display for Policy {
 }
 
 /// What stands in the place of shed data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Replace {
     /// Nothing: it is not sent, or cut out of the file.
     Nothing,

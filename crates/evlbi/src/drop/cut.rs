@@ -11,8 +11,8 @@ use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::{StationId, StreamKey};
 use serde::Serialize;
 
+use super::DropOptions;
 use super::gaps::GapsWriter;
-use crate::cli::DropArgs;
 
 /// Station and thread of what has none: no thread of VDIF has this number.
 const NO_KEY: StreamKey = StreamKey {
@@ -90,7 +90,7 @@ impl Cut {
         gaps: GapsWriter,
         shed: Shed,
         unit: Unit,
-        args: &DropArgs,
+        options: &DropOptions,
         header_length: usize,
     ) -> Cut {
         Cut {
@@ -98,9 +98,9 @@ impl Cut {
             gaps,
             shed,
             unit,
-            replace: args.replace.into(),
+            replace: options.replace,
             header_length,
-            seed: args.seed,
+            seed: options.seed,
             block: Vec::new(),
             parts: Vec::new(),
             raw: RawPacket::default(),

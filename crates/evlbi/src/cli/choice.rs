@@ -1,0 +1,36 @@
+//! Options that take one of some values, which are the engines' own.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+/// Values by name, each with its help or none.
+pub type Choices<T> = &'static [(&'static str, &'static str, T)];
+
+/// Parses one of these values.
+pub fn choice<T>(values: Choices<T>) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let shown = values.iter().map(|(name, help, _)| match *help {
+        "" => PossibleValue::new(*name),
+        help => PossibleValue::new(*name).help(help),
+    });
+    PossibleValuesParser::new(shown).try_map(move |given| {
+        let is_given = |(name, ..): &&(&str, &str, T)| name.eq_ignore_ascii_case(&given);
+        let found = values.iter().find(is_given);
+        found.map(|(.., value)| *value).ok_or("no such value")
+    })
+}
+
+/// The name of a value.
+pub fn name<T: PartialEq>(values: Choices<T>, value: T) -> &'static str {
+    names(values, &[value]).first().copied().unwrap_or_default()
+}
+
+/// The names of some of the values.
+pub fn names<T: PartialEq>(values: Choices<T>, some: &[T]) -> Vec<&'static str> {
+    let find = |value: &T| values.iter().find(|(.., other)| other == value);
+    some.iter()
+        .filter_map(find)
+        .map(|(name, ..)| *name)
+        .collect()
+}

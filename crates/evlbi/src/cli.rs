@@ -4,6 +4,7 @@ pub mod analyse;
 mod capacity;
 mod choice;
 mod control;
+pub mod correlate;
 #[cfg(test)]
 mod defaults;
 pub mod demo;
@@ -11,8 +12,10 @@ pub mod demo;
 mod docs;
 pub mod doctor;
 pub mod drop;
+pub mod fringe;
 pub mod inspect;
 mod latency;
+pub mod loss_curve;
 pub mod path;
 pub mod plan;
 pub mod plots;
@@ -26,17 +29,18 @@ mod tcp;
 pub mod watch;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evlbi_core::rate::BitRate;
 
 pub use self::analyse::AnalyseArgs;
 pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
+pub use self::correlate::CorrelateArgs;
 pub use self::demo::DemoArgs;
 pub use self::doctor::DoctorArgs;
 pub use self::drop::DropArgs;
+pub use self::fringe::FringeArgs;
 pub use self::inspect::InspectArgs;
+pub use self::loss_curve::LossCurveArgs;
 pub use self::path::PathCommand;
 pub use self::plan::PlanCommand;
 pub use self::probe::ProbeCommand;
@@ -46,9 +50,7 @@ pub use self::respond::RespondArgs;
 pub use self::send::SendArgs;
 pub use self::sky::SkyArgs;
 pub use self::watch::WatchArgs;
-use crate::correlate::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
 use crate::host::HostOptions;
-use crate::loss_curve::{Instead, Kind, Knows, Losses};
 use crate::units;
 
 /// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
@@ -83,13 +85,13 @@ pub enum Command {
     /// Write recordings of simulated stations
     Sky(SkyArgs),
     /// Correlate recordings: spectra of all baselines, amplitudes, delays, what missing data cost
-    #[command(after_help = CORRELATE_HELP)]
+    #[command(after_help = correlate::HELP)]
     Correlate(CorrelateArgs),
     /// Search fringes in visibilities or recordings, and draw them
-    #[command(after_help = FRINGE_HELP)]
+    #[command(after_help = fringe::HELP)]
     Fringe(FringeArgs),
     /// What losing data costs a correlation: amplitude, weight and noise against loss, beside the theory
-    #[command(after_help = LOSS_CURVE_HELP)]
+    #[command(after_help = loss_curve::HELP)]
     LossCurve(LossCurveArgs),
     /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
     #[command(subcommand, after_help = path::HELP)]
@@ -125,29 +127,6 @@ pub enum Command {
     Console(ConsoleArgs),
 }
 
-const CORRELATE_HELP: &str = "\
-Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the
-seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12. A positive delay is later.
-
-Examples:
-  evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
-  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
-  evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512";
-
-const FRINGE_HELP: &str = "\
-Examples:
-  evlbi fringe job.vis --out pictures          (what `evlbi correlate --out job.vis` wrote)
-  evlbi fringe Ef.vdif Jb.vdif --freq 4.9G     (correlates first; options as for correlate)";
-
-const LOSS_CURVE_HELP: &str = "\
-Each point sheds frames of one station (or of both) on their way from the file, correlates, and is held against the
-theory. Ratios are to the whole recordings. Replaced by random bytes or the fill pattern, lost frames look valid to a
-correlator that knows headers only (--knows headers); one that knows the gaps leaves them out (--knows all). Both are
-shown; --knows papers loses a frame more after each gap.
-
-Example:
-  evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill";
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UnitChoice {
     Frame,
@@ -181,201 +160,4 @@ impl From<HostArgs> for HostOptions {
             buffer,
         }
     }
-}
-
-#[derive(Args, Clone)]
-pub struct CorrelateArgs {
-    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT, a stream each
-    #[arg(required = true, num_args = 2..=32)]
-    pub files: Vec<String>,
-    #[command(flatten)]
-    pub options: CorrelateOptions,
-    /// What is believed of samples
-    #[arg(long, value_enum, default_value_t = TrustChoice::Exact)]
-    pub trust: TrustChoice,
-    /// Correlate only part K of N of the integrations; the parts' sums are the whole
-    #[arg(long, value_name = "K/N", conflicts_with = "live")]
-    pub chunk: Option<Chunk>,
-    /// Correlate only so much of the end, of recordings that may still grow
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = units::duration)]
-    pub last: Option<Duration>,
-    /// Receive streams and correlate them as they come; one line per integration
-    #[arg(long)]
-    pub live: bool,
-    #[command(flatten)]
-    pub streams: StreamArgs,
-    /// Add amplitude against delay of each baseline to what --json prints, 512 delays at most
-    #[arg(long, requires = "json")]
-    pub profiles: bool,
-    /// Write visibilities (SWIN, as DiFX) and a summary here
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Overwrite results that exist
-    #[arg(long)]
-    pub force: bool,
-    /// Print one JSON object on standard output (with --live one a line for each integration before it)
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct FringeArgs {
-    /// A directory of visibilities, or recordings, one a station
-    #[arg(required = true, num_args = 1..=32)]
-    pub inputs: Vec<String>,
-    #[command(flatten)]
-    pub options: CorrelateOptions,
-    /// What is believed of samples
-    #[arg(long, value_enum, default_value_t = TrustChoice::Exact)]
-    pub trust: TrustChoice,
-    /// Write pictures (SVG and PNG) here
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Overwrite pictures that exist
-    #[arg(long)]
-    pub force: bool,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct LossCurveArgs {
-    /// Recordings, of which two are correlated: that of --station and the first other
-    #[arg(required = true, num_args = 2..=32)]
-    pub files: Vec<String>,
-    /// Which station loses data, from 1 on
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
-    pub station: u8,
-    /// Fractions that are lost: a list or a range
-    #[arg(long, value_name = "FRACTIONS", default_value = "0.5%..20%")]
-    pub loss: Losses,
-    /// How frames are shed
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Every, Kind::Bunch, Kind::Random])]
-    pub shed: Vec<Kind>,
-    /// What stands in their place
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Instead::Nothing, Instead::Fill])]
-    pub replace: Vec<Instead>,
-    /// What the correlator knows of the loss: curves of each
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Knows::All, Knows::Headers])]
-    pub knows: Vec<Knows>,
-    /// Seed of all random choices
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    #[command(flatten)]
-    pub options: CorrelateOptions,
-    /// Write the curves and their pictures here
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Overwrite results that exist
-    #[arg(long)]
-    pub force: bool,
-    /// Print one JSON object on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl CorrelateOptions {
-    /// Without any option.
-    pub fn usual() -> Result<CorrelateOptions, clap::Error> {
-        match Cli::try_parse_from(["evlbi", "correlate", "a", "b"])?.command {
-            Command::Correlate(args) => Ok(args.options),
-            _ => Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand)),
-        }
-    }
-}
-
-/// How streams are received that are correlated as they come.
-#[derive(Args, Clone)]
-pub struct StreamArgs {
-    /// With --live: how long a station that is late is waited for
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "live")]
-    pub wait: Duration,
-    /// With --live: print the result at the end alone, not what each integration finds
-    #[arg(long, requires = "live")]
-    pub no_lines: bool,
-    /// With --live: end after this time without a datagram
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
-    pub idle: Option<Duration>,
-    /// With --live: end this long after the start
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
-    pub duration: Option<Duration>,
-}
-
-/// How stations are correlated.
-#[derive(Args, Clone)]
-pub struct CorrelateOptions {
-    /// Delay model of DiFX; the .input beside it gives frequencies, side bands and clocks
-    #[arg(long, value_name = "X.im", conflicts_with_all = ["freq", "polarisations"])]
-    pub model: Option<PathBuf>,
-    /// Delay of each station in the order of the files, or what its clock is late; adds to the model's [default: none]
-    #[arg(long, value_name = "TERMS", allow_hyphen_values = true)]
-    pub delay: Vec<DelayTerms>,
-    /// Sky frequency that the first band was mixed down with; the others follow, or each is given [default: not known]
-    #[arg(long, value_name = "HZ", value_delimiter = ',')]
-    pub freq: Vec<Hertz>,
-    /// Side band of real samples
-    #[arg(long, value_enum, default_value_t = SideBand::U)]
-    pub sideband: SideBand,
-    /// Polarisations of the bands, in turn
-    #[arg(long, value_name = "LETTERS", default_value = "R", value_parser = polarisations)]
-    pub polarisations: String,
-    /// Correlate different polarisations too
-    #[arg(long)]
-    pub cross_hands: bool,
-    /// Samples a second of a band, where the recordings cannot tell
-    #[arg(long, value_name = "HZ")]
-    pub sample_rate: Option<Hertz>,
-    /// Channels of a band [default: 1024, or the model's]
-    #[arg(long, value_name = "N", value_parser = channels)]
-    pub channels: Option<usize>,
-    /// Length of an integration; they begin at whole multiples of it since midnight, with a model at the job's start
-    /// [default: 1s, or the model's]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub integration: Option<Duration>,
-    /// Search a fringe in delays up to this, either side [default: all that the channels can tell apart]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub delay_window: Option<Duration>,
-    /// Search a fringe in rates up to this, either side [default: all that can be told apart]
-    #[arg(long, value_name = "HZ")]
-    pub rate_window: Option<Hertz>,
-    /// Leave out a time of a station: NAME:FROM..TO in seconds since the first recording's first second
-    #[arg(long, value_name = "FLAG")]
-    pub flag: Vec<Flag>,
-    /// Threads that correlate [default: one a processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-}
-
-fn channels(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|channels| (4..=1 << 20).contains(channels))
-        .ok_or_else(|| format!("`{text}` channels cannot be made; ask for 4 to 1048576"))
-}
-
-fn polarisations(text: &str) -> Result<String, String> {
-    let mut seen = std::collections::HashSet::new();
-    let good = |letter: char| letter.is_ascii_uppercase();
-    if text.is_empty()
-        || !text
-            .chars()
-            .all(|letter| good(letter) && seen.insert(letter))
-    {
-        return Err(format!(
-            "`{text}` names no polarisations; write R, RL or XY"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-/// Whether frequency grows with the sky's or against it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SideBand {
-    /// Upper
-    #[value(name = "U", alias = "u")]
-    U,
-    /// Lower
-    #[value(name = "L", alias = "l")]
-    L,
 }

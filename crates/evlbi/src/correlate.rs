@@ -1,4 +1,4 @@
-//! `evlbi correlate`: recordings of several stations become visibilities and amplitudes.
+//! Recordings or streams of several stations become visibilities and amplitudes.
 
 mod arrived;
 mod clocks;
@@ -15,92 +15,32 @@ mod run;
 mod series;
 mod station;
 mod tamper;
-mod teller;
+#[cfg(test)]
+mod tests;
 pub mod visibilities;
+mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use evlbi_fx::fringe::Window;
-
-use crate::cli::{CorrelateArgs, CorrelateOptions};
-use crate::output::{self, Results};
-use crate::progress;
+use anyhow::{Result, bail};
+use evlbi_fx::correlator::Sums;
+use evlbi_net::run::Run;
 
 pub use self::correlation::Correlation;
-pub use self::options::{Chunk, DelayTerms, Flag, Hertz, TrustChoice};
+pub use self::lines::Integration;
+pub use self::live::{StreamResult, correlate_streams};
+pub use self::options::{
+    Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, SideBand, StreamOptions, Stretch,
+};
+pub use self::result::{text, write_csv};
 pub use self::series::{Amplitude, Dump, Found, check_window};
 pub use self::station::Tampered;
 pub use self::tamper::Tamper;
 
 use self::job::Job;
 use self::plan::Shape;
-use self::result::{text, write_csv};
 use self::station::{StationFile, StationReader};
 use self::visibilities::VisibilityWriter;
-
-/// Correlates as the options say.
-pub fn run(args: &CorrelateArgs) -> Result<()> {
-    if args.live {
-        return run_live(args);
-    }
-    let recordings = Recordings::open(&args.files, &args.options, args.trust)?;
-    let summaries = args.out.as_ref().map(|directory| {
-        let part = args.chunk.map_or_else(String::new, Chunk::suffix);
-        [
-            directory.join(format!("summary{part}.json")),
-            directory.join(format!("baselines{part}.csv")),
-        ]
-    });
-    output::check_new(summaries.iter().flatten().map(PathBuf::as_path), args.force)?;
-    if let Some(directory) = &args.out {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-    }
-    let output = args.out.as_ref().map(|directory| Output {
-        directory: directory.as_path(),
-        force: args.force,
-    });
-    let scope = Scope {
-        chunk: args.chunk,
-        stretch: args
-            .last
-            .map_or(Stretch::All, |last| Stretch::Last(last.as_secs_f64())),
-        output,
-    };
-    let correlation = correlate(&recordings, &args.options, &scope, &mut |_| Ok(None))?;
-    correlation.has_any()?;
-    let result = correlation.result(args);
-    if let Some([summary, table]) = &summaries {
-        output::replace_json(summary, &result)?;
-        write_csv(table, &result)?;
-    }
-    output::print(args.json, &result, text)?;
-    progress::complete(correlation.interrupted)
-}
-
-fn run_live(args: &CorrelateArgs) -> Result<()> {
-    let mut results = Results::default();
-    let (correlation, streams) = live::run(args, &mut results)?;
-    let mut result = correlation.result(args);
-    let nothing: Vec<String> = streams
-        .iter()
-        .filter_map(live::StreamResult::nothing)
-        .collect();
-    result.streams = streams;
-    if args.json {
-        // A line, as those before it.
-        let line = serde_json::to_string(&result).context("cannot write the result as JSON")?;
-        results.line(&line);
-    } else {
-        results.line(&text(&result));
-    }
-    results.end()?;
-    if !nothing.is_empty() {
-        bail!("no data correlated of {}", nothing.join("; "));
-    }
-    Ok(())
-}
 
 /// Recordings of several stations.
 pub struct Recordings {
@@ -111,17 +51,16 @@ pub struct Recordings {
 
 impl Recordings {
     /// Opens them.
-    pub fn open(
-        paths: &[String],
-        options: &CorrelateOptions,
-        trust: TrustChoice,
-    ) -> Result<Recordings> {
+    ///
+    /// # Errors
+    /// When one is no recording that can be correlated.
+    pub fn open(paths: &[String], options: &CorrelateOptions) -> Result<Recordings> {
         let rate = match (&options.sample_rate, &options.model) {
             (Some(rate), _) => Some(rate.0.round() as u64),
             (None, Some(model)) => plan::sample_rate(model)?,
             (None, None) => None,
         };
-        let open = |path: &String| StationFile::open(Path::new(path), rate, trust.into());
+        let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust);
         let files = paths
             .iter()
             .map(open)
@@ -134,50 +73,49 @@ impl Recordings {
     }
 }
 
-/// What of recordings is correlated, and where visibilities go.
-#[derive(Default)]
-pub struct Scope<'a> {
-    pub chunk: Option<Chunk>,
-    pub stretch: Stretch,
-    pub output: Option<Output<'a>>,
+/// What is done on the way of recordings to what comes of them. `()` does nothing.
+pub trait Along {
+    /// Returns what harms the frames of a station on their way.
+    ///
+    /// # Errors
+    /// When there is no such thing, which ends the correlation.
+    fn tamper(&mut self, _station: usize) -> Result<Option<Tamper>> {
+        Ok(None)
+    }
+
+    /// Takes a dump, in the order of time: when its integration begins, in seconds since the grid's beginning, and the sums.
+    ///
+    /// # Errors
+    /// When it cannot be taken, which ends the correlation.
+    fn dump(&mut self, _begins: f64, _sums: &Sums) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Which time of recordings.
-#[derive(Clone, Copy, Default)]
-pub enum Stretch {
-    #[default]
-    All,
-    /// So many seconds from the beginning on.
-    First(f64),
-    /// So many seconds up to the end.
-    Last(f64),
-}
+impl Along for () {}
 
-/// Where visibilities are written.
-pub struct Output<'a> {
-    directory: &'a Path,
-    force: bool,
-}
-
-/// Correlates recordings, or what comes before Ctrl-C of them; `tamper` may harm each on its way.
+/// Correlates recordings, until the run is stopped: then what comes of it are whole dumps.
+///
+/// # Errors
+/// When they cannot be correlated as the options say, or visibilities cannot be written.
 pub fn correlate(
     recordings: &Recordings,
     options: &CorrelateOptions,
-    scope: &Scope<'_>,
-    tamper: &mut dyn FnMut(usize) -> Result<Option<Tamper>>,
+    run: &Run,
+    along: &mut dyn Along,
 ) -> Result<Correlation> {
     let Recordings {
         paths,
         files,
         shapes,
     } = recordings;
-    let plan = plan::plan(paths, shapes, options)?;
+    let plan = plan::plan(paths, shapes, options, run)?;
     let names: Vec<String> = plan.stations.iter().map(|s| s.name.clone()).collect();
     let (averaged, of_difx) = (plan.averaged, plan.job.clone());
-    let window = window(options);
-    let mut job = Job::of_files(plan, files, scope.chunk, &window)?;
+    let window = options.window();
+    let mut job = Job::of_files(plan, files, options.chunk, &window)?;
     let dumps = |seconds: f64| (seconds / job.dump_seconds()).ceil() as i64;
-    match scope.stretch {
+    match options.stretch {
         Stretch::All => {}
         Stretch::First(seconds) => {
             job.range.end = job.range.end.min(job.range.start + dumps(seconds));
@@ -190,18 +128,16 @@ pub fn correlate(
     let dumps = job.range.clone().count();
     let mut series = job.series();
     series.check(&window, dumps)?;
-    let mut writer = match &scope.output {
-        Some(Output { directory, force }) if !job.range.is_empty() => {
-            Some(VisibilityWriter::create(
-                directory,
-                &job.setup,
-                of_difx,
-                averaged,
-                job.integration,
-                job.begins(job.range.start),
-                *force,
-            )?)
-        }
+    let mut writer = match &options.visibilities {
+        Some(directory) if !job.range.is_empty() => Some(VisibilityWriter::create(
+            directory,
+            &job.setup,
+            of_difx,
+            averaged,
+            job.integration,
+            job.begins(job.range.start),
+            options.force,
+        )?),
         _ => None,
     };
     let mut readers = files
@@ -213,22 +149,22 @@ pub fn correlate(
             let since = shapes[0].first_second;
             let blocks = job.periods.blocks(job.range.start);
             let from = job.setup.samples(index, blocks)?.start;
-            file.read(job.setup.epoch(), from, tamper(index)?, flags, since)
+            file.read(job.setup.epoch(), from, along.tamper(index)?, flags, since)
         })
         .collect::<Result<Vec<StationReader>>>()?;
-    let threads = threads(options.threads);
     let counts = run::run(
         &job.setup,
         &mut readers,
         job.periods,
         job.range.clone(),
-        threads,
+        options.threads(),
+        run,
         |period, sums| {
             series.add(sums);
-            match &mut writer {
-                Some(writer) => writer.add(job.begins(period), sums),
-                None => Ok(()),
+            if let Some(writer) = &mut writer {
+                writer.add(job.begins(period), sums)?;
             }
+            along.dump(job.begins(period), sums)
         },
     )?;
     let visibilities = match writer {
@@ -242,6 +178,9 @@ pub fn correlate(
     job.range.end = job.range.start + series.added as i64;
     Ok(Correlation {
         names,
+        sources: paths.clone(),
+        window,
+        streams: Vec::new(),
         tampered: readers.iter().map(StationReader::tampered).collect(),
         visibilities,
         interrupted,
@@ -265,18 +204,4 @@ fn check_flags(options: &CorrelateOptions, names: &[String]) -> Result<()> {
         ),
         None => Ok(()),
     }
-}
-
-/// Where fringes are searched.
-pub fn window(options: &CorrelateOptions) -> Window {
-    Window {
-        delay_s: options.delay_window.map(|window| window.as_secs_f64()),
-        rate_hz: options.rate_window.map(|window| window.0),
-    }
-}
-
-/// How many threads correlate.
-pub fn threads(asked: Option<u16>) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    asked.map_or(processors, usize::from)
 }

@@ -30,8 +30,7 @@ use evlbi_wire::time::FrameRate;
 use serde::Serialize;
 
 pub use self::page::Page;
-use crate::cli::CorrelateOptions;
-use crate::correlate::{Hertz, Recordings, Scope, Stretch, TrustChoice};
+use crate::correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
 use crate::drain::{self, Drained};
 use crate::output;
 use crate::recording::{self, Blocks};
@@ -564,15 +563,14 @@ fn correlate(
         .iter()
         .filter_map(|station| Some(station.file.to_str()?.to_owned()));
     let paths: Vec<String> = paths.collect();
-    let mut options = CorrelateOptions::usual()?;
     let sample_rate = f64::from(frame_rate.get()) * SAMPLES as f64;
-    options.sample_rate = Some(Hertz(sample_rate));
-    let recordings = Recordings::open(&paths, &options, TrustChoice::Exact)?;
-    let scope = Scope {
+    let options = CorrelateOptions {
+        sample_rate: Some(Hertz(sample_rate)),
         stretch: Stretch::First(CORRELATED),
-        ..Scope::default()
+        ..CorrelateOptions::default()
     };
-    let found = crate::correlate::correlate(&recordings, &options, &scope, &mut |_| Ok(None))?;
+    let recordings = Recordings::open(&paths, &options)?;
+    let found = crate::correlate::correlate(&recordings, &options, run, &mut ())?;
     if found.interrupted {
         return Ok(Vec::new());
     }
@@ -587,7 +585,7 @@ fn correlate(
             1.0 - invalid as f64 / frames as f64
         })
     };
-    let baselines = found.fringes(&options).into_iter().map(|baseline| {
+    let baselines = found.fringes().into_iter().map(|baseline| {
         let weight = baseline
             .stations
             .iter()

@@ -1,20 +1,19 @@
-//! `evlbi fringe`: searches fringes in visibilities or recordings, and draws them.
+//! Searches fringes in visibilities or recordings, and draws them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use evlbi_fx::difx::swin::Record;
-use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
+use evlbi_fx::fringe::{self, Fringe, Visibilities};
+use evlbi_net::run::Run;
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
-use crate::cli::FringeArgs;
 use crate::correlate::visibilities::{Description, FrequencyDescription, ProductKey, key};
-use crate::correlate::{self, Recordings, Scope};
+use crate::correlate::{self, CorrelateOptions, Recordings};
 use crate::output;
 use crate::plot::fringe::fringe_figure;
-use crate::progress;
 use crate::units::show_seconds;
 
 /// Values that a fringe is searched in at most.
@@ -22,13 +21,24 @@ const MOST_VALUES: usize = 1 << 27;
 /// Width and height of a picture in the terminal.
 const TEXT: (usize, usize) = (100, 30);
 
-/// The result of `evlbi fringe`.
+/// How fringes are searched and drawn.
+#[derive(Clone, Debug, Default)]
+pub struct FringeOptions {
+    /// The window, and how recordings are correlated before.
+    pub correlate: CorrelateOptions,
+    /// Directory for pictures.
+    pub out: Option<PathBuf>,
+    /// Whether pictures that exist are overwritten.
+    pub force: bool,
+}
+
+/// The fringes of all products.
 #[derive(Serialize)]
-struct FringeResult {
+pub struct FringeResult {
     schema: &'static str,
     fringes: Vec<Found>,
-    /// Whether Ctrl-C came before all was correlated.
-    interrupted: bool,
+    /// Whether it was stopped before all was correlated.
+    pub interrupted: bool,
 }
 
 /// The fringe of one product.
@@ -77,31 +87,23 @@ impl Names {
     }
 }
 
-/// Searches and draws.
-pub fn run(args: &FringeArgs) -> Result<()> {
-    let window = correlate::window(&args.options);
-    let (fringes, interrupted) = match args.inputs.as_slice() {
-        [directory] => (in_directory(Path::new(directory), &window, args)?, false),
-        files => in_recordings(files, &window, args)?,
-    };
-    let result = FringeResult {
-        schema: "evlbi.fringe/1",
-        fringes,
-        interrupted,
-    };
-    output::print(args.json, &result, text)?;
-    progress::complete(interrupted)
+impl FringeResult {
+    fn new(fringes: Vec<Found>, interrupted: bool) -> FringeResult {
+        FringeResult {
+            schema: "evlbi.fringe/1",
+            fringes,
+            interrupted,
+        }
+    }
 }
 
-fn in_recordings(
-    files: &[String],
-    window: &Window,
-    args: &FringeArgs,
-) -> Result<(Vec<Found>, bool)> {
-    let recordings = Recordings::open(files, &args.options, args.trust)?;
-    let found = correlate::correlate(&recordings, &args.options, &Scope::default(), &mut |_| {
-        Ok(None)
-    })?;
+/// Correlates recordings, and searches and draws the fringes.
+///
+/// # Errors
+/// When they cannot be correlated, a window is too wide, or a picture exists or cannot be written.
+pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Result<FringeResult> {
+    let recordings = Recordings::open(files, &options.correlate)?;
+    let found = correlate::correlate(&recordings, &options.correlate, run, &mut ())?;
     found.has_any()?;
     let setup = &found.setup;
     let mut names = Names::default();
@@ -121,13 +123,17 @@ fn in_recordings(
                 visibilities: found.series.visibilities(index),
                 scale: found.series.scale(index),
             };
-            search(&product, window, args, &mut names)
+            search(&product, options, &mut names)
         })
         .collect::<Result<Vec<Found>>>()?;
-    Ok((fringes, found.interrupted))
+    Ok(FringeResult::new(fringes, found.interrupted))
 }
 
-fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<Vec<Found>> {
+/// Searches and draws the fringes of a directory of visibilities.
+///
+/// # Errors
+/// When it holds none, a window is too wide, or a picture exists or cannot be written.
+pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeResult> {
     if !directory.is_dir() {
         bail!(
             "{} is no directory of visibilities; give one that `evlbi correlate --out` wrote, or two recordings or more",
@@ -145,7 +151,7 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
         bail!("{} holds no cross products", directory.display());
     }
     let mut names = Names::default();
-    by_product
+    let fringes = by_product
         .iter()
         .map(|(key, records)| {
             let frequency = usize::try_from(key.1)
@@ -166,9 +172,10 @@ fn in_directory(directory: &Path, window: &Window, args: &FringeArgs) -> Result<
                 visibilities: gathered.visibilities(frequency, description.integration_s),
                 scale: 1.0 / gathered.weights.max(1e-30),
             };
-            search(&product, window, args, &mut names)
+            search(&product, options, &mut names)
         })
-        .collect()
+        .collect::<Result<Vec<Found>>>()?;
+    Ok(FringeResult::new(fringes, false))
 }
 
 /// The records of a product on a grid of time.
@@ -227,20 +234,16 @@ impl Gathered {
     }
 }
 
-fn search(
-    product: &Product<'_>,
-    window: &Window,
-    args: &FringeArgs,
-    names: &mut Names,
-) -> Result<Found> {
+fn search(product: &Product<'_>, options: &FringeOptions, names: &mut Names) -> Result<Found> {
     let visibilities = &product.visibilities;
+    let window = &options.correlate.window();
     correlate::check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
     let fringe = fringe::search(visibilities, window);
     let name = format!("{} {}", product.stations.join("-"), product.polarisations);
     let figure = fringe_figure(&name, &product.visibilities, &fringe, product.scale);
     let reference = product.visibilities.reference_hz;
     let mut pictures = Vec::new();
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &options.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let stem = names.take(&format!(
@@ -251,7 +254,7 @@ fn search(
         ));
         for (ending, bytes) in [("svg", figure.svg()?.into_bytes()), ("png", figure.png()?)] {
             let path = directory.join(format!("{stem}.{ending}"));
-            output::check_new([path.as_path()], args.force)?;
+            output::check_new([path.as_path()], options.force)?;
             std::fs::write(&path, bytes)
                 .with_context(|| format!("cannot write {}", path.display()))?;
             pictures.push(path);
@@ -268,7 +271,8 @@ fn search(
     })
 }
 
-fn text(result: &FringeResult) -> String {
+/// The same for people.
+pub fn text(result: &FringeResult) -> String {
     let shown = result.fringes.iter().map(|found| {
         let Fringe {
             delay_s,

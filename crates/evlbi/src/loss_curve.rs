@@ -1,4 +1,4 @@
-//! `evlbi loss-curve`: what losing data costs a correlation, measured on recordings and held against theory.
+//! What losing data costs a correlation, measured on recordings and held against theory.
 //!
 //! Each point harms the recordings on their way into the correlator with one shedding policy, loss and replacement,
 //! and correlates them at the delay and rate of the whole recordings.
@@ -6,19 +6,21 @@
 mod picture;
 mod theory;
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_fx::correlator::Input;
 use evlbi_fx::loss::Ratios;
+use evlbi_fx::track::Trust;
+use evlbi_net::run::Run;
 use serde::Serialize;
 
-use crate::cli::LossCurveArgs;
-use crate::correlate::{self, Correlation, Dump, Found, Recordings, Scope, Tamper, TrustChoice};
-use crate::output;
-use crate::progress::{self, Progress};
+use crate::correlate::{
+    self, Along, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper,
+};
+use crate::output::{self, name};
 
 /// Losses of a range: those of these that lie in it, and its ends.
 const STEPS: [f64; 12] = [
@@ -34,6 +36,9 @@ const STEP: f64 = 1e-3;
 const BURST: f64 = 8.0;
 /// Least weight of a period for the mean with a cut.
 const WEIGHT_CUT: f64 = 0.5;
+
+/// Fractions where nothing is said.
+pub const DEFAULT_LOSSES: &str = "0.5%..20%";
 
 /// Fractions: `1%,5%,10%` or `0.5%..20%`.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +73,7 @@ impl FromStr for Losses {
 }
 
 /// How data are shed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Steadily, one in so many
@@ -83,18 +88,8 @@ pub enum Kind {
     Common,
 }
 
-/// What stands in the place of what is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Instead {
-    Nothing,
-    Fill,
-    Invalid,
-    Random,
-}
-
 /// How a correlator finds out what is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Knows {
     /// All that there is to know: invalid bits, fill pattern, lists of gaps
@@ -115,9 +110,51 @@ pub enum Where {
     Both,
 }
 
-/// The result of `evlbi loss-curve`.
+/// What is measured of which recordings.
+#[derive(Clone, Debug)]
+pub struct LossCurveOptions {
+    /// Recordings, of which two are correlated: that of `station` and the first other.
+    pub files: Vec<String>,
+    /// Which station loses data, from 1 on.
+    pub station: u8,
+    /// Fractions that are lost.
+    pub loss: Losses,
+    /// How frames are shed.
+    pub shed: Vec<Kind>,
+    /// What stands in their place.
+    pub replace: Vec<Replace>,
+    /// What the correlator knows of the loss: curves of each.
+    pub knows: Vec<Knows>,
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// How they are correlated.
+    pub correlate: CorrelateOptions,
+    /// Directory for the curves, as they grow, and their pictures.
+    pub out: Option<PathBuf>,
+    /// Whether results that exist are overwritten.
+    pub force: bool,
+}
+
+impl Default for LossCurveOptions {
+    fn default() -> LossCurveOptions {
+        LossCurveOptions {
+            files: Vec::new(),
+            station: 2,
+            loss: DEFAULT_LOSSES.parse().unwrap_or(Losses(Vec::new())),
+            shed: vec![Kind::Every, Kind::Bunch, Kind::Random],
+            replace: vec![Replace::Nothing, Replace::Fill],
+            knows: vec![Knows::All, Knows::Headers],
+            seed: 1,
+            correlate: CorrelateOptions::default(),
+            out: None,
+            force: false,
+        }
+    }
+}
+
+/// Amplitude, weight and noise against loss.
 #[derive(Serialize)]
-struct LossCurve {
+pub struct LossCurve {
     schema: &'static str,
     stations: [String; 2],
     /// The station that loses data, or both of them in curves of both.
@@ -132,7 +169,7 @@ struct LossCurve {
     conclusions: Vec<String>,
     /// Whether all points were measured: not yet, or not at all if it was interrupted.
     finished: bool,
-    interrupted: bool,
+    pub interrupted: bool,
 }
 
 /// One policy and replacement.
@@ -140,7 +177,7 @@ struct LossCurve {
 pub struct Curve {
     knows: Knows,
     shed: Kind,
-    replace: Instead,
+    replace: Replace,
     at: Where,
     points: Vec<Point>,
     /// Smallest loss at which more than 1 % of the periods lie 5 standard errors off the theory.
@@ -205,14 +242,17 @@ impl From<Ratios> for Measures {
 }
 
 /// Measures the curves that are asked for.
-pub fn run(args: &LossCurveArgs) -> Result<()> {
+///
+/// # Errors
+/// When the recordings cannot be correlated or show no fringe, or a result exists or cannot be written.
+pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
     // Before minutes of work.
-    let curves = args
+    let curves = asked
         .out
         .as_ref()
         .map(|directory| directory.join("loss-curve.json"));
-    output::check_new(curves.as_deref(), args.force)?;
-    if let Some(directory) = &args.out {
+    output::check_new(curves.as_deref(), asked.force)?;
+    if let Some(directory) = &asked.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     }
@@ -221,9 +261,9 @@ pub fn run(args: &LossCurveArgs) -> Result<()> {
         Some(file) => output::replace_json(file, result),
         None => Ok(()),
     };
-    let result = measure_all(args, &keep)?;
+    let result = measure_all(asked, run, &keep)?;
     keep(&result)?;
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &asked.out {
         let mut files = Vec::new();
         let mut drawn = Vec::new();
         for curve in &result.curves {
@@ -245,33 +285,36 @@ pub fn run(args: &LossCurveArgs) -> Result<()> {
             files.push((path("svg"), figure.svg()?.into_bytes()));
             files.push((path("png"), figure.png()?));
         }
-        output::check_new(files.iter().map(|(path, _)| path.as_path()), args.force)?;
+        output::check_new(files.iter().map(|(path, _)| path.as_path()), asked.force)?;
         for (path, bytes) in files {
             std::fs::write(&path, bytes)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    output::print(args.json, &result, text)?;
-    progress::complete(result.interrupted)
+    Ok(result)
 }
 
-/// Measures with each knowledge, until Ctrl-C; `keep` gets the result with each point.
-fn measure_all(args: &LossCurveArgs, keep: &dyn Fn(&LossCurve) -> Result<()>) -> Result<LossCurve> {
+/// Measures with each knowledge, until the run is stopped; `keep` gets the result with each point.
+fn measure_all(
+    asked: &LossCurveOptions,
+    run: &Run,
+    keep: &dyn Fn(&LossCurve) -> Result<()>,
+) -> Result<LossCurve> {
     let mut experiments = Vec::new();
-    for knows in &args.knows {
-        experiments.push(Experiment::new(args, *knows)?);
+    for knows in &asked.knows {
+        experiments.push(Experiment::new(asked, *knows, run)?);
     }
     let count = experiments
         .iter()
         .map(|experiment| experiment.harms().len());
-    let mut progress = Progress::new(Some(count.sum::<usize>() as u64));
+    let mut progress = run.progress(Some(count.sum::<usize>() as u64));
     let first = experiments.first().context("--knows names nothing")?;
     let mut result = LossCurve {
         schema: "evlbi.loss-curve/1",
         stations: first.stations.clone(),
         lossy: first.stations[first.lossy].clone(),
-        knows: args.knows.clone(),
-        seed: args.seed,
+        knows: asked.knows.clone(),
+        seed: asked.seed,
         period_s: first.period_s,
         conclusions: Vec::new(),
         lossless: first.measure(&first.whole, 0.0, (0.0, 0.0), &[], None),
@@ -284,7 +327,7 @@ fn measure_all(args: &LossCurveArgs, keep: &dyn Fn(&LossCurve) -> Result<()>) ->
         harms.map(move |harm| (experiment, harm))
     });
     for (done, (experiment, harm)) in (1..).zip(points) {
-        let Some(point) = experiment.point(harm)? else {
+        let Some(point) = experiment.point(harm, run)? else {
             result.interrupted = true;
             break;
         };
@@ -294,7 +337,6 @@ fn measure_all(args: &LossCurveArgs, keep: &dyn Fn(&LossCurve) -> Result<()>) ->
             progress.show(done, &format!("{done} points"));
         }
     }
-    progress.finish();
     result.conclusions = theory::conclusions(&result.curves);
     result.finished = !result.interrupted;
     Ok(result)
@@ -330,12 +372,20 @@ impl LossCurve {
     }
 }
 
+impl Along for (&Experiment<'_>, Harm) {
+    fn tamper(&mut self, station: usize) -> Result<Option<Tamper>> {
+        let (experiment, harm) = *self;
+        let loses = harm.at == Where::Both || station == experiment.lossy;
+        loses.then(|| experiment.tamper(station, harm)).transpose()
+    }
+}
+
 /// What all points of one knowledge have in common.
 struct Experiment<'a> {
-    args: &'a LossCurveArgs,
+    asked: &'a LossCurveOptions,
     knows: Knows,
     recordings: Recordings,
-    options: crate::cli::CorrelateOptions,
+    options: CorrelateOptions,
     /// Which of the two loses data.
     lossy: usize,
     whole: Found,
@@ -351,17 +401,17 @@ struct Experiment<'a> {
 struct Harm {
     kind: Kind,
     loss: f64,
-    instead: Instead,
+    instead: Replace,
     at: Where,
 }
 
 impl Experiment<'_> {
-    fn new(args: &LossCurveArgs, knows: Knows) -> Result<Experiment<'_>> {
-        let station = usize::from(args.station);
-        if station > args.files.len() {
+    fn new<'a>(asked: &'a LossCurveOptions, knows: Knows, run: &Run) -> Result<Experiment<'a>> {
+        let station = usize::from(asked.station);
+        if station > asked.files.len() {
             bail!(
                 "--station {station} is not among the {} recordings",
-                args.files.len()
+                asked.files.len()
             );
         }
         // The first of the others is its partner.
@@ -370,24 +420,23 @@ impl Experiment<'_> {
         pair.sort_unstable();
         let paths: Vec<String> = pair
             .iter()
-            .map(|index| args.files[*index].clone())
+            .map(|index| asked.files[*index].clone())
             .collect();
-        let mut options = args.options.clone();
+        let mut options = asked.correlate.clone();
         if options.model.is_some() && pair != [0, 1] {
             bail!("with --model give the two recordings of the model's first two stations");
         }
         options.delay = pair
             .iter()
-            .filter_map(|index| args.options.delay.get(*index).cloned())
+            .filter_map(|index| asked.correlate.delay.get(*index).cloned())
             .collect();
-        let trust = match knows {
-            Knows::All => TrustChoice::Exact,
-            Knows::Headers | Knows::Papers => TrustChoice::Headers,
+        options.trust = match knows {
+            Knows::All => Trust::Exact,
+            Knows::Headers | Knows::Papers => Trust::Headers,
         };
-        let recordings = Recordings::open(&paths, &options, trust)?;
-        let whole =
-            correlate::correlate(&recordings, &options, &Scope::default(), &mut |_| Ok(None))?;
-        let found = whole.find(0, &correlate::window(&options));
+        let recordings = Recordings::open(&paths, &options)?;
+        let whole = correlate::correlate(&recordings, &options, run, &mut ())?;
+        let found = whole.find(0);
         if whole.interrupted {
             bail!("interrupted before the whole recordings were correlated");
         }
@@ -398,7 +447,7 @@ impl Experiment<'_> {
             );
         }
         let mut experiment = Experiment {
-            args,
+            asked,
             knows,
             lossy: pair
                 .iter()
@@ -419,18 +468,18 @@ impl Experiment<'_> {
     /// All points: the policies and replacements at one station; then at both, independent and in common.
     fn harms(&self) -> Vec<Harm> {
         // What another knowledge measures alike is measured once.
-        let asked = |knows: Knows| self.args.knows.contains(&knows);
-        let again = |instead: &&Instead| match (self.knows, instead) {
-            (Knows::Headers, Instead::Nothing | Instead::Invalid) => asked(Knows::All),
-            (Knows::Papers, Instead::Nothing) => false,
-            (Knows::Papers, Instead::Invalid) => asked(Knows::All) || asked(Knows::Headers),
+        let asked = |knows: Knows| self.asked.knows.contains(&knows);
+        let again = |instead: &&Replace| match (self.knows, instead) {
+            (Knows::Headers, Replace::Nothing | Replace::Invalid) => asked(Knows::All),
+            (Knows::Papers, Replace::Nothing) => false,
+            (Knows::Papers, Replace::Invalid) => asked(Knows::All) || asked(Knows::Headers),
             (Knows::Papers, _) => asked(Knows::Headers),
             _ => false,
         };
-        let replacements = || self.args.replace.iter().filter(|instead| !again(instead));
+        let replacements = || self.asked.replace.iter().filter(|instead| !again(instead));
         let mut harms = Vec::new();
         let mut add = |kind, instead, at| {
-            for loss in &self.args.loss.0 {
+            for loss in &self.asked.loss.0 {
                 harms.push(Harm {
                     kind,
                     loss: *loss,
@@ -439,7 +488,7 @@ impl Experiment<'_> {
                 });
             }
         };
-        for kind in &self.args.shed {
+        for kind in &self.asked.shed {
             for instead in replacements() {
                 add(*kind, *instead, Where::One);
             }
@@ -452,21 +501,10 @@ impl Experiment<'_> {
         harms
     }
 
-    /// Measures a point; none at Ctrl-C.
-    fn point(&self, harm: Harm) -> Result<Option<Point>> {
-        let found = correlate::correlate(
-            &self.recordings,
-            &self.options,
-            &Scope::default(),
-            &mut |station| {
-                let loses = harm.at == Where::Both || station == self.lossy;
-                if loses {
-                    self.tamper(station, harm).map(Some)
-                } else {
-                    Ok(None)
-                }
-            },
-        )?;
+    /// Measures a point; none if the run is stopped.
+    fn point(&self, harm: Harm, run: &Run) -> Result<Option<Point>> {
+        let mut harming = (self, harm);
+        let found = correlate::correlate(&self.recordings, &self.options, run, &mut harming)?;
         if found.interrupted {
             return Ok(None);
         }
@@ -506,9 +544,9 @@ impl Experiment<'_> {
     }
 
     /// What the correlator takes the place of lost data for.
-    fn knowledge(&self, instead: Instead) -> Instead {
+    fn knowledge(&self, instead: Replace) -> Replace {
         match (self.knows, instead) {
-            (Knows::All, _) => Instead::Nothing,
+            (Knows::All, _) => Replace::Nothing,
             (Knows::Headers | Knows::Papers, other) => other,
         }
     }
@@ -545,16 +583,16 @@ impl Experiment<'_> {
         };
         // Common shedding goes by one seed, all other by one a station.
         let seed = match harm.kind {
-            Kind::Common => self.args.seed,
-            _ => self.args.seed.wrapping_add(1000 * station as u64),
+            Kind::Common => self.asked.seed,
+            _ => self.asked.seed.wrapping_add(1000 * station as u64),
         };
         let replace = match harm.instead {
-            Instead::Nothing => Replace::Nothing,
-            Instead::Fill => Replace::Fill,
-            Instead::Invalid => Replace::Invalid,
+            Replace::Nothing => Replace::Nothing,
+            Replace::Fill => Replace::Fill,
+            Replace::Invalid => Replace::Invalid,
             // Who knows the list of gaps does not look at what lies there.
-            Instead::Random if self.knows == Knows::All => Replace::Invalid,
-            Instead::Random => Replace::Random,
+            Replace::Random if self.knows == Knows::All => Replace::Invalid,
+            Replace::Random => Replace::Random,
         };
         let loses_step = self.knows == Knows::Papers;
         Ok(Tamper::new(
@@ -652,7 +690,8 @@ pub fn inputs(found: &Correlation) -> [Input; 2] {
     [product.a, product.b]
 }
 
-fn text(result: &LossCurve) -> String {
+/// The same for people.
+pub fn text(result: &LossCurve) -> String {
     let mut shown = format!(
         "{}: amplitude {:.6}, signal-to-noise ratio {:.1} without loss; periods of {:.3} s\n",
         result.stations.join("-"),
@@ -713,12 +752,6 @@ fn text(result: &LossCurve) -> String {
         shown += "\ninterrupted: not all points were measured";
     }
     shown.trim_end().to_string()
-}
-
-/// An option's value as it is written.
-fn name(value: &impl ValueEnum) -> String {
-    let shown = value.to_possible_value();
-    shown.map_or_else(String::new, |shown| shown.get_name().to_owned())
 }
 
 #[cfg(test)]

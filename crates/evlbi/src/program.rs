@@ -136,7 +136,11 @@ impl Terminal {
                 return;
             }
             match total {
-                Some(_) => bar.set_position(done),
+                Some(total) => {
+                    // Work within work has an end of its own.
+                    bar.set_length(total);
+                    bar.set_position(done);
+                }
                 None => bar.tick(),
             }
             bar.set_message(line.to_string());

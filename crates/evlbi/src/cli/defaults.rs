@@ -3,7 +3,10 @@
 use clap::Parser;
 
 use super::{Cli, Command};
+use crate::correlate::CorrelateOptions;
 use crate::demo::DemoOptions;
+use crate::drop::DropOptions;
+use crate::loss_curve::LossCurveOptions;
 use crate::recv::RecvOptions;
 use crate::send::SendOptions;
 
@@ -40,4 +43,31 @@ fn nothing_said_is_what_the_engines_take() {
         format!("{parsed:?}"),
         format!("{:?}", DemoOptions::default())
     );
+    let Command::Drop(args) = parse("drop IN OUT --shed none") else {
+        panic!("another command");
+    };
+    let parsed = DropOptions::from(args);
+    let default = DropOptions {
+        input: "IN".into(),
+        output: "OUT".into(),
+        ..DropOptions::default()
+    };
+    assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
+    let Command::Correlate(args) = parse("correlate A B") else {
+        panic!("another command");
+    };
+    let parsed = CorrelateOptions::from(args.options);
+    assert_eq!(
+        format!("{parsed:?}"),
+        format!("{:?}", CorrelateOptions::default())
+    );
+    let Command::LossCurve(args) = parse("loss-curve A B") else {
+        panic!("another command");
+    };
+    let parsed = LossCurveOptions::from(args);
+    let default = LossCurveOptions {
+        files: ["A", "B"].map(String::from).to_vec(),
+        ..LossCurveOptions::default()
+    };
+    assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
 }

@@ -3,33 +3,34 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, Setup};
 use evlbi_fx::fringe::{Fringe, Window};
 use evlbi_fx::track::Counts;
 
-use super::job::Job;
-use super::plan::Shape;
+use super::live::StreamResult;
 use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
 use super::station::Tampered;
-use super::window;
-use crate::cli::CorrelateOptions;
-use crate::progress::interrupt;
 
 /// What came of a run.
 pub struct Correlation {
     pub setup: Arc<Setup>,
     pub series: Series,
     pub(super) names: Vec<String>,
+    /// Where the stations' data came from.
+    pub(super) sources: Vec<String>,
+    /// Where fringes are searched.
+    pub(super) window: Window,
+    /// What was received, of streams.
+    pub(super) streams: Vec<StreamResult>,
     pub(super) visibilities: Option<PathBuf>,
     pub(super) counts: Vec<Counts>,
     /// Of each station what tampering did.
     pub(super) tampered: Vec<Option<Tampered>>,
     pub(super) threads: Vec<usize>,
-    /// Whether Ctrl-C came before the end: what was correlated is whole periods until then.
+    /// Whether it was stopped before the end: what was correlated is whole periods until then.
     pub interrupted: bool,
     /// Parts since the grid's beginning in which each station could have had data, and those correlated.
     pub(super) spans: Vec<Range<i64>>,
@@ -38,37 +39,8 @@ pub struct Correlation {
 }
 
 impl Correlation {
-    /// What came of streams, which ended at these parts.
-    pub fn of_streams(
-        job: &Job,
-        series: Series,
-        names: Vec<String>,
-        counts: Vec<Counts>,
-        shapes: &[Shape],
-        dumps: Range<i64>,
-        ends: &[i64],
-    ) -> Correlation {
-        let correlated = job.periods.first_part(dumps.start)..job.periods.first_part(dumps.end);
-        Correlation {
-            setup: Arc::clone(&job.setup),
-            series,
-            visibilities: None,
-            interrupted: interrupt().load(Ordering::Relaxed),
-            counts,
-            tampered: vec![None; names.len()],
-            threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
-            spans: ends
-                .iter()
-                .map(|end| correlated.start..correlated.end.min(*end).max(correlated.start))
-                .collect(),
-            correlated,
-            integration: job.integration,
-            names,
-        }
-    }
-
     /// # Errors
-    /// When Ctrl-C came before there was anything.
+    /// When it was stopped before there was anything.
     pub fn has_any(&self) -> Result<()> {
         match self.interrupted && self.series.added == 0 {
             true => bail!("interrupted before anything was correlated"),
@@ -85,14 +57,13 @@ impl Correlation {
     }
 
     /// The fringes of all baselines.
-    pub fn fringes(&self, options: &CorrelateOptions) -> Vec<BaselineResult> {
-        baselines(&self.setup, &self.names, &self.found(options))
+    pub fn fringes(&self) -> Vec<BaselineResult> {
+        baselines(&self.setup, &self.names, &self.found())
     }
 
-    pub(super) fn found(&self, options: &CorrelateOptions) -> Vec<Found> {
-        let window = window(options);
+    pub(super) fn found(&self) -> Vec<Found> {
         let products = 0..self.setup.products().len();
-        products.map(|index| self.find(index, &window)).collect()
+        products.map(|index| self.find(index)).collect()
     }
 
     /// Parts that were correlated.
@@ -118,9 +89,9 @@ impl Correlation {
     }
 
     /// Finds the fringe of a product.
-    pub fn find(&self, index: usize, window: &Window) -> Found {
+    pub fn find(&self, index: usize) -> Found {
         let product = self.setup.products()[index];
         self.series
-            .find(index, self.span(product.a, product.b), window)
+            .find(index, self.span(product.a, product.b), &self.window)
     }
 }

@@ -20,7 +20,6 @@ use super::clocks::{Clocks, HOLD, RUN, Verdict};
 use super::plan::Shape;
 use super::run::Station;
 use super::station::{frame_number, frame_rate};
-use crate::progress::interrupt;
 use crate::sink::{Sink, SinkReport};
 
 /// Frames from which the threads of a stream are learnt.
@@ -357,26 +356,36 @@ fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout> {
     Ok(Layout::of(header, rate)?)
 }
 
+/// How a run ends: what had come when it is stopped is correlated for a while, unless nobody wants to know.
+pub struct Ending {
+    pub run: Run,
+    /// When it was found stopped.
+    stopped: OnceLock<Instant>,
+    /// Nobody wants to know.
+    pub is_abandoned: AtomicBool,
+}
+
+impl Ending {
+    pub fn new(run: Run) -> Ending {
+        Ending {
+            run,
+            stopped: OnceLock::new(),
+            is_abandoned: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether what is left of it took too long.
+    fn is_over(&self) -> bool {
+        let has_time = || self.stopped.get_or_init(Instant::now).elapsed() < AFTER_STOP;
+        self.run.is_stopped() && (self.is_abandoned.load(Ordering::Relaxed) || !has_time())
+    }
+}
+
 /// A stream as the correlator sees it.
 pub struct LiveStation {
     pub feed: Arc<Feed>,
     pub layout: Layout,
-    /// Stops the receiver.
-    pub stop: Run,
-    /// When the run was stopped.
-    pub stopped: Arc<OnceLock<Instant>>,
-}
-
-impl LiveStation {
-    /// Whether what is left of a run that was stopped took too long. The first to find it stopped stops its receiver,
-    /// so that its stream ends with what has come.
-    fn is_out_of_time(&self) -> bool {
-        if !interrupt().load(Ordering::Relaxed) {
-            return false;
-        }
-        self.stop.stop();
-        self.stopped.get_or_init(Instant::now).elapsed() >= AFTER_STOP
-    }
+    pub ending: Arc<Ending>,
 }
 
 impl LiveStation {
@@ -398,7 +407,7 @@ impl LiveStation {
         clocks.want(end);
         let over = !clocks.is_waited_for(self.feed.station, end, now());
         drop(clocks);
-        let over = over || self.is_out_of_time();
+        let over = over || self.ending.is_over();
         let mut state = self.feed.state();
         if let Some(error) = &state.error {
             bail!("{error}");
@@ -445,7 +454,7 @@ impl Station for LiveStation {
     }
 
     fn is_over(&self, sample: i64) -> bool {
-        if self.is_out_of_time() {
+        if self.ending.is_over() {
             return true;
         }
         let state = self.feed.state();
@@ -546,11 +555,11 @@ mod tests {
             first[behind] = 0;
             let feeds = feeds(first);
             feeds.iter().for_each(|feed| feed.state().keep_all());
+            let ending = Arc::new(Ending::new(Run::silent()));
             let stations = feeds.each_ref().map(|feed| LiveStation {
                 feed: Arc::clone(feed),
                 layout: feed.state().shape.as_ref().unwrap().layout,
-                stop: Run::silent(),
-                stopped: Arc::default(),
+                ending: Arc::clone(&ending),
             });
             let mut next = first;
             let mut send = |station: usize| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use evlbi_fx::fringe::Window;
 use serde::Serialize;
 
 use super::feed::now;
@@ -11,31 +11,32 @@ use super::job::Job;
 use super::live::Stream;
 use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
-use crate::cli::CorrelateArgs;
-use crate::steer;
+use super::watch::front;
+use crate::steer::Baseline;
 use crate::units::{show_rate, show_seconds};
 
-/// What a period of all baselines says.
+/// What an integration of all baselines says.
 #[derive(Serialize)]
-struct Line<'a> {
+pub struct Integration {
     schema: &'static str,
+    /// UTC of its beginning.
     time: String,
-    baselines: Vec<BaselineLine<'a>>,
+    baselines: Vec<BaselineLine>,
     streams: Vec<StreamLine>,
 }
 
-/// What a period of a baseline says.
+/// What an integration of a baseline says.
 #[derive(Serialize)]
-struct BaselineLine<'a> {
+struct BaselineLine {
     #[serde(flatten)]
-    result: &'a BaselineResult,
+    result: BaselineResult,
     /// Shares of the packets that did not come of its stations' streams since the line before.
     lost: [f64; 2],
     /// Why it has no data; none where it has.
     reason: Option<String>,
 }
 
-/// What a period of a stream says, counted from the start.
+/// What an integration of a stream says, counted from the start.
 #[derive(Serialize)]
 struct StreamLine {
     station: String,
@@ -70,13 +71,9 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
     )
 }
 
-/// What was shown last of each stream.
-pub(super) struct Seen {
-    streams: Vec<SeenOfStream>,
-}
-
+/// What was shown last of a stream.
 #[derive(Clone, Copy)]
-struct SeenOfStream {
+pub(super) struct Seen {
     bytes: u64,
     expected: u64,
     lost: u64,
@@ -84,169 +81,143 @@ struct SeenOfStream {
 }
 
 impl Seen {
-    pub(super) fn new(streams: &[Stream]) -> Seen {
+    pub(super) fn new() -> Seen {
         Seen {
-            streams: vec![
-                SeenOfStream {
-                    bytes: 0,
-                    expected: 0,
-                    lost: 0,
-                    when: Instant::now(),
-                };
-                streams.len()
-            ],
+            bytes: 0,
+            expected: 0,
+            lost: 0,
+            when: Instant::now(),
         }
     }
 }
 
-/// Shows an integration and writes down its status. None with `--no-lines`.
-pub(super) fn show(
-    args: &CorrelateArgs,
-    job: &Job,
-    names: &[String],
-    begins: f64,
-    period: &Series,
-    seen: &mut Seen,
-    streams: &[Stream],
-) -> Result<Option<String>> {
-    let window = super::window(&args.options);
-    let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
-    let found: Vec<Found> = (0..job.setup.products().len())
-        .map(|index| period.find(index, parts, &window))
-        .collect();
-    let baselines = baselines(&job.setup, names, &found);
-    let newest = |stream: &Stream| stream.feed.newest();
-    let times: Vec<f64> = streams
-        .iter()
-        .map(|stream| newest(stream).unwrap_or(f64::NEG_INFINITY))
-        .collect();
-    let front = times.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut lines = Vec::new();
-    let mut shares = Vec::new();
-    for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
-        let live = stream.receiving.watch().last();
-        let before = &mut seen.streams[index];
-        let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
-        let gone = live.counters.lost;
-        let expected = live.counters.expected.saturating_sub(before.expected);
-        // What comes late is no longer lost.
-        let share = gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64;
-        shares.push(share.min(1.0));
-        let rate_bps = (live.bytes - before.bytes) as f64 * 8.0 / elapsed;
-        let skew_s = front - times[index];
-        lines.push(StreamLine {
-            station: name.clone(),
-            rate_bps,
-            expected: live.counters.expected,
-            lost: live.counters.lost,
-            ring_full: live.counters.ring_full,
-            late_frames: stream.feed.state().late(),
-            refused_frames: stream.feed.clocks().refused(index),
-            skew_s,
-        });
-        *before = SeenOfStream {
-            bytes: live.bytes,
-            expected: live.counters.expected,
-            lost: gone,
-            when: Instant::now(),
-        };
-    }
-    let time = job.utc(begins);
-    let share = |station: &String| {
-        let place = names.iter().position(|name| name == station);
-        place.map_or(0.0, |place| shares[place])
-    };
-    let of_baselines: Vec<BaselineLine<'_>> = baselines
-        .iter()
-        .map(|result| BaselineLine {
-            result,
-            lost: [share(&result.stations[0]), share(&result.stations[1])],
-            reason: result
-                .stations
-                .iter()
+impl Integration {
+    /// What `period`, which begins at `begins`, says of streams of which `seen` was shown before. Also says it as a status.
+    pub(super) fn of(
+        job: &Job,
+        names: &[String],
+        (begins, period): (f64, &Series),
+        window: &Window,
+        seen: &mut [Seen],
+        streams: &[Stream],
+    ) -> (Integration, Vec<Baseline>) {
+        let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
+        let found: Vec<Found> = (0..job.setup.products().len())
+            .map(|index| period.find(index, parts, window))
+            .collect();
+        let times: Vec<Option<f64>> = streams.iter().map(|stream| stream.feed.newest()).collect();
+        let front = front(&times);
+        let mut lines = Vec::new();
+        let mut shares = Vec::new();
+        for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
+            let live = stream.receiving.watch().last();
+            let before = &mut seen[index];
+            let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
+            let gone = live.counters.lost;
+            let expected = live.counters.expected.saturating_sub(before.expected);
+            // What comes late is no longer lost.
+            let share = gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64;
+            shares.push(share.min(1.0));
+            lines.push(StreamLine {
+                station: name.clone(),
+                rate_bps: (live.bytes - before.bytes) as f64 * 8.0 / elapsed,
+                expected: live.counters.expected,
+                lost: live.counters.lost,
+                ring_full: live.counters.ring_full,
+                late_frames: stream.feed.state().late(),
+                refused_frames: stream.feed.clocks().refused(index),
+                skew_s: front - times[index].unwrap_or(f64::NEG_INFINITY),
+            });
+            *before = Seen {
+                bytes: live.bytes,
+                expected: live.counters.expected,
+                lost: gone,
+                when: Instant::now(),
+            };
+        }
+        let place = |station: &String| names.iter().position(|name| name == station);
+        let share = |station: &String| place(station).map_or(0.0, |place| shares[place]);
+        let baselines = baselines(&job.setup, names, &found).into_iter();
+        let baselines = baselines.map(|result| BaselineLine {
+            lost: result.stations.each_ref().map(share),
+            reason: (result.stations.iter())
                 .filter(|_| result.weight <= 0.0)
                 .find_map(|name| {
-                    let station = names.iter().position(|other| other == name)?;
+                    let station = place(name)?;
                     let reason = why_nothing(station, period, &streams[station])?;
                     Some(format!("{name}: {reason}"))
                 }),
-        })
-        .collect();
-    tell(&of_baselines, &time, job, period, &found);
-    if args.streams.no_lines {
-        return Ok(None);
-    }
-    if args.json {
-        let line = Line {
+            result,
+        });
+        let integration = Integration {
             schema: "evlbi.live/1",
-            time,
-            baselines: of_baselines,
+            time: job.utc(begins),
+            baselines: baselines.collect(),
             streams: lines,
         };
-        let line = serde_json::to_string(&line).context("cannot write the line as JSON")?;
-        return Ok(Some(line));
+        let status = integration.status(job, period, &found);
+        (integration, status)
     }
-    let mut shown = Vec::new();
-    for BaselineLine {
-        result: baseline,
-        lost,
-        reason,
-    } in of_baselines
-    {
-        shown.push(format!(
-            "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}{}",
-            baseline.stations.join("-"),
-            baseline.amplitude.valid,
-            baseline.snr,
-            show_seconds(baseline.delay_s),
-            baseline.weight,
-            lost[0] * 100.0,
-            lost[1] * 100.0,
-            baseline.doubt(),
-            reason.map_or_else(String::new, |reason| format!(" ({reason})")),
-        ));
-    }
-    for line in lines {
-        shown.push(format!(
-            "{time}  {:<12} {}  lost {} of {}  ring full {}  late {}  behind {:.3} s",
-            line.station,
-            show_rate(line.rate_bps),
-            line.lost,
-            line.expected,
-            line.ring_full,
-            line.late_frames,
-            line.skew_s
-        ));
-    }
-    Ok(Some(shown.join("\n")))
-}
 
-/// Writes down how the run is.
-fn tell(lines: &[BaselineLine<'_>], start: &str, job: &Job, period: &Series, found: &[Found]) {
-    let pairs = job
-        .setup
-        .products()
-        .iter()
-        .map(|product| (product.a.station, product.b.station));
-    let pairs: BTreeSet<(usize, usize)> = pairs.collect();
-    let baselines = lines.iter().zip(pairs).map(|(line, pair)| {
-        let result = line.result;
-        steer::Baseline {
-            stations: result.stations.clone(),
-            start: start.to_owned(),
-            amplitude: result.amplitude.valid,
-            snr: result.snr,
-            weight: result.weight,
-            snr_loss: result.snr_loss,
-            delay_s: result.delay_s,
-            delay_error_s: result.delay_error_s,
-            rate_hz: result.rate_hz,
-            phase_rad: result.phase_rad,
-            false_alarm: result.false_alarm,
-            lost: line.lost,
-            profile: period.profile(pair, found).unwrap_or_default(),
-        }
-    });
-    let baselines = baselines.collect();
-    steer::tell(|status| status.baselines = baselines);
+    /// The baselines as a status says them.
+    fn status(&self, job: &Job, period: &Series, found: &[Found]) -> Vec<Baseline> {
+        let pairs = job
+            .setup
+            .products()
+            .iter()
+            .map(|product| (product.a.station, product.b.station));
+        let pairs: BTreeSet<(usize, usize)> = pairs.collect();
+        let baselines = self.baselines.iter().zip(pairs).map(|(line, pair)| {
+            let result = &line.result;
+            Baseline {
+                stations: result.stations.clone(),
+                start: self.time.clone(),
+                amplitude: result.amplitude.valid,
+                snr: result.snr,
+                weight: result.weight,
+                snr_loss: result.snr_loss,
+                delay_s: result.delay_s,
+                delay_error_s: result.delay_error_s,
+                rate_hz: result.rate_hz,
+                phase_rad: result.phase_rad,
+                false_alarm: result.false_alarm,
+                lost: line.lost,
+                profile: period.profile(pair, found).unwrap_or_default(),
+            }
+        });
+        baselines.collect()
+    }
+
+    /// The same for people, a line each.
+    pub fn text(&self) -> String {
+        let time = &self.time;
+        let baselines = self.baselines.iter().map(|line| {
+            let baseline = &line.result;
+            format!(
+                "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}{}",
+                baseline.stations.join("-"),
+                baseline.amplitude.valid,
+                baseline.snr,
+                show_seconds(baseline.delay_s),
+                baseline.weight,
+                line.lost[0] * 100.0,
+                line.lost[1] * 100.0,
+                baseline.doubt(),
+                line.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})")),
+            )
+        });
+        let streams = self.streams.iter().map(|line| {
+            format!(
+                "{time}  {:<12} {}  lost {} of {}  ring full {}  late {}  behind {:.3} s",
+                line.station,
+                show_rate(line.rate_bps),
+                line.lost,
+                line.expected,
+                line.ring_full,
+                line.late_frames,
+                line.skew_s
+            )
+        });
+        baselines.chain(streams).collect::<Vec<String>>().join("\n")
+    }
 }

@@ -1,10 +1,11 @@
-//! `evlbi correlate --live`: streams are received and correlated as they come.
+//! Streams that are received and correlated as they come.
 //!
 //! Each stream has a receiver and a drain as `recv` has, whose frames go into a track. The correlator takes each
 //! dump when all stations have come past it, or when those that have not were waited for long enough; what comes
 //! of it later is late, and counted.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,18 +19,15 @@ use serde::Serialize;
 
 use super::clocks::Clocks;
 use super::correlation::Correlation;
-use super::feed::{Feed, LONG_ENOUGH, LiveStation, NAP, now};
+use super::feed::{Ending, Feed, LONG_ENOUGH, LiveStation, NAP, now};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
-use super::lines::{Seen, show, why_nothing};
+use super::lines::{Integration, Seen, why_nothing};
+use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::Shape;
-use super::teller::Teller;
-use crate::cli::CorrelateArgs;
+use super::watch::{Looking, Watch, front};
 use crate::drain::{self, Drained};
-use crate::output::Results;
-use crate::progress::interrupt;
 use crate::recv::{self, RecvOptions};
-use crate::steer;
 use crate::units::show_seconds;
 
 /// A station that has not come so long after two others is not waited for, or after the time that late ones are.
@@ -40,13 +38,12 @@ const TELL: Duration = Duration::from_secs(5);
 /// One stream's receiving end.
 pub(super) struct Stream {
     pub(super) receiving: Receiving,
-    run: Run,
     drainer: JoinHandle<Drained>,
     pub(super) feed: Arc<Feed>,
 }
 
-/// What came of a live run, beside what was correlated.
-#[derive(Serialize)]
+/// What came of a stream, beside what was correlated.
+#[derive(Clone, Serialize)]
 pub struct StreamResult {
     station: String,
     expected: u64,
@@ -78,196 +75,298 @@ impl StreamResult {
     }
 }
 
-/// Receives the streams that `args` name and correlates them. `results` shows the baselines of each integration.
-pub fn run(
-    args: &CorrelateArgs,
-    results: &mut Results,
-) -> Result<(Correlation, Vec<StreamResult>)> {
-    if !args.options.flag.is_empty() {
-        bail!("--flag leaves out times of recordings, and a stream has none beforehand");
-    }
-    if args.out.is_some() {
-        bail!("--live writes no visibilities; record the streams with `evlbi recv` for that");
-    }
-    let stop = interrupt();
-    let epoch = Arc::default();
-    let clocks = Clocks::new(args.files.len(), args.streams.wait.as_secs_f64());
-    let clocks = Arc::new(Mutex::new(clocks));
-    let streams = args
-        .files
-        .iter()
-        .enumerate()
-        .map(|(number, url)| open(url, number, args, &epoch, &clocks))
-        .collect::<Result<Vec<Stream>>>()?;
-    // Who waits for this sends to any of them.
-    for address in streams
-        .iter()
-        .flat_map(|stream| stream.receiving.addresses())
-    {
-        steer::say_listening(*address);
-    }
-    let teller = Teller::start(&streams)?;
-    let mut shapes = wait_for_shapes(&streams, args.streams.wait, &stop)?;
-    let first = begin(&streams, &mut shapes, epoch.get().copied().unwrap_or(0));
-    let mut plan = super::plan::plan(&args.files, &shapes, &args.options)?;
-    plan.count_from(*epoch.get().context("no stream has a time")?);
-    let names: Vec<String> = plan
-        .stations
-        .iter()
-        .map(|station| station.name.clone())
-        .collect();
-    // Nobody named them before.
-    let _ = teller.names.set(names.clone());
-    let grid = plan.start as f64;
-    let job = Job::live(plan, first, &super::window(&args.options))?;
-    let feeds: Vec<Arc<Feed>> = streams
-        .iter()
-        .map(|stream| Arc::clone(&stream.feed))
-        .collect();
-    let stopped = Arc::default();
-    let mut stations: Vec<LiveStation> = streams
-        .iter()
-        .zip(&shapes)
-        .map(|(stream, shape)| LiveStation {
-            feed: Arc::clone(&stream.feed),
-            layout: shape.layout,
-            stop: stream.run.clone(),
-            stopped: Arc::clone(&stopped),
-        })
-        .collect();
-    let whole = job.series();
-    whole.check(&super::window(&args.options), 0)?;
-    let mut found = Integrations::new(&job, whole);
-    say!(
-        "evlbi: correlating {} from {}",
-        names.join(", "),
-        job.utc(first)
-    );
-    let threads = super::threads(args.options.threads);
-    let mut seen = Seen::new(&streams);
-    let mut correlated = job.range.start..job.range.start;
-    let counts = super::run::run(
-        &job.setup,
-        &mut stations,
-        job.periods,
-        job.range.clone(),
-        threads,
-        |dump, sums| {
-            if sums.inputs.iter().any(|input| input.good > 0) {
-                correlated.end = dump + 1;
-            }
-            found.add(dump, sums, |done| {
-                let done = match done {
-                    Done::Integration(begins, period) => {
-                        show(args, &job, &names, begins, period, &mut seen, &streams)?
-                    }
-                    Done::Gap(dumps) => {
-                        say!("evlbi: {}", job.gap(&dumps));
-                        None
-                    }
-                };
-                if let Some(lines) = done {
-                    results.line(&lines);
-                }
-                Ok(())
-            })
-        },
-    );
-    let whole = found.whole;
-    let reasons: Vec<Option<String>> = (0..streams.len())
-        .map(|station| why_nothing(station, &whole, &streams[station]))
-        .collect();
-    for stream in &streams {
-        stream.feed.is_closed.store(true, Ordering::Relaxed);
-        stream.receiving.stop();
-    }
-    // A station's time ends with its stream, as that of a recording does; one that never came was missed all the time.
-    let newest: Vec<Option<f64>> = feeds.iter().map(|feed| feed.state().newest()).collect();
-    let front = newest
-        .iter()
-        .flatten()
-        .copied()
-        .fold(f64::NEG_INFINITY, f64::max);
-    let ends: Vec<i64> = newest
-        .iter()
-        .map(|newest| {
-            let end = (newest.unwrap_or(f64::INFINITY) - grid) * job.setup.part_rate() as f64;
-            end.round() as i64
-        })
-        .collect();
-    let reports = streams
-        .into_iter()
-        .map(finish)
-        .collect::<Result<Vec<_>>>()?;
-    drop(teller);
-    let left: Vec<f64> = feeds.iter().map(|feed| feed.state().left()).collect();
-    let counts = counts?;
-    let results: Vec<StreamResult> = names
-        .iter()
-        .zip(&reports)
-        .zip(&counts)
-        .zip(left)
-        .zip(newest)
-        .zip(reasons)
-        .map(
-            |(((((station, report), counts), left), newest), reason)| StreamResult {
-                reason,
-                left_s: left,
-                ended_early_s: newest.map_or(0.0, |newest| front - newest),
-                ..stream_result(station, report, counts)
-            },
-        )
-        .enumerate()
-        .map(|(number, result)| StreamResult {
-            refused_frames: feeds[number].clocks().refused(number),
-            ..result
-        })
-        .collect();
-    for result in results
-        .iter()
-        .filter(|result| result.ended_early_s > job.integration)
-    {
-        say!(
-            "evlbi: {} ended {} before the last stream: its weights are those of the time before",
-            result.station,
-            show_seconds(result.ended_early_s)
-        );
-    }
-    for result in results.iter().filter(|result| result.left_s > 0.0) {
-        say!(
-            "evlbi: {}: {} of data had come and were not correlated, since this host did not follow; a lower rate or fewer stations need less time",
-            result.station,
-            show_seconds(result.left_s)
-        );
-    }
-    Ok((
-        Correlation::of_streams(&job, whole, names, counts, &shapes, correlated, &ends),
-        results,
-    ))
+/// Takes each integration as it comes; an error ends the correlation.
+pub type Show = Box<dyn FnMut(&Integration) -> Result<()> + Send>;
+
+/// Streams that are being correlated. Dropping it ends that.
+pub struct Correlating {
+    addresses: Vec<SocketAddr>,
+    watch: Arc<Watch>,
+    ending: Arc<Ending>,
+    thread: Option<JoinHandle<Result<Correlation>>>,
 }
 
-fn open(
-    url: &str,
-    number: usize,
-    args: &CorrelateArgs,
-    epoch: &Arc<OnceLock<i64>>,
-    clocks: &Arc<Mutex<Clocks>>,
-) -> Result<Stream> {
+/// Receives the streams of `urls` and correlates them, until they end or the run is stopped. `show` is given each integration.
+///
+/// # Errors
+/// When the options are of recordings, or a stream cannot be received.
+pub fn correlate_streams(
+    urls: &[String],
+    options: &CorrelateOptions,
+    streams: &StreamOptions,
+    run: &Run,
+    show: Show,
+) -> Result<Correlating> {
+    if !options.flag.is_empty() {
+        bail!("--flag leaves out times of recordings, and a stream has none beforehand");
+    }
+    if options.visibilities.is_some() {
+        bail!("--live writes no visibilities; record the streams with `evlbi recv` for that");
+    }
+    let ending = Arc::new(Ending::new(run.part()));
+    let epoch = Arc::default();
+    let clocks = Clocks::new(urls.len(), streams.wait.as_secs_f64());
+    let clocks = Arc::new(Mutex::new(clocks));
+    let mut opened = Opened(Vec::new());
+    for (number, url) in urls.iter().enumerate() {
+        let rate = options.sample_rate.map(|rate| rate.0.round() as u64);
+        let feed = Feed::new(rate, options.trust, &epoch, &clocks, number);
+        opened.0.push(open(url, streams, feed, &ending.run)?);
+    }
+    let addresses = opened.0.iter().flat_map(|it| it.receiving.addresses());
+    let addresses: Vec<SocketAddr> = addresses.copied().collect();
+    let watch = Arc::new(Watch::new(&opened.0));
+    let work = Work {
+        urls: urls.to_vec(),
+        options: options.clone(),
+        wait: streams.wait,
+        epoch,
+        ending: Arc::clone(&ending),
+        watch: Arc::clone(&watch),
+    };
+    // Who waits for this sends to any of them.
+    for address in &addresses {
+        run.listens(*address);
+    }
+    let thread = std::thread::Builder::new()
+        .name("correlate".into())
+        .spawn(move || work.run(opened, show))?;
+    Ok(Correlating {
+        addresses,
+        watch,
+        ending,
+        thread: Some(thread),
+    })
+}
+
+impl Correlating {
+    /// The addresses listened on, in the order of the streams.
+    #[cfg_attr(not(test), expect(dead_code, reason = "this program needs it not"))]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// How the streams are, for other threads to watch.
+    pub fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// Ends the streams; what has come is correlated, if that takes no longer than ten seconds.
+    pub fn stop(&self) {
+        self.ending.run.stop();
+    }
+
+    /// Whether it has ended.
+    #[cfg_attr(not(test), expect(dead_code, reason = "this program needs it not"))]
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// When nothing could be correlated.
+    pub fn join(mut self) -> Result<Correlation> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(found)) => found,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => bail!("the correlation has ended"),
+        }
+    }
+}
+
+impl Drop for Correlating {
+    fn drop(&mut self) {
+        self.ending.is_abandoned.store(true, Ordering::Relaxed);
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // Nobody wants to know what came of it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Streams that are received, until this is dropped.
+struct Opened(Vec<Stream>);
+
+impl Opened {
+    /// Ends the receivers. What is still in the rings finds room.
+    fn stop(&self) {
+        for stream in &self.0 {
+            stream.feed.is_closed.store(true, Ordering::Relaxed);
+            stream.receiving.stop();
+        }
+    }
+
+    fn finish(mut self) -> Result<Vec<ReceiveReport>> {
+        std::mem::take(&mut self.0)
+            .into_iter()
+            .map(finish)
+            .collect()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.stop();
+        for stream in self.0.drain(..) {
+            let _ = finish(stream);
+        }
+    }
+}
+
+/// A live correlation in a thread of its own.
+struct Work {
+    urls: Vec<String>,
+    options: CorrelateOptions,
+    wait: Duration,
+    epoch: Arc<OnceLock<i64>>,
+    ending: Arc<Ending>,
+    watch: Arc<Watch>,
+}
+
+impl Work {
+    fn run(&self, opened: Opened, mut show: Show) -> Result<Correlation> {
+        let (options, run, streams) = (&self.options, &self.ending.run, &opened.0);
+        let looking = Looking::start(&self.watch, run)?;
+        let mut shapes = wait_for_shapes(streams, self.wait, run)?;
+        let first = begin(streams, &mut shapes, self.epoch.get().copied().unwrap_or(0));
+        let mut plan = super::plan::plan(&self.urls, &shapes, options, run)?;
+        plan.count_from(*self.epoch.get().context("no stream has a time")?);
+        let names: Vec<String> = plan
+            .stations
+            .iter()
+            .map(|station| station.name.clone())
+            .collect();
+        // Nobody named them before.
+        let _ = self.watch.names.set(names.clone());
+        let grid = plan.start as f64;
+        let window = options.window();
+        let job = Job::live(plan, first, &window)?;
+        let feeds: Vec<Arc<Feed>> = streams
+            .iter()
+            .map(|stream| Arc::clone(&stream.feed))
+            .collect();
+        let mut stations: Vec<LiveStation> = streams
+            .iter()
+            .zip(&shapes)
+            .map(|(stream, shape)| LiveStation {
+                feed: Arc::clone(&stream.feed),
+                layout: shape.layout,
+                ending: Arc::clone(&self.ending),
+            })
+            .collect();
+        let whole = job.series();
+        whole.check(&window, 0)?;
+        let mut found = Integrations::new(&job, whole);
+        run.say(format_args!(
+            "correlating {} from {}",
+            names.join(", "),
+            job.utc(first)
+        ));
+        let mut seen = vec![Seen::new(); streams.len()];
+        let mut dumps = job.range.start..job.range.start;
+        let counts = super::run::run(
+            &job.setup,
+            &mut stations,
+            job.periods,
+            job.range.clone(),
+            options.threads(),
+            run,
+            |dump, sums| {
+                if sums.inputs.iter().any(|input| input.good > 0) {
+                    dumps.end = dump + 1;
+                }
+                found.add(dump, sums, |done| {
+                    let period = match done {
+                        Done::Integration(begins, period) => (begins, period),
+                        Done::Gap(dumps) => {
+                            run.say(format_args!("{}", job.gap(&dumps)));
+                            return Ok(());
+                        }
+                    };
+                    let (integration, baselines) =
+                        Integration::of(&job, &names, period, &window, &mut seen, streams);
+                    *self.watch.baselines.lock() = baselines;
+                    show(&integration)
+                })
+            },
+        );
+        let whole = found.whole;
+        let reasons: Vec<Option<String>> = (0..streams.len())
+            .map(|station| why_nothing(station, &whole, &streams[station]))
+            .collect();
+        opened.stop();
+        // A station's time ends with its stream, as that of a recording does; one that never came was missed all the time.
+        let newest: Vec<Option<f64>> = feeds.iter().map(|feed| feed.state().newest()).collect();
+        let front = front(&newest);
+        let reports = opened.finish()?;
+        drop(looking);
+        let counts = counts?;
+        let parts = reports.iter().zip(&counts).zip(reasons).enumerate();
+        let results: Vec<StreamResult> = parts
+            .map(|(number, ((report, counts), reason))| StreamResult {
+                refused_frames: feeds[number].clocks().refused(number),
+                reason,
+                left_s: feeds[number].state().left(),
+                ended_early_s: newest[number].map_or(0.0, |newest| front - newest),
+                ..stream_result(&names[number], report, counts)
+            })
+            .collect();
+        for result in &results {
+            if result.ended_early_s > job.integration {
+                run.say(format_args!(
+                    "{} ended {} before the last stream: its weights are those of the time before",
+                    result.station,
+                    show_seconds(result.ended_early_s)
+                ));
+            }
+        }
+        for result in results.iter().filter(|result| result.left_s > 0.0) {
+            run.say(format_args!(
+                "{}: {} of data had come and were not correlated, since this host did not follow; a lower rate or fewer stations need less time",
+                result.station,
+                show_seconds(result.left_s)
+            ));
+        }
+        let correlated = job.periods.first_part(dumps.start)..job.periods.first_part(dumps.end);
+        let spans = newest.iter().map(|newest| {
+            let end = (newest.unwrap_or(f64::INFINITY) - grid) * job.setup.part_rate() as f64;
+            let end = correlated.end.min(end.round() as i64);
+            correlated.start..end.max(correlated.start)
+        });
+        Ok(Correlation {
+            spans: spans.collect(),
+            setup: job.setup,
+            series: whole,
+            visibilities: None,
+            interrupted: run.is_stopped(),
+            counts,
+            tampered: vec![None; names.len()],
+            threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
+            correlated,
+            integration: job.integration,
+            names,
+            sources: self.urls.clone(),
+            window,
+            streams: results,
+        })
+    }
+}
+
+/// Begins to receive a stream into `feed`.
+fn open(url: &str, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Result<Stream> {
     let options = RecvOptions {
         from: url.parse().map_err(|error: String| anyhow!(error))?,
-        idle: args.streams.idle,
-        duration: args.streams.duration,
+        idle: streams.idle,
+        duration: streams.duration,
         ..RecvOptions::default()
     };
-    let run = Run::silent();
-    let (receiving, opening) = receive::start(recv::receive_options(&options)?, &run)?;
-    let rate = args.options.sample_rate.map(|rate| rate.0.round() as u64);
-    let feed = Feed::new(rate, args.trust.into(), epoch, clocks, number);
-    let sink = Box::new(Arc::clone(&feed));
+    let (receiving, opening) = receive::start(recv::receive_options(&options)?, run)?;
     let settings = recv::settings(&options);
+    let sink = Box::new(Arc::clone(&feed));
     let drainer = std::thread::Builder::new().name("sink".into()).spawn({
-        let feed = Arc::clone(&feed);
-        let run = run.clone();
+        let (feed, run) = (Arc::clone(&feed), run.clone());
         move || {
             let drained = drain::all(&opening, settings, sink, &run);
             feed.end();
@@ -276,7 +375,6 @@ fn open(
     })?;
     Ok(Stream {
         receiving,
-        run,
         drainer,
         feed,
     })
@@ -325,15 +423,11 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
 
 /// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
 /// run begins without them, and they may still come.
-fn wait_for_shapes(streams: &[Stream], wait: Duration, stop: &AtomicBool) -> Result<Vec<Shape>> {
+fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<Shape>> {
     let patience = wait.max(LATE_START);
     let mut told = Instant::now();
     let mut enough: Option<Instant> = None;
     loop {
-        let is_stopped = stop.load(Ordering::Relaxed);
-        if is_stopped {
-            streams.iter().for_each(|stream| stream.receiving.stop());
-        }
         let mut shapes = Vec::new();
         let mut ended = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
@@ -370,10 +464,10 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, stop: &AtomicBool) -> Res
             && (is_late || ended == missing)
         {
             for number in missing {
-                say!(
-                    "evlbi: stream {} has not come: the others are correlated without it until it does",
+                run.say(format_args!(
+                    "stream {} has not come: the others are correlated without it until it does",
                     number + 1
-                );
+                ));
                 shapes[number] = Some(streams[number].feed.expect(&like));
             }
             return Ok(shapes.into_iter().flatten().collect());
@@ -385,7 +479,7 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, stop: &AtomicBool) -> Res
         }
         if told.elapsed() >= TELL {
             let numbers: Vec<String> = missing.iter().map(|n| (n + 1).to_string()).collect();
-            say!("waiting for stream {}", numbers.join(", "));
+            run.line(format_args!("waiting for stream {}", numbers.join(", ")));
             told = Instant::now();
         }
         std::thread::sleep(NAP);

@@ -1,10 +1,135 @@
-//! Values of the correlator's options.
+//! How stations are correlated.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
-use clap::ValueEnum;
+use evlbi_fx::fringe::Window;
 use evlbi_fx::track::Trust;
+
+/// How stations are correlated, and what of them.
+#[derive(Clone, Debug)]
+pub struct CorrelateOptions {
+    /// Delay model of DiFX; the `.input` beside it gives frequencies, side bands and clocks.
+    pub model: Option<PathBuf>,
+    /// Delay of each station in the order of the inputs; adds to the model's.
+    pub delay: Vec<DelayTerms>,
+    /// Sky frequencies that the bands were mixed down with; one for the first, which the others follow; none if not known.
+    pub freq: Vec<Hertz>,
+    /// Side band of real samples.
+    pub sideband: SideBand,
+    /// Polarisations of the bands, in turn.
+    pub polarisations: String,
+    /// Whether different polarisations are correlated too.
+    pub cross_hands: bool,
+    /// Samples a second of a band, where the recordings cannot tell.
+    pub sample_rate: Option<Hertz>,
+    /// Channels of a band; none for the model's, or 1024.
+    pub channels: Option<usize>,
+    /// Length of an integration; none for the model's, or a second.
+    pub integration: Option<Duration>,
+    /// A fringe is searched in delays up to this, either side; none for all that the channels can tell apart.
+    pub delay_window: Option<Duration>,
+    /// A fringe is searched in rates up to this, either side; none for all that can be told apart.
+    pub rate_window: Option<Hertz>,
+    /// Times of stations that are left out.
+    pub flag: Vec<Flag>,
+    /// Threads that correlate; none for one a processor.
+    pub threads: Option<u16>,
+    /// What is believed of samples.
+    pub trust: Trust,
+    /// The part of the integrations of recordings; none for all.
+    pub chunk: Option<Chunk>,
+    /// The time of recordings.
+    pub stretch: Stretch,
+    /// Directory for visibilities of recordings.
+    pub visibilities: Option<PathBuf>,
+    /// Whether visibilities that exist are overwritten.
+    pub force: bool,
+}
+
+impl Default for CorrelateOptions {
+    fn default() -> CorrelateOptions {
+        CorrelateOptions {
+            model: None,
+            delay: Vec::new(),
+            freq: Vec::new(),
+            sideband: SideBand::Upper,
+            polarisations: "R".into(),
+            cross_hands: false,
+            sample_rate: None,
+            channels: None,
+            integration: None,
+            delay_window: None,
+            rate_window: None,
+            flag: Vec::new(),
+            threads: None,
+            trust: Trust::Exact,
+            chunk: None,
+            stretch: Stretch::All,
+            visibilities: None,
+            force: false,
+        }
+    }
+}
+
+impl CorrelateOptions {
+    /// Where fringes are searched.
+    pub fn window(&self) -> Window {
+        Window {
+            delay_s: self.delay_window.map(|window| window.as_secs_f64()),
+            rate_hz: self.rate_window.map(|window| window.0),
+        }
+    }
+
+    /// How many threads correlate.
+    pub(super) fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or(processors, usize::from)
+    }
+}
+
+/// How streams are received that are correlated as they come.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// How long a station that is late is waited for.
+    pub wait: Duration,
+    /// They end after this time without a datagram.
+    pub idle: Option<Duration>,
+    /// They end this long after the start.
+    pub duration: Option<Duration>,
+}
+
+impl Default for StreamOptions {
+    fn default() -> StreamOptions {
+        StreamOptions {
+            wait: Duration::from_secs(1),
+            idle: None,
+            duration: None,
+        }
+    }
+}
+
+/// Whether frequency grows with the sky's or against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideBand {
+    /// With it.
+    Upper,
+    /// Against it.
+    Lower,
+}
+
+/// Which time of recordings.
+#[derive(Clone, Copy, Debug)]
+pub enum Stretch {
+    /// All of it.
+    All,
+    /// So many seconds from the beginning on.
+    First(f64),
+    /// So many seconds up to the end.
+    Last(f64),
+}
 
 /// A frequency: `4.9G`, `32M`, `5000000`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,27 +256,6 @@ impl Chunk {
             (integration * count).clamp(periods.start, periods.end)
         };
         cut(self.number - 1)..cut(self.number)
-    }
-}
-
-/// What is believed of samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TrustChoice {
-    /// The invalid bit, the fill pattern anywhere, the gaps file beside the recording
-    Exact,
-    /// The invalid bit alone
-    Headers,
-    /// All samples are taken for good
-    Blind,
-}
-
-impl From<TrustChoice> for Trust {
-    fn from(choice: TrustChoice) -> Trust {
-        match choice {
-            TrustChoice::Exact => Trust::Exact,
-            TrustChoice::Headers => Trust::Headers,
-            TrustChoice::Blind => Trust::Blind,
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use evlbi_fx::correlator::{Band, Input, Product, Setup, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, Polynomial};
 use evlbi_fx::difx::{self, Model};
 use evlbi_fx::track::Layout;
+use evlbi_net::run::Run;
 use evlbi_wire::vdif::StationId;
 
 use super::arrived::Arrived;
-use super::options::DelayTerms;
-use crate::cli::{CorrelateOptions, SideBand};
+use super::options::{CorrelateOptions, DelayTerms, SideBand};
 
 const DAY: i64 = 86_400;
 
@@ -65,7 +65,12 @@ pub struct Job {
 }
 
 /// Sets stations up as a model says, or else the options.
-pub fn plan(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> Result<Plan> {
+pub fn plan(
+    files: &[String],
+    shapes: &[Shape],
+    options: &CorrelateOptions,
+    run: &Run,
+) -> Result<Plan> {
     if options.delay.len() > shapes.len() {
         bail!(
             "--delay was given {} times for {} recordings",
@@ -74,50 +79,53 @@ pub fn plan(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> R
         );
     }
     match &options.model {
-        Some(model) => by_model(shapes, model, options),
+        Some(model) => by_model(shapes, model, options, run),
         None => by_options(shapes, &names(files, shapes), options),
     }
 }
 
 /// Sets stations up as the options say. Bands of a station are its threads' channels in their order; those of
 /// several polarisations follow each other at each frequency.
-fn by_options(shapes: &[Shape], names: &[String], args: &CorrelateOptions) -> Result<Plan> {
+fn by_options(shapes: &[Shape], names: &[String], options: &CorrelateOptions) -> Result<Plan> {
     let first = shapes.first().map_or(0, |shape| shape.first_second);
-    let polarisations: Vec<char> = args.polarisations.chars().collect();
+    let polarisations: Vec<char> = options.polarisations.chars().collect();
+    if polarisations.is_empty() {
+        bail!("the bands have no polarisations");
+    }
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
-    if args.freq.is_empty() && args.delay.iter().any(has_rate) {
+    if options.freq.is_empty() && options.delay.iter().any(has_rate) {
         bail!("a delay that changes turns the phase by the sky frequency, which --freq says");
     }
     let mut stations = Vec::new();
     for (index, (shape, name)) in shapes.iter().zip(names).enumerate() {
         let mut delay = Delay::default();
-        delay.add(given_delay(index, first, args));
+        delay.add(given_delay(index, first, options));
         stations.push(StationSetup {
             name: name.clone(),
             layout: shape.layout,
             delay,
-            bands: bands(shape, &polarisations, args)?,
+            bands: bands(shape, &polarisations, options)?,
         });
     }
-    let products = products(&stations, args.cross_hands);
+    let products = products(&stations, options.cross_hands);
     if products.is_empty() {
         bail!("the recordings have no frequency and polarisation in common");
     }
     Ok(Plan {
         stations,
         products,
-        channels: args.channels.unwrap_or(1024),
+        channels: options.channels.unwrap_or(1024),
         epoch: first - first.rem_euclid(DAY),
         start: 0,
-        integration: args.integration.map_or(1.0, |time| time.as_secs_f64()),
+        integration: options.integration.map_or(1.0, |time| time.as_secs_f64()),
         averaged: 1,
         job: None,
     })
 }
 
 /// The delay that the options give of a station, from the UTC second `first` on.
-fn given_delay(index: usize, first: i64, args: &CorrelateOptions) -> Polynomial {
-    let terms = args.delay.get(index);
+fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomial {
+    let terms = options.delay.get(index);
     Polynomial {
         start: Moment::at(first),
         coefficients: terms.map_or_else(Vec::new, |DelayTerms(terms)| terms.clone()),
@@ -125,7 +133,7 @@ fn given_delay(index: usize, first: i64, args: &CorrelateOptions) -> Polynomial 
 }
 
 /// Sets stations up as a job of DiFX says: the files are its stations in their order.
-fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Plan> {
+fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run) -> Result<Plan> {
     let model = Model::parse(&read(path)?).with_context(|| format!("in {}", path.display()))?;
     let beside = path.with_extension("input");
     let job =
@@ -158,7 +166,7 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
                 format!("{} has no station {}", path.display(), telescope.name)
             })?);
         delay.add(telescope.clock.clone());
-        delay.add(given_delay(number, shapes[0].first_second, args));
+        delay.add(given_delay(number, shapes[0].first_second, options));
         of_bands.push(
             stream
                 .bands
@@ -215,9 +223,9 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
         );
     }
     if zoomed > 0 {
-        say!(
-            "evlbi: {zoomed} products of zoom bands are left out; the recorded bands are correlated whole"
-        );
+        run.say(format_args!(
+            "{zoomed} products of zoom bands are left out; the recorded bands are correlated whole"
+        ));
     }
     let first = products[0].a;
     let frequency = of_bands[first.station][first.band];
@@ -229,13 +237,13 @@ fn by_model(shapes: &[Shape], path: &Path, args: &CorrelateOptions) -> Result<Pl
     Ok(Plan {
         stations,
         products,
-        channels: args.channels.unwrap_or(frequency.channels),
+        channels: options.channels.unwrap_or(frequency.channels),
         epoch,
         start: job.start.plus(0.5).since(Moment::at(epoch)).floor() as i64,
-        integration: args
+        integration: options
             .integration
             .map_or(job.integration, |time| time.as_secs_f64()),
-        averaged: if args.channels.is_some() {
+        averaged: if options.channels.is_some() {
             1
         } else {
             frequency.averaged
@@ -316,7 +324,7 @@ fn recorded_bands(
     bands.collect()
 }
 
-fn bands(shape: &Shape, polarisations: &[char], args: &CorrelateOptions) -> Result<Vec<Band>> {
+fn bands(shape: &Shape, polarisations: &[char], options: &CorrelateOptions) -> Result<Vec<Band>> {
     let layout = shape.layout;
     let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };
     let lanes = 0..shape.threads.len();
@@ -324,7 +332,7 @@ fn bands(shape: &Shape, polarisations: &[char], args: &CorrelateOptions) -> Resu
     let mut bands = Vec::new();
     for (number, (lane, channel)) in all.enumerate() {
         let frequency = number / polarisations.len();
-        let zero_hz = match args.freq.as_slice() {
+        let zero_hz = match options.freq.as_slice() {
             [] => frequency as f64 * width,
             // The others follow without a gap.
             [one] => one.0 + frequency as f64 * width,
@@ -335,16 +343,20 @@ fn bands(shape: &Shape, polarisations: &[char], args: &CorrelateOptions) -> Resu
                 )
             })?,
         };
-        let below = match (layout.complex, args.sideband) {
+        let below = match (layout.complex, options.sideband) {
             (true, _) => width / 2.0,
-            (false, SideBand::U) => 0.0,
-            (false, SideBand::L) => width,
+            (false, SideBand::Upper) => 0.0,
+            (false, SideBand::Lower) => width,
         };
         bands.push(Band {
             lane,
             channel,
-            zero_hz: if args.freq.is_empty() { 0.0 } else { zero_hz },
-            edge_hz: if args.freq.is_empty() {
+            zero_hz: if options.freq.is_empty() {
+                0.0
+            } else {
+                zero_hz
+            },
+            edge_hz: if options.freq.is_empty() {
                 -below
             } else {
                 zero_hz - below

@@ -1,4 +1,4 @@
-//! What is told of a run: as JSON, as text and as a table.
+//! What is told of a correlation: as JSON, as text and as a table.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::correlation::Correlation;
 use super::live::StreamResult;
 use super::series::{Amplitude, Found};
-use crate::cli::CorrelateArgs;
 use crate::steer::Profile;
 use crate::table::Table;
 use crate::units::{show_count, show_seconds, utc};
@@ -24,7 +23,7 @@ const NO_FRINGE: f64 = 1e-3;
 /// A fringe so far off that amplitudes lose more than this is told.
 const LITTLE_LOST: f64 = 0.995;
 
-/// The result of `evlbi correlate`.
+/// The result of a correlation.
 #[derive(Serialize)]
 pub struct CorrelateResult {
     schema: &'static str,
@@ -45,7 +44,7 @@ pub struct CorrelateResult {
     /// What was received, of streams.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamResult>,
-    /// With `--profiles`.
+    /// Amplitude against delay, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     profiles: Vec<BaselineProfile>,
     /// The file of visibilities that was written.
@@ -144,18 +143,18 @@ struct AutoResult {
 }
 
 impl Correlation {
-    /// Everything that is told of it.
-    pub fn result(&self, args: &CorrelateArgs) -> CorrelateResult {
+    /// Everything that is told of it; `profiles`: with amplitude against delay of each baseline.
+    pub fn result(&self, profiles: bool) -> CorrelateResult {
         let setup = &self.setup;
         let rate = setup.part_rate() as f64;
         let start = setup.first_part(0) + self.correlated.start;
-        let found = self.found(&args.options);
+        let found = self.found();
         let searched = found
             .first()
             .map_or((0.0, 0.0), |found| found.fringe.window);
         CorrelateResult {
             schema: "evlbi.correlate/1",
-            stations: self.stations(&args.files),
+            stations: self.stations(),
             start: utc(setup.epoch() as f64 + start as f64 / rate),
             seconds: (self.correlated.end - self.correlated.start) as f64 / rate,
             channels: setup.channels(),
@@ -168,8 +167,8 @@ impl Correlation {
             },
             baselines: baselines(setup, &self.names, &found),
             autos: self.autos(),
-            streams: Vec::new(),
-            profiles: if args.profiles {
+            streams: self.streams.clone(),
+            profiles: if profiles {
                 self.profiles(&found)
             } else {
                 Vec::new()
@@ -191,8 +190,8 @@ impl Correlation {
         pairs.filter_map(profile).collect()
     }
 
-    fn stations(&self, files: &[String]) -> Vec<StationResult> {
-        let stations = self.setup.stations().iter().zip(files);
+    fn stations(&self) -> Vec<StationResult> {
+        let stations = self.setup.stations().iter().zip(&self.sources);
         let read = self.counts.iter().zip(&self.threads);
         stations
             .zip(read)

@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result, anyhow};
 use evlbi_fx::correlator::{Correlator, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::track::{Counts, Slab};
+use evlbi_net::run::Run;
 use parking_lot::Mutex;
-
-use crate::progress::{Progress, interrupt};
 
 /// Where the samples of a station come from.
 pub trait Station {
@@ -110,7 +108,7 @@ struct Pending {
     left: usize,
 }
 
-/// Correlates `periods` one by one until Ctrl-C, which ends streams by themselves. `sink` gets the sums of each whole one in order,
+/// Correlates `periods` one by one until the run is stopped, which ends streams by themselves. `sink` gets the sums of each whole one in order,
 /// but of none in which no station has data: a gap in all streams costs nothing, however long it is. Says what was read of each
 /// station.
 pub fn run(
@@ -119,12 +117,12 @@ pub fn run(
     periods: Periods,
     range: Range<i64>,
     threads: usize,
+    run: &Run,
     mut sink: impl FnMut(i64, &Sums) -> Result<()>,
 ) -> Result<Vec<Counts>> {
-    let stop = interrupt();
     // A stream shows what it finds instead.
     let is_stream = range.end == i64::MAX;
-    let mut progress = Progress::new(Some((range.end - range.start) as u64).filter(|_| !is_stream));
+    let mut progress = run.progress(Some((range.end - range.start) as u64).filter(|_| !is_stream));
     let (to_workers, units) = mpsc::sync_channel::<Unit>(2 * threads);
     let units = Mutex::new(units);
     let (to_main, found) = mpsc::channel::<Result<(i64, Sums), OutsideModel>>();
@@ -138,9 +136,7 @@ pub fn run(
         let mut period = range.start;
         'periods: while period < range.end {
             let blocks = periods.blocks(period);
-            if (stop.load(Ordering::Relaxed) && !is_stream)
-                || are_over(setup, stations, blocks.clone())?
-            {
+            if (run.is_stopped() && !is_stream) || are_over(setup, stations, blocks.clone())? {
                 break;
             }
             for done in found.try_iter() {
@@ -153,7 +149,7 @@ pub fn run(
             let pieces = pieces(setup, blocks);
             order.expect(setup, period, pieces.len());
             for blocks in pieces {
-                if stop.load(Ordering::Relaxed) && !is_stream {
+                if run.is_stopped() && !is_stream {
                     // A part of a period would look like a period with loss.
                     order.pending.remove(&period);
                     break 'periods;
@@ -187,7 +183,6 @@ pub fn run(
         }
         order.finish(&mut sink)
     })?;
-    progress.finish();
     Ok(stations.iter().map(Station::counts).collect())
 }
 
@@ -369,6 +364,7 @@ mod tests {
             periods,
             10..i64::MAX,
             2,
+            &Run::silent(),
             |period, sums| {
                 if sums.inputs.iter().any(|input| input.good > 0) {
                     found.push(period);

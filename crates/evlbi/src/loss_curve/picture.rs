@@ -1,6 +1,7 @@
 //! Pictures of the curves: what was measured as dots with their errors, theory as lines.
 
-use super::{Curve, Kind, Measures, Point, Where, name};
+use super::{Curve, Kind, Measures, Point, Where};
+use crate::output::name;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// The curves of a policy at a place, a panel a measure.

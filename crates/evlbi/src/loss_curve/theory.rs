@@ -1,9 +1,10 @@
 //! What theory says of a point, and what the points say in words.
 
+use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 
-use super::{Curve, Harm, Instead, Kind, Knows, Where, inputs};
+use super::{Curve, Harm, Kind, Knows, Where, inputs};
 use crate::correlate::Correlation;
 
 /// Length of the blocks of time of common shedding in seconds.
@@ -20,9 +21,9 @@ pub fn predict(
     delay: f64,
 ) -> Option<Ratios> {
     let replaced = match harm.instead {
-        Instead::Nothing | Instead::Invalid => Replaced::Flagged,
-        Instead::Random => Replaced::Random,
-        Instead::Fill => Replaced::Fill,
+        Replace::Nothing | Replace::Invalid => Replaced::Flagged,
+        Replace::Random => Replaced::Random,
+        Replace::Fill => Replaced::Fill,
     };
     let lost = match (harm.at, harm.kind) {
         (Where::Both, Kind::Common) => Lost::at_same_spread_times(shed, delay, COMMON_CELL),
@@ -84,7 +85,7 @@ pub fn conclusions(curves: &[Curve]) -> Vec<String> {
             .map(|point| (point.shed, point.ratio.snr))
     };
     let known = |curve: &&Curve| curve.at == Where::One && curve.knows == Knows::All;
-    let taken = |instead: Instead| {
+    let taken = |instead: Replace| {
         let of = move |curve: &&Curve| {
             (curve.at, curve.knows, curve.replace) == (Where::One, Knows::Headers, instead)
         };
@@ -105,8 +106,8 @@ pub fn conclusions(curves: &[Curve]) -> Vec<String> {
         ));
     }
     for (instead, shown) in [
-        (Instead::Fill, "the fill pattern"),
-        (Instead::Random, "random bytes"),
+        (Replace::Fill, "the fill pattern"),
+        (Replace::Random, "random bytes"),
     ] {
         if let Some((shed, snr)) = taken(instead).and_then(nearest) {
             said.push(format!(

@@ -1,0 +1,138 @@
+use std::net::UdpSocket;
+use std::path::Path;
+
+use evlbi_testkit::Room;
+
+use super::*;
+use crate::sky::{self, SkyOptions};
+
+/// A second of each of two stations that see the same.
+const PLAN: &str = r#"
+start = "2026-01-01T00:00:00Z"
+duration = 1
+sample_rate = 4e6
+correlation = 0.3
+payload = 8000
+edv = 1
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+"#;
+
+fn options() -> CorrelateOptions {
+    CorrelateOptions {
+        channels: Some(64),
+        threads: Some(1),
+        ..CorrelateOptions::default()
+    }
+}
+
+fn recordings(room: &Room) -> Recordings {
+    let sky = SkyOptions {
+        plan: room.write("plan.toml", PLAN).into(),
+        out: room.folder().join("sky"),
+        force: false,
+    };
+    sky::simulate(&sky, &Run::silent()).unwrap();
+    let paths = ["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")));
+    Recordings::open(&paths, &options()).unwrap()
+}
+
+/// Counts dumps, and stops the run at one of them.
+struct Stopping<'r> {
+    run: &'r Run,
+    at: usize,
+    dumps: usize,
+    blocks: i64,
+}
+
+impl Along for Stopping<'_> {
+    fn dump(&mut self, _begins: f64, sums: &Sums) -> Result<()> {
+        self.dumps += 1;
+        self.blocks += sums.blocks as i64;
+        if self.dumps == self.at {
+            self.run.stop();
+        }
+        Ok(())
+    }
+}
+
+/// One that is stopped keeps the dumps until then, and is no matter of another of the same recordings.
+#[test]
+fn correlations_of_one_process_are_apart() {
+    let room = Room::new();
+    let recordings = recordings(&room);
+    let [whole, part] = std::thread::scope(|scope| {
+        let recordings = &recordings;
+        let correlations = [usize::MAX, 3].map(|at| {
+            scope.spawn(move || {
+                let run = Run::silent();
+                let mut stopping = Stopping {
+                    run: &run,
+                    at,
+                    dumps: 0,
+                    blocks: 0,
+                };
+                let found = correlate(recordings, &options(), &run, &mut stopping).unwrap();
+                assert_eq!(found.series.added, stopping.dumps);
+                let blocks = stopping.blocks * found.setup.block_parts();
+                assert!(blocks.abs_diff(found.parts()) <= 128, "{blocks}");
+                found
+            })
+        });
+        correlations.map(|correlation| correlation.join().unwrap())
+    });
+    assert!(!whole.interrupted && part.interrupted);
+    assert!((3..whole.series.added).contains(&part.series.added));
+    let fringes = whole.fringes();
+    assert!(fringes[0].snr > 100.0, "{}", fringes[0].snr);
+}
+
+/// A live correlation that nobody wants any more leaves its ports; another goes on meanwhile.
+#[test]
+fn live_correlations_of_one_process_are_apart() {
+    let begin = |urls: &[String], run: &Run| {
+        let streams = StreamOptions::default();
+        correlate_streams(urls, &options(), &streams, run, Box::new(|_| Ok(()))).unwrap()
+    };
+    let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(String::from);
+    let other = begin(&anywhere, &Run::silent());
+    let mut urls = anywhere.clone();
+    for _ in 0..3 {
+        let correlating = begin(&urls, &Run::silent());
+        let addresses = correlating.addresses().to_vec();
+        drop(correlating);
+        for address in &addresses {
+            UdpSocket::bind(address).unwrap();
+        }
+        urls = [0, 1].map(|number| format!("udp://{}", addresses[number]));
+    }
+    assert!(!other.is_finished());
+    other.stop();
+    let error = other.join().err().unwrap().to_string();
+    assert!(
+        error.ends_with("ended before a frame of VDIF came"),
+        "{error}"
+    );
+}
+
+/// What is refused leaves nothing behind.
+#[test]
+fn streams_that_cannot_be_received_are_refused_at_once() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let urls = ["udp://127.0.0.1:0".into(), format!("udp://{taken}")];
+    let streams = StreamOptions::default();
+    let begin = |options: &CorrelateOptions| {
+        let run = Run::silent();
+        let begun = correlate_streams(&urls, options, &streams, &run, Box::new(|_| Ok(())));
+        begun.err().unwrap().to_string()
+    };
+    let of_recordings = CorrelateOptions {
+        visibilities: Some(Path::new("out").into()),
+        ..options()
+    };
+    assert!(begin(&of_recordings).contains("writes no visibilities"));
+    assert!(begin(&options()).contains(&taken.to_string()));
+}

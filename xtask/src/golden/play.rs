@@ -174,7 +174,7 @@ impl Scene<'_> {
             "line": line,
             "status": words(status),
             "stdout": normal::stdout(&normal(&self.said(number, "stdout")), pace),
-            "stderr": normal::text(&normal(&self.said(number, "stderr")), pace),
+            "stderr": normal::stderr(&normal(&self.said(number, "stderr")), pace),
         });
         if fails.is_some_and(|fails| fails == status.success()) {
             // Whatever the other build did, this is no golden outcome.

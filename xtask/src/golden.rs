@@ -139,11 +139,13 @@ fn revision_of(revision: &str, release: bool) -> Result<PathBuf> {
         well(Command::new("git").args(clone).arg(&tree))?;
     }
     let tree_text = tree.to_string_lossy();
-    well(Command::new("git").args(["-C", &tree_text, "fetch", "--quiet", "origin", &commit]))?;
     well(Command::new("git").args([
         "-C", &tree_text, "checkout", "--quiet", "--force", "--detach", &commit,
     ]))?;
-    fs::copy(built(&tree, release)?, &program)?;
+    // Nothing half copied may be taken for it.
+    let part = program.with_extension("part");
+    fs::copy(built(&tree, release)?, &part)?;
+    fs::rename(&part, &program)?;
     Ok(program)
 }
 
@@ -254,26 +256,32 @@ fn played(cases: &[Case], base: &Path, new: &Path, room: &Room) -> BTreeMap<Stri
 }
 
 fn of_case(case: &Case, base: &Path, new: &Path, room: &Room) -> Comparison {
-    let mut comparison = Comparison::default();
     let inputs = room.folder().join("in");
-    let outcomes = [("base", base), ("new", new)].map(|(which, program)| {
+    let play = |which, program| {
         let beside = room.folder().join(&case.name).join(which);
-        let outcome = play::play(case, program, beside, &inputs);
-        for command in outcome
-            .iter()
-            .flat_map(|outcome| outcome["commands"].as_array())
-            .flatten()
+        let outcome =
+            play::play(case, program, beside, &inputs).map_err(|error| format!("{error:#}"))?;
+        let commands = outcome["commands"].as_array().into_iter().flatten();
+        match commands
+            .clone()
+            .find(|command| command["unexpected"] == true)
         {
-            if let Some(status) = command["unexpected"].as_str() {
-                let (line, said) = (&command["line"], &command["stderr"]);
-                let found = format!("{which}: unexpected status {status} of {line}: {said}");
-                comparison.differences.push(found);
-            }
+            Some(command) => Err(format!(
+                "{}: status {}: {}",
+                command["line"], command["status"], command["stderr"]
+            )),
+            None => Ok(outcome),
         }
-        outcome.map_err(|error| comparison.differences.push(format!("{which}: {error:#}")))
-    });
-    if let [Ok(base), Ok(new)] = outcomes {
-        comparison.compare("", &base, &new);
+    };
+    let mut comparison = Comparison::default();
+    match (play("base", base), play("new", new)) {
+        (Ok(base), Ok(new)) => comparison.compare("", &base, &new),
+        (Err(error), Ok(_)) => comparison
+            .additions
+            .push(format!("the base cannot: {error}")),
+        (_, Err(error)) => comparison
+            .differences
+            .push(format!("does not do as the table says: {error}")),
     }
     comparison
 }

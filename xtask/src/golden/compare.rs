@@ -69,23 +69,23 @@ impl Comparison {
         }
     }
 
-    /// Help may get lines.
+    /// Help may get lines, and may have them in another order.
     fn lines(&mut self, at: &str, base: &Value, new: &Value) {
         let list = |lines: &Value| lines.as_array().cloned().unwrap_or_default();
-        let (base, new) = (list(base), list(new));
+        let (base, mut new) = (list(base), list(new));
         let mut next = 0;
         for line in &base {
-            match new[next..].iter().position(|new| new == line) {
-                Some(skipped) => {
-                    let added = new[next..next + skipped].iter();
-                    self.additions
-                        .extend(added.map(|line| format!("{at}: {line}")));
-                    next += skipped + 1;
-                }
-                None => self.differences.push(format!("{at}: missing {line}")),
+            let Some(place) = new.iter().position(|new| new == line) else {
+                self.differences.push(format!("{at}: missing {line}"));
+                continue;
+            };
+            if place < next {
+                self.additions.push(format!("{at}: moved {line}"));
             }
+            new.remove(place);
+            next = place;
         }
-        let added = new[next..].iter();
+        let added = new.iter();
         self.additions
             .extend(added.map(|line| format!("{at}: {line}")));
     }
@@ -266,6 +266,13 @@ mod tests {
         assert_eq!(verdict(&base, &wider), "additions");
         assert_eq!(verdict(&wider, &base), "differs");
         assert_eq!(verdict(&base, &base), "same");
+        let moved = help(
+            "Options:\n  -h, --help   Print help\n  --to <TO>    Where to: udp://HOST:PORT or tcp\n",
+        );
+        assert_eq!(
+            compared(&base, &moved).additions,
+            [": moved \"-h, --help Print help\""]
+        );
     }
 
     #[test]

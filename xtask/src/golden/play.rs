@@ -170,17 +170,14 @@ impl Scene<'_> {
         let status = status.with_context(|| format!("{line}: {}", self.said(number, "stderr")))?;
         let pace = self.case.pace;
         let normal = |said: &str| self.unplaced(said);
-        let mut played = json!({
+        self.played[number] = json!({
             "line": line,
             "status": words(status),
+            // No golden outcome, whatever the other build did.
+            "unexpected": fails.is_some_and(|fails| fails == status.success()),
             "stdout": normal::stdout(&normal(&self.said(number, "stdout")), pace),
             "stderr": normal::stderr(&normal(&self.said(number, "stderr")), pace),
         });
-        if fails.is_some_and(|fails| fails == status.success()) {
-            // Whatever the other build did, this is no golden outcome.
-            played["unexpected"] = words(status).into();
-        }
-        self.played[number] = played;
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use clap::Args;
 use evlbi_testkit::{Room, cargo, command};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::{mark5b, pattern};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::cases::Case;
 use self::compare::Comparison;
@@ -259,31 +259,38 @@ fn of_case(case: &Case, base: &Path, new: &Path, room: &Room) -> Comparison {
     let inputs = room.folder().join("in");
     let play = |which, program| {
         let beside = room.folder().join(&case.name).join(which);
-        let outcome =
-            play::play(case, program, beside, &inputs).map_err(|error| format!("{error:#}"))?;
-        let commands = outcome["commands"].as_array().into_iter().flatten();
-        match commands
-            .clone()
-            .find(|command| command["unexpected"] == true)
-        {
-            Some(command) => Err(format!(
-                "{}: status {}: {}",
-                command["line"], command["status"], command["stderr"]
-            )),
-            None => Ok(outcome),
-        }
+        play::play(case, program, beside, &inputs)
     };
     let mut comparison = Comparison::default();
-    match (play("base", base), play("new", new)) {
-        (Ok(base), Ok(new)) => comparison.compare("", &base, &new),
-        (Err(error), Ok(_)) => comparison
-            .additions
-            .push(format!("the base cannot: {error}")),
-        (_, Err(error)) => comparison
+    let (base, new) = match (play("base", base), play("new", new)) {
+        (Ok(base), Ok(new)) => (base, new),
+        (base, new) => {
+            let errors = [("base", base), ("new", new)]
+                .map(|(which, outcome)| Some((which, outcome.err()?)));
+            let errors = errors.into_iter().flatten();
+            let said = errors.map(|(which, error)| format!("{which}: {error:#}"));
+            comparison.differences.extend(said);
+            return comparison;
+        }
+    };
+    // Options that the base does not know.
+    const USAGE: &str = "2";
+    match (unexpected(&base), unexpected(&new)) {
+        (_, Some(new)) => comparison
             .differences
-            .push(format!("does not do as the table says: {error}")),
+            .push(format!("does not do as the table says: {new}")),
+        (Some(base), None) if base["status"] == USAGE => comparison
+            .additions
+            .push(format!("the base cannot: {base}")),
+        _ => comparison.compare("", &base, &new),
     }
     comparison
+}
+
+/// The first command that ended otherwise than the table says.
+fn unexpected(outcome: &Value) -> Option<&Value> {
+    let mut commands = outcome["commands"].as_array()?.iter();
+    commands.find(|command| command["unexpected"] == true)
 }
 
 fn report(

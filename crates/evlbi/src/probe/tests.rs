@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use evlbi_core::probe::Token;
 use evlbi_net::probe::Limits;
@@ -95,7 +96,9 @@ fn a_probe_is_stopped_wherever_it_is() {
         let run = Run::new(Arc::new(Told(tell)));
         let options = ProbeUdpOptions {
             target,
-            ..options(&responding, 1 << 40)
+            count: None,
+            duration: Some(Duration::from_secs(600)),
+            ..options(&responding, 1)
         };
         let probing = std::thread::spawn({
             let run = run.clone();

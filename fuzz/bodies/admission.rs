@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evlbi_core::admission::{Admission, Arrival, Numbers, Settings};
 use evlbi_core::deframe::Wanted;
+use evlbi_core::peer::Peer;
 use evlbi_core::time::Nanos;
 use evlbi_wire::{pattern, vtp};
 
@@ -91,7 +92,7 @@ pub fn run(data: &[u8]) {
             let bytes = [&vtp::header(next), &bytes[8..]].concat();
             receiver.take(&Arrival {
                 bytes: &bytes,
-                source: Some(SocketAddr::from((
+                source: Peer::Socket(SocketAddr::from((
                     [10, 0, 0, who & 1],
                     u16::from(who & 3) + 1,
                 ))),

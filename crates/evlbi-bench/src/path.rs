@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use evlbi_net::transport::Protocol;
 use evlbi_testkit::command;
 use evlbi_testkit::need::which;
 use serde_json::Value;
@@ -30,8 +31,8 @@ pub fn run(args: &PathArgs) -> Result<()> {
     let scenes: [(&str, Scene<Room, PathArgs>); 5] = [
         ("delay", delay),
         ("rate", rate),
-        ("tcp", tcp),
-        ("udp", udp),
+        (Protocol::Tcp.name(), tcp),
+        (Protocol::Udp.name(), udp),
         ("peer", peer),
     ];
     play("path", &scenes, &args.common, String::new, &room, args)

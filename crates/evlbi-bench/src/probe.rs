@@ -7,6 +7,7 @@ use crate::net::{RATES, STANDARD, Search};
 use crate::pacing;
 use crate::stage::{Carried, EVLBI, Program, Stage, children_cpu, iperf3};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
+use evlbi_net::transport::Protocol;
 
 const PAYLOAD: usize = 1472;
 pub const PORT: u16 = 8620;
@@ -200,7 +201,11 @@ fn ours(stage: &Stage, rate: f64, seconds: u32, burst: &str) -> Result<Carried> 
     let responder = respond(stage)?;
     let mut probe = stage.sender(EVLBI);
     probe
-        .args(["probe", "udp", &format!("{}:{PORT}", stage.address())])
+        .args([
+            "probe",
+            Protocol::Udp.name(),
+            &format!("{}:{PORT}", stage.address()),
+        ])
         .args(["--token", TOKEN, "--burst", burst, "--json"])
         .args(["--rate", &format!("{rate}G")])
         .args(["--size", &PAYLOAD.to_string()])
@@ -284,7 +289,7 @@ fn spacing(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     let to = format!("{}:{PORT}", stage.address());
     let sends = [
         "probe",
-        "udp",
+        Protocol::Udp.name(),
         &to,
         "--token",
         TOKEN,

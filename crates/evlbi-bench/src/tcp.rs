@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
+use evlbi_net::transport::Protocol;
 use evlbi_testkit::Room;
 
 use crate::net::STANDARD;
@@ -41,7 +42,14 @@ pub fn run(args: &TcpArgs) -> Result<()> {
         }),
         ("disk to network", from_disk),
     ];
-    play("tcp", &scenes, &args.common, String::new, &stage, args)
+    play(
+        Protocol::Tcp.name(),
+        &scenes,
+        &args.common,
+        String::new,
+        &stage,
+        args,
+    )
 }
 
 /// Medians of runs in turns: throughput and processor time of both ends.
@@ -111,7 +119,11 @@ fn ours(stage: &Stage, seconds: u32, more: &[&str]) -> Result<Carried> {
     let responder = respond(stage)?;
     let mut probe = stage.sender(EVLBI);
     probe
-        .args(["probe", "tcp", &format!("{}:{PORT}", stage.address())])
+        .args([
+            "probe",
+            Protocol::Tcp.name(),
+            &format!("{}:{PORT}", stage.address()),
+        ])
         .args(["--token", TOKEN, "--algorithm", "cubic", "--json"])
         .args(["--duration", &format!("{seconds}s")])
         .args(more);

@@ -22,12 +22,14 @@ mod flow;
 mod frames;
 mod numbering;
 mod pace;
+mod streams;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::account::{Counters, Report};
 use crate::deframe::Wanted;
+use crate::peer::Peer;
 use crate::reorder::{Event, Reorder, Settings as Window, Verdict};
 use crate::time::Nanos;
 
@@ -40,6 +42,7 @@ pub use self::candidate::{ENOUGH, RAW_ENOUGH};
 pub use self::flow::Arrival;
 pub use self::numbering::{Numbering, Numbers};
 pub use self::pace::LEAST_JUMP;
+pub use self::streams::{Dismissed, ENOUGH_BYTES, Streams};
 
 /// How long the live stream must be silent before another may take its place.
 pub const SILENCE: Nanos = Nanos(300_000_000);
@@ -110,7 +113,7 @@ pub struct Begins {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Refused {
     /// Who sent them.
-    pub sender: SocketAddr,
+    pub sender: Peer,
     /// How many.
     pub datagrams: u64,
     /// Whether they held valid frames: something that ought to be recorded, perhaps.
@@ -415,7 +418,7 @@ impl Admission {
     }
 
     /// Who sends the stream.
-    pub fn sender(&self) -> Option<SocketAddr> {
+    pub fn sender(&self) -> Option<Peer> {
         self.live.as_ref()?.flow.sender()
     }
 
@@ -452,7 +455,7 @@ impl Admission {
     /// A datagram that is not the live stream's.
     #[cold]
     fn stranger(&mut self, arrival: &Arrival<'_>, now: Nanos) -> Taken {
-        let host = arrival.source.map(|source| source.ip());
+        let host = arrival.source.ip();
         if self.settings.only.is_some_and(|only| host != Some(only)) {
             self.tally.source += 1;
             return Taken::Foreign;

@@ -13,6 +13,7 @@ pub mod deframe;
 pub mod pace;
 pub mod packetise;
 pub mod path;
+pub mod peer;
 pub mod probe;
 pub mod pudp;
 pub mod rate;

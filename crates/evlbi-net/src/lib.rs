@@ -43,4 +43,6 @@ pub mod tcp;
 #[cfg(not(loom))]
 pub mod transmit;
 #[cfg(not(loom))]
+pub mod transport;
+#[cfg(not(loom))]
 pub mod udp;

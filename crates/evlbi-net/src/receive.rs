@@ -1,15 +1,16 @@
 //! The receiving thread: datagrams from the sockets to their places in the ring, counted on the way.
 //!
 //! It never waits for whoever empties the ring, and nothing that arrives can stop it. The sequence of its
-//! work: take a batch from the kernel, admit what belongs to the stream, ask the window
-//! where it goes, copy it there, hand on what is complete.
+//! work: take a batch from the transport, admit what belongs to the stream, ask the window
+//! where it goes, copy it there, hand on what is complete. A stream of bytes is read to its place in the ring, and not read while
+//! there is no room.
 
+mod bytes;
+mod datagrams;
 mod thread;
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evlbi_core::account::{self, Attribution};
@@ -18,20 +19,20 @@ use evlbi_core::reorder::Event;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 
-use crate::cpu;
+use crate::clock::{Clock, Thread};
 use crate::ring::{Consumer, Reserve, RingError};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
-use crate::udp::{Listen, OpenError, Receiver, ReceiverOptions};
+use crate::transport::{InOptions, Local, OpenError, Peer, Url};
 
 pub use evlbi_core::admission::{Numbering, Numbers, Refused};
 
 /// How a stream is received.
 pub struct ReceiveOptions {
-    /// Where to listen; several addresses carry one stream.
-    pub listen: Vec<Listen>,
-    /// The sockets.
-    pub socket: ReceiverOptions,
+    /// Where to listen.
+    pub from: Url,
+    /// What is asked of the transport.
+    pub with: InOptions,
     /// Where a datagram's number comes from.
     pub numbering: Box<dyn Numbering>,
     /// What is known of the frames.
@@ -46,8 +47,6 @@ pub struct ReceiveOptions {
     pub idle: Option<Duration>,
     /// End this long after the start.
     pub duration: Option<Duration>,
-    /// Hear this host only.
-    pub source: Option<std::net::IpAddr>,
     /// Processor to run on.
     pub cpu: Option<usize>,
     /// Real-time priority.
@@ -57,7 +56,7 @@ pub struct ReceiveOptions {
 /// Why a stream cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// A socket cannot be made ready.
+    /// The transport cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// There is no memory for the ring.
@@ -70,10 +69,10 @@ pub enum ReceiveError {
 
 /// A stream that is being received. Dropping it ends that.
 pub struct Receiving {
-    handle: Option<JoinHandle<ReceiveReport>>,
+    handle: Option<Thread<ReceiveReport>>,
     run: Run,
     watch: Arc<Watch>,
-    addresses: Vec<SocketAddr>,
+    local: Vec<Local>,
     buffer: Option<GrantedBuffer>,
 }
 
@@ -96,8 +95,12 @@ pub struct Live {
     pub attribution: Attribution,
     /// Whether a stream is there.
     pub streaming: bool,
+    /// Seconds in which a reliable stream was not read, since the ring was full.
+    pub ring_waits: f64,
 }
 
+/// Time between two looks at whether a receiver has ended, in virtual time.
+const LOOK: Duration = Duration::from_millis(10);
 /// Longest wait for the receiving thread to write its counters down; it looks at least every 20 ms.
 const MAX_ANSWER: Duration = Duration::from_millis(500);
 
@@ -170,7 +173,14 @@ impl Watch {
     }
 
     /// Waits for the receiver's end, no longer than `span`. Returns whether it has ended.
-    pub fn wait_for_end(&self, span: Duration) -> bool {
+    pub fn wait_for_end(&self, span: Duration, clock: &Clock) -> bool {
+        let end = clock.now().plus(span.into());
+        while !clock.is_real() && clock.now() < end && !self.has_ended() {
+            clock.sleep(LOOK);
+        }
+        if !clock.is_real() {
+            return self.has_ended();
+        }
         let mut shown = self.shown.lock();
         self.has_shown
             .wait_while_for(&mut shown, |shown| !shown.is_last, span);
@@ -186,7 +196,7 @@ impl Watch {
 }
 
 /// Why a receiver ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
     /// Nothing came for the idle time.
@@ -196,13 +206,14 @@ pub enum Ended {
     /// The sender closed the connection.
     Closed,
     /// It was told to.
+    #[default]
     Stopped,
     /// The socket failed.
     Failed,
 }
 
 /// What became of a received stream.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ReceiveReport {
     /// Arrivals and losses.
     pub account: account::Report,
@@ -216,8 +227,11 @@ pub struct ReceiveReport {
     pub foreign_header: u64,
     /// Senders that were refused beside the stream, or because no stream came of what they sent.
     pub refused: Vec<Refused>,
+    /// Streams of bytes that were none of frames, beside the one that was received.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub refused_connections: u64,
     /// Who sent the stream.
-    pub sender: Option<SocketAddr>,
+    pub sender: Option<Peer>,
     /// Length of the data in each datagram in bytes.
     pub datagram_data: Option<usize>,
     /// Bytes of data that arrived for the first time.
@@ -238,6 +252,8 @@ pub struct ReceiveReport {
     pub buffer: Option<GrantedBuffer>,
     /// Slots of the ring.
     pub ring_slots: u64,
+    /// Seconds in which a reliable stream was not read, since the ring was full.
+    pub ring_waits: f64,
     /// Processor time of the receiving thread in seconds.
     pub cpu_seconds: f64,
     /// Why it ended.
@@ -246,59 +262,69 @@ pub struct ReceiveReport {
     pub error: Option<String>,
 }
 
-/// Opens the sockets and starts the receiving thread, which ends when `run` does.
+/// Opens the transport and starts the receiving thread, which ends when `run` is stopped.
 ///
 /// # Errors
-/// [`ReceiveError`] when a socket or the ring's memory cannot be had.
+/// [`ReceiveError`] when the transport or the ring's memory cannot be had.
 pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening), ReceiveError> {
     // The memory first: it takes a second for half a gibibyte, and what came meanwhile would overrun
     // the sockets.
     let reserve = Reserve::new(options.ring)?;
-    let receiver = Receiver::bind(&options.listen, &options.socket)?;
-    let addresses = receiver.local_addresses().collect();
-    let buffer = receiver.buffer().cloned();
     let run = run.part();
+    let incoming = options.from.open_in(&options.with, &run)?;
+    let local = incoming.local();
+    let buffer = incoming.buffer().cloned();
     let watch = Arc::new(Watch::default());
     let (to_consumer, consumer) = mpsc::channel();
     let work = thread::Work {
+        service: options.from.transport().service(),
         options,
-        receiver,
+        incoming,
         reserve,
         to_consumer,
         run: run.clone(),
         watch: Arc::clone(&watch),
-        started: cpu::now(),
+        started: run.clock().now(),
     };
-    let handle = std::thread::Builder::new()
-        .name("receive".into())
-        .spawn(move || thread::run(work))
-        .map_err(ReceiveError::Thread)?;
+    let handle = run.clock().spawn("receive", move || thread::run(work));
+    let handle = handle.map_err(ReceiveError::Thread)?;
     let receiving = Receiving {
         handle: Some(handle),
-        run,
+        run: run.clone(),
         watch,
-        addresses,
+        local,
         buffer,
     };
-    Ok((receiving, Opening(consumer)))
+    let opening = Opening {
+        rings: consumer,
+        clock: run.clock().clone(),
+    };
+    Ok((receiving, opening))
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The ring's other end, which is there once a stream has begun and the size of its datagrams is known. A stream of another size
 /// has a ring of its own.
-pub struct Opening(mpsc::Receiver<(Consumer<Event>, u64)>);
+pub struct Opening {
+    rings: mpsc::Receiver<(Consumer<Event>, u64)>,
+    clock: Clock,
+}
 
 impl Opening {
     /// Waits for the next ring, and how many bytes would have come since the end of the one before, which must be dropped. `None`
     /// when the receiver ended without one.
     pub fn next(&self) -> Option<(Consumer<Event>, u64)> {
-        self.0.recv().ok()
+        self.clock.receive(&self.rings)
     }
 }
 
 impl Receiving {
-    /// The addresses listened on, port numbers chosen by the kernel included.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    /// Where it listens, port numbers chosen by the kernel included.
+    pub fn local(&self) -> &[Local] {
+        &self.local
     }
 
     /// The receive buffer asked for and granted.
@@ -323,7 +349,7 @@ impl Receiving {
 
     /// Whether the receiver has ended.
     pub fn is_finished(&self) -> bool {
-        self.handle.as_ref().is_none_or(JoinHandle::is_finished)
+        self.handle.as_ref().is_none_or(Thread::is_finished)
     }
 
     /// Waits for the receiver's end.
@@ -331,11 +357,7 @@ impl Receiving {
     /// # Panics
     /// When the receiving thread did.
     pub fn join(mut self) -> ReceiveReport {
-        match self.handle.take().map(JoinHandle::join) {
-            Some(Ok(report)) => report,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => unreachable!("a handle is joined once"),
-        }
+        self.handle.take().map(Thread::join).unwrap_or_default()
     }
 }
 
@@ -344,7 +366,7 @@ impl Drop for Receiving {
         self.stop();
         if let Some(handle) = self.handle.take() {
             // Nobody wants to know what came of it.
-            let _ = handle.join();
+            let _ = handle.wait();
         }
     }
 }

@@ -13,9 +13,8 @@ use evlbi_wire::vtp;
 use serde::Serialize;
 
 use crate::cpu;
-use crate::udp::{
-    Batch, Head, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions,
-};
+use crate::transport::{Batch, Head, Pieces};
+use crate::udp::{Listen, OpenError, Received, Receiver, ReceiverOptions, Sender, SenderOptions};
 
 /// The relay ends when it was told to and nothing came for so long.
 const QUIET: Nanos = Nanos(200_000_000);
@@ -105,15 +104,15 @@ fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayRepo
     if let Err(error) = cpu::sharpen_timers() {
         tracing::debug!("cannot set the timer slack: {error}");
     }
-    let mut batch = Batch::new();
+    let mut received = Received::new();
     let mut foreign = vec![0; flows.len()];
     let mut last = cpu::now();
     loop {
         let mut moved = false;
         for (flow, foreign) in flows.iter_mut().zip(&mut foreign) {
-            if flow.receiver.receive(&mut batch)? > 0 {
+            if flow.receiver.receive(&mut received)? > 0 {
                 moved = true;
-                pass_on(flow, &batch, foreign)?;
+                pass_on(flow, received.batch(), foreign)?;
             }
         }
         let now = cpu::now();
@@ -132,7 +131,7 @@ fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayRepo
         .collect()
 }
 
-fn pass_on(flow: &mut RelayFlow, batch: &Batch, foreign: &mut u64) -> io::Result<()> {
+fn pass_on(flow: &mut RelayFlow, batch: Batch<'_>, foreign: &mut u64) -> io::Result<()> {
     for datagram in batch.datagrams() {
         let Some((number, _)) = vtp::split(datagram.bytes) else {
             *foreign += 1;
@@ -152,9 +151,10 @@ fn pass_on(flow: &mut RelayFlow, batch: &Batch, foreign: &mut u64) -> io::Result
 
 /// Packet by packet, so that each is lost or not by itself on the way on, too.
 fn send(sender: &mut Sender, packet: &[u8]) -> io::Result<()> {
-    let mut train = sender.batch();
+    let mut pieces = Pieces::default();
+    let mut train = pieces.begin();
     train.push(Head::new(), packet);
-    train.send().map(|_| ())
+    sender.send(&train).map(|_| ())
 }
 
 fn end(flow: RelayFlow, foreign: u64) -> io::Result<RelayReport> {

@@ -96,16 +96,32 @@ impl Reserve {
         slot: usize,
         events: usize,
     ) -> Result<(Producer<T>, Consumer<T>), RingError> {
-        let Reserve(memory) = self;
-        let bytes = memory.length();
+        let bytes = self.0.length();
         let Some(capacity) = bytes.checked_div(slot).filter(|slots| *slots > 0) else {
             return Err(RingError::Size { slot, bytes });
         };
         let capacity = capacity.min((bytes / LEAST_SLOT).max(ALWAYS_SLOTS));
+        let present = (0..capacity).map(|_| AtomicBool::new(false)).collect();
+        Ok(self.pair(slot, capacity, present, events))
+    }
+
+    /// Makes a ring for a stream of bytes, of which none is missing: each byte is a slot.
+    pub fn stream<T: Copy + Send>(self, events: usize) -> (Producer<T>, Consumer<T>) {
+        let capacity = self.0.length();
+        self.pair(1, capacity, Box::default(), events)
+    }
+
+    fn pair<T: Copy + Send>(
+        self,
+        slot: usize,
+        capacity: usize,
+        present: Box<[AtomicBool]>,
+        events: usize,
+    ) -> (Producer<T>, Consumer<T>) {
         let shared = Arc::new(Shared {
-            memory,
+            memory: self.0,
             slot,
-            present: (0..capacity).map(|_| AtomicBool::new(false)).collect(),
+            present,
         });
         let (write, read) = cursors::pair(capacity as u64);
         let (event_writer, event_reader) = events::queue(events);
@@ -119,15 +135,15 @@ impl Reserve {
             shared,
             events: event_reader,
         };
-        Ok((producer, consumer))
+        (producer, consumer)
     }
 }
 
 struct Shared {
     memory: Mirror,
     slot: usize,
-    /// For each slot whether a datagram was placed in it. Belongs to whom the slot belongs to, and
-    /// is handed over with it, so the accesses need no order of their own.
+    /// For each slot whether a datagram was placed in it; empty where each holds something. Belongs to whom the slot belongs to,
+    /// and is handed over with it, so the accesses need no order of their own.
     present: Box<[AtomicBool]>,
 }
 
@@ -188,6 +204,27 @@ impl<T: Copy> Producer<T> {
         slot.copy_from_slice(data);
         self.shared.present(position).store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The free memory of a stream of bytes, in one piece. What is written to its front is handed on by [`Producer::publish`].
+    pub fn room(&mut self) -> &mut [u8] {
+        let first = self.write.published();
+        let end = self.write.freed() + self.write.capacity();
+        let start = self.shared.start(first);
+        let slots = match self.shared.present.is_empty() {
+            true => (end - first) as usize,
+            // Where slots tell whether they hold something, they are written one by one.
+            false => 0,
+        };
+        // SAFETY: these positions are neither handed to the consumer nor beyond what the consumer has freed, so they are this
+        // producer's alone, and `&mut self` makes this the only access. They are at most as many as there are bytes, so that
+        // no byte is in the slice twice.
+        unsafe { self.shared.memory.slice_mut(start, slots) }
+    }
+
+    /// Positions below this are handed on.
+    pub fn published(&self) -> u64 {
+        self.write.published()
     }
 
     /// Hands all positions below `handed` to the consumer, those without a datagram included, as far
@@ -265,8 +302,9 @@ pub struct Presence<'a> {
 impl Presence<'_> {
     /// Whether `position` holds a datagram; false outside the span.
     pub fn at(&self, position: u64) -> bool {
+        let is_present = || self.shared.present(position).load(Ordering::Relaxed);
         (self.first..self.end).contains(&position)
-            && self.shared.present(position).load(Ordering::Relaxed)
+            && (self.shared.present.is_empty() || is_present())
     }
 }
 
@@ -279,6 +317,11 @@ impl<T: Copy> Consumer<T> {
     /// Bytes of a slot.
     pub fn slot(&self) -> usize {
         self.shared.slot
+    }
+
+    /// Whether it holds a stream of bytes, of which none is missing.
+    pub fn is_stream(&self) -> bool {
+        self.shared.present.is_empty()
     }
 
     /// Everything handed over and not freed; empty when there is nothing. Returns at once.
@@ -308,8 +351,10 @@ impl<T: Copy> Consumer<T> {
     /// Gives the slots of all positions below `position` back to the producer, of those that the
     /// last span held.
     pub fn free(&mut self, position: u64) {
-        for freed in self.read.held_below(position) {
-            self.shared.present(freed).store(false, Ordering::Relaxed);
+        if !self.is_stream() {
+            for freed in self.read.held_below(position) {
+                self.shared.present(freed).store(false, Ordering::Relaxed);
+            }
         }
         self.read.free(position);
     }
@@ -410,6 +455,34 @@ mod tests {
         let (producer, mut consumer) = reserve.ring::<u8>(1024, 4).unwrap();
         assert_eq!(producer.capacity(), 8);
         assert_eq!(consumer.span().data.len(), 0);
+    }
+
+    #[test]
+    fn a_stream_of_bytes_lies_in_one_piece_wherever_it_begins() {
+        let (mut producer, mut consumer) = Reserve::new(4096).unwrap().stream::<u8>(1);
+        let (mut written, mut read) = (0u64, 0u64);
+        let mut state = 1u32;
+        while read < 50_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let wanted = (state >> 20) as usize;
+            let room = producer.room();
+            let count = wanted.min(room.len());
+            for (byte, number) in room.iter_mut().zip(written..).take(count) {
+                *byte = (number % 251) as u8;
+            }
+            written += count as u64;
+            assert_eq!(producer.publish(written), written);
+            let span = consumer.span();
+            assert_eq!((span.first, span.data.len() as u64), (read, written - read));
+            for (byte, number) in span.data.iter().zip(read..) {
+                assert_eq!(*byte, (number % 251) as u8);
+            }
+            read += (span.data.len() * 2 / 3) as u64;
+            consumer.free(read);
+        }
+        assert!(written <= read + 4096);
+        let (mut slots, _consumer) = small(2048, 4);
+        assert!(slots.room().is_empty());
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! know with [`Run::say`]; what becomes of that is the program's.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +35,7 @@ pub trait Notes: Send + Sync {
 }
 
 /// What work says while it lasts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Note<'n> {
     /// Something that a person should know, without a line's end.
@@ -46,7 +45,7 @@ pub enum Note<'n> {
     /// What is found, or what it does at this moment.
     Line(fmt::Arguments<'n>),
     /// It listens there.
-    Listens(SocketAddr),
+    Listens(&'n dyn fmt::Display),
     /// How far it is.
     Progress {
         /// Done so far, in units of the work's own.
@@ -115,6 +114,15 @@ impl Run {
         }
     }
 
+    /// The same run by another clock.
+    #[must_use]
+    pub fn timed_by(&self, clock: &Clock) -> Run {
+        Run {
+            clock: clock.clone(),
+            ..self.clone()
+        }
+    }
+
     /// Has the work end, with everything kept that was done.
     pub fn stop(&self) {
         self.stop.is_set.store(true, Ordering::Relaxed);
@@ -158,9 +166,9 @@ impl Run {
         self.note(&Note::Line(what));
     }
 
-    /// Says that it listens at `address`.
-    pub fn listens(&self, address: SocketAddr) {
-        self.note(&Note::Listens(address));
+    /// Says that it listens at `place`.
+    pub fn listens(&self, place: &dyn fmt::Display) {
+        self.note(&Note::Listens(place));
     }
 
     /// Begins to show how far the work is; `total` in units of its own, where that is known.
@@ -228,7 +236,8 @@ mod tests {
             let line = match note {
                 Note::Said(what) => what.to_string(),
                 Note::Progress { done, total, .. } => format!("{done} of {total:?}"),
-                other => format!("{other:?}"),
+                Note::Finished => "finished".to_owned(),
+                _ => String::new(),
             };
             self.0.lock().unwrap().push(line);
         }
@@ -258,6 +267,6 @@ mod tests {
         drop(progress);
         run.noted_by(Arc::new(Nobody)).say(format_args!("unheard"));
         let written = written.0.lock().unwrap();
-        assert_eq!(*written, ["3 bytes", "1000 of Some(1000)", "Finished"]);
+        assert_eq!(*written, ["3 bytes", "1000 of Some(1000)", "finished"]);
     }
 }

@@ -5,7 +5,6 @@
 //! the kernel from where the source holds it.
 
 mod flow;
-mod outlet;
 mod source;
 
 use std::io;
@@ -19,14 +18,16 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 pub use flow::{Clock, Flow, FlowOptions};
-pub use outlet::Outlet;
 pub use source::{FileSource, LoopSource, PatternSource};
 
-use crate::cpu::{self, Waiting};
+use crate::cpu;
 use crate::run::Run;
+use crate::transport::Events;
 use crate::udp::SendCounts;
 
-/// Longest sleep between two looks at whether to stop.
+use self::flow::Next;
+
+/// Longest wait between two looks at whether to stop.
 const NAP: Nanos = Nanos(50_000_000);
 
 /// Where frames come from.
@@ -140,33 +141,57 @@ pub struct Lateness {
     pub max: f64,
 }
 
-/// Sends all flows until their sources end or `run` is stopped, and then what completes a frame that was begun; returns
+/// Sends all flows until their sources end or the run is stopped, and then what completes a frame that was begun; returns
 /// their reports in order. A flow that fails does not stop the others: its report says why.
 pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
     }
+    let clock = run.clock();
     loop {
         let is_stopped = run.is_stopped();
-        let next = flows
-            .iter()
-            .enumerate()
-            .filter_map(|(number, flow)| Some((flow.departure(is_stopped)?, number)))
-            .min();
-        let Some((departure, number)) = next else {
-            break;
-        };
-        let flow = &mut flows[number];
-        let soon = cpu::now().plus(NAP);
-        if departure > soon {
-            cpu::wait_until(soon, Waiting::Sleep);
-            flows.iter_mut().for_each(Flow::heed);
-            continue;
+        let now = clock.now();
+        let mut wake = now.plus(NAP);
+        let mut first: Option<(Nanos, usize)> = None;
+        let (mut is_over, mut waits) = (true, false);
+        for (number, flow) in flows.iter_mut().enumerate() {
+            match flow.next(now, is_stopped) {
+                Next::Train(departure) => {
+                    if first.is_none_or(|(earliest, _)| departure < earliest) {
+                        first = Some((departure, number));
+                    }
+                }
+                Next::At(moment) => wake = wake.min(moment),
+                Next::Event => waits = true,
+                Next::Over => continue,
+            }
+            is_over = false;
         }
-        cpu::wait_until(departure, flow.waiting());
-        flow.send_train(run);
+        if is_over {
+            break;
+        }
+        let first = first.filter(|(departure, _)| *departure <= wake);
+        let (until, waiting) = match first {
+            Some((departure, number)) => (departure, flows[number].waiting()),
+            None => (wake, cpu::Waiting::Sleep),
+        };
+        if waits {
+            let events: Vec<Events<'_>> = flows.iter().map(Flow::events).collect();
+            clock.wait(&events, until, waiting);
+        } else {
+            clock.wait_until(until, waiting);
+        }
+        match first {
+            // What waited for an event may be due before.
+            Some((departure, number)) if !waits || clock.now() >= departure => {
+                flows[number].send_train(run);
+            }
+            Some(_) => {}
+            None => flows.iter_mut().for_each(|flow| flow.heed(clock.now())),
+        }
     }
-    flows.into_iter().map(Flow::finish).collect()
+    let now = clock.now();
+    flows.into_iter().map(|flow| flow.finish(now)).collect()
 }
 
 impl Sent {

@@ -6,18 +6,17 @@
 //! kernel or a device lacks an offload, the same calls carry single datagrams.
 
 mod ancillary;
+mod messages;
 mod multicast;
 mod receive;
 mod send;
-mod train;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use multicast::{Interface, interface_of};
-pub use receive::{Batch, Datagram, Listen, MESSAGE_SPACE, MESSAGES, Receiver, ReceiverOptions};
-pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions, Train};
-pub use train::{Head, MAX_HEAD};
+pub use receive::{Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions};
+pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
 
 /// Why a socket could not be made ready.
 #[derive(Debug, thiserror::Error)]

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_seed_makes_the_same_damage_and_another_seed_another() {
         let [one, again, other] = [3, 3, 4].map(|seed| {
-            let mut random = random(seed, "udp", 0);
+            let mut random = random(seed, "datagrams", 0);
             let damaged = [0; 50].map(|_| damage(&mut random, &[7; 200]));
             (damaged, damage_text(&mut random, "a = 1\nb = 2\nc = 3"))
         });

@@ -24,8 +24,8 @@ use evlbi_net::file::Durability;
 use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
 use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
 use evlbi_net::run::Run;
-use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, Outlet, SendReport, Sent};
-use evlbi_net::udp::{Listen, ReceiverOptions, Sender, SenderOptions};
+use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, SendReport, Sent};
+use evlbi_net::transport::{InOptions, Local, OutOptions, Url};
 use evlbi_wire::time::FrameRate;
 use serde::Serialize;
 
@@ -302,15 +302,13 @@ fn stream(
     let start = cpu::now().plus(Duration::from_millis(100).into());
     for (number, (name, looped)) in (0u64..).zip(stations) {
         let receiver = receiver(&directory.join(format!("{name}.vdif")), run)?;
-        let to = *receiver
-            .receiving
-            .addresses()
-            .first()
-            .context("no address")?;
+        let Some(Local::Socket(to)) = receiver.receiving.local().first().cloned() else {
+            bail!("a receiver has no address");
+        };
         let flow = RelayFlow::new(to, impairment, options.seed.wrapping_add(1 + number))?;
         let address = flow.address().context("the relay has no address")?;
         let progress = Sent::new();
-        flows.push(sender(address, looped, start, &progress)?);
+        flows.push(sender(address, looped, start, &progress, run)?);
         sent.push(progress);
         relay.push(flow);
         receivers.push(receiver);
@@ -349,13 +347,12 @@ fn end_receivers(receivers: &[Sinked]) {
 }
 
 fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
-    let here = SocketAddr::from(([127, 0, 0, 1], 0));
     let asked = ReceiveOptions {
-        listen: vec![Listen::from(here)],
-        socket: ReceiverOptions {
+        from: url("127.0.0.1:0")?,
+        with: InOptions {
             // So that drops of the socket count single datagrams.
-            join: false,
-            ..ReceiverOptions::default()
+            single: true,
+            ..InOptions::default()
         },
         numbering: Box::new(Numbers),
         wanted: Wanted::default(),
@@ -365,7 +362,6 @@ fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
         ring: 64 << 20,
         idle: None,
         duration: None,
-        source: None,
         cpu: None,
         priority: None,
     };
@@ -393,13 +389,21 @@ fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
     Ok(Sinked { receiving, drainer })
 }
 
+fn url(address: &str) -> Result<Url> {
+    format!("udp://{address}")
+        .parse()
+        .map_err(|error: String| anyhow!(error))
+}
+
 fn sender(
     to: SocketAddr,
     looped: Looped,
     start: evlbi_core::time::Nanos,
     sent: &Arc<Sent>,
+    run: &Run,
 ) -> Result<Flow> {
-    let outlet = Outlet::Udp(Sender::connect(to, &SenderOptions::default())?);
+    let to = url(&to.to_string())?;
+    let outlet = to.open_out(&OutOptions::default(), run)?;
     let frame_length = looped.frame_length();
     let frame_rate = looped.frame_rate();
     let input = source::Input::Loop(looped);
@@ -418,13 +422,14 @@ fn sender(
     )?;
     let rate = rate.context("a simulated station has a rate")?;
     let interval = evlbi_core::pace::ByRate::new(rate).due(frame_length as u64);
-    let (source, _) = input.into_source(frame_length, 1)?;
+    let (source, _) = input.into_source(frame_length, 1, recording::now())?;
     let options = FlowOptions {
         frame_length,
         datagram_data: frame_length,
         vdif: true,
         frame_rate: Some(frame_rate),
         sequence: Some(0),
+        stream: None,
         clock,
         start,
         end: None,
@@ -435,7 +440,7 @@ fn sender(
         replace: Replace::Nothing,
         replacement: Vec::new(),
     };
-    Ok(Flow::new(source, vec![outlet], options, Arc::clone(sent))?)
+    Ok(Flow::new(source, outlet, options, Arc::clone(sent))?)
 }
 
 fn transmit_shown(

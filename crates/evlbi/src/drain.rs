@@ -1,10 +1,11 @@
 //! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evlbi_core::deframe::{Counts, Deframer, Format, Holes, Layout, Settings};
 use evlbi_core::reorder::Event;
+use evlbi_core::time::Nanos;
 use evlbi_net::receive::Opening;
 use evlbi_net::ring::{Consumer, Span};
 use evlbi_net::run::Run;
@@ -22,7 +23,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(16);
 const LITTLE: usize = 256 << 10;
 
 /// How often what is held back goes to the files, and the frames are shown.
-pub const SHOW: Duration = Duration::from_millis(250);
+const SHOW: Nanos = Nanos(250_000_000);
 
 /// What became of the frames so far.
 #[derive(Default)]
@@ -86,7 +87,8 @@ fn empty(
         run,
     };
     let mut nap = NAP;
-    let mut flushed = Instant::now();
+    let clock = run.clock();
+    let mut flushed = clock.now();
     loop {
         // In this order: what is handed on before the end is then seen.
         let finished = consumer.is_closed();
@@ -94,8 +96,8 @@ fn empty(
         if finished && taken.is_none() {
             return;
         }
-        if flushed.elapsed() >= SHOW {
-            flushed = Instant::now();
+        if clock.now().since(flushed) >= SHOW {
+            flushed = clock.now();
             drain.sink.flush();
             // A reader that holds the lock sees the next state instead.
             if let Some(mut shown) = shown.try_lock() {
@@ -107,46 +109,8 @@ fn empty(
             _ => (nap * 2).min(LONGEST_NAP),
         };
         if !finished && !drain.deframer.is_filling() {
-            std::thread::sleep(nap);
+            clock.sleep(nap);
         }
-    }
-}
-
-/// Puts a stream of bytes that needs no order through a deframer to a sink.
-pub struct Straight {
-    deframer: Deframer,
-    sink: Box<dyn Sink>,
-}
-
-impl Straight {
-    /// A stream that begins.
-    pub fn new(settings: Settings, sink: Box<dyn Sink>) -> Straight {
-        Straight {
-            deframer: Deframer::new(settings),
-            sink,
-        }
-    }
-
-    /// Takes the front of `bytes`; returns how many. `ended`: no more will come.
-    pub fn take(&mut self, bytes: &[u8], ended: bool) -> usize {
-        let sink = &mut self.sink;
-        self.deframer
-            .walk(bytes, ended, &mut |chunk| sink.take(chunk))
-    }
-
-    /// Has the files take what is held back.
-    pub fn flush(&mut self) {
-        self.sink.flush();
-    }
-
-    /// Shows the frames so far.
-    pub fn show(&self, shown: &mut Shown) {
-        show(&self.deframer, shown);
-    }
-
-    /// Closes the sink.
-    pub fn finish(self) -> Drained {
-        drained(&self.deframer, self.sink)
     }
 }
 
@@ -171,7 +135,10 @@ impl Drain<'_> {
         let restart = self.take_gaps(consumer, end);
         let until = restart.map_or(end, |(position, _)| position);
         let ended = restart.is_some() || finished;
-        let bytes = self.push(&mut consumer.span(), until, ended);
+        let bytes = match consumer.is_stream() {
+            true => self.walk(consumer.span().data, ended),
+            false => self.push(&mut consumer.span(), until, ended),
+        };
         let reached = self.taken + bytes;
         let front = first + (reached / self.slot) as u64;
         self.taken = reached % self.slot;
@@ -210,6 +177,13 @@ impl Drain<'_> {
             consumer.take_event();
         }
         None
+    }
+
+    /// Puts bytes of which none is missing through the deframer; returns how many it took.
+    fn walk(&mut self, bytes: &[u8], ended: bool) -> usize {
+        let sink = &mut *self.sink;
+        self.deframer
+            .walk(bytes, ended, &mut |chunk| sink.take(chunk))
     }
 
     /// Puts the span up to `until` through the deframer; returns how many bytes it took.

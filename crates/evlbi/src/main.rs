@@ -43,13 +43,13 @@ mod sqlite;
 mod steer;
 mod table;
 mod units;
-mod url;
 mod watch;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use evlbi_net::transport::{NotHonoured, OpenError};
 use program::Program;
 
 fn main() -> ExitCode {
@@ -65,7 +65,13 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say!("evlbi: {}", output::explain(&error));
-            ExitCode::FAILURE
+            let of_transport = error.downcast_ref::<OpenError>();
+            let is_unknown = matches!(of_transport, Some(OpenError::NotHonoured(_)));
+            match is_unknown || error.is::<NotHonoured>() {
+                // As for an option that does not exist.
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -28,8 +28,6 @@ pub fn interrupt() -> Arc<AtomicBool> {
     Arc::clone(switch())
 }
 
-pub use crate::program::complete;
-
 /// The progress of one run, on standard error.
 pub struct Progress {
     bar: Option<ProgressBar>,

@@ -3,23 +3,23 @@
 mod names;
 mod result;
 mod seen;
-mod tcp;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use evlbi_core::deframe::{self, Partial, Wanted};
+use evlbi_net::clock::Thread;
 use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
 use evlbi_net::run::Run;
-use evlbi_net::udp::{Listen, ReceiverOptions};
+use evlbi_net::transport::{self, InOptions, Local, Url};
+use evlbi_wire::time::FrameRate;
 use parking_lot::Mutex;
 
 use self::result::{Beside, HostDelta, finish};
@@ -31,15 +31,16 @@ use crate::host::HostOptions;
 use crate::numbering::FrameNumbers;
 use crate::sink::{self, Files, Sink};
 use crate::units::show_size;
-use crate::url::{Scheme, Url};
 use crate::{output, recording, steer};
 
 /// Least memory of the ring.
-const LEAST_RING: u64 = 64 << 20;
+pub const LEAST_RING: u64 = 16 << 20;
 /// Memory of the ring where nothing is said.
 const USUAL_RING: u64 = 256 << 20;
 /// The window where nothing is said.
 const USUAL_WINDOW: u64 = 64 << 20;
+/// How long a missing datagram is waited for where nothing is said.
+pub const HOLD: Duration = Duration::from_millis(100);
 /// How often the files beside the recording are written.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -53,7 +54,7 @@ pub struct RecvOptions {
     /// How far a late datagram may lie behind the newest and still be placed, in bytes of data.
     pub window: Option<u64>,
     /// How long a missing datagram is waited for.
-    pub hold: Duration,
+    pub hold: Option<Duration>,
     /// Longest gap that is filled.
     pub fill: Duration,
     /// Memory of the ring, in bytes.
@@ -88,7 +89,7 @@ impl Default for RecvOptions {
             from: Url::anywhere(),
             to: "null".into(),
             window: None,
-            hold: Duration::from_millis(100),
+            hold: None,
             fill: Duration::from_secs(10),
             ring: None,
             idle: None,
@@ -109,15 +110,15 @@ impl Default for RecvOptions {
 /// A stream that is being received and recorded. Dropping it ends that, with everything written.
 pub struct Receiving {
     run: Run,
-    addresses: Vec<SocketAddr>,
+    local: Vec<Local>,
     seen: Arc<Seen>,
-    worker: Option<JoinHandle<Result<RecvResult>>>,
+    worker: Option<Thread<Result<RecvResult>>>,
 }
 
 impl Receiving {
     /// Where it listens, port numbers chosen by the kernel included.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn local(&self) -> &[Local] {
+        &self.local
     }
 
     /// How it is; its counts are at most 100 ms old.
@@ -132,7 +133,7 @@ impl Receiving {
 
     /// Whether it has ended and everything is written.
     pub fn is_finished(&self) -> bool {
-        self.worker.as_ref().is_none_or(JoinHandle::is_finished)
+        self.worker.as_ref().is_none_or(Thread::is_finished)
     }
 
     /// Ends it.
@@ -142,9 +143,8 @@ impl Receiving {
 
     /// Waits until it has ended and everything is written.
     pub fn join(mut self) -> Result<RecvResult> {
-        match self.worker.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        match self.worker.take() {
+            Some(worker) => worker.join(),
             None => bail!("a receiver is joined once"),
         }
     }
@@ -155,7 +155,7 @@ impl Drop for Receiving {
         self.stop();
         if let Some(worker) = self.worker.take() {
             // Nobody wants to know what came of it.
-            let _ = worker.join();
+            let _ = worker.wait();
         }
     }
 }
@@ -166,6 +166,7 @@ impl Drop for Receiving {
 /// # Errors
 /// When the options do not fit together, or the recording exists, or a socket, a file or memory cannot be had.
 pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
+    let asked = receive_options(options)?;
     let settings = settings(options);
     let (options, left) = names::with_free_names(options)?;
     names::check_outputs(&options)?;
@@ -177,59 +178,43 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
         ));
     }
     let run = run.part();
-    match options.from.scheme {
-        Scheme::Tcp => tcp::receive(&options, settings, run, left),
-        Scheme::Udp | Scheme::Pudp => receive_datagrams(options, settings, run, left),
-    }
-}
-
-fn receive_datagrams(
-    options: RecvOptions,
-    settings: deframe::Settings,
-    run: Run,
-    left: Option<PathBuf>,
-) -> Result<Receiving> {
     let before = host::Counters::read().ok();
-    let asked = receive_options(&options)?;
-    let sizes = (asked.ring, asked.window);
+    let honours = asked.from.transport().service().honours;
+    let window = honours.window.then_some(asked.window);
+    let sizes = (asked.ring, window);
     let (receiving, opening) = receive::start(asked, &run)?;
     let sink = open_sink(&options, receiving.run())?;
-    let addresses = receiving.addresses().to_vec();
-    for address in &addresses {
-        run.listens(*address);
-    }
+    let local = receiving.local().to_vec();
+    local.iter().for_each(|local| run.listens(local));
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
         run.warn(format_args!("{remedy}"));
     }
     let shown: Arc<Mutex<Shown>> = Arc::default();
-    let drainer = std::thread::Builder::new().name("sink".into()).spawn({
+    let drainer = run.clock().spawn("sink", {
         let (shown, run) = (Arc::clone(&shown), run.clone());
         move || drain::watched(&opening, settings, sink, &shown, &run)
     })?;
     let watch = receiving.watch();
-    let seen = Arc::new(Seen::datagrams(Arc::clone(&watch), options.clone(), &run));
-    let worker = std::thread::Builder::new().name("record".into()).spawn({
-        let seen = Arc::clone(&seen);
+    let seen = Arc::new(Seen::new(Arc::clone(&watch), options.clone(), &run));
+    let worker = run.clock().spawn("record", {
+        let (seen, run) = (Arc::clone(&seen), run.clone());
         move || {
             let mut beside = Beside::default();
             loop {
                 beside.write(&options, seen.status(), &shown.lock());
-                if watch.wait_for_end(INTERVAL) || receiving.is_finished() {
+                if watch.wait_for_end(INTERVAL, run.clock()) || receiving.is_finished() {
                     break;
                 }
             }
-            let drained = match drainer.join() {
-                Ok(drained) => drained,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
+            let drained = drainer.join();
             let host = before.and_then(|before| HostDelta::since(&before));
-            let result = finish(&options, receiving.join(), drained, host, Some(sizes));
+            let result = finish(&options, receiving.join(), drained, host, sizes);
             Ok(written(&options, result, left))
         }
     })?;
     Ok(Receiving {
         run,
-        addresses,
+        local,
         seen,
         worker: Some(worker),
     })
@@ -271,34 +256,24 @@ fn open_sink(options: &RecvOptions, run: &Run) -> Result<Box<dyn Sink>> {
     sink::open(&options.to, files)
 }
 
-/// How a stream of datagrams is received.
+/// How a stream is received.
 ///
 /// # Errors
-/// When the host's name has no address, or ring and window do not fit together.
+/// When ring and window do not fit together, or the transport has no use for an option.
 pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
     let RecvOptions { from, host, .. } = options;
-    let numbering: Box<dyn Numbering> = match from.scheme {
-        Scheme::Pudp => Box::new(FrameNumbers::new(options.frame_rate)),
+    let with = InOptions {
+        buffer: host.buffer.map(usize::try_from).transpose()?,
+        single: !options.join,
+        only: options.source,
+        window: options.window,
+        hold: options.hold,
+    };
+    with.check(from)?;
+    let numbering: Box<dyn Numbering> = match from.transport().service().numbers {
+        transport::Numbers::FromFrames => Box::new(FrameNumbers::new(options.frame_rate)),
         _ => Box::new(Numbers),
     };
-    let listen = from
-        .addresses()
-        .map_err(|error| anyhow!(error))?
-        .into_iter()
-        .map(|address| Listen {
-            address,
-            source: from.source,
-            interface: from.interface.clone(),
-        })
-        .collect();
-    let mut socket = ReceiverOptions {
-        join: options.join,
-        stamps: true,
-        ..ReceiverOptions::default()
-    };
-    if let Some(buffer) = host.buffer {
-        socket.buffer = usize::try_from(buffer)?;
-    }
     let (ring, window) = match (options.ring, options.window) {
         (Some(ring), window) => (ring, window.unwrap_or(USUAL_WINDOW.min(ring / 4))),
         (None, window) => {
@@ -321,19 +296,18 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
         );
     }
     Ok(ReceiveOptions {
-        listen,
-        socket,
+        from: from.clone(),
+        with,
         numbering,
         wanted: Wanted {
             format: None,
             frame_length: options.frame,
         },
         window,
-        hold: options.hold,
+        hold: options.hold.unwrap_or(HOLD),
         ring: usize::try_from(ring)?,
         idle: options.idle,
         duration: options.duration,
-        source: options.source,
         cpu: host.cpu,
         priority: host.priority,
     })

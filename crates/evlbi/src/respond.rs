@@ -101,7 +101,7 @@ pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding> {
         thread: Some(thread),
     };
     for address in responding.addresses() {
-        responding.run.listens(*address);
+        responding.run.listens(address);
     }
     Ok(responding)
 }

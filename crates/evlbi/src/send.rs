@@ -6,7 +6,6 @@ mod result;
 mod seen;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -14,9 +13,11 @@ use evlbi_core::pace::{ByRate, LONGEST_TRAIN, train_length};
 use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
+use evlbi_net::clock::Thread;
 use evlbi_net::cpu::Waiting;
 use evlbi_net::run::Run;
 use evlbi_net::transmit;
+use evlbi_net::transport::Url;
 use evlbi_wire::time::FrameRate;
 
 use self::prepare::{Prepared, prepare};
@@ -24,7 +25,6 @@ pub use self::result::{SendResult, text};
 use self::seen::Seen;
 use crate::host::HostOptions;
 use crate::steer::{self, Change, Watched};
-use crate::url::Url;
 
 /// What is sent, where to, and how. By default as the times in its frames say, and all of it.
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ pub struct SendOptions {
     pub start: Option<jiff::Timestamp>,
     /// Stop after this time.
     pub duration: Option<Duration>,
-    /// First sequence number.
-    pub sequence: u64,
+    /// First sequence number; 0 where nothing is said.
+    pub sequence: Option<u64>,
     /// Datagrams back to back.
     pub burst: Burst,
     /// Whether the host may cut datagrams from larger pieces.
@@ -81,7 +81,7 @@ impl Default for SendOptions {
             repeat: 1,
             start: None,
             duration: None,
-            sequence: 0,
+            sequence: None,
             burst: Burst::Auto,
             offload: true,
             host: HostOptions::default(),
@@ -134,7 +134,7 @@ impl Burst {
 pub struct Sending {
     run: Run,
     seen: Arc<Seen>,
-    worker: Option<JoinHandle<Result<SendResult>>>,
+    worker: Option<Thread<Result<SendResult>>>,
 }
 
 impl Sending {
@@ -160,7 +160,7 @@ impl Sending {
 
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
-        self.worker.as_ref().is_none_or(JoinHandle::is_finished)
+        self.worker.as_ref().is_none_or(Thread::is_finished)
     }
 
     /// Ends it when the frame that was begun is whole.
@@ -173,9 +173,8 @@ impl Sending {
     /// # Errors
     /// When this host refuses the thread's processor or priority. What fails later is in the result.
     pub fn join(mut self) -> Result<SendResult> {
-        match self.worker.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        match self.worker.take() {
+            Some(worker) => worker.join(),
             None => bail!("a sender is joined once"),
         }
     }
@@ -186,7 +185,7 @@ impl Drop for Sending {
         self.stop();
         if let Some(worker) = self.worker.take() {
             // Nobody wants to know what came of it.
-            let _ = worker.join();
+            let _ = worker.wait();
         }
     }
 }
@@ -214,7 +213,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
         }
     }
     let seen = Arc::new(seen);
-    let worker = std::thread::Builder::new().name("transmit".into()).spawn({
+    let worker = run.clock().spawn("transmit", {
         let (seen, run, host) = (Arc::clone(&seen), run.clone(), options.host.clone());
         let (source, to) = (options.source.clone(), options.to.to_string());
         move || -> Result<SendResult> {

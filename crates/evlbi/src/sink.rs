@@ -113,7 +113,7 @@ pub fn recording(to: &str) -> Option<PathBuf> {
 }
 
 /// Frames are counted, not kept.
-struct Null;
+pub struct Null;
 
 impl Sink for Null {
     fn take(&mut self, _chunk: Chunk<'_>) {}

@@ -141,9 +141,14 @@ impl Input {
         }
     }
 
-    /// Starts to read it in units of `unit` bytes, `repeat` times. Returns the source and the bytes of fill
+    /// Starts to read it in units of `unit` bytes, `repeat` times; a test pattern begins with this second (UTC since 1970). Returns the source and the bytes of fill
     /// pattern that complete its last unit.
-    pub fn into_source(self, unit: usize, repeat: u64) -> Result<(Box<dyn Source>, u64)> {
+    pub fn into_source(
+        self,
+        unit: usize,
+        repeat: u64,
+        second: i64,
+    ) -> Result<(Box<dyn Source>, u64)> {
         match self {
             Input::Pattern(pattern) => {
                 let Pattern {
@@ -151,7 +156,6 @@ impl Input {
                     frame_rate,
                 } = pattern;
                 let memory = memory_of(frame_length);
-                let second = recording::now();
                 let source = PatternSource::new(frame_length, second, frame_rate, memory)?;
                 Ok((Box::new(source), 0))
             }

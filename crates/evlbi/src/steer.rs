@@ -6,7 +6,6 @@
 //! their own answer from that. The data plane waits for none of them.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -156,6 +155,9 @@ pub struct Receiving {
     pub bytes: u64,
     /// Share of the ring that waits to be written or correlated.
     pub ring_fill: f64,
+    /// Seconds in which a reliable stream was not read, since the ring was full.
+    #[serde(default)]
+    pub ring_waits: f64,
     /// How far its newest data lie behind the newest of all streams, in seconds; of streams that are correlated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skew_s: Option<f64>,
@@ -183,6 +185,7 @@ impl Receiving {
             undecided: live.undecided,
             bytes: live.bytes,
             ring_fill: live.ring_fill,
+            ring_waits: live.ring_waits,
             ..Receiving::default()
         }
     }
@@ -464,7 +467,7 @@ pub fn tell(note: impl FnOnce(&mut Status)) {
     current().tell(note);
 }
 
-pub fn say_listening(address: SocketAddr) {
+pub fn say_listening(address: &dyn std::fmt::Display) {
     crate::progress::interrupt();
     tell(|status| status.listening.push(address.to_string()));
     crate::say::text(&format!("listening on {address}\n"));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use evlbi_net::host::Counters;
+use evlbi_net::transport::Protocol;
 use evlbi_testkit::Room;
 use evlbi_testkit::netns::{End, Pair};
 use serde_json::Value;
@@ -113,7 +114,7 @@ fn full_queue(record: &mut Record) -> Result<()> {
     let pair = pair()?;
     bucket(&pair.near, "50mbit")?;
     let more = ["--rate", "100M", "--size", "1200", "--duration", "2s"];
-    let result = asked(&pair, "udp", &more)?;
+    let result = asked(&pair, Protocol::Udp.name(), &more)?;
     let point = &sums(record, &result)?[0];
     let lost = point.count("lost")?;
     record.same(
@@ -256,7 +257,11 @@ fn sweep(record: &mut Record) -> Result<()> {
     ];
     let room = Room::new();
     let drawn = room.path("sweep.svg");
-    let result = asked(&pair, "udp", &[&more[..], &["--plot", &drawn]].concat())?;
+    let result = asked(
+        &pair,
+        Protocol::Udp.name(),
+        &[&more[..], &["--plot", &drawn]].concat(),
+    )?;
     let points = sums(record, &result)?;
     record.same("points", points.len() as u64, 8);
     let mut regions = String::new();
@@ -306,7 +311,7 @@ fn spacing(record: &mut Record) -> Result<()> {
         "2000",
         "--both",
     ];
-    let result = asked(&pair, "udp", &more)?;
+    let result = asked(&pair, Protocol::Udp.name(), &more)?;
     let points = sums(record, &result)?;
     let mut curves = Vec::new();
     for (way, name) in [("there", "there"), ("back", "back")] {
@@ -441,7 +446,12 @@ fn schedule(record: &mut Record) -> Result<()> {
 fn begin(pair: &Pair, responder: &Listening, more: &[&str]) -> Result<Child> {
     let mut probe = evlbi()?;
     probe
-        .args(["probe", "udp", &responder.address().to_string(), "--json"])
+        .args([
+            "probe",
+            Protocol::Udp.name(),
+            &responder.address().to_string(),
+            "--json",
+        ])
         .args(more);
     started_at(&pair.near, &mut probe)
 }
@@ -466,7 +476,7 @@ fn killed_client(record: &mut Record) -> Result<()> {
     let output = ask(
         &pair,
         &responder,
-        "udp",
+        Protocol::Udp.name(),
         &["--rate", "10M", "--count", "100", "--wait", "60s"],
     )?;
     let point = sums(record, &json_of(&output)?)?.remove(0);
@@ -496,7 +506,7 @@ fn three_flows(record: &mut Record) -> Result<()> {
     let more = ["--rate", "20M", "--count", "100", "--wait", "0s"];
     let mut refused = String::new();
     for _ in 0..100 {
-        let output = ask(&pair, &responder, "udp", &more)?;
+        let output = ask(&pair, &responder, Protocol::Udp.name(), &more)?;
         if !output.status.success() {
             refused = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             break;
@@ -509,7 +519,7 @@ fn three_flows(record: &mut Record) -> Result<()> {
     let other = ask(
         &pair,
         &responder,
-        "udp",
+        Protocol::Udp.name(),
         &[&more[..], &["--reverse"]].concat(),
     )?;
     let lost = sums(record, &json_of(&other)?)?[0].count("lost")?;

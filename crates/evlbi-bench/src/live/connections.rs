@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use evlbi_net::transport::Protocol;
 use evlbi_testkit::Room;
 use evlbi_testkit::netns::Pair;
 use serde_json::Value;
@@ -84,7 +85,7 @@ fn shares(record: &mut Record) -> Result<()> {
         "--samples",
         &samples,
     ];
-    let result = asked(&pair, "tcp", &more)?;
+    let result = asked(&pair, Protocol::Tcp.name(), &more)?;
     record.looks(&result, 10);
     let flows = result.list("flows")?;
     let laws: Vec<&str> = flows
@@ -165,7 +166,7 @@ fn constant_rate(record: &mut Record) -> Result<()> {
         "5000",
         "--both",
     ];
-    let result = json_of(&ask(&pair, &responder, "tcp", &more)?)?;
+    let result = json_of(&ask(&pair, &responder, Protocol::Tcp.name(), &more)?)?;
     responder.stop()?;
     record.looks(&result, 10);
     for flow in result.list("flows")? {
@@ -219,7 +220,7 @@ fn samples(record: &mut Record) -> Result<()> {
         &samples,
     ];
     let (output, said) = std::thread::scope(|scope| {
-        let probing = scope.spawn(|| ask(&pair, &responder, "tcp", &more));
+        let probing = scope.spawn(|| ask(&pair, &responder, Protocol::Tcp.name(), &more));
         let mut said = Vec::new();
         let begun = Instant::now();
         while !probing.is_finished() && begun.elapsed() < LIMIT {
@@ -312,7 +313,11 @@ fn held_back(record: &mut Record) -> Result<()> {
     let pair = pair()?;
     let part = |result: &Value, name: &str| result["flows"][0]["course"]["held_back"].real(name);
     // The application gives less than goes.
-    let app = asked(&pair, "tcp", &["--rate", "5M", "--duration", "2s"])?;
+    let app = asked(
+        &pair,
+        Protocol::Tcp.name(),
+        &["--rate", "5M", "--duration", "2s"],
+    )?;
     record.looks(&app, 10);
     record.figure(
         "time held back by the application",
@@ -343,7 +348,7 @@ fn held_back(record: &mut Record) -> Result<()> {
     )?;
     let lossy = asked(
         &pair,
-        "tcp",
+        Protocol::Tcp.name(),
         &["--algorithm", "reno", "--buffer", "4M", "--duration", "4s"],
     )?;
     record.looks(&lossy, 10);
@@ -361,7 +366,11 @@ fn held_back(record: &mut Record) -> Result<()> {
     );
     // A queue of the sender's own host lets nothing be lost.
     slow(&pair, "20mbit")?;
-    let queue = asked(&pair, "tcp", &["--algorithm", "reno", "--duration", "2s"])?;
+    let queue = asked(
+        &pair,
+        Protocol::Tcp.name(),
+        &["--algorithm", "reno", "--duration", "2s"],
+    )?;
     record.looks(&queue, 10);
     record.figure(
         "time held back by the host's own queue",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evlbi_net::transport::Protocol;
 use evlbi_testkit::Room;
 use serde_json::Value;
 
@@ -223,7 +224,12 @@ fn far_clock(record: &mut Record) -> Result<()> {
     shifted(&room, -3600.25, 0.0)?.apply(&mut responder);
     let responder = Listening::start(&mut responder, 1)?;
     let mut probe = evlbi()?;
-    probe.args(["probe", "udp", &responder.address().to_string(), "--json"]);
+    probe.args([
+        "probe",
+        Protocol::Udp.name(),
+        &responder.address().to_string(),
+        "--json",
+    ]);
     probe.args(["--rate", "10M", "--count", "2000", "--both"]);
     let result = json_of(&output(&mut probe)?)?;
     responder.stop()?;

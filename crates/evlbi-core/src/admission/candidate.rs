@@ -1,12 +1,12 @@
 //! Datagrams of which it is not known yet whether they are the stream.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use evlbi_wire::{vdif, vtp};
 
 use crate::deframe::Wanted;
+use crate::peer::Peer;
 use crate::time::Nanos;
 
 use super::flow::{Arrival, Flow};
@@ -30,7 +30,7 @@ const KEPT_COST: usize = 128;
 /// A datagram that is kept.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    source: Option<SocketAddr>,
+    source: Peer,
     port: usize,
     stamp: Option<Duration>,
     /// When it was taken from the kernel.

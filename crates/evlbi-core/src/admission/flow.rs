@@ -1,8 +1,8 @@
 //! Who sends datagrams of what length.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::peer::Peer;
 use crate::time::Nanos;
 
 /// A datagram that came.
@@ -11,25 +11,19 @@ pub struct Arrival<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
     /// Who sent it.
-    pub source: Option<SocketAddr>,
+    pub source: Peer,
     /// Which of the receiver's addresses it came to, counted from 0.
     pub port: usize,
     /// When the kernel received it, since 1970.
     pub stamp: Option<Duration>,
 }
 
-impl Arrival<'_> {
-    fn host(&self) -> Option<IpAddr> {
-        self.source.map(|source| source.ip())
-    }
-}
-
 /// A sender and a length. One stream may come to several ports: at each from one sender, all on one host.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    host: Option<IpAddr>,
+    host: Peer,
     /// The sender at each of the receiver's ports, once heard.
-    senders: Vec<Option<SocketAddr>>,
+    senders: Vec<Option<Peer>>,
     length: usize,
     last: Nanos,
     /// When the sockets had been read to their end before the last came.
@@ -41,7 +35,7 @@ pub struct Flow {
 impl Flow {
     pub fn of(arrival: &Arrival<'_>, ports: usize) -> Flow {
         Flow {
-            host: arrival.host(),
+            host: arrival.source.host(),
             senders: vec![None; ports],
             length: arrival.bytes.len(),
             last: Nanos(0),
@@ -55,8 +49,9 @@ impl Flow {
     }
 
     /// Who sends.
-    pub fn sender(&self) -> Option<SocketAddr> {
-        self.senders.iter().flatten().next().copied()
+    pub fn sender(&self) -> Option<Peer> {
+        let known = |sender: &&Peer| **sender != Peer::Unknown;
+        self.senders.iter().flatten().find(known).copied()
     }
 
     /// Whether it may be this one's: of its length, from its sender at that port, or from its host to a port at which none was heard.
@@ -67,8 +62,8 @@ impl Flow {
                 .senders
                 .get(arrival.port)
                 .is_some_and(|sender| match sender {
-                    Some(sender) => Some(*sender) == arrival.source,
-                    None => self.host == arrival.host(),
+                    Some(sender) => *sender == arrival.source,
+                    None => self.host == arrival.source.host(),
                 })
     }
 
@@ -76,14 +71,15 @@ impl Flow {
     pub fn has_sender_of(&self, other: &Flow) -> bool {
         let mut pairs = self.senders.iter().zip(&other.senders);
         self.host == other.host
-            && (self.host.is_none() || pairs.any(|(one, other)| one.is_some() && one == other))
+            && (self.host == Peer::Unknown
+                || pairs.any(|(one, other)| one.is_some() && one == other))
     }
 
     /// It is this one's, taken from the kernel at `now`; the sockets were read to their end last at `read`.
     #[inline]
     pub fn heard(&mut self, arrival: &Arrival<'_>, read: Nanos, now: Nanos) {
         if let Some(sender) = self.senders.get_mut(arrival.port) {
-            *sender = arrival.source;
+            *sender = Some(arrival.source);
         }
         self.last = now;
         self.read_before = read;

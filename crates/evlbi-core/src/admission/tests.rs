@@ -5,6 +5,9 @@ use evlbi_wire::{pattern, vtp};
 use proptest::prelude::*;
 
 use super::*;
+use std::net::SocketAddr;
+
+use crate::peer::Peer;
 
 const MS: u64 = 1_000_000;
 const CAPACITY: u64 = 1 << 20;
@@ -113,8 +116,15 @@ impl Receiver {
     }
 }
 
-fn sender(port: u16) -> Option<SocketAddr> {
-    Some(SocketAddr::from(([10, 0, 0, 1], port)))
+fn port_of(peer: Peer) -> u16 {
+    match peer {
+        Peer::Socket(address) => address.port(),
+        _ => 0,
+    }
+}
+
+fn sender(port: u16) -> Peer {
+    Peer::Socket(SocketAddr::from(([10, 0, 0, 1], port)))
 }
 
 /// Bytes of a frame of the test pattern.
@@ -168,7 +178,7 @@ fn eight_datagrams_with_frames_are_a_stream() {
     }
     assert_eq!(receiver.take(1, &datagram(7, 7)), Taken::Begins);
     assert_eq!(receiver.take(1, &datagram(8, 8)), Taken::Stream);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     assert_end(&mut receiver, [9, 0, 2, 0, 0]);
 }
 
@@ -286,9 +296,9 @@ fn another_sender_takes_over_only_after_silence() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..100);
     receiver.later(299).stream(2, 0, 0..20);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     receiver.later(1).stream(2, 0, 20..21);
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
     assert_end(&mut receiver, [121, 1, 0, 0, 0]);
 }
 
@@ -320,11 +330,11 @@ fn what_has_frames_takes_the_place_of_what_has_none() {
     for number in 0..100 {
         receiver.take(2, &raw(number, 500));
     }
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
     // The consumer is slow, and the ring can be had later.
     receiver.busy = 20;
     receiver.later(50).stream(1, 0, 0..100);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     for number in 100..200 {
         receiver.take(2, &raw(number, 500));
     }
@@ -353,7 +363,7 @@ fn a_stream_whose_frames_end_gives_way_to_one_with_frames() {
         receiver.take(1, &raw(number, FRAME));
     }
     receiver.later(50).stream(2, 0, 0..20);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     // Frames of another kind may have begun: a sample of its data shows that there are none. What the other sends meanwhile is kept.
     for number in 163..163 + (SAMPLE_BYTES / FRAME) as u64 {
         receiver.take(1, &raw(number, FRAME));
@@ -361,10 +371,10 @@ fn a_stream_whose_frames_end_gives_way_to_one_with_frames() {
             receiver.stream(2, 0, number..number + 1);
         }
     }
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     receiver.take(1, &raw(163 + (SAMPLE_BYTES / FRAME) as u64, FRAME));
     receiver.later(50).stream(2, 0, 400..401);
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
     assert_eq!(receiver.admission.counters().restarts, 1);
 }
 
@@ -389,13 +399,13 @@ fn frames_longer_than_many_datagrams_are_found() {
     assert!(live.frames.is_some());
     // Short frames of another sender have no chance then, not even after silence for the first one's return.
     receiver.stream(2, 0, 0..20);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     receiver.later(400).stream(2, 0, 20..40);
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
     for bytes in long_frames(40_032, 1000, 500) {
         receiver.take(1, &bytes);
     }
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
 }
 
 #[test]
@@ -407,7 +417,7 @@ fn frames_that_begin_late_are_found() {
     receiver.stream(1, 0, 2000..8000);
     assert!(receiver.admission.live.as_ref().unwrap().frames.is_some());
     receiver.stream(2, 0, 0..20);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
 }
 
 #[test]
@@ -426,7 +436,7 @@ fn frames_of_another_length_in_the_same_datagrams_are_the_streams() {
         receiver.take(1, bytes);
     }
     receiver.stream(2, 0, 0..20);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     assert!(
         receiver
             .admission
@@ -448,9 +458,9 @@ fn a_candidate_whose_frames_end_is_none() {
         receiver.take(2, &raw(number, FRAME));
     }
     receiver.later(400);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     receiver.stream(2, 0, 40..41);
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
 }
 
 #[test]
@@ -474,14 +484,14 @@ fn who_was_recorded_first_gets_its_place_back() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..100);
     receiver.later(400).stream(2, 0, 0..100);
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
     receiver.later(50).stream(1, 0, 200..220);
-    assert_eq!(receiver.admission.sender(), sender(1));
+    assert_eq!(receiver.admission.sender(), Some(sender(1)));
     // The other one is refused then, and listed.
     receiver.stream(2, 0, 100..150).stream(1, 0, 220..230);
     assert_end(&mut receiver, [230, 2, 0, 50, 0]);
     let refused = Refused {
-        sender: sender(2).unwrap(),
+        sender: sender(2),
         datagrams: 50,
         frames: true,
     };
@@ -502,7 +512,7 @@ fn senders_that_were_refused_are_listed() {
     let refused = receiver.admission.refused();
     let mut refused: Vec<_> = refused
         .iter()
-        .map(|refused| (refused.sender.port(), refused.datagrams, refused.frames))
+        .map(|refused| (port_of(refused.sender), refused.datagrams, refused.frames))
         .collect();
     refused.sort_unstable();
     assert_eq!(refused, [(2, 980, true), (3, 980, false)]);
@@ -567,8 +577,8 @@ fn the_first_datagrams_at_every_port_are_the_streams() {
 
 #[test]
 fn only_one_host_is_heard_where_it_is_given() {
-    let other = Some(SocketAddr::from(([10, 0, 0, 2], 1)));
-    let mut receiver = Receiver::new(sender(1).map(|sender| sender.ip()), 1);
+    let other = Peer::Socket(SocketAddr::from(([10, 0, 0, 2], 1)));
+    let mut receiver = Receiver::new(sender(1).ip(), 1);
     for number in 0..20 {
         let bytes = datagram(number, number);
         let taken = receiver.arrive(&Arrival {
@@ -627,7 +637,7 @@ fn silence_is_measured_by_the_kernels_stamps_as_far_as_they_can_be_true() {
         for frame in 0..8 {
             stamped(&mut receiver, 2, frame, next);
         }
-        let expected = sender(if is_silent { 2 } else { 1 });
+        let expected = Some(sender(if is_silent { 2 } else { 1 }));
         assert_eq!(
             receiver.admission.sender(),
             expected,
@@ -638,7 +648,7 @@ fn silence_is_measured_by_the_kernels_stamps_as_far_as_they_can_be_true() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..8);
     receiver.later(300).stream(2, 0, 0..8);
-    assert_eq!(receiver.admission.sender(), sender(2));
+    assert_eq!(receiver.admission.sender(), Some(sender(2)));
 }
 
 #[test]

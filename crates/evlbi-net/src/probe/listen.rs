@@ -17,7 +17,8 @@ use super::message::Keep;
 use crate::cpu::{self, NAP};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
-use crate::udp::{Batch, Datagram, Head, Receiver, Sender};
+use crate::transport::{Batch, Datagram, Head, Peer, Pieces};
+use crate::udp::{Received, Receiver, Sender};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
@@ -208,7 +209,7 @@ pub(super) fn listen(
         allowed_at: cpu::now(),
     };
     let mut receiver = receiver;
-    let mut batch = Batch::new();
+    let mut received = Received::new();
     let (mut most_joined, mut last) = (0, cpu::now());
     let mut settling = Settling::default();
     let mut told: Option<Nanos> = None;
@@ -216,12 +217,13 @@ pub(super) fn listen(
         // Looked at before the socket: what was there when it was set is taken up first.
         let stop = heard.stop.load(Ordering::Relaxed);
         let sent = heard.sent.load(Ordering::Acquire);
-        let count = receiver.receive(&mut batch)?;
+        let count = receiver.receive(&mut received)?;
+        let batch = received.batch();
         let now = cpu::now();
         if count > 0 {
             last = now;
             most_joined = most_joined.max(batch.most_joined());
-            listener.take(&batch)?;
+            listener.take(batch)?;
             heard
                 .unique
                 .store(listener.windows.unique(), Ordering::Relaxed);
@@ -376,7 +378,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn take(&mut self, batch: &Batch) -> io::Result<()> {
+    fn take(&mut self, batch: Batch<'_>) -> io::Result<()> {
         let mut requests: Vec<(Probe, u64, &[u8])> = Vec::new();
         for datagram in batch.datagrams() {
             let Some((probe, arrived)) = read(&datagram, self.key) else {
@@ -435,6 +437,7 @@ impl Listener {
         let Some(replies) = &mut self.replies else {
             return Ok(());
         };
+        let mut pieces = Pieces::default();
         for (request, arrived, rest) in requests {
             if let Some(rate) = self.reply_rate {
                 let now = cpu::now();
@@ -454,9 +457,9 @@ impl Listener {
                 },
                 ..*request
             };
-            let mut train = replies.batch();
+            let mut train = pieces.begin();
             train.push(Head::from(&reply.to_bytes()[..]), rest);
-            train.send()?;
+            replies.send(&train)?;
         }
         Ok(())
     }
@@ -481,16 +484,17 @@ pub(super) fn caller(
     run: &Run,
 ) -> io::Result<Option<SocketAddr>> {
     let end = cpu::now().plus(timeout.into());
-    let mut batch = Batch::new();
+    let mut received = Received::new();
     loop {
         // Who stood still until the end looks once more.
         let is_over = cpu::now() >= end || run.is_stopped();
-        if receiver.receive(&mut batch)? == 0 && !is_over {
+        if receiver.receive(&mut received)? == 0 && !is_over {
             receiver.wait(LONGEST_WAIT)?;
             continue;
         }
-        for datagram in batch.datagrams() {
-            if let (Some(source), Some((probe, _))) = (datagram.source, read(&datagram, key))
+        for datagram in received.batch().datagrams() {
+            if let (Peer::Socket(source), Some((probe, _))) =
+                (datagram.source, read(&datagram, key))
                 && source.ip().to_canonical() == from.to_canonical()
                 && probe.kind == Kind::Request
             {

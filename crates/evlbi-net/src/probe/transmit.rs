@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Requests;
 use crate::cpu::{self, Waiting};
-use crate::udp::{Head, SendCounts, Sender};
+use crate::transport::{Head, Pieces};
+use crate::udp::{SendCounts, Sender};
 
 /// Datagrams handed over at once where they leave as fast as the host can.
 const AT_ONCE: u32 = 64;
@@ -103,6 +104,7 @@ pub(super) fn transmit(
     let mut spacing = Distribution::new(options.bin_width);
     let (mut used, mut first, mut last) = (0, None, Nanos(0));
     let before = *sender.counts();
+    let mut pieces = Pieces::default();
     while used < stream.count && !departures.stop.load(Ordering::Relaxed) {
         let due = stream.due(used);
         let moment = if spaced {
@@ -115,7 +117,7 @@ pub(super) fn transmit(
             break;
         }
         let departed = cpu::utc();
-        let mut train = sender.batch();
+        let mut train = pieces.begin();
         for sequence in used..stream.count.min(used + u64::from(burst)) {
             let probe = Probe {
                 kind: Kind::Data,
@@ -126,7 +128,7 @@ pub(super) fn transmit(
             train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
         }
         used += train.len() as u64;
-        train.send()?;
+        sender.send(&train)?;
         pacer.left(now, due, span);
         match first {
             None => first = Some(now),
@@ -178,6 +180,7 @@ pub(super) fn ping(
     let mut body = vec![0; requests.size.saturating_sub(HEADER_LEN)];
     fill::make(&mut body);
     let mut moment = cpu::now();
+    let mut pieces = Pieces::default();
     departures.asked.store(0, Ordering::Relaxed);
     for sequence in first..first.saturating_add(requests.count) {
         if departures.stop.load(Ordering::Relaxed) {
@@ -190,9 +193,9 @@ pub(super) fn ping(
             sequence,
             departed: cpu::utc(),
         };
-        let mut train = sender.batch();
+        let mut train = pieces.begin();
         train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
-        train.send()?;
+        sender.send(&train)?;
         departures.asked.fetch_add(1, Ordering::Relaxed);
         moment = moment.plus(requests.apart);
     }

@@ -3,46 +3,61 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use evlbi_core::account::{Attribution, Counters, attribute};
-use evlbi_core::admission::{Admission, Arrival, Begins, Settings, Taken};
 use evlbi_core::reorder::Event;
 use evlbi_core::time::Nanos;
 
+use crate::clock::Clock;
 use crate::cpu::{self, Waiting};
-use crate::ring::{Consumer, Producer, Reserve, Retired};
+use crate::ring::{Consumer, Reserve};
 use crate::run::Run;
-use crate::udp::{Batch, Receiver};
+use crate::transport::{Carries, Incoming, Service};
 
+use super::bytes::Bytes;
+use super::datagrams::Datagrams;
 use super::{Ended, Live, ReceiveOptions, ReceiveReport, Watch};
 
-/// Events that may wait for the consumer.
-const EVENTS: usize = 1024;
-/// Errors of the socket in a row that end the receiver.
+/// Errors of the transport in a row that end the receiver.
 const MOST_FAILURES: u32 = 1000;
-/// Undecided datagrams take at most this part of the ring's size.
-const KEPT_PART: usize = 4;
-/// How often it is looked at the end whether the consumer has left the ring before, 10 ms apart.
-const LOOKS: u32 = 100;
 /// How often whoever watches sees something new.
-const SHOW: Nanos = Nanos(100_000_000);
-/// Longest wait in the kernel while no stream flows.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(super) const SHOW: Nanos = Nanos(100_000_000);
+/// Longest wait for an event while no stream flows.
+const PATIENCE: Nanos = Nanos(20_000_000);
 /// A stream that was silent for so long is waited for in the kernel.
 const QUIET: Nanos = Nanos(10_000_000);
 /// Naps in which nothing comes before the stream is waited for in the kernel: hundreds of slow ones share a host.
 const NAPS: u32 = 2;
 /// A stream of which no more than so many datagrams come at once is a slow one.
 const FEW_AT_ONCE: u32 = 2;
+/// Time between two looks at whether the consumer of a reliable stream has made room.
+const ROOM_NAP: Nanos = Nanos(1_000_000);
 
 /// What the thread is given.
 pub struct Work {
     pub options: ReceiveOptions,
-    pub receiver: Receiver,
+    pub service: Service,
+    pub incoming: Box<dyn Incoming>,
     pub reserve: Reserve,
     pub to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
     pub run: Run,
     pub watch: Arc<Watch>,
     pub started: Nanos,
+}
+
+/// What came of one look at the transport.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Came {
+    /// Nothing was there.
+    pub is_empty: bool,
+    /// Bytes that it took of what waited.
+    pub taken: u64,
+    /// Datagrams, or reads.
+    pub count: u32,
+    /// Some of it looks like a stream that begins.
+    pub is_heard: bool,
+    /// Some of it is the stream's.
+    pub is_stream: bool,
+    /// The sender has sent all.
+    pub is_closed: bool,
 }
 
 /// Receives until the end.
@@ -66,171 +81,171 @@ pub fn run(work: Work) -> ReceiveReport {
 struct Loop {
     idle: Option<Duration>,
     duration: Option<Duration>,
-    receiver: Receiver,
-    ring: Ring,
-    to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
-    /// Bytes that would have come since the stream before, whose ring is over.
-    missing: u64,
-    stop: Run,
-    /// Why it ends, and how much of what waited in the sockets by then is still to be taken: more may come all the time.
+    incoming: Box<dyn Incoming>,
+    intake: Intake,
+    run: Run,
+    clock: Clock,
+    /// Why it ends, and how much of what waited by then is still to be taken: more may come all the time.
     ending: Option<(Ended, u64)>,
     watch: Arc<Watch>,
     started: Nanos,
-    admission: Admission,
     failure: Option<String>,
     shown: Nanos,
-    /// When a look at what waits in the sockets began, and how much of it is to be taken yet.
-    sweep: Option<(Nanos, u64)>,
-    swept: Nanos,
     /// Naps since much came at once.
     naps: u32,
-    most_joined: u64,
     first_heard: Option<Nanos>,
     last_heard: Nanos,
     /// When the stream came first and last.
     ends: Option<(Nanos, Nanos)>,
-    /// Drops of the sockets when the batch before the stream's first was queued.
-    overflow_before: u64,
-    /// And when its last datagram was.
-    overflow: u64,
+    /// Time in which a reliable stream was not read, since there was no room.
+    ring_waits: Nanos,
 }
 
-/// The ring, which is there once the size of the stream's datagrams is known.
-enum Ring {
-    Reserve(Reserve),
-    Open(Open),
-    /// Of a stream that is over, which the consumer may still read.
-    Retired(Retired),
-    None,
-}
-
-/// A ring that datagrams are placed in.
-struct Open {
-    producer: Producer<Event>,
-    /// Positions that the consumer has freed, as of this batch.
-    freed: u64,
-    /// The event that the consumer had no room for.
-    untold: Option<(u64, Event)>,
+/// What becomes of what comes.
+enum Intake {
+    Datagrams(Box<Datagrams>),
+    Bytes(Box<Bytes>),
 }
 
 impl Loop {
     fn new(work: Work) -> Loop {
-        let options = work.options;
-        let settings = Settings {
-            only: options.source,
-            ports: options.listen.len(),
-            window: options.window,
-            hold: options.hold.into(),
-            kept: options.ring / KEPT_PART,
-            wanted: options.wanted,
+        let (idle, duration) = (work.options.idle, work.options.duration);
+        let ports = work.incoming.local().len();
+        let (options, reserve) = (work.options, work.reserve);
+        let intake = match work.service.carries {
+            Carries::Datagrams => Intake::Datagrams(Box::new(Datagrams::new(
+                options,
+                work.service,
+                ports,
+                reserve,
+                work.to_consumer,
+            ))),
+            Carries::Bytes => Intake::Bytes(Box::new(Bytes::new(
+                &options,
+                reserve,
+                work.to_consumer,
+                work.run.clone(),
+            ))),
         };
         Loop {
-            admission: Admission::new(settings, options.numbering),
-            idle: options.idle,
-            duration: options.duration,
-            receiver: work.receiver,
-            ring: Ring::Reserve(work.reserve),
-            to_consumer: work.to_consumer,
-            missing: 0,
-            stop: work.run,
+            idle,
+            duration,
+            incoming: work.incoming,
+            intake,
+            clock: work.run.clock().clone(),
+            run: work.run,
             ending: None,
             watch: work.watch,
             started: work.started,
             failure: None,
             shown: Nanos(0),
-            sweep: None,
-            swept: Nanos(0),
             naps: 0,
-            most_joined: 0,
             first_heard: None,
             last_heard: work.started,
             ends: None,
-            overflow_before: 0,
-            overflow: 0,
+            ring_waits: Nanos(0),
         }
     }
 
     fn run(mut self) -> ReceiveReport {
-        let mut batch = Batch::new();
         let mut failures = 0;
         let ended = loop {
-            let asked = cpu::now();
-            let received = self.receiver.receive(&mut batch);
-            let is_empty = matches!(received, Ok(0));
-            let count = match received {
-                Ok(count) => {
+            let asked = self.clock.now();
+            if !self.intake.has_room() {
+                if let Some(ended) = self.is_over(asked) {
+                    break ended;
+                }
+                self.wait_for_room(asked);
+                continue;
+            }
+            let received = self.intake.receive(&mut *self.incoming, asked, &self.clock);
+            let came = match received {
+                Ok(came) => {
                     failures = 0;
-                    count
+                    came
                 }
                 Err(failure) => {
                     // A moment without memory passes; a broken socket does not.
                     failures += 1;
-                    if failures > MOST_FAILURES {
-                        self.failure = Some(failure.to_string());
+                    if failures > MOST_FAILURES || self.intake.is_connected() {
+                        self.failure = Some(self.intake.explain(&failure));
                     }
-                    0
+                    Came::default()
                 }
             };
-            let now = cpu::now();
-            if count > 0 && self.take(&batch, now) > FEW_AT_ONCE {
-                self.naps = 0;
+            let now = self.clock.now();
+            self.note(came, now);
+            let driven = self.incoming.drive(now);
+            if let Err(error) = self.intake.advance(now) {
+                self.failure = Some(error);
             }
-            self.sweep(asked, is_empty, &batch);
-            self.begin();
-            let handed = self.admission.advance(now);
-            self.hand_on(handed);
             self.show(now);
             if let Some((ended, left)) = &mut self.ending {
-                *left = left.saturating_sub(batch.accounted());
-                if is_empty || *left == 0 {
+                *left = left.saturating_sub(came.taken);
+                if came.is_empty || *left == 0 {
                     break *ended;
                 }
             } else if let Some(ended) = self.is_over(now) {
-                self.ending = Some((ended, self.receiver.queued().unwrap_or(0)));
+                self.ending = Some((ended, self.incoming.backlog().unwrap_or(0)));
             }
             if self.failure.is_some() {
                 break Ended::Failed;
             }
-            if count == 0 {
-                self.rest(now);
+            if came.is_closed {
+                break Ended::Closed;
+            }
+            if came.count == 0 {
+                self.rest(now, driven.unwrap_or(None));
             }
         };
         self.finish(ended)
     }
 
-    /// Finds out until when all that had come is taken from the sockets, although more may come all the time: only then nothing of
-    /// the stream waits that came before.
-    fn sweep(&mut self, asked: Nanos, is_empty: bool, batch: &Batch) {
-        if is_empty {
-            self.sweep = None;
-            self.admission.tick(asked);
-            return;
+    fn note(&mut self, came: Came, now: Nanos) {
+        if came.count > FEW_AT_ONCE {
+            self.naps = 0;
         }
-        if let Some((begun, left)) = &mut self.sweep {
-            *left = left.saturating_sub(batch.accounted());
-            if *left == 0 {
-                self.admission.tick(*begun);
-                self.sweep = None;
-            }
-        } else if asked.since(self.swept) >= SHOW {
-            self.swept = asked;
-            let queued = self.receiver.queued();
-            self.sweep = queued.ok().map(|queued| (asked, queued));
+        if came.is_stream {
+            let first = self.first_heard.unwrap_or(now);
+            self.ends = Some((self.ends.map_or(first, |(first, _)| first), now));
         }
+        if came.is_heard || came.is_stream {
+            self.first_heard.get_or_insert(now);
+            self.last_heard = now;
+        }
+    }
+
+    /// The consumer is behind: what is sent meanwhile waits with its sender.
+    fn wait_for_room(&mut self, now: Nanos) {
+        self.show(now);
+        let driven = self.incoming.drive(now).unwrap_or(None);
+        let until = now.plus(ROOM_NAP);
+        let until = driven.map_or(until, |due| due.min(until));
+        self.clock.wait(&[], until, Waiting::Sleep);
+        let after = self.clock.now();
+        self.ring_waits = self.ring_waits.plus(after.since(now));
+        // It is not silent.
+        self.last_heard = after;
     }
 
     /// Nothing is there: naps while the stream flows so fast that much comes in a nap, else waits in the kernel.
-    fn rest(&mut self, now: Nanos) {
+    fn rest(&mut self, now: Nanos, driven: Option<Nanos>) {
         let flows = self.ends.is_some() && now.since(self.last_heard) < QUIET;
         self.naps = self.naps.saturating_add(1);
-        if flows && self.naps <= NAPS || self.receiver.wait(PATIENCE).is_err() {
-            std::thread::sleep(cpu::NAP);
+        let sooner = |until: Nanos| driven.map_or(until, |due| due.min(until));
+        if flows && self.naps <= NAPS {
+            let until = sooner(self.clock.now().plus(cpu::NAP.into()));
+            self.clock.wait(&[], until, Waiting::Sleep);
+        } else {
+            let until = sooner(now.plus(PATIENCE));
+            let events = self.incoming.events();
+            self.clock.wait(&[events], until, Waiting::Sleep);
         }
     }
 
-    /// Whether it is to end, and why. What waits in the sockets by then is the stream's.
+    /// Whether it is to end, and why. What waits by then is the stream's.
     fn is_over(&self, now: Nanos) -> Option<Ended> {
-        if self.stop.is_stopped() {
+        if self.run.is_stopped() {
             return Some(Ended::Stopped);
         }
         let over = |limit: Option<Duration>, since: Nanos| {
@@ -240,138 +255,6 @@ impl Loop {
             return Some(Ended::Duration);
         }
         (self.first_heard.is_some() && over(self.idle, self.last_heard)).then_some(Ended::Idle)
-    }
-
-    /// Takes a batch; returns how many datagrams were in it.
-    fn take(&mut self, batch: &Batch, now: Nanos) -> u32 {
-        let mut datagrams = 0;
-        if let Ring::Open(open) = &mut self.ring {
-            open.freed = open.producer.freed();
-        }
-        self.most_joined = self.most_joined.max(batch.most_joined());
-        let heard_before = self.first_heard.is_some();
-        let (mut is_heard, mut is_stream) = (false, false);
-        for datagram in batch.datagrams() {
-            datagrams += 1;
-            let arrival = Arrival {
-                bytes: datagram.bytes,
-                source: datagram.source,
-                port: datagram.port,
-                stamp: datagram.stamp,
-            };
-            let freed = self.ring.freed();
-            let ring = &mut self.ring;
-            let mut place = |position: u64, data: &[u8]| ring.place(position, data);
-            match self.admission.take(&arrival, now, freed, &mut place) {
-                Taken::Stream => is_stream = true,
-                Taken::Kept { promising } => is_heard |= promising,
-                Taken::Foreign => {}
-                Taken::Begins => {
-                    // The rest of the batch may already be the stream's.
-                    self.begin();
-                    is_stream = true;
-                }
-            }
-        }
-        let overflow = self.receiver.overflow();
-        if is_stream {
-            let first = self.first_heard.unwrap_or(now);
-            self.ends = Some((self.ends.map_or(first, |(first, _)| first), now));
-            self.overflow = overflow;
-        }
-        if is_heard || is_stream {
-            self.first_heard.get_or_insert(now);
-            self.last_heard = now;
-        } else if !heard_before {
-            self.overflow_before = overflow;
-            self.overflow = overflow;
-        }
-        datagrams
-    }
-
-    /// Begins the stream that has won, if there is one and its ring can be had.
-    fn begin(&mut self) {
-        let Some(begins) = self.admission.beginning() else {
-            return;
-        };
-        if begins.resized && !self.resize(begins) {
-            return;
-        }
-        let Ring::Open(open) = &mut self.ring else {
-            return;
-        };
-        let capacity = open.producer.capacity();
-        let freed = open.freed;
-        let mut place = |position: u64, data: &[u8]| open.place(position, data);
-        self.admission.begin(capacity, freed, &mut place);
-    }
-
-    /// Makes a ring for datagrams with so much data and gives its other end to the consumer, when that has left the ring before.
-    /// Says whether it is there.
-    fn resize(&mut self, begins: Begins) -> bool {
-        // The stream that is over tells what is missing, so once only.
-        self.missing = self.missing.max(begins.missing);
-        let handed = self.admission.close();
-        if !self.hand_on(handed) {
-            return false;
-        }
-        let ring = std::mem::replace(&mut self.ring, Ring::None);
-        let retired = match ring {
-            Ring::Open(open) => open.producer.retire(),
-            Ring::Retired(retired) => retired,
-            Ring::Reserve(reserve) => return self.open(reserve, begins.data),
-            Ring::None => return false,
-        };
-        match retired.reclaim() {
-            Ok(reserve) => self.open(reserve, begins.data),
-            Err(retired) => {
-                self.ring = Ring::Retired(retired);
-                false
-            }
-        }
-    }
-
-    fn open(&mut self, reserve: Reserve, data: usize) -> bool {
-        match reserve.ring(data, EVENTS) {
-            Ok((producer, consumer)) => {
-                // The consumer gone means that the program is ending.
-                let missing = std::mem::take(&mut self.missing);
-                let _ = self.to_consumer.send((consumer, missing));
-                self.ring = Ring::Open(Open {
-                    producer,
-                    freed: 0,
-                    untold: None,
-                });
-                true
-            }
-            Err(error) => {
-                self.failure = Some(error.to_string());
-                false
-            }
-        }
-    }
-
-    /// Hands on the positions below `handed`. Events first, so that the consumer knows them when it comes to their place. Says
-    /// whether there was room for all events.
-    fn hand_on(&mut self, handed: u64) -> bool {
-        let Ring::Open(open) = &mut self.ring else {
-            return true;
-        };
-        loop {
-            if open.untold.is_none() {
-                open.untold = self.admission.next_event();
-            }
-            let Some((position, event)) = open.untold else {
-                break;
-            };
-            if open.producer.tell(position, event).is_err() {
-                open.producer.publish(position);
-                return false;
-            }
-            open.untold = None;
-        }
-        open.producer.publish(handed);
-        true
     }
 
     fn show(&mut self, now: Nanos) {
@@ -385,112 +268,86 @@ impl Loop {
     }
 
     fn live(&self, now: Nanos) -> Live {
-        let admission = &self.admission;
-        let counters = admission.counters();
-        Live {
-            foreign: admission.foreign_size()
-                + admission.foreign_source()
-                + admission.foreign_header(),
-            undecided: admission.undecided(),
-            bytes: admission.bytes(),
-            ring_fill: match &self.ring {
-                Ring::Open(open) => open.producer.gauge().fill(),
-                _ => 0.0,
-            },
-            socket_drops: self.receiver.overflow(),
-            attribution: self.attribution(&counters),
+        let mut live = Live {
+            socket_drops: self.incoming.drops_told(),
             streaming: self.first_heard.is_some() && now.since(self.last_heard) < Nanos::SECOND,
-            counters,
-        }
-    }
-
-    /// Where the lost were lost, by what the sockets dropped between the first and the last datagram.
-    fn attribution(&self, counters: &Counters) -> Attribution {
-        let per_drop = match self.most_joined {
-            0 | 1 => 1,
-            _ => 65_535 / self.admission.data().unwrap_or(1) as u64,
+            ring_waits: self.ring_waits.as_secs_f64(),
+            ..Live::default()
         };
-        let drops = self.overflow.saturating_sub(self.overflow_before);
-        attribute(counters.lost, counters.ring_full, drops, per_drop)
+        match &self.intake {
+            Intake::Datagrams(datagrams) => datagrams.show(&mut live),
+            Intake::Bytes(bytes) => bytes.show(&mut live),
+        }
+        live
     }
 
     fn finish(mut self, ended: Ended) -> ReceiveReport {
-        let now = cpu::now();
-        self.admission.end(now);
-        for _ in 0..LOOKS {
-            self.begin();
-            if self.admission.beginning().is_none() || self.failure.is_some() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        let now = self.clock.now();
+        if let Intake::Datagrams(datagrams) = &mut self.intake
+            && let Err(error) = datagrams.end(now, &self.clock)
+        {
+            self.failure = Some(error);
         }
-        let freed = self.ring.freed();
-        let ring = &mut self.ring;
-        let mut place = |position: u64, data: &[u8]| ring.place(position, data);
-        let handed = self.admission.finish(freed, &mut place);
-        self.hand_on(handed);
-        self.stop.stop();
+        self.run.stop();
         self.watch.show_last(self.live(now));
-        let counters = self.admission.counters();
-        let [first_arrival, last_arrival] = self
-            .admission
-            .stamps()
-            .map(|stamp| stamp.map(|stamp| stamp.as_secs_f64()));
-        ReceiveReport {
-            attribution: self.attribution(&counters),
-            foreign_size: self.admission.foreign_size(),
-            foreign_source: self.admission.foreign_source(),
-            foreign_header: self.admission.foreign_header(),
-            refused: self.admission.refused().to_vec(),
-            sender: self.admission.sender(),
-            datagram_data: self.admission.data(),
-            bytes: self.admission.bytes(),
+        let told = self.incoming.drops_told();
+        let report = ReceiveReport {
             seconds: self
                 .ends
                 .map_or(0.0, |(first, last)| last.since(first).as_secs_f64()),
-            first_arrival,
-            last_arrival,
-            socket_drops: self.receiver.drops().unwrap_or(self.receiver.overflow()),
-            socket_drops_within: self.overflow.saturating_sub(self.overflow_before),
-            most_joined: self.most_joined,
-            buffer: self.receiver.buffer().cloned(),
-            ring_slots: match &self.ring {
-                Ring::Open(open) => open.producer.capacity(),
-                _ => 0,
-            },
+            socket_drops: self.incoming.drops().unwrap_or(told),
+            buffer: self.incoming.buffer().cloned(),
+            ring_waits: self.ring_waits.as_secs_f64(),
             cpu_seconds: cpu::thread_time().as_secs_f64(),
             ended,
             error: self.failure.take(),
-            account: self.admission.report(),
+            ..ReceiveReport::default()
+        };
+        match self.intake {
+            Intake::Datagrams(datagrams) => datagrams.report(report),
+            Intake::Bytes(bytes) => bytes.report(report),
         }
     }
 }
 
-impl Ring {
-    /// Positions that the consumer has freed, as of this batch.
-    fn freed(&self) -> u64 {
+impl Intake {
+    /// Whether there is room for what a reliable transport may bring at once.
+    fn has_room(&mut self) -> bool {
         match self {
-            Ring::Open(open) => open.freed,
-            _ => 0,
+            Intake::Datagrams(datagrams) => datagrams.has_room(),
+            Intake::Bytes(bytes) => bytes.has_room(),
         }
     }
 
-    #[inline]
-    fn place(&mut self, position: u64, data: &[u8]) {
-        if let Ring::Open(open) = self {
-            open.place(position, data);
+    fn receive(
+        &mut self,
+        incoming: &mut dyn Incoming,
+        asked: Nanos,
+        clock: &Clock,
+    ) -> std::io::Result<Came> {
+        match self {
+            Intake::Datagrams(datagrams) => datagrams.receive(incoming, asked, clock),
+            Intake::Bytes(bytes) => bytes.receive(incoming, asked),
+        }
+    }
+
+    /// Hands on what can be handed on.
+    fn advance(&mut self, now: Nanos) -> Result<(), String> {
+        match self {
+            Intake::Datagrams(datagrams) => datagrams.advance(now),
+            Intake::Bytes(_) => Ok(()),
+        }
+    }
+
+    /// Whether there is a connection, which does not come back once it failed.
+    fn is_connected(&self) -> bool {
+        matches!(self, Intake::Bytes(bytes) if bytes.is_connected())
+    }
+
+    fn explain(&self, failure: &std::io::Error) -> String {
+        match self.is_connected() {
+            true => format!("the connection failed: {failure}; what came is kept"),
+            false => failure.to_string(),
         }
     }
 }
-
-impl Open {
-    /// Refused only if the window and the ring disagreed about what is handed on or free.
-    #[inline]
-    fn place(&mut self, position: u64, data: &[u8]) {
-        let placed = self.producer.place(position, data);
-        debug_assert_eq!(placed, Ok(()));
-    }
-}
-
-#[cfg(test)]
-mod instructions;

@@ -1,4 +1,4 @@
-//! One flow: a source, its clock, its shedding and the sockets that it leaves by.
+//! One flow: a source, its clock, its shedding and the transport that it leaves by.
 
 use std::io;
 use std::sync::Arc;
@@ -11,18 +11,16 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, StreamKey};
 use evlbi_wire::vtp;
 
-use crate::cpu::{self, Waiting};
+use crate::cpu::Waiting;
 use crate::run::Run;
-use crate::udp::{Head, SendCounts};
+use crate::transport::{Close, Events, Head, Outgoing, Pieces, Ready};
 
-use super::{Change, Frames, Lateness, Outlet, SendReport, Sent, Source};
+use super::{Change, Frames, Lateness, SendReport, Sent, Source};
 
 /// A frame due so much later than the train it would go with starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
 /// A frame that was begun is completed after the end, or a request to stop, unless the rest of it takes longer.
 const REST: Nanos = Nanos(1_000_000_000);
-/// Trains between two looks at what readers send back.
-const DRAIN_EVERY: u64 = 16;
 
 /// What sets the nominal times of a flow.
 pub enum Clock {
@@ -44,8 +42,10 @@ pub struct FlowOptions {
     pub vdif: bool,
     /// Frames per second of a thread, where known; needed to re-time.
     pub frame_rate: Option<FrameRate>,
-    /// First sequence number; `None` sends plain UDP without.
+    /// First sequence number; `None` where the transport has none.
     pub sequence: Option<u64>,
+    /// Where the transport carries a stream of bytes: how long it is. What only completes the last unit is not sent.
+    pub stream: Option<u64>,
     /// Nominal times.
     pub clock: Clock,
     /// When the first frame leaves.
@@ -67,7 +67,8 @@ pub struct FlowOptions {
 /// A flow on its way. Driven by [`super::run`].
 pub struct Flow {
     source: Box<dyn Source>,
-    outlets: Vec<Outlet>,
+    outlet: Box<dyn Outgoing>,
+    pieces: Pieces,
     options: FlowOptions,
     /// What goes out in the place of shed data.
     replacement: Vec<u8>,
@@ -85,6 +86,10 @@ pub struct Flow {
     shedding_before: Vec<ShedReport>,
     counts: Counts,
     first_departure: Option<Nanos>,
+    /// When the transport is to be driven, and most datagrams that it takes now.
+    drive_at: Option<Nanos>,
+    room: usize,
+    is_closed: bool,
     /// When the time of the last train is over.
     end_of_last: Nanos,
     /// The same by the schedule, from its start on.
@@ -93,10 +98,24 @@ pub struct Flow {
     error: Option<String>,
 }
 
+/// What a flow does next.
+pub(super) enum Next {
+    /// A train leaves at this moment.
+    Train(Nanos),
+    /// Nothing before this moment.
+    At(Nanos),
+    /// Nothing before an event of its transport.
+    Event,
+    /// It has ended.
+    Over,
+}
+
 /// What a flow counts as it goes.
 #[derive(Default)]
 struct Counts {
     trains: u64,
+    /// Handed to the transport.
+    handed: u64,
     frames: u64,
     offered: u64,
     shed: u64,
@@ -122,20 +141,21 @@ struct Current {
 }
 
 impl Flow {
-    /// Readies `source` to leave by `outlets`, train by train in turn.
+    /// Readies `source` to leave by `outlet`.
     ///
     /// # Errors
     /// What the source says when its first frames cannot be read.
     pub fn new(
         source: Box<dyn Source>,
-        outlets: Vec<Outlet>,
+        outlet: Box<dyn Outgoing>,
         mut options: FlowOptions,
         sent: Arc<Sent>,
     ) -> io::Result<Flow> {
         let mut flow = Flow {
             pacer: Pacer::new(options.start, CatchUp::DATA),
             source,
-            outlets,
+            outlet,
+            pieces: Pieces::default(),
             replacement: std::mem::take(&mut options.replacement),
             options,
             sent,
@@ -146,6 +166,9 @@ impl Flow {
             shedding_before: Vec::new(),
             counts: Counts::default(),
             first_departure: None,
+            drive_at: None,
+            room: usize::MAX,
+            is_closed: false,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
             error: None,
@@ -154,8 +177,52 @@ impl Flow {
         Ok(flow)
     }
 
+    /// What it does next.
+    pub(super) fn next(&mut self, now: Nanos, is_stopped: bool) -> Next {
+        if self.is_closed {
+            return Next::Over;
+        }
+        let next = self.look_ahead(now, is_stopped);
+        self.is_closed = matches!(next, Next::Over);
+        next
+    }
+
+    fn look_ahead(&mut self, now: Nanos, is_stopped: bool) -> Next {
+        if self.drive_at.is_some_and(|moment| now >= moment) {
+            self.drive(now);
+        }
+        let is_over = is_stopped || self.options.end.is_some_and(|end| now >= end);
+        let Some(departure) = self.departure(is_stopped) else {
+            return match self.error {
+                None => self.close(now, is_over),
+                Some(_) => Next::Over,
+            };
+        };
+        match self.outlet.ready(now) {
+            Ready::Now(room) => {
+                self.room = room;
+                Next::Train(departure)
+            }
+            _ if is_over => Next::Over,
+            Ready::At(moment) => Next::At(self.sooner(moment)),
+            Ready::OnEvent => {
+                // What it waits for is perhaps there.
+                self.drive(now);
+                match self.outlet.ready(now) {
+                    Ready::Now(room) => {
+                        self.room = room;
+                        Next::Train(departure)
+                    }
+                    Ready::At(moment) => Next::At(self.sooner(moment)),
+                    Ready::OnEvent if self.error.is_some() => Next::Over,
+                    Ready::OnEvent => Next::Event,
+                }
+            }
+        }
+    }
+
     /// When the next train may leave; `None` when nothing is left to send, or no frame is to begin.
-    pub(super) fn departure(&self, is_stopped: bool) -> Option<Nanos> {
+    fn departure(&self, is_stopped: bool) -> Option<Nanos> {
         let current = self.current.as_ref()?;
         let departure = match self.options.clock {
             Clock::None => self.options.start,
@@ -163,6 +230,42 @@ impl Flow {
         };
         let is_over = is_stopped || self.options.end.is_some_and(|end| departure >= end);
         (!is_over || self.is_amid_frame()).then_some(departure)
+    }
+
+    /// Lets the transport do what is due.
+    fn drive(&mut self, now: Nanos) {
+        match self.outlet.drive(now) {
+            Ok(moment) => self.drive_at = moment,
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Nothing is left to send: what the transport still has goes out, unless there is no time for it.
+    fn close(&mut self, now: Nanos, is_over: bool) -> Next {
+        match self.outlet.close(now) {
+            Ok(_) if is_over => Next::Over,
+            Ok(Close::Done) => Next::Over,
+            Ok(Close::At(moment)) => Next::At(self.sooner(moment)),
+            Ok(Close::OnEvent) => Next::Event,
+            Err(error) => {
+                self.fail(&error);
+                Next::Over
+            }
+        }
+    }
+
+    fn sooner(&self, moment: Nanos) -> Nanos {
+        self.drive_at.map_or(moment, |drive| drive.min(moment))
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.error = Some(error.to_string());
+        self.current = None;
+    }
+
+    /// What may change what it does next.
+    pub(super) fn events(&self) -> Events<'_> {
+        self.outlet.events()
     }
 
     /// Whether a frame was begun that soon is whole.
@@ -180,12 +283,12 @@ impl Flow {
         }
     }
 
-    /// Sends the datagrams that are due together; a stream of bytes is given up amid them if `run` is stopped meanwhile.
+    /// Sends the datagrams that are due together.
     pub(super) fn send_train(&mut self, run: &Run) {
         let Some(current) = self.current.take() else {
             return;
         };
-        let now = cpu::now();
+        let now = run.clock().now();
         let is_over = run.is_stopped() || self.options.end.is_some_and(|end| now >= end);
         if is_over && !self.is_amid_frame() {
             return;
@@ -195,25 +298,20 @@ impl Flow {
             self.apply(change, due);
         }
         let offset = self.offset;
-        if let Err(error) = self.send_from(current, due, is_over, run) {
-            self.error = Some(error.to_string());
-            self.current = None;
+        if let Err(error) = self.send_from(current, due, is_over, now) {
+            self.fail(&error);
         }
         let span = self.span(self.offset - offset);
-        self.note_departure(now, due, span);
+        self.note_departure(now, due, span, run.clock().now());
         if !matches!(self.options.clock, Clock::None) {
             self.pacer.left(now, due, span);
-        }
-        if self.counts.trains.is_multiple_of(DRAIN_EVERY) {
-            self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
         }
         self.show();
     }
 
     /// Takes up a change while nothing is due for long: a new rate counts from now on.
-    pub(super) fn heed(&mut self) {
+    pub(super) fn heed(&mut self, now: Nanos) {
         if let Some(change) = self.sent.take_change() {
-            let now = cpu::now();
             if change.rate.is_some() {
                 self.pacer.hurry(now);
             }
@@ -222,17 +320,13 @@ impl Flow {
     }
 
     fn show(&self) {
-        let (mut sent, mut not_sent) = (0, 0);
-        for counts in self.outlets.iter().map(Outlet::counts) {
-            sent += counts.sent;
-            not_sent += counts.not_sent();
-        }
+        let counts = self.outlet.counts();
         for (shown, count) in [
-            (&self.sent.datagrams, sent),
+            (&self.sent.datagrams, counts.sent),
             (&self.sent.offset, self.offset),
             (&self.sent.offered, self.counts.offered),
             (&self.sent.shed, self.counts.shed),
-            (&self.sent.not_sent, not_sent),
+            (&self.sent.not_sent, counts.not_sent()),
             (&self.sent.behind, self.behind().0),
             (&self.sent.slips, self.pacer.slips().count),
         ] {
@@ -260,23 +354,23 @@ impl Flow {
         mut current: Current,
         due: Nanos,
         is_last: bool,
-        run: &Run,
+        now: Nanos,
     ) -> io::Result<()> {
         let Flow {
             source,
-            outlets,
+            outlet,
+            pieces,
             options,
             replacement,
             counts,
             ..
         } = self;
-        let ports = outlets.len() as u64;
-        let outlet = &mut outlets[(counts.trains % ports) as usize];
         let window = source.frames()?;
         let mut consumed = 0;
         let mut more_in_window = true;
-        let mut train = outlet.begin();
-        for _ in 0..options.burst {
+        let mut train = pieces.begin();
+        let most = usize::try_from(options.burst).unwrap_or(usize::MAX);
+        for _ in 0..most.min(self.room) {
             let frame = &window.bytes[consumed..consumed + options.frame_length];
             let from = self.fragment * options.datagram_data;
             let data = &frame[from..from + options.datagram_data];
@@ -299,7 +393,14 @@ impl Flow {
                 } else {
                     data
                 };
-                train.push(head, &body[covers..]);
+                // What only completes the last datagram is no data.
+                let left = options
+                    .stream
+                    .map_or(u64::MAX, |all| all.saturating_sub(self.offset));
+                let end = usize::try_from(left)
+                    .unwrap_or(usize::MAX)
+                    .clamp(covers, body.len());
+                train.push(head, &body[covers..end]);
             }
             counts.offered += 1;
             self.offset += options.datagram_data as u64;
@@ -322,9 +423,9 @@ impl Flow {
                 break;
             }
         }
-        if train.len() > 0 {
-            let end = options.end;
-            train.send(&|| run.is_stopped() || end.is_some_and(|end| cpu::now() >= end))?;
+        if !train.is_empty() {
+            counts.handed += train.len() as u64;
+            outlet.send(&train, now)?;
         }
         source.consume(consumed);
         if more_in_window {
@@ -367,7 +468,7 @@ impl Flow {
         }
     }
 
-    fn note_departure(&mut self, now: Nanos, due: Nanos, span: Nanos) {
+    fn note_departure(&mut self, now: Nanos, due: Nanos, span: Nanos, after: Nanos) {
         let late = match self.options.clock {
             Clock::None => Nanos(0),
             _ => now.since(self.pacer.nominal(due)),
@@ -377,7 +478,7 @@ impl Flow {
         self.counts.lateness_sum += u128::from(late.0);
         self.counts.lateness_max = self.counts.lateness_max.max(late);
         self.first_departure.get_or_insert(now);
-        self.end_of_last = cpu::now().max(now.plus(span));
+        self.end_of_last = after.max(now.plus(span));
     }
 
     /// How far it is behind its schedule, what it gave up included.
@@ -389,19 +490,20 @@ impl Flow {
     }
 
     /// The flow has ended: what became of it.
-    pub(super) fn finish(mut self) -> SendReport {
-        self.outlets.iter_mut().for_each(Outlet::drain_back_traffic);
+    pub(super) fn finish(mut self, now: Nanos) -> SendReport {
+        self.drive(now);
         let counts = &self.counts;
-        let mut socket = SendCounts::default();
-        for outlet in &self.outlets {
-            socket.add(outlet.counts());
-        }
+        let mut socket = self.outlet.counts();
+        // What the transport kept for a reader that took nothing.
+        socket.buffer_full += counts.handed - (socket.sent + socket.not_sent()).min(counts.handed);
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();
         let seconds = self.end_of_last.since(first_departure).as_secs_f64();
         let behind = self.behind().as_secs_f64();
-        let data = |outlet: &Outlet| outlet.data_sent(self.options.datagram_data);
-        let bytes = self.outlets.iter().map(data).sum::<u64>();
+        let bytes = match self.options.stream {
+            Some(_) => socket.bytes,
+            None => socket.sent * self.options.datagram_data as u64,
+        };
         SendReport {
             offered: counts.offered,
             sent: socket.sent,

@@ -12,7 +12,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
 use super::{Interface, OpenError, Sender, SenderOptions, multicast};
+use crate::clock;
 use crate::socket::{self, GrantedBuffer};
+use crate::transport::{Batch, Message, Peer, events};
 
 /// Messages that one system call takes up.
 pub const MESSAGES: usize = 16;
@@ -104,6 +106,11 @@ impl Receiver {
         self.ports.iter().map(|port| port.address)
     }
 
+    /// The sockets, one for each address.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.ports.iter().map(|port| &port.socket)
+    }
+
     /// The receive buffer asked for and granted: the smallest of all ports.
     pub fn buffer(&self) -> Option<&GrantedBuffer> {
         let buffers = self.ports.iter().map(|port| &port.granted);
@@ -135,27 +142,27 @@ impl Receiver {
         self.ports.iter().all(|port| port.joins)
     }
 
-    /// Replaces the content of `batch` by the messages that are waiting, as many as fit, and returns
+    /// Replaces the content of `received` by the messages that are waiting, as many as fit, and returns
     /// their number: 0 when none is. Returns at once.
     ///
     /// # Errors
     /// What the kernel says of a socket, other than that nothing is there, if no message came from another.
-    pub fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
-        batch.messages.clear();
+    pub fn receive(&mut self, received: &mut Received) -> io::Result<usize> {
+        received.clear();
         let mut failure = None;
         for step in 0..self.ports.len() {
             let number = (self.turn + step) % self.ports.len();
-            if let Err(error) = self.ports[number].receive(number, batch) {
+            if let Err(error) = self.ports[number].receive(number, received) {
                 failure = Some(error);
             }
-            if batch.is_full() {
+            if received.is_full() {
                 self.turn = number + 1;
                 break;
             }
         }
         match failure {
-            Some(error) if batch.messages.is_empty() => Err(error),
-            _ => Ok(batch.messages.len()),
+            Some(error) if received.messages.is_empty() => Err(error),
+            _ => Ok(received.messages.len()),
         }
     }
 
@@ -165,25 +172,8 @@ impl Receiver {
     /// # Errors
     /// What the kernel says.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        let mut polls: Vec<libc::pollfd> = self
-            .ports
-            .iter()
-            .map(|port| libc::pollfd {
-                fd: port.socket.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            })
-            .collect();
-        let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
-        // SAFETY: the pointer and the count describe `polls`, exclusively borrowed.
-        let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) };
-        if ready >= 0 {
-            return Ok(ready > 0);
-        }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-            error => Err(error),
-        }
+        let polls: Vec<libc::pollfd> = self.sockets().map(events::readable).collect();
+        clock::poll(&polls, timeout)
     }
 
     /// Messages that the sockets dropped since they were opened, for want of buffer or for a wrong
@@ -196,7 +186,7 @@ impl Receiver {
         self.ports.iter_mut().map(Port::drops).sum()
     }
 
-    /// Memory that what waits in the sockets takes, in bytes (`SO_MEMINFO`): no less than [`Batch::accounted`] of it, once read.
+    /// Memory that what waits in the sockets takes, in bytes (`SO_MEMINFO`): no less than [`Batch::taken`] of it, once read.
     ///
     /// # Errors
     /// What the kernel says.
@@ -273,8 +263,8 @@ impl Port {
     }
 
     /// Adds the messages that wait here to `batch`.
-    fn receive(&mut self, number: usize, batch: &mut Batch) -> io::Result<()> {
-        let first = batch.messages.len();
+    fn receive(&mut self, number: usize, received: &mut Received) -> io::Result<()> {
+        let first = received.messages.len();
         let mut names = [[0u8; ADDRESS_SPACE]; MESSAGES];
         let mut controls = [Control([0u8; RECEIVE_SPACE]); MESSAGES];
         let mut vectors = [libc::iovec {
@@ -283,7 +273,7 @@ impl Port {
         }; MESSAGES];
         // SAFETY: a message header is plain data for which all zeroes are valid.
         let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
-        let places = batch.memory[first * MESSAGE_SPACE..].chunks_exact_mut(MESSAGE_SPACE);
+        let places = received.memory[first * MESSAGE_SPACE..].chunks_exact_mut(MESSAGE_SPACE);
         let mut room = 0;
         for (i, place) in places.enumerate() {
             vectors[i] = libc::iovec {
@@ -318,17 +308,20 @@ impl Port {
         for i in 0..count.min(room) {
             let header = &headers[i].msg_hdr;
             let control = controls[i].0.get(..header.msg_controllen as _);
-            let received = ancillary::parse(control.unwrap_or(&[]));
-            if let Some(overflow) = received.overflow {
+            let said = ancillary::parse(control.unwrap_or(&[]));
+            if let Some(overflow) = said.overflow {
                 self.overflow.observe(overflow);
             }
-            batch.messages.push(Message {
-                source: ancillary::socket_address(&names[i]),
+            let length = (headers[i].msg_len as usize).min(MESSAGE_SPACE);
+            let start = (first + i) * MESSAGE_SPACE;
+            received.taken += (length + LEAST_ACCOUNT) as u64;
+            received.messages.push(Message {
+                range: start..start + length,
+                segment: said.segment.unwrap_or(0),
+                peer: ancillary::socket_address(&names[i]).map_or(Peer::Unknown, Peer::Socket),
                 port: number,
-                length: (headers[i].msg_len as usize).min(MESSAGE_SPACE),
-                segment: received.segment.unwrap_or(0),
                 truncated: header.msg_flags & libc::MSG_TRUNC != 0,
-                stamp: received.stamp,
+                stamp: said.stamp,
             });
         }
         Ok(())
@@ -392,111 +385,46 @@ impl Wrapping {
     }
 }
 
-/// Memory for one batch of messages, used again and again.
-pub struct Batch {
+/// Memory for what is received at once, used again and again.
+pub struct Received {
     memory: Box<[u8]>,
     messages: Vec<Message>,
+    taken: u64,
 }
 
-struct Message {
-    source: Option<SocketAddr>,
-    port: usize,
-    length: usize,
-    /// Length of the datagrams in it; 0 when it is one datagram.
-    segment: usize,
-    truncated: bool,
-    stamp: Option<Duration>,
-}
-
-impl Default for Batch {
-    fn default() -> Batch {
-        Batch::new()
+impl Default for Received {
+    fn default() -> Received {
+        Received::new()
     }
 }
 
-impl Batch {
+impl Received {
     /// Room for [`MESSAGES`] messages of [`MESSAGE_SPACE`] bytes.
-    pub fn new() -> Batch {
-        Batch {
+    pub fn new() -> Received {
+        Received {
             memory: vec![0; MESSAGES * MESSAGE_SPACE].into_boxed_slice(),
             messages: Vec::with_capacity(MESSAGES),
+            taken: 0,
         }
     }
 
-    /// The datagrams of the batch in the order of their arrival at each port.
-    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        let places = self.memory.chunks_exact(MESSAGE_SPACE);
-        let messages = self.messages.iter().zip(places);
-        messages.flat_map(|(message, place)| Datagrams {
-            message,
-            rest: Some(&place[..message.length]),
-        })
+    /// What has come.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch {
+            memory: &self.memory,
+            messages: &self.messages,
+            taken: self.taken,
+        }
     }
 
-    /// Most datagrams that came as one message.
-    pub fn most_joined(&self) -> u64 {
-        let joined = self.messages.iter().map(|message| match message.segment {
-            0 => 1,
-            segment => message.length.div_ceil(segment) as u64,
-        });
-        joined.max().unwrap_or(0)
-    }
-
-    /// Memory that its messages took in their sockets, in bytes, at least.
-    pub fn accounted(&self) -> u64 {
-        let taken = self.messages.iter().map(|message| message.length);
-        taken.map(|length| (length + LEAST_ACCOUNT) as u64).sum()
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.taken = 0;
     }
 
     /// Whether the last [`Receiver::receive`] used all room, so that more may be waiting.
     pub fn is_full(&self) -> bool {
         self.messages.len() == MESSAGES
-    }
-}
-
-/// One datagram of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram<'a> {
-    /// Its payload.
-    pub bytes: &'a [u8],
-    /// Who sent it.
-    pub source: Option<SocketAddr>,
-    /// Which of the receiver's addresses it came to, counted from 0.
-    pub port: usize,
-    /// Whether its end is missing.
-    pub truncated: bool,
-    /// When the kernel received its message, since 1970-01-01 UTC, if stamps were asked for.
-    pub stamp: Option<Duration>,
-}
-
-/// Takes a message apart into the datagrams that the kernel joined: all of one length, the last may
-/// be shorter.
-struct Datagrams<'a> {
-    message: &'a Message,
-    rest: Option<&'a [u8]>,
-}
-
-impl<'a> Iterator for Datagrams<'a> {
-    type Item = Datagram<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Datagram<'a>> {
-        let rest = self.rest?;
-        let segment = self.message.segment;
-        let (bytes, rest) = if segment == 0 || rest.len() <= segment {
-            (rest, None)
-        } else {
-            let (bytes, rest) = rest.split_at(segment);
-            (bytes, Some(rest))
-        };
-        self.rest = rest;
-        Some(Datagram {
-            bytes,
-            source: self.message.source,
-            port: self.message.port,
-            truncated: self.message.truncated && rest.is_none(),
-            stamp: self.message.stamp,
-        })
     }
 }
 
@@ -522,10 +450,11 @@ mod tests {
         receiver.ports[1].socket = Socket::from(file);
         let sender = UdpSocket::bind(here).unwrap();
         sender.send_to(b"data", to).unwrap();
-        let mut batch = Batch::new();
-        assert_eq!(receiver.receive(&mut batch).unwrap(), 1);
+        let mut received = Received::new();
+        assert_eq!(receiver.receive(&mut received).unwrap(), 1);
+        let batch = received.batch();
         assert_eq!(batch.datagrams().next().unwrap().bytes, b"data");
-        let error = receiver.receive(&mut batch).unwrap_err();
+        let error = receiver.receive(&mut received).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
     }
 }

@@ -1,7 +1,6 @@
 //! Sends trains of datagrams, each gathered from a short head and a body that is not copied.
 
 use std::io;
-use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -9,9 +8,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::train::{Head, Layout, Scratch, datagrams_of};
+use super::messages::{Layout, Scratch, datagrams_of};
 use super::{Interface, OpenError, multicast};
 use crate::socket::{self, GrantedBuffer};
+use crate::transport::Train;
 
 /// Most datagrams that the kernel takes in one message (`UDP_MAX_SEGMENTS` of older kernels).
 pub const MAX_SEGMENTS: usize = 64;
@@ -266,15 +266,6 @@ impl Sender {
         &self.counts
     }
 
-    /// Begins a train of datagrams. Nothing leaves before [`Train::send`].
-    pub fn batch<'a>(&mut self) -> Train<'_, 'a> {
-        self.scratch.pieces.clear();
-        Train {
-            sender: self,
-            bodies: PhantomData,
-        }
-    }
-
     /// Reads and counts what readers have sent back (jive5ab's do, so that switches remember them).
     /// Returns at once; reads a bounded number, so call it now and then.
     pub fn drain_back_traffic(&mut self) {
@@ -299,26 +290,38 @@ impl Sender {
         }
     }
 
-    /// Sends every piece of the train; returns how many datagrams the kernel accepted.
-    fn transmit(&mut self) -> io::Result<usize> {
-        self.scratch.gather();
+    /// Hands the train to the kernel; returns how many of its datagrams the kernel accepted. The
+    /// others are in [`SendCounts::not_sent`]: no full buffer, missing route or absent receiver ends
+    /// a flow.
+    ///
+    /// # Errors
+    /// Only what would befall every later datagram too, such as a broken socket.
+    pub fn send(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
+        self.scratch.gather(train);
+        let result = self.hand_over(train);
+        self.scratch.clear();
+        result
+    }
+
+    fn hand_over(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
+        let pieces = train.pieces();
         let before = self.counts.sent;
         let mut next = 0;
         let mut icmp_errors = 0;
-        while next < self.scratch.pieces.len() {
+        while next < pieces.len() {
             let layout = Layout {
                 max_segments: self.max_segments,
                 joined_below: self.joined_below,
                 max_payload: self.max_payload(),
             };
-            self.scratch.assemble(next, &layout);
+            self.scratch.assemble(pieces, next, &layout);
             self.counts.calls += 1;
             match self.scratch.hand_over(self.socket.as_raw_fd()) {
                 Ok(messages) => {
                     next += self.count_sent(messages);
                     icmp_errors = 0;
                 }
-                Err(error) => match self.judge(&error, next) {
+                Err(error) => match self.judge(&error, pieces[next].length()) {
                     Verdict::Again => {}
                     Verdict::AfterIcmp if icmp_errors < ICMP_PATIENCE => icmp_errors += 1,
                     Verdict::AfterIcmp => {
@@ -342,9 +345,8 @@ impl Sender {
         datagrams
     }
 
-    /// What to do about `error`, which the first of the assembled messages met; it begins with piece
-    /// number `next`.
-    fn judge(&mut self, error: &io::Error, next: usize) -> Verdict {
+    /// What to do about `error`, which the first of the assembled messages met; its first datagram has `length` bytes.
+    fn judge(&mut self, error: &io::Error, length: usize) -> Verdict {
         let joined = self
             .scratch
             .messages
@@ -362,7 +364,7 @@ impl Sender {
             }
             // A segment longer than the MTU: EINVAL before Linux 6.14, EMSGSIZE since.
             libc::EINVAL | libc::EMSGSIZE if joined => {
-                self.stop_joining(self.scratch.pieces[next].length(), error);
+                self.stop_joining(length, error);
                 Verdict::Again
             }
             libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM => {
@@ -463,41 +465,5 @@ fn set_hops(socket: &Socket, destination: SocketAddr, options: &SenderOptions) -
 impl std::os::fd::AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-/// Datagrams that leave together, in order.
-pub struct Train<'s, 'a> {
-    sender: &'s mut Sender,
-    bodies: PhantomData<&'a [u8]>,
-}
-
-impl<'a> Train<'_, 'a> {
-    /// Adds a datagram of `head` (copied) followed by `body` (sent from where it lies).
-    #[inline]
-    pub fn push(&mut self, head: Head, body: &'a [u8]) {
-        self.sender.scratch.push(head, body);
-    }
-
-    /// Datagrams in the train.
-    pub fn len(&self) -> usize {
-        self.sender.scratch.pieces.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Hands the train to the kernel; returns how many of its datagrams the kernel accepted. The
-    /// others are in [`SendCounts::not_sent`]: no full buffer, missing route or absent receiver ends
-    /// a flow.
-    ///
-    /// # Errors
-    /// Only what would befall every later datagram too, such as a broken socket.
-    pub fn send(self) -> io::Result<usize> {
-        let result = self.sender.transmit();
-        self.sender.scratch.clear();
-        result
     }
 }

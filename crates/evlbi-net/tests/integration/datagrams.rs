@@ -1,6 +1,6 @@
 //! Datagrams that tests send, and how they take them up again.
 
-use evlbi_net::udp::{Batch, Receiver};
+use evlbi_net::udp::{Received, Receiver};
 use evlbi_testkit::until::WATCHDOG;
 
 /// Datagrams of `size` bytes, each different from every other and within itself.
@@ -16,7 +16,7 @@ pub fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
 
 /// Takes up `count` datagrams.
 pub fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
-    let mut batch = Batch::new();
+    let mut received = Received::new();
     let mut datagrams = Vec::new();
     while datagrams.len() < count {
         assert!(
@@ -24,8 +24,13 @@ pub fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
             "{} of {count}",
             datagrams.len()
         );
-        receiver.receive(&mut batch).unwrap();
-        datagrams.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+        receiver.receive(&mut received).unwrap();
+        datagrams.extend(
+            received
+                .batch()
+                .datagrams()
+                .map(|datagram| datagram.bytes.to_vec()),
+        );
     }
     datagrams
 }

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use crate::datagrams::{collect, payloads};
 use evlbi_net::cpu;
 use evlbi_net::host::Counters;
+use evlbi_net::transport::{Head, Pieces};
 use evlbi_net::udp::{
-    Batch, Fragmentation, Head, Listen, Receiver, ReceiverOptions, Sender, SenderOptions,
+    Fragmentation, Listen, Received, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
 use evlbi_testkit::netns::{End, Pair, Wire, pair, pair_with};
 use evlbi_testkit::{buffer, name, until};
@@ -31,11 +32,12 @@ fn addresses(pair: &Pair) -> [SocketAddr; 2] {
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     // The wire keeps the order of what leaves from one processor.
     cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
-    let mut train = sender.batch();
+    let mut pieces = Pieces::default();
+    let mut train = pieces.begin();
     for datagram in datagrams {
         train.push(Head::new(), datagram);
     }
-    train.send().unwrap()
+    sender.send(&train).unwrap()
 }
 
 fn round_trips(pair: &Pair, join: bool) {
@@ -242,10 +244,10 @@ fn multicast_crosses_to_those_who_joined() {
         assert_eq!(send(&mut quiet, &sent), 90);
         assert_eq!(collect(&mut first, 90), sent, "{group}");
         assert_eq!(collect(&mut second, 90), sent, "{group}");
-        let mut batch = Batch::new();
-        assert_eq!(local.receive(&mut batch).unwrap(), 0);
+        let mut received = Received::new();
+        assert_eq!(local.receive(&mut received).unwrap(), 0);
         if let Some(deaf) = &mut deaf {
-            assert_eq!(deaf.receive(&mut batch).unwrap(), 0);
+            assert_eq!(deaf.receive(&mut received).unwrap(), 0);
         }
 
         let options = SenderOptions {
@@ -325,11 +327,11 @@ fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
         assert_eq!(send(&mut sender, &payloads(1200, 400)), 400);
         // The wire delivers in a soft interrupt, perhaps after the call that sent.
         until("the buffer overflows", || receiver.drops().unwrap() > 0);
-        let mut batch = Batch::new();
+        let mut batches = Received::new();
         let mut received = 0;
         until("all has come or been dropped", || {
-            receiver.receive(&mut batch).unwrap();
-            received += batch.datagrams().count() as u64;
+            receiver.receive(&mut batches).unwrap();
+            received += batches.batch().datagrams().count() as u64;
             received + receiver.drops().unwrap() == 400
         });
         let drops = receiver.drops().unwrap();

@@ -1,8 +1,9 @@
 //! Datagrams through real sockets on the loopback interface.
 
 use evlbi_net::cpu;
+use evlbi_net::transport::{Head, Peer, Pieces};
 use evlbi_net::udp::{
-    Batch, Fragmentation, Head, Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions,
+    Fragmentation, Listen, OpenError, Received, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -22,12 +23,13 @@ fn receiver(address: SocketAddr, options: &ReceiverOptions) -> (Receiver, Socket
 /// Sends each of `datagrams` with its first bytes as the head and the rest as the body.
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     stay();
-    let mut train = sender.batch();
+    let mut pieces = Pieces::default();
+    let mut train = pieces.begin();
     for datagram in datagrams {
         let (head, body) = datagram.split_at(datagram.len().min(8));
         train.push(Head::from(head), body);
     }
-    train.send().unwrap()
+    sender.send(&train).unwrap()
 }
 
 /// Waits until all that this thread has sent is in the sockets or dropped: loopback keeps the order of what leaves from one
@@ -276,22 +278,22 @@ fn datagrams_know_their_source_their_port_and_their_time() {
     for sender in &mut senders {
         send(sender, &payloads(700, 50));
     }
-    let mut batch = Batch::new();
+    let mut received = Received::new();
     let mut seen = [0; 2];
     while seen != [50, 50] {
         assert!(receiver.wait(WATCHDOG).unwrap());
-        receiver.receive(&mut batch).unwrap();
-        for datagram in batch.datagrams() {
+        receiver.receive(&mut received).unwrap();
+        for datagram in received.batch().datagrams() {
             let source = senders[datagram.port].local_address().unwrap();
-            assert_eq!(datagram.source, Some(source));
+            assert_eq!(datagram.source, Peer::Socket(source));
             assert!(!datagram.truncated);
             let stamp = datagram.stamp.unwrap().as_nanos();
             assert!((before.into()..=cpu::utc().into()).contains(&stamp));
             seen[datagram.port] += 1;
         }
     }
-    assert_eq!(receiver.receive(&mut batch).unwrap(), 0);
-    assert_eq!(batch.datagrams().count(), 0);
+    assert_eq!(receiver.receive(&mut received).unwrap(), 0);
+    assert_eq!(received.batch().datagrams().count(), 0);
 }
 
 #[test]
@@ -308,11 +310,11 @@ fn a_busy_port_does_not_shut_out_another() {
         send(&mut sender, &payloads(700, 50));
     }
     settle();
-    let mut batch = Batch::new();
+    let mut received = Received::new();
     let mut first = Vec::new();
     for _ in 0..4 {
-        receiver.receive(&mut batch).unwrap();
-        first.push(batch.datagrams().next().unwrap().port);
+        receiver.receive(&mut received).unwrap();
+        first.push(received.batch().datagrams().next().unwrap().port);
     }
     assert_eq!(first, [0, 1, 0, 1]);
 }
@@ -332,11 +334,11 @@ fn what_waits_is_known() {
         send(&mut sender, &payloads(size, 150));
         settle();
         let queued = receiver.queued().unwrap();
-        let mut batch = Batch::new();
+        let mut received = Received::new();
         let (mut count, mut memory) = (0, 0);
-        while receiver.receive(&mut batch).unwrap() > 0 {
-            count += batch.datagrams().count();
-            memory += batch.accounted();
+        while receiver.receive(&mut received).unwrap() > 0 {
+            count += received.batch().datagrams().count();
+            memory += received.batch().taken;
         }
         assert_eq!(count, 150);
         assert!(0 < memory && memory <= queued, "{memory} of {queued}");
@@ -353,10 +355,10 @@ fn any_address_of_both_families_hears_ipv4_as_ipv4() {
     let mut sender = Sender::connect(to, &SenderOptions::default()).unwrap();
     send(&mut sender, &payloads(10, 1));
     assert!(receiver.wait(WATCHDOG).unwrap());
-    let mut batch = Batch::new();
-    receiver.receive(&mut batch).unwrap();
-    let source = batch.datagrams().next().unwrap().source;
-    assert_eq!(source, Some(sender.local_address().unwrap()));
+    let mut received = Received::new();
+    receiver.receive(&mut received).unwrap();
+    let source = received.batch().datagrams().next().unwrap().source;
+    assert_eq!(source, Peer::Socket(sender.local_address().unwrap()));
 }
 
 #[test]
@@ -459,7 +461,7 @@ fn source_specific_multicast_hears_its_source_alone() {
     assert_eq!(collect(&mut theirs, 5), sent);
     settle();
     // What is not there now never comes.
-    assert_eq!(others.receive(&mut Batch::new()).unwrap(), 0);
+    assert_eq!(others.receive(&mut Received::new()).unwrap(), 0);
 }
 
 #[test]

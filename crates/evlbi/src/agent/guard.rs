@@ -2,13 +2,14 @@
 //! them is one that the operator allows.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Arg, Parser};
 use evlbi_core::rate::BitRate;
+use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
 use serde_json::Value;
 
 use super::config::Config;
@@ -19,7 +20,6 @@ use crate::output;
 use crate::recording::Recording;
 use crate::source::Input;
 use crate::units::{now, show_size};
-use crate::url::{self, Scheme, Url};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
 const TOKEN: &str = "EVLBI_TOKEN";
@@ -41,7 +41,7 @@ pub struct Allowed {
     /// Whether it writes a recording.
     pub records: bool,
     /// Where it listens.
-    pub listens: Vec<(Scheme, SocketAddr)>,
+    pub listens: Vec<Listening>,
     /// Files that it makes.
     pub writes: Vec<PathBuf>,
 }
@@ -49,14 +49,8 @@ pub struct Allowed {
 impl Allowed {
     /// What no other flow can have: ports and files.
     pub fn owns(&self) -> impl Iterator<Item = String> {
-        let single = self
-            .listens
-            .iter()
-            .filter(|(_, address)| address.port() != 0 && !address.ip().is_multicast());
-        let ports = single.map(|(scheme, address)| match scheme {
-            Scheme::Tcp => format!("TCP {address}"),
-            Scheme::Udp | Scheme::Pudp => format!("UDP {address}"),
-        });
+        let single = self.listens.iter().filter(|it| it.is_exclusive());
+        let ports = single.map(Listening::to_string);
         let files = self.writes.iter().map(|path| path.display().to_string());
         ports.chain(files).collect::<Vec<String>>().into_iter()
     }
@@ -166,8 +160,12 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
                 guard.allowed.words.insert(1, ports);
             }
         }
-        guard.allowed.listens.push((Scheme::Tcp, args.bind));
-        guard.allowed.listens.push((Scheme::Udp, args.bind));
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            guard.allowed.listens.push(Listening {
+                protocol,
+                at: Local::Socket(args.bind),
+            });
+        }
     }
     if let Parsed::Send(args) = &parsed {
         // One whose start is over sends now.
@@ -225,14 +223,9 @@ fn sends(command: &Parsed) -> Sends {
 /// # Errors
 /// Which is not.
 pub fn is_free(allowed: &Allowed) -> Result<()> {
-    for (scheme, address) in &allowed.listens {
-        let taken = match scheme {
-            Scheme::Tcp => TcpListener::bind(address).map(drop),
-            // Of a group others may listen on the port as well.
-            _ if address.ip().is_multicast() => Ok(()),
-            _ => UdpSocket::bind(address).map(drop),
-        };
-        taken.with_context(|| format!("cannot listen on {address}"))?;
+    for listening in &allowed.listens {
+        let tried = listening.try_out();
+        tried.with_context(|| format!("cannot listen on {}", listening.at))?;
     }
     Ok(())
 }
@@ -325,10 +318,15 @@ impl Guard<'_> {
             Care::Stations => self.read(&value),
             Care::Listen => self.listen(&value),
             Care::Destination => {
-                let mut url = url::destination(&value).map_err(|error| anyhow!(error))?;
-                let addresses = url.addresses().map_err(|error| anyhow!(error))?;
-                // The name may mean something else a moment later.
-                url.host = self.target(&addresses)?.ip().to_string();
+                let mut url = transport::destination(&value).map_err(|error| anyhow!(error))?;
+                let addresses = url.addresses()?.into_iter();
+                let firsts: Vec<SocketAddr> =
+                    addresses.filter_map(|it| it.first().copied()).collect();
+                let target = self.target(&firsts)?;
+                if let Place::Host(host) = &mut url.place {
+                    // The name may mean something else a moment later.
+                    host.name = target.ip().to_string();
+                }
                 Ok(url.to_string())
             }
             Care::Target => {
@@ -429,11 +427,13 @@ impl Guard<'_> {
 
     fn listen(&mut self, value: &str) -> Result<String> {
         let url: Url = value.parse().map_err(|error: String| anyhow!(error))?;
-        for port in 0..url.ports {
-            self.port(url.port.saturating_add(port))?;
+        let host = url.host().with_context(|| {
+            format!("`{value}` names no port, and flows of an agent listen on ports alone")
+        })?;
+        for port in 0..host.ports {
+            self.port(host.port.saturating_add(port))?;
         }
-        let addresses = url.addresses().map_err(|error| anyhow!(error))?;
-        let listens = addresses.into_iter().map(|address| (url.scheme, address));
+        let listens = url.transport().listens(&url)?;
         self.allowed.listens.extend(listens);
         Ok(value.to_owned())
     }
@@ -456,14 +456,18 @@ impl Guard<'_> {
     }
 
     fn target(&self, addresses: &[SocketAddr]) -> Result<SocketAddr> {
-        let address = addresses.first().context("has no address")?;
-        let ip = address.ip().to_canonical();
-        if !self.config.targets.iter().any(|net| net.contains(&ip)) {
-            bail!(
-                "{ip} is not among the `targets` of this host's agent.toml, so nothing is sent there"
-            );
+        let first = addresses.first().context("has no address")?;
+        let is_target = |address: &&SocketAddr| {
+            let ip = address.ip().to_canonical();
+            self.config.targets.iter().any(|net| net.contains(&ip))
+        };
+        match addresses.iter().find(is_target) {
+            Some(address) => Ok(*address),
+            None => bail!(
+                "{} is not among the `targets` of this host's agent.toml, so nothing is sent there",
+                first.ip().to_canonical()
+            ),
         }
-        Ok(*address)
     }
 }
 

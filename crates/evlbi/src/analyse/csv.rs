@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use evlbi_core::capture::Event;
+use evlbi_net::transport::Protocol;
 
 use super::Analysis;
 use crate::table::Table;
@@ -51,7 +52,7 @@ pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<()> {
                 let seconds = seen.found.from + place as f64 * way.every;
                 let rate = interval.acknowledged as f64 * 8.0 / way.every;
                 table.row((
-                    ("tcp", seen.number, from, to),
+                    (Protocol::Tcp.name(), seen.number, from, to),
                     format!("{seconds:.6}"),
                     format!("{rate:.1}"),
                     interval.sent_again,
@@ -71,7 +72,7 @@ pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<()> {
             let seconds = seen.found.from + place as f64 * seen.found.every;
             let rate = interval.bytes as f64 * 8.0 / seen.found.every;
             table.row((
-                ("udp", seen.number, from, to),
+                (Protocol::Udp.name(), seen.number, from, to),
                 format!("{seconds:.6}"),
                 format!("{rate:.1}"),
                 ("", interval.lost, "", "", ""),

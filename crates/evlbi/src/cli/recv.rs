@@ -9,15 +9,17 @@ use clap::{Args, ValueEnum};
 use evlbi_core::deframe::{Format, Partial};
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
+use evlbi_net::transport::Url;
 
 use super::HostArgs;
 use crate::output;
 use crate::program::Program;
 use crate::recv::{self, RecvOptions};
-use crate::units::{self, show_count};
-use crate::url::Url;
+use crate::units::{self, show_count, show_size};
 use evlbi_wire::time::FrameRate;
 
+/// Least memory of the ring: less would hold 16 ms at 32 Gbit/s.
+const LEAST_RING: u64 = 64 << 20;
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;
 
@@ -44,9 +46,9 @@ pub struct RecvArgs {
     /// quarter of the --ring]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub window: Option<u64>,
-    /// How long a missing datagram is waited for
-    #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().hold), value_parser = units::duration)]
-    pub hold: Duration,
+    /// How long a missing datagram is waited for [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub hold: Option<Duration>,
     /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
     #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = units::duration)]
     pub fill: Duration,
@@ -176,6 +178,13 @@ pub fn run(args: RecvArgs, program: &Program) -> Result<()> {
     if args.to == "-" {
         bail!(
             "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
+        );
+    }
+    if let Some(ring) = args.ring.filter(|ring| *ring < LEAST_RING) {
+        bail!(
+            "--ring is at least {}; {} were asked for",
+            show_size(LEAST_RING),
+            show_size(ring)
         );
     }
     let json = args.json;

@@ -11,8 +11,8 @@ use evlbi_core::shed::{Policy, Replace};
 use super::{HostArgs, UnitChoice};
 use crate::program::Program;
 use crate::send::{self, Burst, Pace, SendOptions};
-use crate::url::{self, Url};
 use crate::{output, units};
+use evlbi_net::transport::{self, Url};
 use evlbi_wire::time::FrameRate;
 
 pub const HELP: &str = "\
@@ -33,7 +33,7 @@ pub struct SendArgs {
     /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
     pub source: String,
     /// Where to: udp://HOST:PORT, pudp://HOST:PORT or tcp://HOST:PORT
-    #[arg(long, value_parser = url::destination)]
+    #[arg(long, value_parser = transport::destination)]
     pub to: Url,
     /// Bit rate of the VDIF data; the headers of the transport come on top
     #[arg(long, group = "pace")]
@@ -74,9 +74,9 @@ pub struct SendArgs {
     /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
-    /// First sequence number
-    #[arg(long, value_name = "N", default_value_t = SendOptions::default().sequence)]
-    pub sequence: u64,
+    /// First sequence number [default: 0]
+    #[arg(long, value_name = "N")]
+    pub sequence: Option<u64>,
     /// Datagrams sent back to back: a number, or chosen from the rate
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = burst)]
     pub burst: Burst,

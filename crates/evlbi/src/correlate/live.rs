@@ -4,7 +4,6 @@
 //! dump when all stations have come past it, or when those that have not were waited for long enough; what comes
 //! of it later is late, and counted.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -14,6 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_fx::track::Counts;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use evlbi_net::run::Run;
+use evlbi_net::transport::Local;
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -80,7 +80,7 @@ pub type Show = Box<dyn FnMut(&Integration) -> Result<()> + Send>;
 
 /// Streams that are being correlated. Dropping it ends that.
 pub struct Correlating {
-    addresses: Vec<SocketAddr>,
+    local: Vec<Local>,
     watch: Arc<Watch>,
     ending: Arc<Ending>,
     thread: Option<JoinHandle<Result<Correlation>>>,
@@ -113,8 +113,8 @@ pub fn correlate_streams(
         let feed = Feed::new(rate, options.trust, &epoch, &clocks, number);
         opened.0.push(open(url, streams, feed, &ending.run)?);
     }
-    let addresses = opened.0.iter().flat_map(|it| it.receiving.addresses());
-    let addresses: Vec<SocketAddr> = addresses.copied().collect();
+    let local = opened.0.iter().flat_map(|it| it.receiving.local());
+    let local: Vec<Local> = local.cloned().collect();
     let watch = Arc::new(Watch::new(&opened.0));
     let work = Work {
         urls: urls.to_vec(),
@@ -125,14 +125,12 @@ pub fn correlate_streams(
         watch: Arc::clone(&watch),
     };
     // Who waits for this sends to any of them.
-    for address in &addresses {
-        run.listens(*address);
-    }
+    local.iter().for_each(|local| run.listens(local));
     let thread = std::thread::Builder::new()
         .name("correlate".into())
         .spawn(move || work.run(opened, show))?;
     Ok(Correlating {
-        addresses,
+        local,
         watch,
         ending,
         thread: Some(thread),
@@ -140,10 +138,10 @@ pub fn correlate_streams(
 }
 
 impl Correlating {
-    /// The addresses listened on, in the order of the streams.
+    /// Where it listens, in the order of the streams.
     #[cfg_attr(not(test), expect(dead_code, reason = "this program needs it not"))]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn local(&self) -> &[Local] {
+        &self.local
     }
 
     /// How the streams are, for other threads to watch.

@@ -101,10 +101,10 @@ fn live_correlations_of_one_process_are_apart() {
     let mut urls = anywhere.clone();
     for _ in 0..3 {
         let correlating = begin(&urls, &Run::silent());
-        let addresses = correlating.addresses().to_vec();
+        let addresses = correlating.local().to_vec();
         drop(correlating);
         for address in &addresses {
-            UdpSocket::bind(address).unwrap();
+            UdpSocket::bind(address.to_string()).unwrap();
         }
         urls = [0, 1].map(|number| format!("udp://{}", addresses[number]));
     }

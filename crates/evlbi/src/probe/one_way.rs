@@ -84,7 +84,7 @@ pub fn receive(
     let mut work = Work::begin(port, None, key, Some(stream), test, None)?;
     work.observe()?;
     if is_first {
-        run.listens(here);
+        run.listens(&here);
     }
     let listening = Instant::now();
     let length = Duration::from_nanos(stream.duration().0.saturating_add(test.patience.0));

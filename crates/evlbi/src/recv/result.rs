@@ -56,7 +56,7 @@ pub struct RecvResult {
     /// Connections over TCP that sent something that was no stream, and were closed.
     pub refused_connections: u64,
     restarts: u64,
-    first_seq: Option<u64>,
+    pub first_seq: Option<u64>,
     last_seq: Option<u64>,
     /// Frames in the recording.
     frames: u64,
@@ -75,7 +75,7 @@ pub struct RecvResult {
     frame_length: Option<usize>,
     frame_rate: Option<FrameRate>,
     /// Bytes of data that arrived for the first time.
-    bytes: u64,
+    pub bytes: u64,
     seconds: f64,
     rate_bps: f64,
     datagram_data: Option<usize>,
@@ -106,8 +106,9 @@ pub struct RecvResult {
     socket_drops_within: u64,
     most_joined: u64,
     buffer: Option<GrantedBuffer>,
-    /// Memory of the ring, and how far a late datagram may lie behind the newest, in bytes of data; none over
-    /// TCP.
+    /// Seconds in which a reliable stream was not read, since the ring was full.
+    pub ring_waits: f64,
+    /// Memory of the ring, and how far a late datagram may lie behind the newest, in bytes of data; none of a stream of bytes.
     ring_bytes: Option<usize>,
     window_bytes: Option<u64>,
     host: Option<HostDelta>,
@@ -238,7 +239,7 @@ pub fn finish(
     report: ReceiveReport,
     drained: Drained,
     host: Option<HostDelta>,
-    sizes: Option<(usize, u64)>,
+    (ring, window): (usize, Option<u64>),
 ) -> RecvResult {
     let ReceiveReport { account, .. } = report;
     let sequence: Vec<SequenceGap> = account
@@ -309,7 +310,7 @@ pub fn finish(
         foreign_sequence: counters.foreign_sequence,
         foreign_header: report.foreign_header,
         refused: report.refused,
-        refused_connections: 0,
+        refused_connections: report.refused_connections,
         restarts: counters.restarts,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),
@@ -361,8 +362,9 @@ pub fn finish(
         socket_drops_within: report.socket_drops_within,
         most_joined: report.most_joined,
         buffer: report.buffer,
-        ring_bytes: sizes.map(|(ring, _)| ring),
-        window_bytes: sizes.map(|(_, window)| window),
+        ring_waits: report.ring_waits,
+        ring_bytes: Some(ring),
+        window_bytes: window,
         host,
         gaps_file,
         cpu_seconds: report.cpu_seconds,

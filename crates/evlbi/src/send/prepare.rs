@@ -1,17 +1,16 @@
-//! A flow before it is sent: the source, the sockets, and how it is cut.
+//! A flow before it is sent: the source, the transport, and how it is cut.
 
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::pace::ByRate;
-use evlbi_core::packetise::{Family, Rule, payload_length};
+use evlbi_core::packetise::{Rule, payload_length};
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{self, Replace, Shed, Stream, wire_bytes, wire_bytes_of_segment};
+use evlbi_core::shed::{self, Replace, Shed, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
-use evlbi_net::transmit::{Clock, Flow, FlowOptions, Outlet, Sent};
-use evlbi_net::udp::{MAX_SEGMENTS, Sender, SenderOptions};
+use evlbi_net::transmit::{Clock, Flow, FlowOptions, Sent};
+use evlbi_net::transport::{Carries, Limits, Numbers, OutOptions};
 use evlbi_wire::{fill, vtp};
 
 use super::changes::{Changes, check_fit};
@@ -19,10 +18,11 @@ use super::seen::Seen;
 use super::{Pace, SendOptions};
 use crate::recording;
 use crate::source::Input;
-use crate::url::{Scheme, Url};
 
 /// From making ready to the first departure.
 const WAIT_FOR_START: Nanos = Nanos(20_000_000);
+/// Bytes of raw data that are one piece of a stream of bytes.
+const BLOCK: usize = 8192;
 /// Random bytes of which each replaced datagram takes a piece of its own.
 const RANDOM_BYTES: usize = 1 << 20;
 
@@ -48,8 +48,26 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let total = input
         .length()
         .map(|length| length.saturating_mul(options.repeat));
-    let (outlets, segment) = connect(options, total)?;
-    let (mtu, unit, datagram_data) = cut(options, &input, &outlets, plain)?;
+    let service = options.to.transport().service();
+    let with = OutOptions {
+        buffer: options.host.buffer.map(usize::try_from).transpose()?,
+        mtu: options.mtu,
+        sequence: options.sequence,
+        single: !options.offload,
+    };
+    let outlet = options.to.open_out(&with, run)?;
+    let header = match service.numbers {
+        Numbers::InBand => vtp::HEADER_LEN,
+        Numbers::FromFrames | Numbers::InOrder => 0,
+    };
+    let is_stream = service.carries == Carries::Bytes;
+    let (mtu, unit, datagram_data) = match is_stream {
+        true => {
+            let unit = input.frame_length().unwrap_or(BLOCK);
+            (None, unit, unit)
+        }
+        false => cut(&input, &outlet.limits(), service.numbers, header, plain)?,
+    };
     let (leading, truncated) = (input.leading(), input.truncated());
     let stream = Stream {
         rate,
@@ -58,15 +76,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
             true => datagram_data as u64,
         },
         wire_bytes: {
-            let family = family(options.to.addresses().map_err(|e| anyhow!(e))?[0]);
-            let datagram = match options.to.scheme {
-                Scheme::Udp => wire_bytes(datagram_data + vtp::HEADER_LEN, family),
-                Scheme::Pudp => wire_bytes(datagram_data, family),
-                Scheme::Tcp => {
-                    let whole = wire_bytes_of_segment(segment, family) * datagram_data as u64;
-                    whole.div_ceil(segment as u64)
-                }
-            };
+            let datagram = outlet.wire_bytes(datagram_data + header);
             match options.shed_packets {
                 false => datagram * (unit / datagram_data) as u64,
                 true => datagram,
@@ -85,7 +95,8 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let frame_rate = input.frame_rate();
     let key = input.keys().first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
-    let (source, padded) = input.into_source(unit, options.repeat)?;
+    let second = (run.clock().utc() / Nanos::SECOND.0) as i64;
+    let (source, padded) = input.into_source(unit, options.repeat, second)?;
     let start = start(options.start, run);
     let sent = Sent::new();
     let changes = Changes {
@@ -101,13 +112,14 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     };
     let flow = Flow::new(
         source,
-        outlets,
+        outlet,
         FlowOptions {
             frame_length: unit,
             datagram_data,
             vdif,
             frame_rate,
-            sequence: (options.to.scheme == Scheme::Udp).then_some(options.sequence),
+            sequence: (header > 0).then_some(options.sequence.unwrap_or(0)),
+            stream: is_stream.then_some(total.unwrap_or(u64::MAX)),
             clock,
             start,
             end: options.duration.map(|duration| start.plus(duration.into())),
@@ -119,17 +131,13 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
         },
         sent,
     )?;
-    let padded = match options.to.scheme {
-        Scheme::Tcp => 0,
-        Scheme::Udp | Scheme::Pudp => padded,
-    };
     Ok(Prepared {
         flow,
         seen: Seen::new(changes, total, run),
         mtu,
         leading,
         truncated,
-        padded,
+        padded: if is_stream { 0 } else { padded },
     })
 }
 
@@ -179,85 +187,29 @@ fn clock(options: &SendOptions, input: &Input, plain: bool) -> Result<(Clock, Op
     Ok((clock, Some(rate)))
 }
 
-/// What it leaves by, and the length of a segment in bytes where that is TCP.
-fn connect(options: &SendOptions, total: Option<u64>) -> Result<(Vec<Outlet>, usize)> {
-    let addresses = options.to.addresses().map_err(|error| anyhow!(error))?;
-    if options.to.scheme == Scheme::Tcp {
-        let connection = TcpStream::connect(addresses[0])
-            .with_context(|| format!("cannot connect to {}", options.to))?;
-        connection.set_nodelay(true)?;
-        let segment = socket2::SockRef::from(&connection).tcp_mss()? as usize;
-        let outlet = Outlet::tcp(connection, total.unwrap_or(u64::MAX))?;
-        return Ok((vec![outlet], segment.max(1)));
-    }
-    let outlets = addresses
-        .into_iter()
-        .map(|address| open_sender(address, &options.to, options).map(Outlet::Udp));
-    Ok((outlets.collect::<Result<_>>()?, 0))
-}
-
-fn open_sender(address: SocketAddr, url: &Url, options: &SendOptions) -> Result<Sender> {
-    let mut options = SenderOptions {
-        interface: url.interface.clone(),
-        hops: url.ttl.and_then(|ttl| u8::try_from(ttl).ok()),
-        max_segments: if options.offload { MAX_SEGMENTS } else { 1 },
-        ..SenderOptions::default()
-    };
-    if let Some(buffer) = options.host.buffer {
-        options.buffer = usize::try_from(buffer)?;
-    }
-    let sender = Sender::connect(address, &options)?;
-    if let Some(remedy) = &sender.buffer().remedy {
-        tracing::info!("send buffer: {remedy}");
-    }
-    Ok(sender)
-}
-
-fn family(address: SocketAddr) -> Family {
-    if address.is_ipv4() {
-        Family::V4
-    } else {
-        Family::V6
-    }
-}
-
 /// The MTU, the unit in which the source is read, and the data of a datagram.
 fn cut(
-    options: &SendOptions,
     input: &Input,
-    outlets: &[Outlet],
+    limits: &Limits,
+    numbers: Numbers,
+    header: usize,
     plain: bool,
 ) -> Result<(Option<usize>, usize, usize)> {
-    let header = match options.to.scheme {
-        Scheme::Udp => vtp::HEADER_LEN,
-        Scheme::Pudp => 0,
-        Scheme::Tcp => {
-            let unit = input.frame_length().unwrap_or(8192);
-            return Ok((None, unit, unit));
-        }
-    };
-    let Some(Outlet::Udp(sender)) = outlets.first() else {
-        bail!("no socket to send by");
-    };
-    let mtu = match options.mtu {
-        Some(mtu) => mtu,
-        None => sender
-            .path_mtu()
-            .context("cannot ask for the MTU of the route; give --mtu")?,
-    };
-    let family = family(sender.destination());
-    if !plain {
-        let frame = input.frame_length().unwrap_or(0);
-        let data = payload_length(frame, mtu, family, header, Rule::Frames)?;
-        if header == 0 && data < frame {
-            bail!(
-                "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order; use udp:// or a larger --mtu"
-            );
-        }
-        return Ok((Some(mtu), frame, data));
+    let mtu = limits
+        .mtu
+        .context("cannot ask for the MTU of the route; give --mtu")?;
+    if plain {
+        let data = payload_length(8, mtu, limits.family, header, Rule::Plain)?;
+        return Ok((Some(mtu), data, data));
     }
-    let data = payload_length(8, mtu, family, header, Rule::Plain)?;
-    Ok((Some(mtu), data, data))
+    let frame = input.frame_length().unwrap_or(0);
+    let data = payload_length(frame, mtu, limits.family, header, Rule::Frames)?;
+    if numbers == Numbers::FromFrames && data < frame {
+        bail!(
+            "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order; use udp:// or a larger --mtu"
+        );
+    }
+    Ok((Some(mtu), frame, data))
 }
 
 fn threads(input: &Input) -> Vec<u16> {

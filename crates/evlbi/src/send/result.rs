@@ -138,9 +138,9 @@ mod tests {
     use evlbi_net::cpu;
     use evlbi_net::run::Run;
     use evlbi_net::transmit::{
-        self, Clock, Flow, FlowOptions, Frames, Outlet, PatternSource, Sent, Source,
+        self, Clock, Flow, FlowOptions, Frames, PatternSource, Sent, Source,
     };
-    use evlbi_net::udp::{Sender, SenderOptions};
+    use evlbi_net::transport::{OutOptions, Url};
     use evlbi_wire::time::FrameRate;
 
     use super::*;
@@ -165,9 +165,11 @@ mod tests {
 
     /// What is said of a flow of 1 Mbit/s, 10 frames long, that should have begun so long ago.
     fn said_of_one_that_is_late(late: Nanos) -> SendResult {
+        let run = Run::silent();
         let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let to = nobody.local_addr().unwrap();
-        let sender = Sender::connect(to, &SenderOptions::default()).unwrap();
+        let to = format!("udp://{}", nobody.local_addr().unwrap());
+        let to: Url = to.parse().unwrap();
+        let outlet = to.open_out(&OutOptions::default(), &run);
         let frame_rate = FrameRate::new(100).unwrap();
         let rate = BitRate::new(1_000_000).unwrap();
         let source = PatternSource::new(72, 0, frame_rate, 1 << 20).unwrap();
@@ -186,6 +188,7 @@ mod tests {
             vdif: true,
             frame_rate: Some(frame_rate),
             sequence: Some(0),
+            stream: None,
             clock: Clock::Rate(ByRate::new(rate)),
             start,
             end: None,
@@ -195,10 +198,15 @@ mod tests {
             replace: Replace::Nothing,
             replacement: Vec::new(),
         };
-        let outlets = vec![Outlet::Udp(sender)];
         let sent = Sent::new();
-        let flow = Flow::new(Box::new(source), outlets, options, Arc::clone(&sent)).unwrap();
-        let report = transmit::run(vec![flow], &Run::silent()).remove(0);
+        let flow = Flow::new(
+            Box::new(source),
+            outlet.unwrap(),
+            options,
+            Arc::clone(&sent),
+        )
+        .unwrap();
+        let report = transmit::run(vec![flow], &run).remove(0);
         assert_eq!(sent.slips.load(Ordering::Relaxed), report.slips.count);
         SendResult {
             schema: "evlbi.send/1",

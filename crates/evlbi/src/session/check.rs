@@ -7,12 +7,13 @@ use serde::Serialize;
 use super::hosts::{Connected, Hosts};
 use super::plan::{FlowPlan, Host, Scan, Session, is_listener};
 use super::timetable::made_ready;
+use evlbi_net::transport::{self, Url};
+
 use crate::control::Problem;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
 use crate::control::identity::Role;
 use crate::units::{now, show_bytes, show_rate, show_seconds};
-use crate::url::Url;
 
 /// Something that stands against a session.
 #[derive(Clone, Debug, Serialize)]
@@ -265,8 +266,8 @@ fn weigh(
             .sum();
         let arriving = flows
             .iter()
-            .filter(|flow| goes_to(flow).is_some_and(|to| host.has_address(&to.host)));
-        let arriving: Vec<(u64, Option<Url>)> =
+            .filter(|flow| goes_to(flow).is_some_and(|to| host.has_address(&to.name)));
+        let arriving: Vec<(u64, Option<transport::Host>)> =
             arriving.map(|flow| (rate(&flow), goes_to(flow))).collect();
         let into: u64 = arriving.iter().map(|(rate, _)| rate).sum();
         if let Some(link) = host.link {
@@ -291,7 +292,7 @@ fn weigh(
                 flow.host == *name
                     && is_listener(&flow.command, &flow.options)
                     && to.is_some_and(|to| !matches!(to, "null" | "check"))
-                    && from.is_some_and(|from| from.has_port(port))
+                    && from.is_some_and(|from| from.host().is_some_and(|own| own.has_port(port)))
             })
         };
         let recorded = arriving
@@ -326,11 +327,12 @@ fn weigh(
 }
 
 /// Where a flow sends to.
-fn goes_to(flow: &FlowPlan) -> Option<Url> {
+fn goes_to(flow: &FlowPlan) -> Option<transport::Host> {
     if flow.command != "send" {
         return None;
     }
-    flow.options.get("to")?.as_str()?.parse().ok()
+    let to: Url = flow.options.get("to")?.as_str()?.parse().ok()?;
+    to.host().cloned()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What came of a run: how each flow ended, and its numbers.
 
+use evlbi_net::transport::{Host, Url};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -7,7 +8,6 @@ use super::check::Findings;
 use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
 use crate::output;
 use crate::units::{show_count, show_rate};
-use crate::url::Url;
 
 /// The result of `evlbi run`.
 #[derive(Serialize)]
@@ -98,14 +98,14 @@ impl FlowResult {
     }
 
     /// The addresses that it listens on, each with what arrived there, in datagrams.
-    pub fn receives(&self) -> Vec<(Url, u64)> {
+    pub fn receives(&self) -> Vec<(Host, u64)> {
         let Some(result) = &self.result else {
             return Vec::new();
         };
-        let url = |value: &Value| value.as_str()?.parse::<Url>().ok();
+        let host = |value: &Value| value.as_str()?.parse::<Url>().ok()?.host().cloned();
         let unique = |stream: &Value| stream["unique"].as_u64();
         let found = match self.command.as_str() {
-            "recv" => vec![(self.options.get("from").and_then(url), unique(result))],
+            "recv" => vec![(self.options.get("from").and_then(host), unique(result))],
             "correlate" => {
                 let files = self.options.get("files").and_then(Value::as_array);
                 let streams = result["streams"].as_array();
@@ -114,21 +114,21 @@ impl FlowResult {
                     .flatten()
                     .zip(streams.into_iter().flatten());
                 pairs
-                    .map(|(file, stream)| (url(file), unique(stream)))
+                    .map(|(file, stream)| (host(file), unique(stream)))
                     .collect()
             }
             _ => Vec::new(),
         };
         found
             .into_iter()
-            .filter_map(|(url, unique)| Some((url?, unique?)))
+            .filter_map(|(host, unique)| Some((host?, unique?)))
             .collect()
     }
 
     /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
-    pub fn sent_to(&self, is_there: impl Fn(&Url) -> bool, unique: u64) -> Option<FromSender> {
+    pub fn sent_to(&self, is_there: impl Fn(&Host) -> bool, unique: u64) -> Option<FromSender> {
         let to: Url = self.options.get("to")?.as_str()?.parse().ok()?;
-        if self.command != "send" || !is_there(&to) {
+        if self.command != "send" || !to.host().is_some_and(is_there) {
             return None;
         }
         let count = |name: &str| self.result.as_ref()?[name].as_u64();

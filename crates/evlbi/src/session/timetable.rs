@@ -21,7 +21,7 @@ use crate::control::{Fleet, Problem};
 use crate::progress::Progress;
 use crate::steer::{Receiving, Sending};
 use crate::units::{now, show_count, show_rate, show_seconds};
-use crate::url::Url;
+use evlbi_net::transport::Host;
 
 /// How often is looked whether something is due.
 pub const LOOK: Duration = Duration::from_millis(50);
@@ -581,9 +581,9 @@ impl Timetable {
             let host = self.hosts.named(&receiver.host).ok();
             let mut senders = Vec::new();
             for (own, unique) in receiver.receives() {
-                let is_there = |to: &Url| {
-                    let is_host = host.is_some_and(|host| host.plan.has_address(&to.host));
-                    (is_host || own.host == to.host) && own.has_port(to.port)
+                let is_there = |to: &Host| {
+                    let is_host = host.is_some_and(|host| host.plan.has_address(&to.name));
+                    (is_host || own.name == to.name) && own.has_port(to.port)
                 };
                 let same = results.iter();
                 let same = same.filter(|other| scan(&other.id) == scan(&receiver.id));

@@ -8,7 +8,7 @@ use evlbi_testkit::instructions::{Frames, measured, units};
 
 use super::*;
 use crate::transmit::LoopSource;
-use crate::udp::{Sender, SenderOptions};
+use crate::transport::{OutOptions, Url};
 
 const FRAME: usize = 8032;
 /// As jive5ab cuts such a frame for an MTU of 1500.
@@ -19,7 +19,9 @@ fn burst() {
     // It takes what its buffer holds, and the kernel drops the rest.
     let receiver = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = receiver.local_addr().expect("an address");
-    let sender = Sender::connect(address, &SenderOptions::default()).expect("a sender");
+    let run = Run::silent();
+    let to: Url = format!("udp://{address}").parse().expect("a URL");
+    let outlet = to.open_out(&OutOptions::default(), &run);
     let units = units(1024);
     let frames = Frames::new(&[b"Ef"], 1, FRAME, 4000).take(64);
     let rate = BitRate::new(1_000_000_000_000).expect("a rate");
@@ -36,8 +38,9 @@ fn burst() {
         vdif: true,
         frame_rate: FrameRate::new(4000),
         sequence: Some(0),
+        stream: None,
         clock: Clock::Rate(ByRate::new(rate)),
-        start: cpu::now(),
+        start: run.clock().now(),
         end: None,
         burst: 32,
         shed: Shed::new(Policy::None, 0, &stream).expect("nothing is shed"),
@@ -47,14 +50,14 @@ fn burst() {
     };
     // From the second pass on frames get new times.
     let source = Box::new(LoopSource::new(frames, 64, units * DATA as u64));
-    let outlets = vec![Outlet::Udp(sender)];
-    let mut flow = Flow::new(source, outlets, options, Sent::new()).expect("frames");
-    let stop = AtomicBool::new(false);
+    let outlet = outlet.expect("a sender");
+    let mut flow = Flow::new(source, outlet, options, Sent::new()).expect("frames");
+    let now = run.clock().now();
     while measured(|| {
-        let departure = flow.departure(false);
-        flow.send_train(&stop);
-        departure.is_some()
+        let next = flow.next(now, false);
+        flow.send_train(&run);
+        !matches!(next, Next::Over)
     }) {}
-    let report = flow.finish();
+    let report = flow.finish(now);
     assert_eq!((report.offered, report.sent), (units, units));
 }

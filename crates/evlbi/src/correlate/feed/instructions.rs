@@ -16,7 +16,7 @@ const SAMPLES: i64 = 32_000;
 fn feed() {
     let clocks = Arc::new(Mutex::new(Clocks::new(1, 5.0)));
     let rate = FRAMES_A_SECOND * SAMPLES as u64;
-    let feed = Feed::new(Some(rate), Trust::Exact, &Arc::default(), &clocks, 0);
+    let mut feed = Feed::new(Some(rate), Trust::Exact, &Arc::default(), &clocks, 0);
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
     // The run begins with what came first, however long that took.
@@ -29,8 +29,7 @@ fn feed() {
     let mut station = LiveStation {
         feed: Arc::clone(&feed),
         layout,
-        stop: Arc::default(),
-        stopped: Arc::default(),
+        ending: Arc::new(Ending::new(Run::silent())),
     };
     let samples = (ROUND / THREADS) as i64 * SAMPLES;
     for round in 0..units(4 * ROUND as u64) as i64 / ROUND as i64 {

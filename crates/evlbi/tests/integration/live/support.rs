@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use evlbi_core::path::{Impairment, Path as Lossy};
 use evlbi_net::cpu;
-use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
+use evlbi_net::udp::{self, Listen, Receiver, ReceiverOptions};
 use evlbi_testkit::netns::{End, Wire};
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Room, Running, buffer, command, until};
@@ -65,7 +65,7 @@ impl Recv {
             // Touching the usual 256 MiB would take most of a short test's time.
             command.args(["--ring", "64MiB"]);
         }
-        if !more.contains(&"--hold") {
+        if !more.contains(&"--hold") && from.contains("udp://") {
             // A relay that is held up makes nothing late.
             command.args(["--hold", "10min"]);
         }
@@ -437,15 +437,15 @@ impl Relay {
                 passed.numbers.push(sequence(packet));
                 socket.send_to(packet, to).unwrap();
             };
-            let mut batch = Batch::new();
+            let mut received = udp::Received::new();
             let mut left = last + 1;
             while left > 0 {
                 assert!(
                     receiver.wait(WATCHDOG).unwrap(),
                     "{left} datagrams do not come"
                 );
-                receiver.receive(&mut batch).unwrap();
-                for datagram in batch.datagrams() {
+                receiver.receive(&mut received).unwrap();
+                for datagram in received.batch().datagrams() {
                     left -= 1;
                     let number = sequence(datagram.bytes);
                     if number == 0 || number == last {

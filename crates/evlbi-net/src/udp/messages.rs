@@ -5,74 +5,10 @@ use std::io;
 use std::ptr;
 
 use super::ancillary::{self, Control, SEGMENT_SPACE};
-
-/// Longest head of a datagram in bytes: the reply to a probe. A sequence number and a VDIF header are shorter.
-pub const MAX_HEAD: usize = evlbi_wire::probe::REPLY_LEN;
+use crate::transport::{Piece, Train};
 
 /// Messages handed over in one system call.
 const MESSAGES: usize = 64;
-
-/// What goes before the body of a datagram: a sequence number, or a VDIF header made anew, or both.
-#[derive(Clone, Copy, Debug)]
-pub struct Head {
-    bytes: [u8; MAX_HEAD],
-    length: usize,
-}
-
-impl Head {
-    /// An empty one.
-    #[inline]
-    pub fn new() -> Head {
-        Head {
-            bytes: [0; MAX_HEAD],
-            length: 0,
-        }
-    }
-
-    /// Adds bytes at the end.
-    ///
-    /// # Panics
-    /// When there are more than [`MAX_HEAD`] altogether.
-    #[inline]
-    pub fn append(&mut self, bytes: &[u8]) {
-        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len();
-    }
-
-    /// All bytes.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
-impl Default for Head {
-    fn default() -> Head {
-        Head::new()
-    }
-}
-
-impl From<&[u8]> for Head {
-    /// # Panics
-    /// When there are more than [`MAX_HEAD`] bytes.
-    fn from(bytes: &[u8]) -> Head {
-        let mut head = Head::new();
-        head.append(bytes);
-        head
-    }
-}
-
-pub(super) struct Piece {
-    head: Head,
-    body: *const u8,
-    body_length: usize,
-}
-
-impl Piece {
-    pub(super) fn length(&self) -> usize {
-        self.head.length + self.body_length
-    }
-}
 
 /// What decides how datagrams are put together into messages.
 pub(super) struct Layout {
@@ -104,20 +40,18 @@ impl Layout {
     }
 }
 
-/// The kernel's view of a train. Kept between trains so that none allocates; holds pointers into the
-/// train's bodies only while that train lives.
+/// The kernel's view of a train. Kept between trains so that none allocates; what it points to is followed only in
+/// [`Scratch::hand_over`], while the train is there.
 #[derive(Default)]
 pub(super) struct Scratch {
-    pub(super) pieces: Vec<Piece>,
     /// Two for each piece: head, body.
     vectors: Vec<libc::iovec>,
     pub(super) messages: Vec<libc::mmsghdr>,
     controls: Vec<Control<SEGMENT_SPACE>>,
 }
 
-// SAFETY: the pointers are followed only within `Train::send`, while the train that brought them
-// borrows both the sender and the bodies; `Train::send` clears them and `Sender::batch`
-// forgets those of a train that was dropped. Between trains a Scratch is only spare capacity.
+// SAFETY: the pointers are followed only within `Sender::send`, while the train that they point to is borrowed;
+// it clears them at its end. Between trains a Scratch is only spare capacity.
 unsafe impl Send for Scratch {}
 
 impl std::fmt::Debug for Scratch {
@@ -127,34 +61,24 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// Adds a datagram; its body must outlive the call to [`Scratch::hand_over`].
-    #[inline]
-    pub(super) fn push(&mut self, head: Head, body: &[u8]) {
-        self.pieces.push(Piece {
-            head,
-            body: body.as_ptr(),
-            body_length: body.len(),
-        });
-    }
-
     /// Points at the heads and bodies of all pieces.
-    pub(super) fn gather(&mut self) {
+    pub(super) fn gather(&mut self, train: &Train<'_, '_>) {
         self.vectors.clear();
-        self.vectors.extend(self.pieces.iter().flat_map(|piece| {
-            [
-                vector(piece.head.bytes.as_ptr(), piece.head.length),
-                vector(piece.body, piece.body_length),
-            ]
-        }));
+        self.vectors.extend(
+            train
+                .pieces()
+                .iter()
+                .flat_map(|piece| [vector(piece.head()), vector(piece.body())]),
+        );
     }
 
     /// Makes messages of the pieces from number `next` on, as many as one call takes.
-    pub(super) fn assemble(&mut self, mut next: usize, layout: &Layout) {
+    pub(super) fn assemble(&mut self, pieces: &[Piece], mut next: usize, layout: &Layout) {
         self.messages.clear();
         self.controls.clear();
         let vectors = self.vectors.as_mut_ptr();
-        while next < self.pieces.len() && self.messages.len() < MESSAGES {
-            let count = layout.count(&self.pieces[next..]);
+        while next < pieces.len() && self.messages.len() < MESSAGES {
+            let count = layout.count(&pieces[next..]);
             // SAFETY: a message header is plain data for which all zeroes are valid.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             message.msg_hdr.msg_iov = vectors.wrapping_add(2 * next);
@@ -162,7 +86,7 @@ impl Scratch {
             self.messages.push(message);
             if count > 1 {
                 // Several fit into one packet, so the length fits 16 bits.
-                let size = self.pieces[next].length() as u16;
+                let size = pieces[next].length() as u16;
                 self.controls.push(ancillary::segment_size(size));
             }
             next += count;
@@ -174,11 +98,11 @@ impl Scratch {
         }
     }
 
-    /// Offers the assembled messages to the kernel; returns how many of them it took.
+    /// Offers the assembled messages of the train that was gathered, which the caller borrows, to the kernel; returns how many
+    /// of them it took.
     pub(super) fn hand_over(&mut self, socket: c_int) -> io::Result<usize> {
         // SAFETY: the messages point to vectors and controls of this scratch, which do not move
-        // during the call; the vectors point to heads in `pieces` and to bodies that the train
-        // borrows.
+        // during the call; the vectors point to heads and bodies of the train that the caller borrows.
         let taken = unsafe {
             libc::sendmmsg(
                 socket,
@@ -193,14 +117,13 @@ impl Scratch {
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.vectors.clear();
-        self.pieces.clear();
     }
 }
 
-fn vector(base: *const u8, length: usize) -> libc::iovec {
+fn vector(bytes: &[u8]) -> libc::iovec {
     libc::iovec {
-        iov_base: base.cast_mut().cast(),
-        iov_len: length,
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
     }
 }
 

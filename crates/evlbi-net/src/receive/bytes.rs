@@ -1,0 +1,163 @@
+//! A stream of bytes on its way into the ring: read straight into the ring's memory, and handed on byte by byte.
+
+use std::io;
+use std::sync::mpsc;
+
+use evlbi_core::admission::Streams;
+use evlbi_core::deframe;
+use evlbi_core::reorder::Event;
+use evlbi_core::time::Nanos;
+
+use crate::ring::{Consumer, Producer, Reserve};
+use crate::run::Run;
+use crate::transport::{Incoming, Peer, Read};
+
+use super::thread::Came;
+use super::{Live, ReceiveOptions, ReceiveReport};
+
+/// Peers that bring no stream and are named.
+const MOST_SAID: u64 = 10;
+/// Bytes that are read at once.
+const BLOCK: usize = 1 << 20;
+
+/// What a stream of bytes goes through.
+pub struct Bytes {
+    streams: Streams,
+    run: Run,
+    ring: Ring,
+    to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
+    bytes: u64,
+}
+
+enum Ring {
+    /// Nothing has come.
+    Reserve(Option<Reserve>),
+    /// What this peer brings goes there.
+    Open(Peer, Producer<Event>),
+}
+
+impl Bytes {
+    pub fn new(
+        options: &ReceiveOptions,
+        reserve: Reserve,
+        to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
+        run: Run,
+    ) -> Bytes {
+        let settings = deframe::Settings {
+            format: options.wanted.format,
+            frame_length: options.wanted.frame_length,
+            ..deframe::Settings::default()
+        };
+        Bytes {
+            streams: Streams::new(settings),
+            run,
+            ring: Ring::Reserve(Some(reserve)),
+            to_consumer,
+            bytes: 0,
+        }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        matches!(self.ring, Ring::Open(..))
+    }
+
+    pub fn has_room(&mut self) -> bool {
+        match &mut self.ring {
+            Ring::Open(_, producer) => !producer.room().is_empty(),
+            Ring::Reserve(_) => true,
+        }
+    }
+
+    pub fn receive(&mut self, incoming: &mut dyn Incoming, now: Nanos) -> io::Result<Came> {
+        let Ring::Open(peer, producer) = &mut self.ring else {
+            return self.choose(incoming, now);
+        };
+        let room = producer.room();
+        let most = room.len().min(BLOCK);
+        Ok(match incoming.read(*peer, &mut room[..most])? {
+            Read::Bytes(count) => {
+                let handed = producer.published() + count as u64;
+                producer.publish(handed);
+                self.bytes += count as u64;
+                Came {
+                    taken: count as u64,
+                    // It flows: whether more than a nap's worth comes at once, decides how it is waited for.
+                    count: u32::try_from(count).unwrap_or(u32::MAX),
+                    is_stream: true,
+                    ..Came::default()
+                }
+            }
+            Read::Nothing => Came {
+                is_empty: true,
+                ..Came::default()
+            },
+            Read::Closed => Came {
+                is_empty: true,
+                is_closed: true,
+                ..Came::default()
+            },
+        })
+    }
+
+    /// Listens to all who come until one of them brings the stream.
+    fn choose(&mut self, incoming: &mut dyn Incoming, now: Nanos) -> io::Result<Came> {
+        let batch = incoming.receive(now)?;
+        let is_empty = batch.is_empty();
+        for message in batch.messages {
+            let bytes = &batch.memory[message.range.clone()];
+            self.streams.hear(message.peer, bytes, !message.truncated);
+        }
+        let stream = self.streams.decide();
+        while let Some(peer) = self.dismiss(stream.is_some()) {
+            incoming.verdict(peer, false);
+        }
+        if let (Some(peer), Ring::Reserve(reserve)) = (stream, &mut self.ring) {
+            incoming.verdict(peer, true);
+            if let Some(reserve) = reserve.take() {
+                let (producer, consumer) = reserve.stream(1);
+                // The consumer gone means that the program is ending.
+                let _ = self.to_consumer.send((consumer, 0));
+                self.ring = Ring::Open(peer, producer);
+            }
+        }
+        Ok(Came {
+            is_empty,
+            count: u32::from(stream.is_some()),
+            ..Came::default()
+        })
+    }
+
+    /// The next peer that does not bring the stream.
+    fn dismiss(&mut self, all: bool) -> Option<Peer> {
+        let dismissed = self.streams.dismiss(all)?;
+        let is_told = self.streams.refused() <= MOST_SAID;
+        if dismissed.bytes > 0 && !dismissed.frames && is_told {
+            self.run.say(format_args!(
+                "{} brought {} bytes without frames and no stream: recv ignores them",
+                dismissed.peer, dismissed.bytes
+            ));
+        }
+        Some(dismissed.peer)
+    }
+
+    pub fn show(&self, live: &mut Live) {
+        live.bytes = self.bytes;
+        if let Ring::Open(_, producer) = &self.ring {
+            live.ring_fill = producer.gauge().fill();
+        }
+    }
+
+    pub fn report(mut self, report: ReceiveReport) -> ReceiveReport {
+        while self.dismiss(true).is_some() {}
+        ReceiveReport {
+            refused: self.streams.others().to_vec(),
+            refused_connections: self.streams.refused(),
+            sender: match &self.ring {
+                Ring::Open(peer, _) => Some(*peer),
+                Ring::Reserve(_) => None,
+            },
+            bytes: self.bytes,
+            ..report
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Options of transports, and which of them have an effect on which.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::Url;
+
+/// What is asked of a sending end. What is not said is as the transport usually has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutOptions {
+    /// Bytes of the socket's buffer.
+    pub buffer: Option<usize>,
+    /// Largest packet in bytes, the headers of IP included.
+    pub mtu: Option<usize>,
+    /// The first number, where datagrams are numbered.
+    pub sequence: Option<u64>,
+    /// Hands each datagram to the kernel by itself.
+    pub single: bool,
+}
+
+/// What is asked of a receiving end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InOptions {
+    /// Bytes of the socket's buffer.
+    pub buffer: Option<usize>,
+    /// Takes each datagram from the kernel by itself.
+    pub single: bool,
+    /// Hears this host only.
+    pub only: Option<IpAddr>,
+    /// How far a late datagram may lie behind the newest and still be placed, in bytes of data.
+    pub window: Option<u64>,
+    /// How long a missing datagram is waited for.
+    pub hold: Option<Duration>,
+}
+
+/// Which options have an effect on a transport. Each transport answers for each: there is no default.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names are those of the options")]
+pub struct Honours {
+    pub buffer: bool,
+    pub mtu: bool,
+    pub sequence: bool,
+    pub single: bool,
+    pub only: bool,
+    pub window: bool,
+    pub hold: bool,
+    pub interface: bool,
+    pub source: bool,
+    pub ttl: bool,
+}
+
+/// An option that a transport has no use for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} has no effect on {scheme}://; leave it out")]
+pub struct NotHonoured {
+    /// The option, as it is given.
+    pub option: &'static str,
+    /// Name of the transport.
+    pub scheme: &'static str,
+}
+
+/// Whether an option was given, its name, and whether it has an effect.
+type Asked = (bool, &'static str, bool);
+
+impl OutOptions {
+    /// Refuses what the transport of `to` has no use for.
+    ///
+    /// # Errors
+    /// [`NotHonoured`]
+    pub fn check(&self, to: &Url) -> Result<(), NotHonoured> {
+        let honours = to.transport().service().honours;
+        let OutOptions {
+            buffer,
+            mtu,
+            sequence,
+            single,
+        } = self;
+        let asked = [
+            (buffer.is_some(), "--buffer", honours.buffer),
+            (mtu.is_some(), "--mtu", honours.mtu),
+            (sequence.is_some(), "--sequence", honours.sequence),
+            (*single, "--no-gso", honours.single),
+        ];
+        refuse(to, &asked)
+    }
+}
+
+impl InOptions {
+    /// Refuses what the transport of `at` has no use for.
+    ///
+    /// # Errors
+    /// [`NotHonoured`]
+    pub fn check(&self, at: &Url) -> Result<(), NotHonoured> {
+        let honours = at.transport().service().honours;
+        let InOptions {
+            buffer,
+            single,
+            only,
+            window,
+            hold,
+        } = self;
+        let asked = [
+            (buffer.is_some(), "--buffer", honours.buffer),
+            (*single, "--no-gro", honours.single),
+            (only.is_some(), "--source", honours.only),
+            (window.is_some(), "--window", honours.window),
+            (hold.is_some(), "--hold", honours.hold),
+        ];
+        refuse(at, &asked)
+    }
+}
+
+fn refuse(url: &Url, asked: &[Asked]) -> Result<(), NotHonoured> {
+    let honours = url.transport().service().honours;
+    let of_url = [
+        (url.interface.is_some(), "?interface=", honours.interface),
+        (url.source.is_some(), "?source=", honours.source),
+        (url.ttl.is_some(), "?ttl=", honours.ttl),
+    ];
+    let mut refused = asked.iter().chain(&of_url);
+    match refused.find(|(is_given, _, honoured)| *is_given && !honoured) {
+        Some((_, option, _)) => Err(NotHonoured {
+            option,
+            scheme: url.scheme(),
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,500 @@
+//! TCP: one stream of bytes, as jive5ab's `tcp`.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Read as _, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use evlbi_core::admission::ENOUGH_BYTES;
+use evlbi_core::packetise::Family;
+use evlbi_core::shed::wire_bytes_of_segment;
+use evlbi_core::time::Nanos;
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::{
+    Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
+    Numbers, OpenError, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service, Train,
+    Transport, Url, events, url,
+};
+use crate::clock;
+use crate::run::Run;
+use crate::socket::{self, GrantedBuffer};
+use crate::udp::SendCounts;
+
+/// Connections that are kept of which it is not decided whether they bring the stream.
+const MOST_WAITING: usize = 64;
+/// Connections that may wait to be taken.
+const BACKLOG: i32 = 128;
+/// Pieces handed to the kernel at once.
+const AT_ONCE: usize = 64;
+/// Time between two looks at whether to go on connecting.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// TCP.
+pub struct Tcp;
+
+impl Transport for Tcp {
+    fn schemes(&self) -> &'static [&'static str] {
+        &["tcp"]
+    }
+
+    fn form(&self) -> &'static str {
+        "tcp://HOST:PORT"
+    }
+
+    fn service(&self) -> Service {
+        Service {
+            carries: Carries::Bytes,
+            numbers: Numbers::InOrder,
+            reliable: true,
+            most_ports: 1,
+            honours: Honours {
+                buffer: true,
+                mtu: false,
+                sequence: false,
+                single: false,
+                only: true,
+                window: false,
+                hold: false,
+                interface: false,
+                source: false,
+                ttl: false,
+            },
+        }
+    }
+
+    fn place(&self, text: &str) -> Result<Place, String> {
+        url::host(text, self)
+    }
+
+    fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError> {
+        let listening = |address: SocketAddr| Listening {
+            protocol: Protocol::Tcp,
+            at: Local::Socket(address),
+        };
+        let ports = at.addresses()?.into_iter().next().unwrap_or_default();
+        Ok(ports.into_iter().map(listening).collect())
+    }
+
+    fn open_out(
+        &self,
+        to: &Url,
+        with: &OutOptions,
+        run: &Run,
+    ) -> Result<Box<dyn Outgoing>, OpenError> {
+        let connection = url::first(to, |ports| connect(to, ports[0], with.buffer, run))?;
+        let failed = |source| OpenError::Connect {
+            url: to.to_string(),
+            source,
+        };
+        let segment = SockRef::from(&connection).tcp_mss().map_err(failed)? as usize;
+        let is_v6 = connection.peer_addr().is_ok_and(|peer| peer.is_ipv6());
+        Ok(Box::new(Out {
+            polls: [events::writable(&connection)],
+            connection,
+            segment: segment.max(1),
+            family: if is_v6 { Family::V6 } else { Family::V4 },
+            rest: Vec::new(),
+            at: 0,
+            ends: VecDeque::new(),
+            counts: SendCounts::default(),
+        }))
+    }
+
+    fn open_in(
+        &self,
+        at: &Url,
+        with: &InOptions,
+        _run: &Run,
+    ) -> Result<Box<dyn Incoming>, OpenError> {
+        let (listener, buffer) = url::first(at, |ports| listen(ports[0], with.buffer))?;
+        let local = listener.local_addr().map(Local::Socket);
+        let mut incoming = In {
+            local: local.into_iter().collect(),
+            listener: Some(listener),
+            only: with.only.map(|only| only.to_canonical()),
+            callers: Vec::new(),
+            stream: None,
+            memory: Vec::new(),
+            messages: Vec::new(),
+            buffer,
+            polls: Vec::new(),
+        };
+        incoming.watch();
+        Ok(Box::new(incoming))
+    }
+}
+
+/// Connects to an address, which may take minutes.
+fn connect(
+    to: &Url,
+    address: SocketAddr,
+    buffer: Option<usize>,
+    run: &Run,
+) -> Result<TcpStream, OpenError> {
+    let failed = |source| OpenError::Connect {
+        url: to.to_string(),
+        source,
+    };
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(socket2::Protocol::TCP),
+    )
+    .map_err(failed)?;
+    if let Some(buffer) = buffer {
+        let granted = socket::ask_send_buffer(&socket, buffer).map_err(failed)?;
+        if let Some(remedy) = &granted.remedy {
+            tracing::info!("send buffer: {remedy}");
+        }
+    }
+    socket.set_nonblocking(true).map_err(failed)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        connected => connected.map_err(failed)?,
+    }
+    let polls = [events::writable(&socket)];
+    while !clock::poll(&polls, LOOK).map_err(failed)? {
+        if run.is_stopped() {
+            return Err(OpenError::Stopped(to.to_string()));
+        }
+    }
+    match socket.take_error().map_err(failed)? {
+        Some(error) => Err(failed(error)),
+        None => {
+            socket.set_tcp_nodelay(true).map_err(failed)?;
+            Ok(socket.into())
+        }
+    }
+}
+
+fn listen(
+    address: SocketAddr,
+    buffer: Option<usize>,
+) -> Result<(TcpListener, Option<GrantedBuffer>), OpenError> {
+    let at = Local::Socket(address);
+    let make = || -> io::Result<_> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(socket2::Protocol::TCP),
+        )?;
+        // Connections that have ended do not keep the port.
+        socket.set_reuse_address(true)?;
+        let buffer = buffer.map(|buffer| socket::ask_receive_buffer(&socket, buffer));
+        let buffer = buffer.transpose()?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok((socket.into(), buffer))
+    };
+    make().map_err(|source| OpenError::Listen { at, source })
+}
+
+/// A connection that takes trains one after the other.
+struct Out {
+    connection: TcpStream,
+    segment: usize,
+    family: Family,
+    /// What the kernel has not taken of the train before, from `at` on.
+    rest: Vec<u8>,
+    at: usize,
+    /// Where its pieces end, in bytes of the whole stream.
+    ends: VecDeque<u64>,
+    counts: SendCounts,
+    polls: [libc::pollfd; 1],
+}
+
+impl Out {
+    /// Hands bytes to the kernel; returns how many it took.
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            self.counts.calls += 1;
+            match self.connection.write_vectored(slices) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.counts.bytes += count as u64;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.at < self.rest.len() {
+            let rest = std::mem::take(&mut self.rest);
+            let written = self.write(&[IoSlice::new(&rest[self.at..])]);
+            self.rest = rest;
+            match written? {
+                0 => break,
+                count => self.at += count,
+            }
+        }
+        let gone = |end: &u64| *end <= self.counts.bytes;
+        while self.ends.front().is_some_and(gone) {
+            self.ends.pop_front();
+            self.counts.sent += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Outgoing for Out {
+    fn ready(&mut self, _now: Nanos) -> Ready {
+        match self.at < self.rest.len() {
+            true => Ready::OnEvent,
+            false => Ready::Now(usize::MAX),
+        }
+    }
+
+    /// What the kernel does not take at once is kept, and goes before the next train.
+    fn send(&mut self, train: &Train<'_, '_>, _now: Nanos) -> io::Result<()> {
+        self.flush()?;
+        self.counts.messages += 1;
+        let mut is_full = self.at < self.rest.len();
+        if !is_full {
+            self.rest.clear();
+            self.at = 0;
+        }
+        let mut end = self.counts.bytes + (self.rest.len() - self.at) as u64;
+        for pieces in train.pieces().chunks(AT_ONCE) {
+            let mut slices = [IoSlice::new(&[]); 2 * AT_ONCE];
+            let parts = pieces.iter().flat_map(|it| [it.head(), it.body()]);
+            for (slice, part) in slices.iter_mut().zip(parts) {
+                *slice = IoSlice::new(part);
+            }
+            let mut left = &mut slices[..2 * pieces.len()];
+            while !is_full && !left.is_empty() {
+                let written = self.write(left)?;
+                is_full = written == 0;
+                IoSlice::advance_slices(&mut left, written);
+            }
+            left.iter()
+                .for_each(|part| self.rest.extend_from_slice(part));
+            for piece in pieces {
+                end += piece.length() as u64;
+                self.ends.push_back(end);
+            }
+        }
+        self.flush()
+    }
+
+    fn drive(&mut self, _now: Nanos) -> io::Result<Option<Nanos>> {
+        self.flush()?;
+        Ok(None)
+    }
+
+    fn close(&mut self, _now: Nanos) -> io::Result<Close> {
+        self.flush()?;
+        Ok(match self.at < self.rest.len() {
+            true => Close::OnEvent,
+            false => Close::Done,
+        })
+    }
+
+    fn events(&self) -> Events<'_> {
+        match self.at < self.rest.len() {
+            true => Events::of(&self.polls),
+            false => Events::NONE,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            mtu: None,
+            family: self.family,
+        }
+    }
+
+    fn wire_bytes(&self, length: usize) -> u64 {
+        let whole = wire_bytes_of_segment(self.segment, self.family) * length as u64;
+        whole.div_ceil(self.segment as u64)
+    }
+
+    fn counts(&self) -> SendCounts {
+        self.counts
+    }
+}
+
+/// A port, and the connections that came to it.
+struct In {
+    local: Vec<Local>,
+    /// None once it is decided who brings the stream: another sender then learns that nobody takes its own.
+    listener: Option<TcpListener>,
+    only: Option<IpAddr>,
+    callers: Vec<Caller>,
+    /// The one that brings the stream, and how much of what was heard of it was read.
+    stream: Option<(Caller, usize)>,
+    /// Room for [`ENOUGH_BYTES`] of each caller.
+    memory: Vec<u8>,
+    messages: Vec<Message>,
+    buffer: Option<GrantedBuffer>,
+    polls: Vec<libc::pollfd>,
+}
+
+/// A connection of which it is not decided whether it brings the stream.
+struct Caller {
+    connection: TcpStream,
+    peer: SocketAddr,
+    /// Where what was heard of it begins in the memory, and how much that is.
+    place: usize,
+    heard: usize,
+    is_closed: bool,
+}
+
+impl In {
+    /// Takes connections. One that only connects neither ends the wait for a sender nor keeps it out.
+    fn accept(&mut self) {
+        for _ in 0..MOST_WAITING {
+            // Whatever the error is, the next connection may be the sender's.
+            let Some(Ok((connection, peer))) = self.listener.as_ref().map(TcpListener::accept)
+            else {
+                return;
+            };
+            let ip = peer.ip().to_canonical();
+            if self.only.is_some_and(|only| only != ip) || connection.set_nonblocking(true).is_err()
+            {
+                continue;
+            }
+            self.make_room();
+            let is_free = |place: &usize| self.callers.iter().all(|it| it.place != *place);
+            let place = (0..).step_by(ENOUGH_BYTES).find(is_free).unwrap_or(0);
+            let needed = self.memory.len().max(place + ENOUGH_BYTES);
+            self.memory.resize(needed, 0);
+            self.callers.push(Caller {
+                connection,
+                peer,
+                place,
+                heard: 0,
+                is_closed: false,
+            });
+        }
+    }
+
+    /// No more connections than are to be kept: the oldest goes of the host that has most.
+    fn make_room(&mut self) {
+        if self.callers.len() < MOST_WAITING {
+            return;
+        }
+        let of = |ip: IpAddr| {
+            let of_host = self.callers.iter().filter(|it| it.peer.ip() == ip);
+            of_host.count()
+        };
+        let most = self.callers.iter().map(|it| of(it.peer.ip())).max();
+        let has_most = |it: &Caller| Some(of(it.peer.ip())) == most;
+        if let Some(oldest) = self.callers.iter().position(has_most) {
+            self.callers.remove(oldest);
+        }
+    }
+
+    /// Watches what is open.
+    fn watch(&mut self) {
+        self.polls.clear();
+        self.polls
+            .extend(self.listener.as_ref().map(events::readable));
+        let callers = self
+            .callers
+            .iter()
+            .chain(self.stream.as_ref().map(|(it, _)| it));
+        let open = callers.filter(|it| !it.is_closed);
+        self.polls
+            .extend(open.map(|it| events::readable(&it.connection)));
+    }
+}
+
+impl Caller {
+    /// Takes what has come, as far as there is room; says whether something is new.
+    fn hear(&mut self, memory: &mut [u8]) -> bool {
+        let before = (self.heard, self.is_closed);
+        while self.heard < ENOUGH_BYTES && !self.is_closed {
+            let room = &mut memory[self.place + self.heard..self.place + ENOUGH_BYTES];
+            match self.connection.read(room) {
+                Ok(count) if count > 0 => self.heard += count,
+                Err(error) if is_wait(&error) => break,
+                _ => self.is_closed = true,
+            }
+        }
+        (self.heard, self.is_closed) != before
+    }
+}
+
+impl Incoming for In {
+    /// Of each connection all that was heard so far, whenever there is more; `truncated`: it will bring more.
+    fn receive(&mut self, _now: Nanos) -> io::Result<Batch<'_>> {
+        self.messages.clear();
+        if self.listener.is_none() {
+            return Ok(Batch::EMPTY);
+        }
+        self.accept();
+        for caller in &mut self.callers {
+            if caller.hear(&mut self.memory) {
+                self.messages.push(Message {
+                    range: caller.place..caller.place + caller.heard,
+                    segment: 0,
+                    peer: Peer::Socket(caller.peer),
+                    port: 0,
+                    truncated: !caller.is_closed,
+                    stamp: None,
+                });
+            }
+        }
+        self.watch();
+        Ok(Batch {
+            memory: &self.memory,
+            messages: &self.messages,
+            taken: 0,
+        })
+    }
+
+    fn read(&mut self, _peer: Peer, into: &mut [u8]) -> io::Result<Read> {
+        let Some((stream, read)) = &mut self.stream else {
+            return Ok(Read::Nothing);
+        };
+        if *read < stream.heard {
+            let heard = &self.memory[stream.place + *read..stream.place + stream.heard];
+            let count = heard.len().min(into.len());
+            into[..count].copy_from_slice(&heard[..count]);
+            *read += count;
+            return Ok(Read::Bytes(count));
+        }
+        match stream.connection.read(into) {
+            Ok(0) => Ok(Read::Closed),
+            Ok(count) => Ok(Read::Bytes(count)),
+            Err(error) if is_wait(&error) => Ok(Read::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn verdict(&mut self, peer: Peer, is_stream: bool) {
+        let is_it = |it: &Caller| Peer::Socket(it.peer) == peer;
+        let Some(place) = self.callers.iter().position(is_it) else {
+            return;
+        };
+        let caller = self.callers.remove(place);
+        if is_stream {
+            self.stream = Some((caller, 0));
+            self.listener = None;
+            self.callers.clear();
+        }
+        self.watch();
+    }
+
+    fn events(&self) -> Events<'_> {
+        Events::of(&self.polls)
+    }
+
+    fn buffer(&self) -> Option<&GrantedBuffer> {
+        self.buffer.as_ref()
+    }
+
+    fn local(&self) -> Vec<Local> {
+        self.local.clone()
+    }
+}
+
+fn is_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

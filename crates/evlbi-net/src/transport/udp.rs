@@ -1,0 +1,246 @@
+//! UDP: with a sequence number before the data (VTP, jive5ab's udps), or plain.
+
+use std::io;
+use std::net::SocketAddr;
+
+use evlbi_core::packetise::Family;
+use evlbi_core::shed::wire_bytes;
+use evlbi_core::time::Nanos;
+
+use super::{
+    Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Numbers,
+    OpenError, OutOptions, Outgoing, Place, Protocol, Ready, Service, Train, Transport, Url,
+    events, url,
+};
+use crate::run::Run;
+use crate::socket::GrantedBuffer;
+use crate::udp::{
+    Listen, MAX_SEGMENTS, Received, Receiver, ReceiverOptions, SendCounts, Sender, SenderOptions,
+};
+
+/// Trains between two looks at what readers send back.
+const DRAIN_EVERY: u64 = 16;
+
+/// UDP.
+pub struct Udp {
+    /// Each datagram begins with its number.
+    pub is_numbered: bool,
+}
+
+impl Transport for Udp {
+    fn schemes(&self) -> &'static [&'static str] {
+        match self.is_numbered {
+            true => &["udp", "udps", "vtp"],
+            false => &["pudp"],
+        }
+    }
+
+    fn form(&self) -> &'static str {
+        match self.is_numbered {
+            true => "udp://HOST:PORT",
+            false => "pudp://HOST:PORT",
+        }
+    }
+
+    fn service(&self) -> Service {
+        Service {
+            carries: Carries::Datagrams,
+            numbers: match self.is_numbered {
+                true => Numbers::InBand,
+                false => Numbers::FromFrames,
+            },
+            reliable: false,
+            most_ports: url::MOST_PORTS,
+            honours: Honours {
+                buffer: true,
+                mtu: true,
+                sequence: self.is_numbered,
+                single: true,
+                only: true,
+                window: true,
+                hold: true,
+                interface: true,
+                source: true,
+                ttl: true,
+            },
+        }
+    }
+
+    fn place(&self, text: &str) -> Result<Place, String> {
+        url::host(text, self)
+    }
+
+    fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError> {
+        let listening = |address: SocketAddr| Listening {
+            protocol: Protocol::Udp,
+            at: Local::Socket(address),
+        };
+        let ports = at.addresses()?.into_iter().next().unwrap_or_default();
+        Ok(ports.into_iter().map(listening).collect())
+    }
+
+    fn open_out(
+        &self,
+        to: &Url,
+        with: &OutOptions,
+        _run: &Run,
+    ) -> Result<Box<dyn Outgoing>, OpenError> {
+        let mut options = SenderOptions {
+            interface: to.interface.clone(),
+            hops: to.ttl,
+            max_segments: if with.single { 1 } else { MAX_SEGMENTS },
+            ..SenderOptions::default()
+        };
+        options.buffer = with.buffer.unwrap_or(options.buffer);
+        let senders = url::first(to, |ports| {
+            let senders = ports.iter().map(|port| Sender::connect(*port, &options));
+            Ok(senders.collect::<Result<Vec<Sender>, _>>()?)
+        })?;
+        for remedy in senders.iter().filter_map(|it| it.buffer().remedy.as_ref()) {
+            tracing::info!("send buffer: {remedy}");
+        }
+        let of_route = || senders.first().and_then(|first| first.path_mtu().ok());
+        Ok(Box::new(Out {
+            mtu: with.mtu.or_else(of_route),
+            senders,
+            trains: 0,
+        }))
+    }
+
+    fn open_in(
+        &self,
+        at: &Url,
+        with: &InOptions,
+        _run: &Run,
+    ) -> Result<Box<dyn Incoming>, OpenError> {
+        let mut options = ReceiverOptions {
+            join: !with.single,
+            stamps: true,
+            ..ReceiverOptions::default()
+        };
+        options.buffer = with.buffer.unwrap_or(options.buffer);
+        let receiver = url::first(at, |ports| {
+            let listen = |address: &SocketAddr| Listen {
+                address: *address,
+                source: at.source,
+                interface: at.interface.clone(),
+            };
+            let listen: Vec<Listen> = ports.iter().map(listen).collect();
+            Ok(Receiver::bind(&listen, &options)?)
+        })?;
+        let polls = receiver.sockets().map(events::readable).collect();
+        Ok(Box::new(In {
+            receiver,
+            received: Received::new(),
+            polls,
+        }))
+    }
+}
+
+/// Sockets that trains leave by in turn, one for each port.
+struct Out {
+    senders: Vec<Sender>,
+    mtu: Option<usize>,
+    trains: u64,
+}
+
+impl Out {
+    fn family(&self) -> Family {
+        let is_v6 = |sender: &Sender| sender.destination().is_ipv6();
+        match self.senders.first().is_some_and(is_v6) {
+            true => Family::V6,
+            false => Family::V4,
+        }
+    }
+}
+
+impl Outgoing for Out {
+    fn ready(&mut self, _now: Nanos) -> Ready {
+        Ready::Now(usize::MAX)
+    }
+
+    fn send(&mut self, train: &Train<'_, '_>, now: Nanos) -> io::Result<()> {
+        let ports = self.senders.len() as u64;
+        let sender = &mut self.senders[(self.trains % ports) as usize];
+        self.trains += 1;
+        sender.send(train)?;
+        if self.trains.is_multiple_of(DRAIN_EVERY) {
+            self.drive(now)?;
+        }
+        Ok(())
+    }
+
+    /// Counts what readers have sent back.
+    fn drive(&mut self, _now: Nanos) -> io::Result<Option<Nanos>> {
+        let senders = self.senders.iter_mut();
+        senders.for_each(Sender::drain_back_traffic);
+        Ok(None)
+    }
+
+    fn close(&mut self, now: Nanos) -> io::Result<Close> {
+        self.drive(now)?;
+        Ok(Close::Done)
+    }
+
+    fn events(&self) -> Events<'_> {
+        Events::NONE
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            mtu: self.mtu,
+            family: self.family(),
+        }
+    }
+
+    fn wire_bytes(&self, length: usize) -> u64 {
+        wire_bytes(length, self.family())
+    }
+
+    fn counts(&self) -> SendCounts {
+        let mut counts = SendCounts::default();
+        for sender in &self.senders {
+            counts.add(sender.counts());
+        }
+        counts
+    }
+}
+
+/// Sockets on one or several ports.
+struct In {
+    receiver: Receiver,
+    received: Received,
+    polls: Vec<libc::pollfd>,
+}
+
+impl Incoming for In {
+    fn receive(&mut self, _now: Nanos) -> io::Result<Batch<'_>> {
+        self.receiver.receive(&mut self.received)?;
+        Ok(self.received.batch())
+    }
+
+    fn events(&self) -> Events<'_> {
+        Events::of(&self.polls)
+    }
+
+    fn backlog(&self) -> io::Result<u64> {
+        self.receiver.queued()
+    }
+
+    fn drops_told(&self) -> u64 {
+        self.receiver.overflow()
+    }
+
+    fn drops(&mut self) -> io::Result<u64> {
+        self.receiver.drops()
+    }
+
+    fn buffer(&self) -> Option<&GrantedBuffer> {
+        self.receiver.buffer()
+    }
+
+    fn local(&self) -> Vec<Local> {
+        let addresses = self.receiver.local_addresses();
+        addresses.map(Local::Socket).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! What is different, and what is not, where a stream of bytes carries the data.
+
+use std::net::TcpStream;
+
+use evlbi_core::shed::Policy;
+use evlbi_net::transport::NotHonoured;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::*;
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|n| (n * 7 + n / 251) as u8).collect()
+}
+
+/// Nothing is ignored in silence.
+#[test]
+fn options_without_effect_are_refused_by_name() {
+    let run = Run::silent();
+    let refused = |options: RecvOptions| {
+        let error = receive(&options, &run).err().unwrap();
+        let refused = error.downcast_ref::<NotHonoured>().unwrap();
+        assert_eq!(refused.scheme, any("tcp://").scheme());
+        refused.option
+    };
+    let options = || RecvOptions {
+        from: any("tcp://"),
+        ..RecvOptions::default()
+    };
+    let window = Some(1 << 20);
+    assert_eq!(
+        refused(RecvOptions {
+            window,
+            ..options()
+        }),
+        "--window"
+    );
+    let hold = Some(Duration::ZERO);
+    assert_eq!(refused(RecvOptions { hold, ..options() }), "--hold");
+    let join = false;
+    assert_eq!(refused(RecvOptions { join, ..options() }), "--no-gro");
+    let from = "tcp://127.0.0.1:0?interface=lo".parse().unwrap();
+    assert_eq!(refused(RecvOptions { from, ..options() }), "?interface=");
+    for (option, asked) in [
+        ("--mtu", |it: &mut SendOptions| it.mtu = Some(1500)),
+        ("--sequence", |it| it.sequence = Some(7)),
+        ("--no-gso", |it| it.offload = false),
+    ] as [(&str, fn(&mut SendOptions)); 3]
+    {
+        let mut options = SendOptions {
+            source: format!("pattern:{FRAME}"),
+            to: "tcp://127.0.0.1:9".parse().unwrap(),
+            ..SendOptions::default()
+        };
+        asked(&mut options);
+        let error = send(&options, &run).err().unwrap().to_string();
+        assert!(error.starts_with(option), "{error}");
+        assert!(error.contains("tcp://"), "{error}");
+    }
+}
+
+/// Sends a file and returns what came, and what the sender says.
+fn carried(
+    source: &str,
+    pace: Pace,
+    change: impl FnOnce(&mut SendOptions),
+) -> (Vec<u8>, SendResult) {
+    let room = Room::new();
+    let run = Run::silent();
+    let to = room.path("received");
+    let receiving = receiver(&any("tcp://"), &to, &run);
+    let mut options = SendOptions {
+        source: source.to_owned(),
+        to: url("tcp://", receiving.local()[0].clone()),
+        pace,
+        ..SendOptions::default()
+    };
+    change(&mut options);
+    let sent = send(&options, &run).unwrap().join().unwrap();
+    assert_eq!(receiving.join().unwrap().ended, Ended::Closed);
+    (std::fs::read(to).unwrap(), sent)
+}
+
+/// What completes the last piece of a file is no data, whatever else is left out.
+#[test]
+fn no_fill_is_sent_as_data() {
+    const PIECE: usize = 8192;
+    let room = Room::new();
+    let data = bytes(5 * PIECE + 100);
+    let source = room.path("source");
+    std::fs::write(&source, &data).unwrap();
+    let (came, _) = carried(&source, Pace::Max, |_| {});
+    assert_eq!(came, data);
+    let (came, sent) = carried(&source, Pace::Max, |options| {
+        options.shed = "every:2".parse::<Policy>().unwrap();
+        options.shed_packets = true;
+    });
+    let pieces: Vec<&[u8]> = data.chunks(PIECE).collect();
+    let kept = |first: usize| {
+        pieces[first..]
+            .iter()
+            .step_by(2)
+            .copied()
+            .collect::<Vec<_>>()
+            .concat()
+    };
+    assert!(came == kept(0) || came == kept(1), "{} bytes", came.len());
+    let report = serde_json::to_value(&sent).unwrap();
+    assert_eq!(report["bytes"], came.len());
+    assert_eq!(
+        (report["shed"].as_u64(), report["not_sent"].as_u64()),
+        (Some(3), Some(0))
+    );
+}
+
+/// What fits a link is reckoned with the headers of segments, which are longer than frames.
+#[test]
+fn what_fits_is_reckoned_with_segments() {
+    let rate = |bits: u64| Pace::Rate(BitRate::new(bits).unwrap());
+    let pattern = format!("pattern:{FRAME}");
+    let (_, sent) = carried(&pattern, rate(40_000_000), |options| {
+        options.shed = "fit:20M".parse::<Policy>().unwrap();
+        options.duration = Some(Duration::from_millis(300));
+    });
+    let shed = sent.report.shed as f64 / sent.report.offered as f64;
+    // Datagrams with a frame each would let 0.533 be shed.
+    assert!((0.495..0.51).contains(&shed), "{shed}");
+}
+
+/// Whoever connects and is silent does not begin the time after which a silent stream ends.
+#[test]
+fn silence_counts_from_the_first_byte() {
+    let run = Run::silent();
+    let idle = Some(Duration::from_millis(30));
+    let of = |scheme: &str| {
+        let options = RecvOptions {
+            from: any(scheme),
+            ring: Some(LEAST_RING),
+            idle,
+            ..RecvOptions::default()
+        };
+        receive(&options, &run).unwrap()
+    };
+    let waiting = of("tcp://");
+    let place = url("tcp://", waiting.local()[0].clone());
+    let silent = TcpStream::connect(place.addresses().unwrap()[0][0]).unwrap();
+    // Another stream begins later, and has ended for its silence.
+    let other = of("udp://");
+    let sending = sender(url("udp://", other.local()[0].clone()), 0, &run);
+    until("a stream", || other.status().bytes > 0);
+    drop(sending);
+    assert_eq!(other.join().unwrap().ended, Ended::Idle);
+    assert!(!waiting.is_finished());
+    let sending = sender(place, 0, &run);
+    until("a stream", || waiting.status().bytes > 0);
+    sending.stop();
+    let sent = sending.join().unwrap().report.bytes;
+    let received = waiting.join().unwrap();
+    assert_eq!((received.ended, received.bytes), (Ended::Closed, sent));
+    drop(silent);
+}
+
+/// A reader that takes little holds the sender up, and costs nothing.
+#[test]
+fn a_full_ring_holds_the_sender_up() {
+    let room = Room::new();
+    let run = Run::silent();
+    let pipe = room.path("pipe");
+    mkfifo(pipe.as_str(), Mode::S_IRWXU).unwrap();
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::File::open(pipe).unwrap()
+    });
+    let receiving = receiver(&any("tcp://"), &pipe, &run);
+    let mut reader = reader.join().unwrap();
+    let data = bytes(3 * LEAST_RING as usize);
+    let source = room.path("source");
+    std::fs::write(&source, &data).unwrap();
+    let options = SendOptions {
+        source,
+        to: url("tcp://", receiving.local()[0].clone()),
+        pace: Pace::Max,
+        ..SendOptions::default()
+    };
+    let sending = send(&options, &run).unwrap();
+    until("a full ring", || receiving.status().ring_waits > 0.0);
+    let mut came = Vec::new();
+    reader.read_to_end(&mut came).unwrap();
+    assert!(came == data, "{} bytes", came.len());
+    assert_eq!(sending.join().unwrap().report.bytes, data.len() as u64);
+    let received = receiving.join().unwrap();
+    assert_eq!(received.bytes, data.len() as u64);
+    assert!(received.ring_waits > 0.0);
+}

@@ -14,6 +14,7 @@ mod batch;
 pub(crate) mod events;
 mod listening;
 mod options;
+pub mod sim;
 mod tcp;
 mod train;
 mod udp;
@@ -38,10 +39,11 @@ use crate::socket::GrantedBuffer;
 use crate::udp::SendCounts;
 
 /// All transports.
-pub static TRANSPORTS: [&dyn Transport; 3] = [
+pub static TRANSPORTS: [&dyn Transport; 4] = [
     &udp::Udp { is_numbered: true },
     &udp::Udp { is_numbered: false },
     &tcp::Tcp,
+    &sim::Sim,
 ];
 
 /// One transport: a row of [`TRANSPORTS`].

@@ -3,16 +3,21 @@
 mod over_tcp;
 
 use std::io::Read;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
 use evlbi_net::receive::Ended;
 use evlbi_net::run::Run;
+use evlbi_net::transport::sim::Network;
 use evlbi_net::transport::{Local, Numbers, Url};
 use evlbi_testkit::{Room, until};
+use sha2::{Digest, Sha256};
 
-use super::{LEAST_RING, Receiving, RecvOptions, receive};
+use super::{LEAST_RING, Receiving, RecvOptions, RecvResult, receive};
 use crate::send::{Pace, SendOptions, SendResult, Sending, send};
 use crate::steer::{Change, Status};
 
@@ -197,5 +202,74 @@ fn a_sender_that_is_dropped_sends_no_more() {
         seen.tell(&mut status);
         let received = all.take_while(Result::is_ok).count() as u64;
         assert_eq!(received, status.sending.unwrap().sent);
+    }
+}
+
+/// A path that delays, loses, doubles and reorders.
+fn laws() -> [Law; 3] {
+    let delay = Law::Delay {
+        delay: Nanos(15_000_000),
+        jitter: Nanos(300_000),
+        shape: Shape::Uniform,
+        reorders: true,
+    };
+    let loss = Law::Loss(Loss::Random { fraction: 0.05 });
+    [loss, Law::Duplicate { fraction: 0.02 }, delay]
+}
+
+/// What a sender and a receiver say, and all that happened, in virtual time.
+fn simulated(seed: u64) -> (SendResult, RecvResult, String) {
+    let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
+    let network = Network::new(&clock, &laws(), 1500, seed);
+    let run = Run::silent().timed_by(&clock);
+    let port = SocketAddr::from(([10, 0, 0, 1], 2630));
+    let (sent, received) = clock.simulate(|| {
+        let options = RecvOptions {
+            from: network.listen(port),
+            to: "check".into(),
+            ring: Some(LEAST_RING),
+            idle: Some(Duration::from_secs(5)),
+            ..RecvOptions::default()
+        };
+        let receiving = receive(&options, &run).unwrap();
+        let options = SendOptions {
+            source: format!("pattern:{FRAME}"),
+            to: network.to(port),
+            pace: Pace::Rate(BitRate::new(20_000_000).unwrap()),
+            duration: Some(Duration::from_millis(100)),
+            ..SendOptions::default()
+        };
+        let sending = send(&options, &run).unwrap();
+        (sending.join().unwrap(), receiving.join().unwrap())
+    });
+    assert!(clock.now() > Nanos(5 * Nanos::SECOND.0));
+    (sent, received, clock.take_log())
+}
+
+/// A whole sender and a whole receiver, twice for each seed: every send, receipt, wake and loss is at the same time.
+#[test]
+fn in_virtual_time_everything_happens_twice_alike() {
+    for seed in 0..100 {
+        let (sent, received, log) = simulated(seed);
+        let (_, _, again) = simulated(seed);
+        let hash = |log: &str| Sha256::digest(log.as_bytes());
+        assert_eq!(hash(&log), hash(&again), "seed {seed}");
+        let [sent, received] = [
+            serde_json::to_value(&sent).unwrap(),
+            serde_json::to_value(&received).unwrap(),
+        ];
+        let of = |result: &serde_json::Value, name: &str| result[name].as_u64().unwrap();
+        assert_eq!(
+            of(&received, "expected"),
+            of(&received, "unique") + of(&received, "lost")
+        );
+        let missing = of(&sent, "sent") - of(&received, "unique");
+        // What is lost at the ends cannot be seen by the receiver.
+        assert!(
+            (of(&received, "lost")..of(&received, "lost") + 10).contains(&missing),
+            "{missing}"
+        );
+        assert_eq!(received["check"]["corrupted"], 0);
+        assert_eq!(received["ended"], "idle");
     }
 }

@@ -4,33 +4,47 @@
 //! asked and told, its result and what it had to say. So a flow goes on when the agent ends or is killed, an agent
 //! that is started again finds its flows, and nothing that an agent does can hold up data.
 
-mod config;
+pub mod config;
 mod flows;
-mod guard;
+pub mod guard;
 mod process;
 
 use std::fs::File;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use evlbi_net::run::Run;
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use self::config::Config;
 use self::flows::Agent;
-use crate::cli::AgentArgs;
 use crate::control::Fleet;
 use crate::control::api::Api;
+use crate::control::commands::Language;
 use crate::control::history::History;
 use crate::control::identity::{Identity, private_folder, write_private};
+use crate::control::threads::{Threads, stopped};
 use crate::output;
+
+/// What an agent is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct AgentOptions {
+    /// Folder for its settings, certificate, tokens, flows and history; [`usual_folder`] where none is given.
+    pub dir: Option<PathBuf>,
+    /// Where it listens, else than its settings say.
+    pub bind: Option<SocketAddr>,
+    /// Its settings; `agent.toml` in its folder where none is given.
+    pub config: Option<PathBuf>,
+}
 
 /// What an agent says when it is there.
 #[derive(Serialize)]
-struct Ready {
+pub struct Ready {
     schema: &'static str,
     host: String,
     /// Of the page and the interface.
@@ -45,105 +59,108 @@ struct Ready {
     running: usize,
 }
 
-/// Runs until Ctrl-C; flows go on.
-pub fn run(args: &AgentArgs) -> Result<()> {
-    let folder = match &args.dir {
+/// An agent at work. It ends when it is dropped; its flows continue.
+pub struct Serving {
+    ready: Ready,
+    agent: Arc<Agent>,
+    history: Arc<History>,
+    run: Run,
+    serving: JoinHandle<()>,
+    threads: Threads,
+    _lock: File,
+}
+
+/// Starts an agent. From now on this process works in the agent's folder, so there is one agent a process.
+///
+/// # Errors
+/// When another agent uses the folder, its settings cannot be understood, or it cannot listen.
+pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving> {
+    let folder = match &options.dir {
         Some(folder) => folder.clone(),
         None => usual_folder()?,
     };
     private_folder(&folder)?;
     let folder = folder.canonicalize()?;
-    let _lock = lock(&folder)?;
-    let settings = args
-        .config
-        .clone()
-        .unwrap_or_else(|| folder.join("agent.toml"));
+    let lock = lock(&folder)?;
+    let settings = options.config.clone();
+    let settings = settings.unwrap_or_else(|| folder.join("agent.toml"));
     let settings = std::path::absolute(settings)?;
     let mut config = Config::open(&settings)?;
-    config.bind = args.bind.unwrap_or(config.bind);
+    config.bind = options.bind.unwrap_or(config.bind);
     std::fs::create_dir_all(&config.recordings)
         .with_context(|| format!("the folder for recordings, {}", config.recordings.display()))?;
     // Names of sockets must be short: those of flows are relative to here.
     std::env::set_current_dir(&folder)?;
     let identity = Arc::new(Identity::open(&folder, &config.name, config.bind.ip())?);
     let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    let done = runtime.block_on(serve_until_told(args, settings, config, identity, history));
-    // Whatever still waits for a disk is not waited for.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    done
+    let threads = Threads::start()?;
+    threads
+        .finish(async {
+            let listener = TcpListener::bind(config.bind).await;
+            let listener = listener.with_context(|| format!("cannot listen on {}", config.bind))?;
+            let agent = Agent::open(config, Arc::clone(&history), language)?;
+            let ready = Ready {
+                schema: "evlbi.agent/1",
+                host: agent.config.name.clone(),
+                url: format!("https://{}", listener.local_addr()?),
+                fingerprint: identity.fingerprint().to_string(),
+                tokens: identity.tokens.clone(),
+                config: settings,
+                recordings: agent.config.recordings.clone(),
+                running: agent.running(),
+            };
+            let begins = format!("the agent begins, {} flows run", ready.running);
+            history.tell(&agent.config.name, None, &begins);
+            let fleet: Arc<dyn Fleet> = Arc::new(Arc::clone(&agent));
+            let api = Api {
+                fleet,
+                identity,
+                history: Arc::clone(&history),
+                language,
+            };
+            let serving = tokio::spawn(api.serve(listener, agent.config.idle)?);
+            let address = format!("{}\n", ready.url);
+            let is_written = std::fs::read_to_string("address").is_ok_and(|known| known == address);
+            if !is_written && let Err(error) = write_private(Path::new("address"), &address) {
+                // A full disk keeps no agent from its flows.
+                tracing::warn!("{}", output::explain(&error));
+            }
+            Ok((ready, agent, serving))
+        })
+        .map(|(ready, agent, serving)| Serving {
+            ready,
+            agent,
+            history,
+            run: run.clone(),
+            serving,
+            threads,
+            _lock: lock,
+        })
 }
 
-async fn serve_until_told(
-    args: &AgentArgs,
-    settings: PathBuf,
-    config: Config,
-    identity: Arc<Identity>,
-    history: Arc<History>,
-) -> Result<()> {
-    let listener = TcpListener::bind(config.bind)
-        .await
-        .with_context(|| format!("cannot listen on {}", config.bind))?;
-    let agent = Agent::open(config, Arc::clone(&history))?;
-    let ready = Ready {
-        schema: "evlbi.agent/1",
-        host: agent.config.name.clone(),
-        url: format!("https://{}", listener.local_addr()?),
-        fingerprint: identity.fingerprint().to_string(),
-        tokens: identity.tokens.clone(),
-        config: settings,
-        recordings: agent.config.recordings.clone(),
-        running: agent.running(),
-    };
-    // Whoever knows the address may end the agent.
-    let told_to_end = told_to_end()?;
-    let address = format!("{}\n", ready.url);
-    let is_written = std::fs::read_to_string("address").is_ok_and(|known| known == address);
-    if !is_written && let Err(error) = write_private(Path::new("address"), &address) {
-        // A full disk keeps no agent from its flows.
-        tracing::warn!("{}", output::explain(&error));
+impl Serving {
+    /// What is to be said of it.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
     }
-    // The file `address` says it too.
-    if let Err(error) = output::print(args.json, &ready, text) {
-        say!("evlbi: {}", output::explain(&error));
-    }
-    history.tell(
-        &agent.config.name,
-        None,
-        &format!("the agent begins, {} flows run", ready.running),
-    );
-    let fleet: Arc<dyn Fleet> = Arc::new(Arc::clone(&agent));
-    let api = Api {
-        fleet,
-        identity,
-        history: Arc::clone(&history),
-    };
-    tokio::select! {
-        () = api.serve(listener, agent.config.idle)? => {}
-        () = told_to_end => {}
-    }
-    history.tell(&agent.config.name, None, "the agent ends");
-    let running = agent.running();
-    if running > 0 {
-        say!("evlbi: {running} flows go on; start the agent again to reach them");
-    }
-    Ok(())
-}
 
-/// Ctrl-C or SIGTERM, of which none is missed from now on.
-fn told_to_end() -> Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+    /// Waits until its run is stopped; its flows continue.
+    pub fn join(mut self) {
+        self.threads.finish(async {
+            tokio::select! {
+                _ = &mut self.serving => {}
+                () = stopped(&self.run) => {}
+            }
+        });
+        let name = &self.agent.config.name;
+        self.history.tell(name, None, "the agent ends");
+        let running = self.agent.running();
+        if running > 0 {
+            self.run.say(format_args!(
+                "{running} flows go on; start the agent again to reach them"
+            ));
         }
-    })
+    }
 }
 
 /// One agent a folder.
@@ -190,7 +207,8 @@ pub fn free_bytes(folder: &Path) -> Result<u64> {
     Ok(found.blocks_available() * found.fragment_size())
 }
 
-fn text(ready: &Ready) -> String {
+/// An agent for people.
+pub fn text(ready: &Ready) -> String {
     output::lines(&[
         ("agent of", ready.host.clone()),
         ("address", ready.url.clone()),

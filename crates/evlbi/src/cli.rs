@@ -1,9 +1,10 @@
 //! The command line: one grammar for all commands.
 
+pub mod agent;
 pub mod analyse;
 mod capacity;
 mod choice;
-mod control;
+pub mod console;
 pub mod correlate;
 #[cfg(test)]
 mod defaults;
@@ -12,6 +13,7 @@ pub mod demo;
 mod docs;
 pub mod doctor;
 pub mod drop;
+pub mod flows;
 pub mod fringe;
 pub mod inspect;
 mod latency;
@@ -23,6 +25,7 @@ pub mod probe;
 pub mod recv;
 pub mod report;
 pub mod respond;
+pub mod run;
 pub mod send;
 pub mod sky;
 mod tcp;
@@ -30,10 +33,12 @@ pub mod watch;
 
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::agent::AgentArgs;
 pub use self::analyse::AnalyseArgs;
-pub use self::control::{AgentArgs, ConsoleArgs, RunArgs};
+pub use self::console::ConsoleArgs;
 pub use self::correlate::CorrelateArgs;
 pub use self::demo::DemoArgs;
 pub use self::doctor::DoctorArgs;
@@ -47,10 +52,12 @@ pub use self::probe::ProbeCommand;
 pub use self::recv::RecvArgs;
 pub use self::report::ReportArgs;
 pub use self::respond::RespondArgs;
+pub use self::run::RunArgs;
 pub use self::send::SendArgs;
 pub use self::sky::SkyArgs;
 pub use self::watch::WatchArgs;
 use crate::host::HostOptions;
+use crate::program::Program;
 use crate::units;
 
 /// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
@@ -65,6 +72,21 @@ pub struct Cli {
     /// Listen on a socket of this name for whoever watches and changes the run
     #[arg(long, global = true, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Does what the command line says.
+    pub fn run(self, program: &Program) -> Result<()> {
+        let Some(socket) = self.control else {
+            return self.command.run(program);
+        };
+        // From here on a request to stop ends with everything written.
+        program.run();
+        program.steering().listen(&socket)?;
+        let done = self.command.run(program);
+        program.steering().leave(&socket);
+        done
+    }
 }
 
 #[derive(Subcommand)]
@@ -117,14 +139,41 @@ pub enum Command {
     #[command(after_help = doctor::HELP)]
     Doctor(DoctorArgs),
     /// Run flows on this host for whoever knows a token: a page, an HTTP interface, limits
-    #[command(after_help = control::AGENT_HELP)]
+    #[command(after_help = agent::HELP)]
     Agent(AgentArgs),
     /// Run a session: flows on many hosts, by a timetable or a script
-    #[command(after_help = control::RUN_HELP)]
+    #[command(after_help = run::HELP)]
     Run(RunArgs),
     /// Flows on one host or many by hand: list, start, change, stop
-    #[command(after_help = control::CONSOLE_HELP)]
+    #[command(after_help = console::HELP)]
     Console(ConsoleArgs),
+}
+
+impl Command {
+    fn run(self, program: &Program) -> Result<()> {
+        match self {
+            Command::Demo(args) => demo::run(args, program),
+            Command::Send(args) => send::run(args, program),
+            Command::Recv(args) => recv::run(args, program),
+            Command::Drop(args) => drop::run(args, program),
+            Command::Inspect(args) => inspect::run(args, program),
+            Command::Sky(args) => sky::run(args, program),
+            Command::Correlate(args) => correlate::run(args, program),
+            Command::Fringe(args) => fringe::run(args, program),
+            Command::LossCurve(args) => loss_curve::run(args, program),
+            Command::Path(command) => path::run(command),
+            Command::Analyse(args) => analyse::run(args, program),
+            Command::Plan(command) => plan::run(command, program),
+            Command::Probe(command) => probe::run(command, program),
+            Command::Respond(args) => respond::run(args, program),
+            Command::Watch(args) => watch::run(args, program),
+            Command::Report(args) => report::run(&args),
+            Command::Doctor(args) => doctor::run(args, program),
+            Command::Agent(args) => agent::run(args, program),
+            Command::Run(args) => run::run(args, program),
+            Command::Console(args) => console::run(args, program),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

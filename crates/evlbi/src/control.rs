@@ -15,5 +15,6 @@ mod metrics;
 mod page;
 mod schema;
 pub mod serve;
+pub mod threads;
 
 pub use self::fleet::{Fleet, Later, Problem};

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io::IsTerminal;
+use std::process::ExitCode;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_net::run::{Note, Notes, Run};
+use evlbi_net::transport::{NotHonoured, OpenError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
@@ -48,7 +50,6 @@ impl Program {
                     std::process::exit(130);
                 }
                 run.stop();
-                crate::progress::switch().store(true, std::sync::atomic::Ordering::Relaxed);
             });
             if let Err(error) = handler {
                 tracing::warn!("Ctrl-C will end the program at once: {error}");
@@ -105,6 +106,17 @@ pub fn complete(is_interrupted: bool) -> Result<()> {
     match is_interrupted {
         true => bail!("interrupted before the end"),
         false => Ok(()),
+    }
+}
+
+/// The exit status of an error.
+pub fn status_of(error: &anyhow::Error) -> ExitCode {
+    let of_transport = error.downcast_ref::<OpenError>();
+    let is_unknown = matches!(of_transport, Some(OpenError::NotHonoured(_)));
+    match is_unknown || error.is::<NotHonoured>() {
+        // As for an option that does not exist.
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
     }
 }
 

@@ -5,87 +5,107 @@ mod check;
 pub mod console;
 pub mod hosts;
 mod plan;
-mod result;
-mod run;
+pub mod result;
+pub mod run;
 mod timetable;
 mod trust;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
 pub use self::plan::Session;
-pub use self::run::run;
 
 use self::hosts::Hosts;
 use self::plan::Host;
 use self::trust::Trusted;
+use crate::control::commands::Language;
 use crate::control::flow::FlowId;
 use crate::control::history::History;
 use crate::control::identity::private_folder;
 
-/// A session of the hosts in a file, or of the one agent whose folder on this machine it is.
-fn open(place: &Path) -> Result<Session> {
-    if place.is_dir() {
-        return Session::of_agent(place);
+/// What a controller is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct ControllerOptions {
+    /// The session file, or the folder of an agent on this machine.
+    pub session: PathBuf,
+    /// Hosts the fingerprints of whose agents are confirmed from now on.
+    pub trust: Vec<String>,
+    /// Folder for what the controller keeps; `controller` in that of agents where none is given.
+    pub dir: Option<PathBuf>,
+}
+
+/// How a session is run.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    pub controller: ControllerOptions,
+    /// The run that is continued, whose controller was ended; a new one where none is given.
+    pub resume: Option<FlowId>,
+    /// Hosts that are left out with all their flows.
+    pub without: Vec<String>,
+    /// Where the session's page is served.
+    pub bind: Option<SocketAddr>,
+    /// Nothing starts until somebody begins the session on its page.
+    pub hold: bool,
+}
+
+impl ControllerOptions {
+    /// The session of the hosts in the file, or of the one agent whose folder on this machine it is.
+    fn open(&self, language: Language) -> Result<Session> {
+        match self.session.is_dir() {
+            true => Session::of_agent(&self.session, language),
+            false => Session::read(&self.session, language),
+        }
     }
-    Session::read(place)
+
+    /// The folder of the controller.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn folder(&self) -> Result<PathBuf> {
+        let folder = match &self.dir {
+            Some(folder) => folder.clone(),
+            None => crate::agent::usual_folder()?.join("controller"),
+        };
+        private_folder(&folder)?;
+        Ok(folder)
+    }
+
+    /// The agents that the user of the controller in `folder` trusts, from now on also those of the hosts named in the options.
+    fn trusted(&self, session: &Session, folder: &Path) -> Result<Trusted> {
+        let mut trusted = Trusted::open(folder)?;
+        for name in &self.trust {
+            let host = session.hosts.iter().find(|host| host.name == *name);
+            let host =
+                host.with_context(|| format!("--trust {name}: the session has no such host"))?;
+            let fingerprint = host.fingerprint.with_context(|| {
+                format!("--trust {name}: the session gives no `fingerprint` of its agent")
+            })?;
+            trusted.add(name, fingerprint)?;
+        }
+        Ok(trusted)
+    }
+
+    /// Begins to ask the hosts of a session but for those that are left out. `only`: what the names of flows begin with.
+    async fn hosts(
+        &self,
+        session: &Session,
+        without: &[String],
+        only: Option<&str>,
+    ) -> Result<Arc<Hosts>> {
+        let folder = self.folder()?;
+        let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
+        let trusted = self.trusted(session, &folder)?;
+        let hosts = session.hosts.iter();
+        let hosts: Vec<&Host> = hosts.filter(|host| !without.contains(&host.name)).collect();
+        Hosts::open(session.name.as_str(), &hosts, &trusted, history, only)
+    }
 }
 
 /// The name of a run: the session's, and when it is.
 fn name_of_run(session: &FlowId) -> String {
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S");
     format!("{session}-{now}")
-}
-
-/// The agents that the user of the controller in `folder` trusts, from now on also those of the hosts named in `more`.
-fn trusted(session: &Session, folder: &Path, more: &[String]) -> Result<Trusted> {
-    let mut trusted = Trusted::open(folder)?;
-    for name in more {
-        let host = session.hosts.iter().find(|host| host.name == *name);
-        let host = host.with_context(|| format!("--trust {name}: the session has no such host"))?;
-        let fingerprint = host.fingerprint.with_context(|| {
-            format!("--trust {name}: the session gives no `fingerprint` of its agent")
-        })?;
-        trusted.add(name, fingerprint)?;
-    }
-    Ok(trusted)
-}
-
-/// Runs `work` with the hosts of a session.
-fn with_hosts<T>(
-    session: &Session,
-    without: &[String],
-    trusted: &Trusted,
-    history: Arc<History>,
-    only: Option<&str>,
-    work: impl AsyncFnOnce(Arc<Hosts>) -> Result<T>,
-) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("threads cannot be started")?;
-    let hosts: Vec<&Host> = session
-        .hosts
-        .iter()
-        .filter(|host| !without.contains(&host.name))
-        .collect();
-    let done = runtime.block_on(async {
-        let hosts = Hosts::open(session.name.as_str(), &hosts, trusted, history, only)?;
-        work(hosts).await
-    });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    done
-}
-
-/// The folder of the controller.
-fn folder(asked: Option<&PathBuf>) -> Result<PathBuf> {
-    let folder = match asked {
-        Some(folder) => folder.clone(),
-        None => crate::agent::usual_folder()?.join("controller"),
-    };
-    private_folder(&folder)?;
-    Ok(folder)
 }

@@ -428,7 +428,6 @@ impl Steering {
             }
             Request::Stop => {
                 self.run.stop();
-                crate::progress::switch().store(true, Ordering::Relaxed);
                 Answer::Done
             }
             Request::Change(change) => match self.changer.lock().as_mut() {
@@ -450,33 +449,4 @@ fn is_socket(path: &Path) -> bool {
 /// Where a run with a socket leaves how it was at its end.
 pub fn last_words(socket: &Path) -> PathBuf {
     socket.with_added_extension("last")
-}
-
-// Of commands that are not given a program yet.
-static CURRENT: std::sync::OnceLock<Arc<Steering>> = std::sync::OnceLock::new();
-
-fn current() -> &'static Arc<Steering> {
-    CURRENT.get_or_init(|| Arc::new(Steering::new(Run::silent())))
-}
-
-pub fn set_current(steering: &Arc<Steering>) {
-    let _ = CURRENT.set(Arc::clone(steering));
-}
-
-pub fn tell(note: impl FnOnce(&mut Status)) {
-    current().tell(note);
-}
-
-pub fn say_listening(address: &dyn std::fmt::Display) {
-    crate::progress::interrupt();
-    tell(|status| status.listening.push(address.to_string()));
-    crate::say::text(&format!("listening on {address}\n"));
-}
-
-pub fn on_status(teller: impl Fn() + Send + 'static) {
-    current().on_status(move |_| teller());
-}
-
-pub fn on_change(changer: impl FnMut(&Change) -> Result<(), String> + Send + 'static) {
-    current().on_change(changer);
 }

@@ -21,7 +21,7 @@ use super::guard::{self, Allowed};
 use super::process::{Line, Room, kill, rooms};
 use crate::control::api::off_thread;
 use crate::control::body::file_body;
-use crate::control::commands::{Care, Command};
+use crate::control::commands::{Care, Command, Language};
 use crate::control::fleet::{About, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::History;
@@ -42,6 +42,7 @@ const ANSWERING: Duration = Duration::from_secs(2);
 pub struct Agent {
     pub config: Config,
     history: Arc<History>,
+    language: Language,
     started: f64,
     flows: Mutex<BTreeMap<FlowId, Entry>>,
 }
@@ -119,11 +120,12 @@ impl Sends {
 
 impl Agent {
     /// With the flows that an agent before this one started, of which some may still run.
-    pub fn open(config: Config, history: Arc<History>) -> Result<Arc<Agent>> {
+    pub fn open(config: Config, history: Arc<History>, language: Language) -> Result<Arc<Agent>> {
         private_folder(rooms())?;
         let agent = Arc::new(Agent {
             config,
             history,
+            language,
             started: now(),
             flows: Mutex::default(),
         });
@@ -246,8 +248,8 @@ impl Agent {
     async fn begin(self: Arc<Agent>, new: NewFlow) -> Result<Flow, Problem> {
         let agent = Arc::clone(&self);
         let (id, allowed, secret) = off_thread(move || {
-            let allowed =
-                guard::allow(&new, &agent.config, true).map_err(|error| output::explain(&error));
+            let allowed = guard::allow(&new, &agent.config, agent.language, true)
+                .map_err(|error| output::explain(&error));
             let secret = Command::of(&new).map(|command| shown(command, &new));
             Ok((new, allowed, secret))
         })
@@ -311,10 +313,11 @@ impl Agent {
             if self.flows.lock().contains_key(&new.id) || room(&new.id).0.exists() {
                 problems.push(format!("the name {} was used before", new.id));
             }
-            let allowed = guard::allow(new, &self.config, false).and_then(|allowed| {
-                guard::is_free(&allowed)?;
-                Ok(allowed)
-            });
+            let allowed =
+                guard::allow(new, &self.config, self.language, false).and_then(|allowed| {
+                    guard::is_free(&allowed)?;
+                    Ok(allowed)
+                });
             for shared in allowed.iter().flat_map(Allowed::owns) {
                 if !taken.insert(shared.clone()) {
                     problems.push(format!("{shared} is another flow's as well"));

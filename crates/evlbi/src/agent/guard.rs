@@ -3,18 +3,18 @@
 
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Arg, Parser};
 use evlbi_core::rate::BitRate;
 use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
 use serde_json::Value;
 
 use super::config::Config;
-use crate::cli::{Cli, Command as Parsed, ProbeCommand};
-use crate::control::commands::{Care, Command, is_flag, is_list, name};
+use crate::control::commands::{
+    Care, Command, CommandOption, Known, Language, Meaning, Sends, is_kept, is_live,
+};
 use crate::control::flow::NewFlow;
 use crate::output;
 use crate::recording::Recording;
@@ -56,32 +56,14 @@ impl Allowed {
     }
 }
 
-/// What a flow sends.
-enum Sends {
-    Nothing,
-    /// So many bits a second at most.
-    AtMost(u64),
-    /// As fast as goes: this option would hold it.
-    Unheld(&'static str),
-}
-
 /// Makes a command line of a flow, and, where it is to begin, the folders of its files.
 ///
 /// # Errors
 /// What is not allowed or cannot be understood, and what to do.
-pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
+pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) -> Result<Allowed> {
     let command = Command::of(flow).map_err(|error| anyhow!(error))?;
-    let known = command.options();
-    let is_known = |key: &&String| known.iter().any(|arg| name(arg) == **key);
-    if let Some(odd) = flow.options.keys().find(|key| !is_known(key)) {
-        let names: Vec<String> = known.iter().map(name).collect();
-        bail!(
-            "{} has no option `{}`: there are {}",
-            command.name,
-            odd.escape_debug(),
-            names.join(", ")
-        );
-    }
+    let names = command.check_names(&flow.options, language);
+    names.map_err(|error| anyhow!(error))?;
     if let Some(host) = flow.host.as_ref().filter(|host| **host != config.name) {
         bail!(
             "this is the agent of {}, and the flow is meant for {}",
@@ -89,10 +71,9 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
             host.escape_debug()
         );
     }
-    let is_live = flow.options.get("live") == Some(&Value::Bool(true));
     let mut guard = Guard {
         config,
-        is_live,
+        is_live: is_live(&flow.options),
         allowed: Allowed {
             words: command.name.split(' ').map(str::to_owned).collect(),
             environment: Vec::new(),
@@ -104,118 +85,52 @@ pub fn allow(flow: &NewFlow, config: &Config, begins: bool) -> Result<Allowed> {
             writes: Vec::new(),
         },
         begins,
-        // A campaign goes on in the file that it has.
-        goes_on: command.name == "watch",
+        continues: command.continues,
     };
     let mut places = Vec::new();
-    for option in &known {
-        let name = name(option);
-        if let Some(value) = flow.options.get(&name) {
+    for option in command.options(language) {
+        let name = &option.name;
+        if let Some(value) = flow.options.get(name) {
             let within = || format!("`{name}`");
-            let values = values(option, value).with_context(within)?;
-            let care = command.care(&name);
+            let values = values(&option, value).with_context(within)?;
+            let care = command.care(name);
             let values = values.into_iter().map(|value| guard.see_to(care, value));
             let values = values
                 .collect::<Result<Vec<String>>>()
                 .with_context(within)?;
-            match option.get_long() {
+            let words = &mut guard.allowed.words;
+            match option {
                 _ if care == Care::Secret => {}
+                _ if option.is_positional => places.extend(values),
                 // One that is false has no value.
-                _ if is_flag(option) => {
-                    let word = values.iter().map(|_| format!("--{name}"));
-                    guard.allowed.words.extend(word);
-                }
-                Some(_) => guard
-                    .allowed
-                    .words
-                    .extend(values.iter().map(|value| format!("--{name}={value}"))),
-                None => places.extend(values),
+                _ if option.is_flag => words.extend(values.iter().map(|_| format!("--{name}"))),
+                _ => words.extend(values.iter().map(|value| format!("--{name}={value}"))),
             }
         }
     }
     let words = &mut guard.allowed.words;
-    words.extend(command.json());
-    if is_live {
-        // What it finds on the way is in its status and in the history, which are bounded.
-        words.push("--no-lines".to_owned());
-    }
+    words.extend(command.printing(&flow.options, language));
     words.push("--".to_owned());
     words.extend(places);
-    let parsed = parse(command, &guard.allowed)?;
-    if let Parsed::Respond(args) = &parsed {
-        if args.token.is_none() {
-            bail!("a responder that an agent runs needs a `token` that its users know");
-        }
-        guard.port(args.bind.port()).context("`bind`")?;
-        let own = &config.ports;
-        match &args.ports {
-            Some(asked) => {
-                guard.port(*asked.start()).context("`ports`")?;
-                guard.port(*asked.end()).context("`ports`")?;
-            }
-            // The kernel may give any of these.
-            None if EPHEMERAL.iter().all(|port| own.contains(port)) => {}
-            None => {
-                let ports = format!("--ports={}-{}", own.start(), own.end());
-                guard.allowed.words.insert(1, ports);
-            }
-        }
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            guard.allowed.listens.push(Listening {
-                protocol,
-                at: Local::Socket(args.bind),
-            });
-        }
+    let meaning = check(command, &guard.allowed, language)?;
+    if let Some((bind, ports)) = &meaning.responds {
+        guard.respond(*bind, ports.as_ref())?;
     }
-    if let Parsed::Send(args) = &parsed {
+    if command.waits {
         // One whose start is over sends now.
-        let begin = args.start.map(|start| start.as_nanosecond() as f64 * 1e-9);
-        let begin = begin.map_or_else(now, |begin| begin.max(now()));
+        let begin = meaning.start.map_or_else(now, |begin| begin.max(now()));
         guard.allowed.from = Some(begin);
-        guard.allowed.until = args.duration.map(|duration| begin + duration.as_secs_f64());
+        guard.allowed.until = meaning.duration.map(|lasts| begin + lasts.as_secs_f64());
     }
-    guard.allowed.rate = match sends(&parsed) {
-        Sends::Nothing => None,
+    guard.allowed.rate = match meaning.sends {
         Sends::AtMost(rate) => Some(rate),
-        Sends::Unheld(option) if config.max_rate.is_some() => {
-            bail!("this agent has a max-rate, so a flow that sends must be held by its `{option}`")
-        }
-        Sends::Unheld(_) => None,
+        Sends::Unlimited if config.max_rate.is_some() => bail!(
+            "this agent has a max-rate, so a flow that sends must be held by its `{}`",
+            command.limit
+        ),
+        Sends::Unlimited | Sends::Nothing => None,
     };
     Ok(guard.allowed)
-}
-
-/// What a command sends at most.
-fn sends(command: &Parsed) -> Sends {
-    let held = |rate: Option<u64>, option| rate.map_or(Sends::Unheld(option), Sends::AtMost);
-    let one = |rate: Option<BitRate>| rate.map(BitRate::get);
-    let bits = |bytes: usize, interval: Duration| {
-        bytes as u128 * 8 * 1_000_000_000 / interval.as_nanos().max(1)
-    };
-    match command {
-        Parsed::Send(args) if args.max => Sends::Unheld("rate"),
-        Parsed::Send(args) => held(one(args.rate), "rate"),
-        Parsed::Respond(args) => held(one(args.max_rate), "max-rate"),
-        Parsed::Watch(args) => held(one(args.rate), "rate"),
-        Parsed::Probe(ProbeCommand::Udp(args)) => {
-            let rates = args.rate.iter().flat_map(|rates| &rates.0);
-            held(rates.map(|rate| rate.get()).max(), "rate")
-        }
-        Parsed::Probe(ProbeCommand::Tcp(args)) => {
-            let all = |rate: u64| rate.saturating_mul(args.streams.into());
-            let beside = one(args.background).unwrap_or(0);
-            held(
-                one(args.rate).map(|rate| all(rate).saturating_add(beside)),
-                "rate",
-            )
-        }
-        Parsed::Probe(ProbeCommand::Latency(args)) => {
-            let size = args.size.0.iter().copied().max().unwrap_or(0);
-            Sends::AtMost(u64::try_from(bits(size, args.interval)).unwrap_or(u64::MAX))
-        }
-        Parsed::Probe(ProbeCommand::Capacity(args)) => Sends::AtMost(args.highest.get()),
-        _ => Sends::Nothing,
-    }
 }
 
 /// Whether the ports that a flow listens on are free now.
@@ -232,11 +147,7 @@ pub fn is_free(allowed: &Allowed) -> Result<()> {
 
 /// Bits a second of the recording that a flow sends by the times in it.
 pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
-    let source = flow
-        .options
-        .get("source")
-        .filter(|_| flow.command == "send")?
-        .as_str()?;
+    let source = Known::of(&flow.command, &flow.options).source()?;
     let path = config.recordings.join(source);
     let recording = path
         .is_file()
@@ -247,8 +158,8 @@ pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
 }
 
 /// The values of an option as the command line takes them.
-fn values(option: &Arg, value: &Value) -> Result<Vec<String>> {
-    if is_flag(option) {
+fn values(option: &CommandOption, value: &Value) -> Result<Vec<String>> {
+    if option.is_flag {
         return match value {
             Value::Bool(true) => Ok(vec![String::new()]),
             Value::Bool(false) => Ok(Vec::new()),
@@ -262,30 +173,19 @@ fn values(option: &Arg, value: &Value) -> Result<Vec<String>> {
         _ => bail!("is text or a number"),
     };
     match value {
-        Value::Array(list) if is_list(option) => list.iter().map(one).collect(),
+        Value::Array(list) if option.is_list => list.iter().map(one).collect(),
         other => Ok(vec![one(other)?]),
     }
 }
 
 /// Has the command line's own rules applied, whose words and limits are known there alone.
-fn parse(command: &Command, allowed: &Allowed) -> Result<Parsed> {
-    let (words, rest) = allowed.words.split_at(command.name.split(' ').count());
-    let tokens = allowed
-        .environment
-        .iter()
-        .map(|(_, token)| format!("--token={token}"));
-    let line = ["evlbi".to_owned()]
-        .into_iter()
-        .chain(words.iter().cloned());
-    match Cli::try_parse_from(line.chain(tokens).chain(rest.iter().cloned())) {
-        Ok(cli) => Ok(cli.command),
-        Err(error) => {
-            let text = error.to_string();
-            let first = text.split("\n\n").next().unwrap_or_default();
-            let words = first.trim_start_matches("error: ").split_whitespace();
-            bail!("{}", words.collect::<Vec<&str>>().join(" "))
-        }
-    }
+fn check(command: &Command, allowed: &Allowed, language: Language) -> Result<Meaning> {
+    let mut words = allowed.words.clone();
+    let tokens = allowed.environment.iter();
+    let tokens = tokens.map(|(_, token)| format!("--token={token}"));
+    let place = command.name.split(' ').count();
+    words.splice(place..place, tokens);
+    language.check(words).map_err(|error| anyhow!(error))
 }
 
 struct Guard<'a> {
@@ -293,7 +193,8 @@ struct Guard<'a> {
     is_live: bool,
     allowed: Allowed,
     begins: bool,
-    goes_on: bool,
+    /// It may write into files that are there.
+    continues: bool,
 }
 
 impl Guard<'_> {
@@ -306,7 +207,7 @@ impl Guard<'_> {
                 Ok(value)
             }
             Care::Source => self.source(&value),
-            Care::Sink if matches!(value.as_str(), "null" | "check") => Ok(value),
+            Care::Sink if !is_kept(&value) => Ok(value),
             Care::Sink => {
                 self.has_room()?;
                 self.allowed.records = true;
@@ -404,7 +305,7 @@ impl Guard<'_> {
         }
         let beside = [output::result_beside(&real), output::gaps_beside(&real)];
         for file in beside.iter().chain([&real]) {
-            if file.is_file() && !self.goes_on {
+            if file.is_file() && !self.continues {
                 let name = file.file_name().unwrap_or_default().display();
                 bail!("{name} exists already, and nothing is written over: give another name");
             }
@@ -436,6 +337,34 @@ impl Guard<'_> {
         let listens = url.transport().listens(&url)?;
         self.allowed.listens.extend(listens);
         Ok(value.to_owned())
+    }
+
+    /// A responder listens on its port, and its tests on those that flows may listen on.
+    fn respond(&mut self, bind: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<()> {
+        if self.allowed.environment.is_empty() {
+            bail!("a responder that an agent runs needs a `token` that its users know");
+        }
+        self.port(bind.port()).context("`bind`")?;
+        let own = &self.config.ports;
+        match ports {
+            Some(asked) => {
+                self.port(*asked.start()).context("`ports`")?;
+                self.port(*asked.end()).context("`ports`")?;
+            }
+            // The kernel may give any of these.
+            None if EPHEMERAL.iter().all(|port| own.contains(port)) => {}
+            None => {
+                let ports = format!("--ports={}-{}", own.start(), own.end());
+                self.allowed.words.insert(1, ports);
+            }
+        }
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            self.allowed.listens.push(Listening {
+                protocol,
+                at: Local::Socket(bind),
+            });
+        }
+        Ok(())
     }
 
     fn port(&self, port: u16) -> Result<()> {
@@ -474,111 +403,4 @@ impl Guard<'_> {
 fn text(path: &Path) -> Result<String> {
     let text = PathBuf::from(path).into_os_string().into_string();
     text.map_err(|path| anyhow!("{} is not UTF-8", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::control::commands::COMMANDS;
-
-    fn config(room: &evlbi_testkit::Room, settings: &str) -> Config {
-        let path = room.write("agent.toml", settings);
-        fs::create_dir(room.folder().join("recordings")).unwrap();
-        Config::open(Path::new(&path)).unwrap()
-    }
-
-    fn words(flow: &Value, config: &Config) -> Vec<String> {
-        let flow = serde_json::from_value(flow.clone()).unwrap();
-        allow(&flow, config, false).unwrap().words
-    }
-
-    /// An option that is given as `false` is as one that is not given, whichever it is.
-    #[test]
-    fn false_switches_nothing_on() {
-        let room = evlbi_testkit::Room::new();
-        let config = config(&room, "");
-        let target =
-            json!({"target": "127.0.0.1:8620", "token": "0123", "rate": "1M", "spacing": "1ms"});
-        let send = json!({"source": "pattern:8032", "to": "udp://127.0.0.1:9", "rate": "1M"});
-        let recv = json!({"from": "udp://127.0.0.1:0", "to": "null"});
-        let live = json!({"files": ["udp://127.0.0.1:0", "udp://127.0.0.1:0"], "live": true});
-        let mut seen = 0;
-        for command in &COMMANDS {
-            let base = match command.name {
-                "send" => &send,
-                "recv" => &recv,
-                "correlate" => &live,
-                _ => &target,
-            };
-            let known = command.options();
-            let has = |key: &str| known.iter().any(|arg| name(arg) == *key);
-            let mut flow = json!({"id": "a", "command": command.name});
-            for (key, value) in base.as_object().unwrap() {
-                if has(key) && !(key == "spacing" && has("rate")) {
-                    flow[key] = value.clone();
-                }
-            }
-            if command.name == "watch" {
-                flow["file"] = json!("new.sqlite");
-            }
-            let before = words(&flow, &config);
-            for flag in known.iter().filter(|arg| is_flag(arg)) {
-                if flow.get(name(flag)).is_none() {
-                    flow[name(flag)] = json!(false);
-                    seen += 1;
-                }
-            }
-            assert_eq!(words(&flow, &config), before, "{flow}");
-        }
-        assert!(seen > 10, "{seen}");
-    }
-
-    /// A responder's tests listen on the ports that flows may, and nowhere else.
-    #[test]
-    fn a_responder_tests_on_the_ports_of_flows() {
-        let respond =
-            json!({"id": "r", "command": "respond", "bind": "127.0.0.1:8620", "token": "0123"});
-        let rooms = [0, 1].map(|_| evlbi_testkit::Room::new());
-        let held = words(&respond, &config(&rooms[0], "ports = \"8600-8700\""));
-        assert!(held.contains(&"--ports=8600-8700".to_owned()), "{held:?}");
-        let any = words(&respond, &config(&rooms[1], ""));
-        assert!(
-            !any.iter().any(|word| word.starts_with("--ports")),
-            "{any:?}"
-        );
-    }
-
-    /// A sender whose start is over sends now, for as long as it was asked to.
-    #[test]
-    fn a_start_that_is_over_is_now() {
-        let room = evlbi_testkit::Room::new();
-        let config = config(&room, "");
-        let before = now();
-        for (start, is_over) in [
-            ("2020-01-01T00:00:00Z", true),
-            ("2099-01-01T00:00:00Z", false),
-        ] {
-            let send = json!({"id": "a", "command": "send", "source": "pattern:8032", "rate": "1M",
-                "to": "udp://127.0.0.1:9", "start": start, "duration": "60s"});
-            let flow = serde_json::from_value(send).unwrap();
-            let allowed = allow(&flow, &config, false).unwrap();
-            let (from, until) = (allowed.from.unwrap(), allowed.until.unwrap());
-            assert!(from >= before, "{start}: {from}");
-            assert!((until - from - 60.0).abs() < 1e-3, "{start}: {until}");
-            assert_eq!(from <= now(), is_over, "{start}: {from}");
-        }
-    }
-
-    /// A live correlator of an agent prints its result alone: what it prints is kept, however long it runs.
-    #[test]
-    fn a_live_flow_prints_no_lines() {
-        let room = evlbi_testkit::Room::new();
-        let stream = "udp://127.0.0.1:0";
-        let live =
-            json!({"id": "c", "command": "correlate", "files": [stream, stream], "live": true});
-        let found = words(&live, &config(&room, ""));
-        assert!(found.contains(&"--no-lines".to_owned()), "{found:?}");
-    }
 }

@@ -27,11 +27,12 @@ use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::commands::Language;
 use super::fleet::{About, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, SessionPlan};
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::{Course, Event, History, Span};
 use super::identity::{Identity, Role};
-use super::schema::NewFlowSchema;
+use super::schema::{self, NewFlowSchema};
 use super::serve::{self, Peer};
 use super::{metrics, page};
 use crate::steer::Change;
@@ -49,6 +50,7 @@ pub struct Api {
     pub fleet: Arc<dyn Fleet>,
     pub identity: Arc<Identity>,
     pub history: Arc<History>,
+    pub language: Language,
 }
 
 #[derive(OpenApi)]
@@ -98,7 +100,10 @@ impl Api {
 
     /// Everything that is answered.
     fn router(self) -> Router {
-        let (interface, document) = document().split_for_parts();
+        let (interface, mut document) = document().split_for_parts();
+        let components = document.components.get_or_insert_default();
+        let new_flow = schema::new_flow(self.language);
+        components.schemas.insert(schema::NEW_FLOW.into(), new_flow);
         let is_known = middleware::from_fn_with_state(self.clone(), let_in);
         let interface = interface
             .route("/metrics", axum::routing::get(scrape))

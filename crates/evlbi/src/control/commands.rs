@@ -1,10 +1,67 @@
-//! Which commands can be flows, and with which options: what an agent checks of each, and what the interface describes.
-//! Everything else of an option (its words, its limits, what it means) is the command line's.
+//! The table of the commands that can be flows: what each does, what an agent sees to of its options, and which it leaves out.
+//! Everything else of an option (its words, its limits, what it means) is the command line's, which is a [`Grammar`].
 
-use clap::{Arg, ArgAction, CommandFactory};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use super::flow::NewFlow;
-use crate::cli::Cli;
+use evlbi_net::transport::{self, Url};
+use serde_json::Value;
+
+use super::flow::{Flow, NewFlow, Options};
+
+/// The command line of the program that carries the flows out.
+pub trait Grammar: Sync {
+    /// The options of the command of this name.
+    fn options(&self, command: &str) -> Vec<CommandOption>;
+
+    /// Applies the command line's rules to the words that follow the program's name, and says what they mean.
+    ///
+    /// # Errors
+    /// What cannot be understood or is not allowed.
+    fn check(&self, words: Vec<String>) -> Result<Meaning, String>;
+}
+
+/// The [`Grammar`] of a process.
+pub type Language = &'static dyn Grammar;
+
+/// An option of a command, as the command line knows it.
+#[derive(Clone, Debug)]
+pub struct CommandOption {
+    /// What it is called in a flow: as on the command line, without the dashes.
+    pub name: String,
+    /// It has no name on the command line: its values stand there alone.
+    pub is_positional: bool,
+    /// It is there or not, without a value.
+    pub is_flag: bool,
+    /// It can have several values.
+    pub is_list: bool,
+    pub is_required: bool,
+    pub help: Option<String>,
+    /// The only values that it takes; none where it takes any.
+    pub choices: Vec<String>,
+}
+
+/// What a command line means, as far as an agent has to know.
+#[derive(Clone, Debug)]
+pub struct Meaning {
+    pub sends: Sends,
+    /// When it starts, in seconds since 1970, and how long it lasts, where it says so.
+    pub start: Option<f64>,
+    pub duration: Option<Duration>,
+    /// Of a responder: where it listens, and the ports of its tests.
+    pub responds: Option<(SocketAddr, Option<RangeInclusive<u16>>)>,
+}
+
+/// What a command line sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sends {
+    Nothing,
+    /// So many bits a second at most.
+    AtMost(u64),
+    /// As fast as possible.
+    Unlimited,
+}
 
 /// What an agent has to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +90,31 @@ pub enum Care {
     Whole,
 }
 
+/// When something is so of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Never,
+    /// With its option `live`.
+    Live,
+    Always,
+}
+
 /// A command that can be a flow.
 pub struct Command {
     /// Its words on the command line.
     pub name: &'static str,
+    /// It waits for data of others, and so starts before them and ends after them.
+    listens: When,
+    /// Its `duration` says when it ends; it runs on without one.
+    lasts: When,
+    /// It gets ready at once, and waits for its `start` by itself.
+    pub waits: bool,
+    /// It continues the file that it has.
+    pub continues: bool,
+    /// The option that limits what it sends.
+    pub limit: &'static str,
     /// What is to be seen to; options that are not named here concern the flow alone.
-    cares: &'static [(&'static str, Care)],
+    pub cares: &'static [(&'static str, Care)],
     /// Options that a flow does not have.
     left_out: &'static [&'static str],
 }
@@ -48,33 +124,55 @@ const LEFT_OUT: [&str; 7] = [
     "json", "force", "format", "verbose", "control", "help", "version",
 ];
 
+/// What most commands are: a test, which has its own times.
+const TEST: Command = Command {
+    name: "",
+    listens: When::Never,
+    lasts: When::Never,
+    waits: false,
+    continues: false,
+    limit: "rate",
+    cares: &[],
+    left_out: &[],
+};
+
 pub const COMMANDS: [Command; 9] = [
     Command {
         name: "send",
+        lasts: When::Always,
+        waits: true,
         cares: &[
             ("source", Care::Source),
             ("to", Care::Destination),
             ("rate", Care::Whole),
             ("max", Care::Whole),
         ],
-        left_out: &[],
+        ..TEST
     },
     Command {
         name: "recv",
+        listens: When::Always,
+        lasts: When::Always,
         cares: &[("from", Care::Listen), ("to", Care::Sink)],
         left_out: &["gaps"],
+        ..TEST
     },
     Command {
         name: "correlate",
+        listens: When::Live,
+        lasts: When::Live,
         cares: &[
             ("files", Care::Stations),
             ("model", Care::Read),
             ("out", Care::Write),
         ],
         left_out: &["no-lines"],
+        ..TEST
     },
     Command {
         name: "respond",
+        listens: When::Always,
+        limit: "max-rate",
         cares: &[
             ("bind", Care::Whole),
             ("token", Care::Secret),
@@ -82,6 +180,7 @@ pub const COMMANDS: [Command; 9] = [
             ("max-rate", Care::Whole),
         ],
         left_out: &["allow-load", "files"],
+        ..TEST
     },
     Command {
         name: "probe udp",
@@ -96,6 +195,7 @@ pub const COMMANDS: [Command; 9] = [
             ("out", Care::Write),
         ],
         left_out: &["one-way", "load-tasks", "load-nice"],
+        ..TEST
     },
     Command {
         name: "probe tcp",
@@ -111,6 +211,7 @@ pub const COMMANDS: [Command; 9] = [
             ("out", Care::Write),
         ],
         left_out: &["from", "into"],
+        ..TEST
     },
     Command {
         name: "probe latency",
@@ -122,7 +223,7 @@ pub const COMMANDS: [Command; 9] = [
             ("plot", Care::Write),
             ("out", Care::Write),
         ],
-        left_out: &[],
+        ..TEST
     },
     Command {
         name: "probe capacity",
@@ -132,10 +233,11 @@ pub const COMMANDS: [Command; 9] = [
             ("highest", Care::Whole),
             ("out", Care::Write),
         ],
-        left_out: &[],
+        ..TEST
     },
     Command {
         name: "watch",
+        continues: true,
         cares: &[
             ("file", Care::Write),
             ("target", Care::Target),
@@ -143,7 +245,7 @@ pub const COMMANDS: [Command; 9] = [
             ("rate", Care::Whole),
             ("spacing", Care::Whole),
         ],
-        left_out: &[],
+        ..TEST
     },
 ];
 
@@ -173,79 +275,134 @@ impl Command {
     }
 
     /// The options that a flow can have, as the command line knows them.
-    pub fn options(&self) -> Vec<Arg> {
+    pub fn options(&self, language: Language) -> Vec<CommandOption> {
         let is_left_out = |name: &str| LEFT_OUT.contains(&name) || self.left_out.contains(&name);
-        let mut options = self.all();
-        options.retain(|arg| !is_left_out(&name(arg)));
+        let mut options = language.options(self.name);
+        options.retain(|option| !is_left_out(&option.name));
         options
     }
 
-    /// What makes it print a result, where it has one.
-    pub fn json(&self) -> Option<String> {
-        let has = self.all().iter().any(|arg| name(arg) == "json");
-        has.then(|| "--json".to_owned())
+    /// Makes sure that a flow has only options that it can have.
+    ///
+    /// # Errors
+    /// Which is not one, and which there are.
+    pub fn check_names(&self, options: &Options, language: Language) -> Result<(), String> {
+        let known = self.options(language);
+        let is_known = |key: &&String| known.iter().any(|option| option.name == **key);
+        let Some(odd) = options.keys().find(|key| !is_known(key)) else {
+            return Ok(());
+        };
+        let names: Vec<&str> = known.iter().map(|option| option.name.as_str()).collect();
+        Err(format!(
+            "{} has no option `{}`: there are {}",
+            self.name,
+            odd.escape_debug(),
+            names.join(", ")
+        ))
     }
 
-    fn all(&self) -> Vec<Arg> {
-        let mut command = Cli::command();
-        command.build();
-        let mut found = &command;
-        for word in self.name.split(' ') {
-            // Every name in the table is one of the command line's: a test sees to it.
-            if let Some(next) = found.find_subcommand(word) {
-                found = next;
-            }
+    /// The words that have it print its result, where it has one, and nothing else: what it finds on the way is in its status and in
+    /// the history, which are bounded.
+    pub fn printing(&self, options: &Options, language: Language) -> Vec<String> {
+        let has_result = language
+            .options(self.name)
+            .iter()
+            .any(|it| it.name == "json");
+        let words = [("--json", has_result), ("--no-lines", is_live(options))];
+        let words = words.into_iter().filter(|(_, is_needed)| *is_needed);
+        words.map(|(word, _)| word.to_owned()).collect()
+    }
+
+    /// Whether its `duration` says when it ends.
+    pub fn lasts(&self, options: &Options) -> bool {
+        self.lasts.is_so(options)
+    }
+
+    /// The option that an agent sees to in this way, of a flow that has one.
+    fn cared<'o>(&self, care: Care, options: &'o Options) -> Option<&'o Value> {
+        let named = self.cares.iter().find(|(_, known)| *known == care);
+        options.get(named?.0)
+    }
+}
+
+impl When {
+    fn is_so(self, options: &Options) -> bool {
+        match self {
+            When::Never => false,
+            When::Live => is_live(options),
+            When::Always => true,
         }
-        found.get_arguments().cloned().collect()
     }
 }
 
-/// What an option is called in a flow: as on the command line.
-pub fn name(arg: &Arg) -> String {
-    match arg.get_long() {
-        Some(long) => long.to_owned(),
-        None => arg.get_id().to_string(),
-    }
+/// Whether it works on streams that it listens for.
+pub fn is_live(options: &Options) -> bool {
+    options.get("live") == Some(&Value::Bool(true))
 }
 
-/// Whether an option is there or not, without a value.
-pub fn is_flag(arg: &Arg) -> bool {
-    matches!(arg.get_action(), ArgAction::SetTrue)
+/// Whether a sink keeps what is received: else it only counts or checks.
+pub fn is_kept(sink: &str) -> bool {
+    !matches!(sink, "null" | "check")
 }
 
-/// Whether an option can have several values.
-pub fn is_list(arg: &Arg) -> bool {
-    matches!(arg.get_action(), ArgAction::Append)
-        || arg
-            .get_num_args()
-            .is_some_and(|range| range.max_values() > 1)
+/// What is known of a flow by its command and its options.
+#[derive(Clone, Copy)]
+pub struct Known<'f> {
+    command: Option<&'static Command>,
+    options: &'f Options,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An option that reads, writes, sends or listens must not slip in by being new.
-    #[test]
-    fn every_option_was_thought_of() {
-        let mut all = String::new();
-        for command in &COMMANDS {
-            let options = command.options();
-            let names: Vec<String> = options.iter().map(name).collect();
-            for (cared, _) in command.cares {
-                assert!(
-                    names.iter().any(|name| name == cared),
-                    "{} {cared}",
-                    command.name
-                );
-            }
-            let mut line = format!("{}:", command.name);
-            for name in names.iter().filter(|name| command.care(name) == Care::None) {
-                line = format!("{line} {name}");
-            }
-            all += &line;
-            all.push('\n');
+impl<'f> Known<'f> {
+    /// Nothing is known of a command that is none.
+    pub fn of(command: &str, options: &'f Options) -> Known<'f> {
+        Known {
+            command: Command::named(command).ok(),
+            options,
         }
-        assert_eq!(all, include_str!("commands.txt"));
     }
+
+    /// Whether it waits for data of others, and so starts before them and ends after them.
+    pub fn listens(&self) -> bool {
+        let command = self.command;
+        command.is_some_and(|command| command.listens.is_so(self.options))
+    }
+
+    /// The recording or generator that it sends.
+    pub fn source(&self) -> Option<&'f str> {
+        self.text(Care::Source)
+    }
+
+    /// Where it sends to.
+    pub fn destination(&self) -> Option<transport::Host> {
+        host(self.command?.cared(Care::Destination, self.options)?)
+    }
+
+    /// The file that it records in.
+    pub fn recording(&self) -> Option<&'f str> {
+        self.text(Care::Sink).filter(|sink| is_kept(sink))
+    }
+
+    /// Where it listens for streams: for each of those in its result, in their order.
+    pub fn streams(&self) -> Vec<Option<transport::Host>> {
+        let cared = |care| self.command?.cared(care, self.options);
+        let several = cared(Care::Stations).and_then(Value::as_array);
+        let all = cared(Care::Listen).into_iter();
+        all.chain(several.into_iter().flatten()).map(host).collect()
+    }
+
+    fn text(&self, care: Care) -> Option<&'f str> {
+        self.command?.cared(care, self.options)?.as_str()
+    }
+}
+
+impl Flow {
+    /// What is known of it by its command.
+    pub fn known(&self) -> Known<'_> {
+        Known::of(&self.command, &self.options)
+    }
+}
+
+/// The host that a URL names.
+fn host(url: &Value) -> Option<transport::Host> {
+    url.as_str()?.parse::<Url>().ok()?.host().cloned()
 }

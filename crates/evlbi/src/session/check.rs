@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::hosts::{Connected, Hosts};
-use super::plan::{FlowPlan, Host, Scan, Session, is_listener};
+use super::plan::{FlowPlan, Host, Scan, Session};
 use super::timetable::made_ready;
-use evlbi_net::transport::{self, Url};
+use evlbi_net::transport;
 
 use crate::control::Problem;
+use crate::control::commands::Known;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
 use crate::control::identity::Role;
@@ -146,9 +147,7 @@ fn same_files(session: &Session, run: &str, scans: &[Option<&Scan>], findings: &
     for scan in scans {
         // What is wrong with the flows themselves was found before.
         for (plan, flow) in session.flows_of(run, *scan).unwrap_or_default() {
-            let to = flow.options.get("to").and_then(|to| to.as_str());
-            let to = to.filter(|to| plan.command == "recv" && !matches!(*to, "null" | "check"));
-            if let Some(to) = to
+            if let Some(to) = Known::of(&flow.command, &flow.options).recording()
                 && !seen.insert((plan.host.clone(), to.to_owned()))
             {
                 findings.add(
@@ -195,7 +194,7 @@ fn in_time(
     begin: f64,
 ) -> NewFlow {
     let Some(scan) = scan else { return flow };
-    let listens = is_listener(&plan.command, &plan.options);
+    let listens = plan.known().listens();
     let around = session.around.as_secs_f64();
     let (due, mut flow) = made_ready(flow, scan.starts(begin, session.around), around, listens);
     let own = flow.options.get("start").and_then(|start| start.as_str());
@@ -234,9 +233,9 @@ fn senders_beside(
     });
     let flows = beside.flat_map(|other| {
         let flows = session.flows_of(run, Some(other)).unwrap_or_default();
-        let here = flows.into_iter().filter(|(plan, _)| {
-            plan.host == host.plan.name && !is_listener(&plan.command, &plan.options)
-        });
+        let here = flows
+            .into_iter()
+            .filter(|(plan, _)| plan.host == host.plan.name && !plan.known().listens());
         here.map(|(plan, flow)| in_time(session, Some(other), plan, flow, begin))
             .collect::<Vec<NewFlow>>()
     });
@@ -266,9 +265,9 @@ fn weigh(
             .sum();
         let arriving = flows
             .iter()
-            .filter(|flow| goes_to(flow).is_some_and(|to| host.has_address(&to.name)));
-        let arriving: Vec<(u64, Option<transport::Host>)> =
-            arriving.map(|flow| (rate(&flow), goes_to(flow))).collect();
+            .filter_map(|flow| Some((rate(&flow), flow.known().destination()?)))
+            .filter(|(_, to)| host.has_address(&to.name));
+        let arriving: Vec<(u64, transport::Host)> = arriving.collect();
         let into: u64 = arriving.iter().map(|(rate, _)| rate).sum();
         if let Some(link) = host.link {
             for (way, rate) in [("leave it", out), ("come to it", into)] {
@@ -283,21 +282,15 @@ fn weigh(
             }
         }
         let is_recorded = |port: u16| {
-            flows.iter().any(|flow| {
-                let from = flow
-                    .options
-                    .get("from")
-                    .and_then(|from| from.as_str()?.parse::<Url>().ok());
-                let to = flow.options.get("to").and_then(|to| to.as_str());
-                flow.host == *name
-                    && is_listener(&flow.command, &flow.options)
-                    && to.is_some_and(|to| !matches!(to, "null" | "check"))
-                    && from.is_some_and(|from| from.host().is_some_and(|own| own.has_port(port)))
+            let mut recording = flows
+                .iter()
+                .filter(|flow| flow.host == *name && flow.known().recording().is_some());
+            recording.any(|flow| {
+                let streams = flow.known().streams();
+                streams.iter().flatten().any(|own| own.has_port(port))
             })
         };
-        let recorded = arriving
-            .iter()
-            .filter(|(_, to)| to.as_ref().is_some_and(|to| is_recorded(to.port)));
+        let recorded = arriving.iter().filter(|(_, to)| is_recorded(to.port));
         let per_second: u64 = recorded.map(|(rate, _)| rate / 8).sum();
         let free = findings
             .hosts
@@ -324,15 +317,6 @@ fn weigh(
             }
         }
     }
-}
-
-/// Where a flow sends to.
-fn goes_to(flow: &FlowPlan) -> Option<transport::Host> {
-    if flow.command != "send" {
-        return None;
-    }
-    let to: Url = flow.options.get("to")?.as_str()?.parse().ok()?;
-    to.host().cloned()
 }
 
 #[cfg(test)]

@@ -1,32 +1,21 @@
-//! `evlbi console`, and scripts of the same commands (`evlbi run --script`): flows listed, started, changed and stopped by
-//! hand.
+//! The commands of a console and of scripts: flows listed, started, changed and stopped by hand.
 
-use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustyline::completion::{Completer, Pair};
-use rustyline::error::ReadlineError;
-use rustyline::history::DefaultHistory;
-use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::hosts::{Hosts, has_ended, listens_or_has_ended};
-use super::plan::{Scan, Session, is_listener};
-use super::trust::Trusted;
-use super::{check, folder, name_of_run};
-use crate::cli::ConsoleArgs;
+use super::plan::{Scan, Session};
+use super::{ControllerOptions, check, name_of_run};
 use crate::control::Fleet;
-use crate::control::commands::{COMMANDS, Command, is_flag, is_list, name};
+use crate::control::commands::{COMMANDS, Command, Language};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
-use crate::control::history::History;
-use crate::output::{self, Results};
-use crate::progress::interrupt;
+use crate::control::threads::Threads;
+use crate::output;
 use crate::steer::Change;
 use crate::units::{self, show_count, show_rate, show_seconds, utc};
 
@@ -62,139 +51,15 @@ const WORDS: [&str; 16] = [
     "result", "log", "events", "help", "quit",
 ];
 
-/// Opens a console on the hosts of a session.
-pub fn run(args: &ConsoleArgs) -> Result<()> {
-    let session = super::open(&args.session)?;
-    let run_name = name_of_run(&session.name);
-    let room = folder(args.dir.as_ref())?;
-    let history = Arc::new(History::open(&room.join("history.sqlite"))?);
-    let trusted = super::trusted(&session, &room, &args.trust)?;
-    super::with_hosts(&session, &[], &trusted, history, None, async |hosts| {
-        hosts.look_around().await;
-        for (_, why) in hosts.silent() {
-            say!("evlbi: {why}");
-        }
-        let mut console = Console::new(&session, &run_name, hosts);
-        let mut lines = Lines::open(&room.join("console.history"), Arc::clone(&console.hosts))?;
-        let mut results = Results::default();
-        loop {
-            let line = match lines.next()? {
-                Some(line) => line,
-                None => return results.end(),
-            };
-            match console.take(&line).await {
-                Ok(Said::Text(text)) if text.is_empty() => {}
-                Ok(Said::Text(text)) => results.line(&text),
-                Ok(Said::Quit) => return results.end(),
-                Err(error) => say!("{}", output::explain(&error)),
-            }
-        }
-    })
-}
-
-/// Does what the lines of a script say, up to the first that cannot be done.
-pub fn run_script(
-    session: &Session,
-    trusted: &Trusted,
-    run_name: &str,
-    script: &Path,
-    history: Arc<History>,
-) -> Result<()> {
-    let text = std::fs::read_to_string(script)
-        .with_context(|| format!("cannot read {}", script.display()))?;
-    let interrupted = interrupt();
-    super::with_hosts(session, &[], trusted, history, None, async |hosts| {
-        hosts.look_around().await;
-        let mut console = Console::new(session, run_name, hosts);
-        let mut results = Results::default();
-        for (number, line) in text.lines().enumerate() {
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted before line {}; flows go on", number + 1);
-            }
-            let said = console.take(line).await;
-            match said
-                .with_context(|| format!("{}, line {}: {line}", script.display(), number + 1))?
-            {
-                Said::Text(text) if text.is_empty() => {}
-                Said::Text(text) => results.line(&text),
-                Said::Quit => break,
-            }
-        }
-        results.end()
-    })
-}
-
-/// Lines as they are typed, or as they come through a pipe.
-enum Lines {
-    Typed(Box<Editor<Words, DefaultHistory>>, std::path::PathBuf),
-    Piped(std::io::Lines<std::io::StdinLock<'static>>),
-}
-
-impl Lines {
-    fn open(kept: &Path, hosts: Arc<Hosts>) -> Result<Lines> {
-        if !std::io::stdin().is_terminal() {
-            return Ok(Lines::Piped(std::io::stdin().lines()));
-        }
-        let mut editor = Editor::new().context("this terminal cannot be used")?;
-        editor.set_helper(Some(Words { hosts }));
-        // There is none before the first time.
-        let _ = editor.load_history(kept);
-        Ok(Lines::Typed(Box::new(editor), kept.to_owned()))
-    }
-
-    /// The next line; none at the end.
-    fn next(&mut self) -> Result<Option<String>> {
-        match self {
-            Lines::Piped(lines) => Ok(lines.next().transpose()?),
-            Lines::Typed(editor, kept) => {
-                match tokio::task::block_in_place(|| editor.readline("evlbi> ")) {
-                    Ok(line) => {
-                        if editor.add_history_entry(&line).unwrap_or(false) {
-                            let _ = editor.append_history(kept);
-                        }
-                        Ok(Some(line))
-                    }
-                    Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
-                    Err(ReadlineError::Eof) => Ok(None),
-                    Err(error) => Err(error.into()),
-                }
-            }
-        }
-    }
-}
-
 /// Completes what is typed.
-#[derive(Helper, Highlighter, Hinter, Validator)]
-struct Words {
+pub struct Words {
     hosts: Arc<Hosts>,
-}
-
-impl Completer for Words {
-    type Candidate = Pair;
-
-    fn complete(
-        &self,
-        line: &str,
-        at: usize,
-        _: &rustyline::Context<'_>,
-    ) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let before = &line[..at];
-        let from = before.rfind(' ').map_or(0, |space| space + 1);
-        let words: Vec<&str> = before[..from].split_whitespace().collect();
-        let begun = &before[from..];
-        let candidates = self.candidates(&words).into_iter();
-        let fitting = candidates.filter(|candidate| candidate.starts_with(begun));
-        let pairs = fitting.map(|candidate| Pair {
-            display: candidate.clone(),
-            replacement: candidate,
-        });
-        Ok((from, pairs.collect()))
-    }
+    language: Language,
 }
 
 impl Words {
     /// What can stand after these words.
-    fn candidates(&self, words: &[&str]) -> Vec<String> {
+    pub fn candidates(&self, words: &[&str]) -> Vec<String> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let flows = || {
             self.hosts
@@ -220,9 +85,9 @@ impl Words {
                 .collect(),
             ["start", _, _, command, ..] => match Command::named(&command.replace('-', " ")) {
                 Ok(command) => command
-                    .options()
+                    .options(self.language)
                     .iter()
-                    .map(|option| format!("{}=", name(option)))
+                    .map(|option| format!("{}=", option.name))
                     .collect(),
                 Err(_) => Vec::new(),
             },
@@ -232,35 +97,74 @@ impl Words {
 }
 
 /// What came of a line.
-enum Said {
+pub enum Said {
+    /// What is to be shown; nothing where it is empty.
     Text(String),
+    /// It was the last one.
     Quit,
 }
 
-struct Console<'a> {
-    session: &'a Session,
+/// A console on the hosts of a session. Flows that were started there continue when it is dropped.
+pub struct Console {
+    session: Session,
     run: String,
     hosts: Arc<Hosts>,
+    language: Language,
+    threads: Arc<Threads>,
     /// Flows that were started here.
     started: Vec<FlowId>,
     /// Events up to here were shown.
     shown: i64,
 }
 
-impl Console<'_> {
-    fn new<'a>(session: &'a Session, run: &str, hosts: Arc<Hosts>) -> Console<'a> {
-        Console {
+impl Console {
+    /// Opens a console.
+    ///
+    /// # Errors
+    /// When the session cannot be understood, or the controller's folder or an agent's secret cannot be used.
+    pub fn open(options: &ControllerOptions, language: Language) -> Result<Console> {
+        let session = options.open(language)?;
+        let threads = Arc::new(Threads::start()?);
+        let hosts = threads.finish(async {
+            let hosts = options.hosts(&session, &[], None).await?;
+            hosts.look_around().await;
+            anyhow::Ok(hosts)
+        })?;
+        Ok(Console {
+            run: name_of_run(&session.name),
             session,
-            run: run.to_owned(),
+            language,
+            threads,
             started: Vec::new(),
             // What was before is not this console's.
             shown: last_event(&hosts),
             hosts,
+        })
+    }
+
+    /// Why hosts do not answer that do not.
+    pub fn silent(&self) -> impl Iterator<Item = String> {
+        self.hosts.silent().into_values()
+    }
+
+    /// What completes the lines that are typed.
+    pub fn words(&self) -> Words {
+        Words {
+            hosts: Arc::clone(&self.hosts),
+            language: self.language,
         }
     }
 
     /// Does what a line says.
-    async fn take(&mut self, line: &str) -> Result<Said> {
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    pub fn take(&mut self, line: &str) -> Result<Said> {
+        let threads = Arc::clone(&self.threads);
+        threads.finish(self.answer(line))
+    }
+
+    async fn answer(&mut self, line: &str) -> Result<Said> {
         let words = words(line)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let text = match words.as_slice() {
@@ -344,7 +248,7 @@ impl Console<'_> {
     }
 
     async fn check(&self) -> Result<String> {
-        let found = check::check(self.session, &self.run, &self.hosts).await;
+        let found = check::check(&self.session, &self.run, &self.hosts).await;
         if found.problems.is_empty() {
             return Ok("nothing stands against the session".to_owned());
         }
@@ -393,8 +297,7 @@ impl Console<'_> {
         let mut begun: Vec<Flow> = Vec::new();
         for listens in [true, false] {
             let flows = self.session.flows_of(&self.run, scan)?.into_iter();
-            let those =
-                flows.filter(|(plan, _)| is_listener(&plan.command, &plan.options) == listens);
+            let those = flows.filter(|(plan, _)| plan.known().listens() == listens);
             for (plan, flow) in those {
                 let flow = NewFlow {
                     host: Some(plan.host.clone()),
@@ -439,12 +342,13 @@ impl Console<'_> {
         let mut asked = Options::new();
         for option in options {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            let arg = known.options().into_iter().find(|arg| name(arg) == key);
-            let arg = arg.with_context(|| format!("{} has no option `{key}`", known.name))?;
+            let mut all = known.options(self.language).into_iter();
+            let option = all.find(|option| option.name == key);
+            let option = option.with_context(|| format!("{} has no option `{key}`", known.name))?;
             let value = match value {
-                "" | "true" if is_flag(&arg) => Value::Bool(true),
-                "false" if is_flag(&arg) => Value::Bool(false),
-                value if is_list(&arg) => value.split_whitespace().map(Value::from).collect(),
+                "" | "true" if option.is_flag => Value::Bool(true),
+                "false" if option.is_flag => Value::Bool(false),
+                value if option.is_list => value.split_whitespace().map(Value::from).collect(),
                 value => Value::from(value),
             };
             asked.insert(key.to_owned(), value);
@@ -491,9 +395,8 @@ impl Console<'_> {
         for listens in [false, true] {
             let running = || {
                 let flows = self.begun().into_iter();
-                let those = move |flow: &Flow| {
-                    !has_ended(flow) && is_listener(&flow.command, &flow.options) == listens
-                };
+                let those =
+                    move |flow: &Flow| !has_ended(flow) && flow.known().listens() == listens;
                 flows
                     .filter(those)
                     .map(|flow| flow.id)

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::trust::Trusted;
 use crate::control::client::Client;
-use crate::control::commands::{Command, name};
+use crate::control::commands::{Command, Known, Language};
 use crate::control::flow::{FlowId, NewFlow, Options};
 use crate::control::identity::{Fingerprint, Identity, read_token};
 use crate::units::{self, setting};
@@ -93,6 +93,13 @@ pub struct FlowPlan {
     pub options: Options,
 }
 
+impl FlowPlan {
+    /// What is known of it.
+    pub fn known(&self) -> Known<'_> {
+        Known::of(&self.command, &self.options)
+    }
+}
+
 impl Scan {
     /// When it starts, in seconds since 1970, in a session that begins at `begin`.
     pub fn starts(&self, begin: f64, around: Duration) -> f64 {
@@ -108,10 +115,11 @@ impl Session {
     ///
     /// # Errors
     /// What in it cannot be understood, and where.
-    pub fn read(path: &Path) -> Result<Session> {
+    pub fn read(path: &Path, language: Language) -> Result<Session> {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let session = Session::parse(&text).with_context(|| format!("{}", path.display()))?;
+        let session =
+            Session::parse(&text, language).with_context(|| format!("{}", path.display()))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let hosts = session.hosts.into_iter().map(|host| Host {
             folder: host.folder.map(|path| folder.join(path)),
@@ -124,22 +132,26 @@ impl Session {
         })
     }
 
-    fn parse(text: &str) -> Result<Session> {
+    /// Understands the text of a session file.
+    ///
+    /// # Errors
+    /// What in it cannot be understood, and where.
+    pub fn parse(text: &str, language: Language) -> Result<Session> {
         let session: Session = toml::from_str(text)?;
-        session.check()?;
+        session.check(language)?;
         Ok(session)
     }
 
     /// That of the agent on this machine whose folder it is.
-    pub fn of_agent(folder: &Path) -> Result<Session> {
+    pub fn of_agent(folder: &Path, language: Language) -> Result<Session> {
         let text = "name = \"console\"\n[[host]]\nname = \"here\"\nfolder = \"\"";
-        let mut session = Session::parse(text)?;
+        let mut session = Session::parse(text, language)?;
         session.hosts[0].folder = Some(folder.to_owned());
         Ok(session)
     }
 
     /// What can be seen without asking anybody.
-    fn check(&self) -> Result<()> {
+    fn check(&self, language: Language) -> Result<()> {
         if self.hosts.is_empty() {
             bail!("a session has a [[host]] at least");
         }
@@ -156,23 +168,11 @@ impl Session {
                     return Err(anyhow!("there is no scan {scan}")).with_context(what);
                 }
             }
-            let command = Command::named(&flow.command)
+            let named = Command::named(&flow.command);
+            named
+                .and_then(|command| command.check_names(&flow.options, language))
                 .map_err(|error| anyhow!(error))
                 .with_context(what)?;
-            let known = command.options();
-            if let Some(odd) = flow
-                .options
-                .keys()
-                .find(|key| !known.iter().any(|arg| name(arg) == **key))
-            {
-                let names: Vec<String> = known.iter().map(name).collect();
-                return Err(anyhow!(
-                    "{} has no option `{odd}`: there are {}",
-                    command.name,
-                    names.join(", ")
-                ))
-                .with_context(what);
-            }
         }
         Ok(())
     }
@@ -206,13 +206,11 @@ impl Session {
         // However the controller ends, what it started does.
         if let Some(scan) = scan
             && !options.contains_key("duration")
-            && matches!(flow.command.as_str(), "send" | "recv" | "correlate")
-            && (flow.command != "correlate" || is_live(&options))
+            && Command::named(&flow.command).is_ok_and(|command| command.lasts(&options))
         {
-            let more = if is_listener(&flow.command, &options) {
-                2 * self.around
-            } else {
-                Duration::ZERO
+            let more = match Known::of(&flow.command, &options).listens() {
+                true => 2 * self.around,
+                false => Duration::ZERO,
             };
             let seconds = (scan.duration + more).as_secs_f64();
             options.insert("duration".to_owned(), Value::from(format!("{seconds}s")));
@@ -224,19 +222,6 @@ impl Session {
             options,
         })
     }
-}
-
-/// Whether a flow waits for data of others, and so begins before them and ends after them.
-pub fn is_listener(command: &str, options: &Options) -> bool {
-    match command {
-        "recv" | "respond" => true,
-        "correlate" => is_live(options),
-        _ => false,
-    }
-}
-
-fn is_live(options: &Options) -> bool {
-    options.get("live") == Some(&Value::Bool(true))
 }
 
 fn filled(value: &Value, fill: &impl Fn(&str) -> String) -> Value {
@@ -368,7 +353,7 @@ mod tests {
              [[flow]]\nname = \"rec\"\nhost = \"ef\"\ncommand = \"recv\"\nfrom = \"udp://:2630\"\nto = \"{{session}}/{{scan}}.vdif\"
              [[flow]]\nname = \"send\"\nhost = \"ef\"\ncommand = \"send\"\nscans = [\"s1\"]\nsource = \"a\"\nto = \"udp://x:1\"\nrate = 1000000"
         );
-        let session = Session::parse(&text).unwrap();
+        let session: Session = toml::from_str(&text).unwrap();
         let first = session.flows_of("n-1", Some(&session.scans[0])).unwrap();
         let first: Vec<NewFlow> = first.into_iter().map(|(_, flow)| flow).collect();
         let names: Vec<&str> = first.iter().map(|flow| flow.id.as_str()).collect();
@@ -381,59 +366,6 @@ mod tests {
         assert_eq!(first[1].options["rate"], 1_000_000);
         let second = session.flows_of("n-1", Some(&session.scans[1])).unwrap();
         assert_eq!(second.len(), 1);
-    }
-
-    #[test]
-    fn the_examples_are_sessions() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-        let files = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
-        let sessions = files.filter(|path| {
-            let name = path.file_name().unwrap().to_str().unwrap();
-            name.starts_with("session-") && name.ends_with(".toml")
-        });
-        let read = sessions.map(|path| Session::read(&path).unwrap());
-        assert!(read.count() >= 1);
-    }
-
-    #[test]
-    fn errors_say_what_is_wrong_and_where() {
-        for (more, says) in [
-            ("colour = 1", "colour"),
-            (
-                "[[flow]]\nname = \"a\"\nhost = \"jb\"\ncommand = \"recv\"",
-                "there is no host jb",
-            ),
-            (
-                "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"listen\"",
-                "no command of a flow",
-            ),
-            (
-                "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nport = 1",
-                "no option `port`",
-            ),
-            (
-                "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nscans = [\"s\"]",
-                "there is no scan s",
-            ),
-            ("[[scan]]\nname = \"s\"\nduration = \"soon\"", "soon"),
-            (
-                "[[scan]]\nname = \"s\"\nstart = \"noon\"\nduration = \"1s\"",
-                "noon",
-            ),
-            (
-                "[[host]]\nname = \"ef\"\nagent = \"x\"",
-                "two of [[host]] ef",
-            ),
-            ("fingerprint = \"12\"", "no fingerprint"),
-        ] {
-            let error = format!(
-                "{:#}",
-                Session::parse(&format!("{HOST}{more}")).unwrap_err()
-            );
-            assert!(error.contains(says), "{more}: {error}");
-        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What came of a run: how each flow ended, and its numbers.
 
-use evlbi_net::transport::{Host, Url};
+use evlbi_net::transport::Host;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::check::Findings;
+use crate::control::commands::Known;
 use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
 use crate::output;
 use crate::units::{show_count, show_rate};
@@ -102,35 +103,20 @@ impl FlowResult {
         let Some(result) = &self.result else {
             return Vec::new();
         };
-        let host = |value: &Value| value.as_str()?.parse::<Url>().ok()?.host().cloned();
-        let unique = |stream: &Value| stream["unique"].as_u64();
-        let found = match self.command.as_str() {
-            "recv" => vec![(self.options.get("from").and_then(host), unique(result))],
-            "correlate" => {
-                let files = self.options.get("files").and_then(Value::as_array);
-                let streams = result["streams"].as_array();
-                let pairs = files
-                    .into_iter()
-                    .flatten()
-                    .zip(streams.into_iter().flatten());
-                pairs
-                    .map(|(file, stream)| (host(file), unique(stream)))
-                    .collect()
-            }
-            _ => Vec::new(),
-        };
+        // A correlator tells of each stream, a recorder of its only one.
+        let streams = result["streams"].as_array();
+        let streams = streams.map_or(std::slice::from_ref(result), Vec::as_slice);
+        let hosts = Known::of(&self.command, &self.options).streams();
+        let found = hosts.into_iter().zip(streams);
         found
-            .into_iter()
-            .filter_map(|(host, unique)| Some((host?, unique?)))
+            .filter_map(|(host, stream)| Some((host?, stream["unique"].as_u64()?)))
             .collect()
     }
 
     /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
     pub fn sent_to(&self, is_there: impl Fn(&Host) -> bool, unique: u64) -> Option<FromSender> {
-        let to: Url = self.options.get("to")?.as_str()?.parse().ok()?;
-        if self.command != "send" || !to.host().is_some_and(is_there) {
-            return None;
-        }
+        let to = Known::of(&self.command, &self.options).destination();
+        to.filter(|to| is_there(to))?;
         let count = |name: &str| self.result.as_ref()?[name].as_u64();
         let sent = count("sent")?;
         Some(FromSender {

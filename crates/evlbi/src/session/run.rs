@@ -1,118 +1,181 @@
-//! `evlbi run`: a session by its timetable, or by a script.
+//! A session by its timetable.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
+use evlbi_net::run::Run;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use super::RunOptions;
 use super::check::{self, Findings};
 use super::hosts::Hosts;
 use super::plan::Session;
-use super::result::{RunResult, text};
+use super::result::RunResult;
 use super::timetable::{LOOK, Timetable};
-use crate::cli::RunArgs;
 use crate::control::api::Api;
+use crate::control::commands::Language;
 use crate::control::fleet::SessionState;
-use crate::control::flow::FlowId;
-use crate::control::history::History;
 use crate::control::identity::{Identity, private_folder, write_private};
 use crate::control::serve::IDLE;
+use crate::control::threads::{Threads, stopped};
 use crate::output;
-use crate::progress::interrupt;
 use crate::units::now;
 
-/// Runs a session, a script on its hosts, or looks at it only.
-pub fn run(args: &RunArgs) -> Result<()> {
-    let session = super::open(&args.session)?;
-    let unknown = args
-        .without
-        .iter()
-        .find(|name| !session.hosts.iter().any(|host| host.name == **name));
-    if let Some(name) = unknown {
+/// A run of a session: its hosts are asked, and its page is served, until it is dropped.
+pub struct Running {
+    session: Session,
+    name: String,
+    options: RunOptions,
+    /// Where it is written down when it began.
+    book: PathBuf,
+    timetable: Timetable,
+    hosts: Arc<Hosts>,
+    checked: Findings,
+    threads: Threads,
+    _page: Option<JoinHandle<()>>,
+}
+
+/// Prepares a run: looks at everything, and starts nothing.
+///
+/// # Errors
+/// When the session cannot be understood, or the controller's folder, an agent's secret or the page's address cannot be used.
+pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Running> {
+    let controller = &options.controller;
+    let session = controller.open(language)?;
+    let is_known = |name: &&String| session.hosts.iter().any(|host| host.name == **name);
+    if let Some(name) = options.without.iter().find(|name| !is_known(name)) {
         bail!("--without {name}: the session has no such host");
     }
-    let run = args
-        .resume
-        .as_ref()
-        .map(FlowId::to_string)
-        .unwrap_or_else(|| super::name_of_run(&session.name));
-    let folder = super::folder(args.dir.as_ref())?;
+    let name = match &options.resume {
+        Some(name) => name.to_string(),
+        None => super::name_of_run(&session.name),
+    };
+    let folder = controller.folder()?;
     private_folder(&folder.join("runs"))?;
-    let book = folder.join("runs").join(&run);
-    let begin = match &args.resume {
+    let book = folder.join("runs").join(&name);
+    let begin = match &options.resume {
         Some(_) => begin_of(&book)?,
         None => now() + 0.5,
     };
-    let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
-    let trusted = super::trusted(&session, &folder, &args.trust)?;
-    if let Some(script) = &args.script {
-        return super::console::run_script(&session, &trusted, &run, script, history);
+    let threads = Threads::start()?;
+    let (timetable, hosts, checked, page) = threads.finish(async {
+        let hosts = controller
+            .hosts(&session, &options.without, Some(&name))
+            .await?;
+        let page = match options.bind {
+            Some(address) => Some(show_page(address, &folder, &hosts, language, run).await?),
+            None => None,
+        };
+        let timetable = Timetable::new(&session, &name, options, begin, Arc::clone(&hosts))?;
+        hosts.look_around().await;
+        let checked = check::check(&session, &name, &hosts).await;
+        anyhow::Ok((timetable, hosts, checked, page))
+    })?;
+    Ok(Running {
+        session,
+        name,
+        options: options.clone(),
+        book,
+        timetable,
+        hosts,
+        checked,
+        threads,
+        _page: page,
+    })
+}
+
+impl Running {
+    /// What was found of the hosts and the flows.
+    pub fn checked(&self) -> &Findings {
+        &self.checked
     }
-    let interrupted = interrupt();
-    super::with_hosts(
-        &session,
-        &args.without,
-        &trusted,
-        history,
-        Some(&run),
-        async |hosts| {
-            let _serving = match args.bind {
-                Some(address) => Some(show_page(address, &folder, &hosts).await?),
-                None => None,
-            };
-            let mut timetable = Timetable::new(&session, &run, args, begin, Arc::clone(&hosts))?;
-            hosts.look_around().await;
-            let checked = check::check(&session, &run, &hosts).await;
-            if args.resume.is_none() || args.check {
-                refuse(&checked, args.check)?;
-            }
-            if args.check {
-                return output::print(args.json, &checked, |checked| {
-                    format!(
-                        "{} hosts, {} flows: nothing stands against it",
-                        checked.hosts.len(),
-                        session.flows.len()
-                    )
-                });
-            }
-            say!("run {run}");
-            if args.hold {
-                timetable = hold(timetable, &session, &run, args, &interrupted).await?;
-            }
-            if args.resume.is_none() {
-                write_private(&book, &timetable.begin.to_string())?;
-            }
-            let started = now();
-            timetable.follow(&interrupted).await;
-            let result = RunResult {
+
+    /// How many flows the session has.
+    pub fn flows(&self) -> usize {
+        self.session.flows.len()
+    }
+
+    /// Starts the flows by their times, and ends them: until all have ended, the run is stopped, or somebody ends it on the page.
+    ///
+    /// # Errors
+    /// When something stands against the session, or it is ended before it began.
+    pub fn follow(&mut self, run: &Run) -> Result<RunResult> {
+        let is_new = self.options.resume.is_none();
+        if is_new && !self.checked.problems.is_empty() {
+            bail!(
+                "{}, so nothing was started; a host can be left out with --without NAME",
+                self.refuse(run)
+            );
+        }
+        run.line(format_args!("run {}", self.name));
+        if self.options.hold {
+            self.timetable = self.threads.finish(self.held(run))?;
+        }
+        if is_new {
+            write_private(&self.book, &self.timetable.begin.to_string())?;
+        }
+        let started = now();
+        self.threads.finish(async {
+            self.timetable.follow(run).await;
+            Ok(RunResult {
                 schema: "evlbi.run/1",
-                session: session.name.clone(),
-                run: run.clone(),
+                session: self.session.name.clone(),
+                run: self.name.clone(),
                 started,
                 ended: now(),
-                interrupted: interrupted.load(Ordering::Relaxed),
-                checked,
-                flows: timetable.results().await,
-            };
-            let printed = output::print(args.json, &result, text);
-            if args.keep && !result.interrupted {
-                say!("evlbi: the page stays until Ctrl-C");
-                while !interrupted.load(Ordering::Relaxed) {
-                    sleep(LOOK).await;
+                interrupted: run.is_stopped(),
+                checked: self.checked.clone(),
+                flows: self.timetable.results().await,
+            })
+        })
+    }
+
+    /// Says what stands against the session, and gives how much that is.
+    pub fn refuse(&self, run: &Run) -> String {
+        for found in &self.checked.problems {
+            let flow = found.flow.as_ref();
+            let flow = flow.map_or_else(String::new, |flow| format!(" {flow}"));
+            run.say(format_args!("{}{flow}: {}", found.host, found.problem));
+        }
+        let count = self.checked.problems.len();
+        format!("{count} things stand against the session")
+    }
+
+    /// Keeps the page until the run is stopped.
+    pub fn stay(&self, run: &Run) {
+        run.say(format_args!("the page stays until Ctrl-C"));
+        self.threads.finish(stopped(run));
+    }
+
+    /// Waits until somebody begins the session on its page: its times count from then on.
+    async fn held(&self, run: &Run) -> Result<Timetable> {
+        let hosts = &self.hosts;
+        run.say(format_args!(
+            "nothing is started until the page is told to begin"
+        ));
+        loop {
+            self.timetable.publish(SessionState::Held);
+            while hosts.session_state() == Some(SessionState::Held) {
+                if run.is_stopped() {
+                    bail!("the session was ended before it began");
+                }
+                sleep(LOOK).await;
+            }
+            let (begin, hosts) = (now() + 0.5, Arc::clone(hosts));
+            match Timetable::new(&self.session, &self.name, &self.options, begin, hosts) {
+                Ok(timetable) => return Ok(timetable),
+                Err(error) => {
+                    let error = output::explain(&error);
+                    run.say(format_args!("{error}"));
+                    self.hosts.history.tell("", None, &error);
                 }
             }
-            match result.failed() {
-                0 => printed,
-                failed => bail!(
-                    "{failed} of {} flows did not do what they were to do",
-                    result.flows.len()
-                ),
-            }
-        },
-    )
+        }
+    }
 }
 
 /// When a run began whose controller was ended.
@@ -142,73 +205,29 @@ fn begin_of(book: &Path) -> Result<f64> {
         .with_context(|| format!("{} is no time", book.display()))
 }
 
-/// Waits until somebody begins the session on its page: its times count from then on.
-async fn hold(
-    timetable: Timetable,
-    session: &Session,
-    run: &str,
-    args: &RunArgs,
-    interrupted: &AtomicBool,
-) -> Result<Timetable> {
-    let hosts = Arc::clone(timetable.hosts());
-    say!("evlbi: nothing is started until the page is told to begin");
-    loop {
-        timetable.publish(SessionState::Held);
-        while hosts.session_state() == Some(SessionState::Held) {
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("the session was ended before it began");
-            }
-            sleep(LOOK).await;
-        }
-        match Timetable::new(session, run, args, now() + 0.5, Arc::clone(&hosts)) {
-            Ok(timetable) => return Ok(timetable),
-            Err(error) => {
-                let error = output::explain(&error);
-                say!("evlbi: {error}");
-                hosts.history.tell("", None, &error);
-            }
-        }
-    }
-}
-
-/// What stands against a session keeps it from starting.
-fn refuse(checked: &Findings, is_all: bool) -> Result<()> {
-    for found in &checked.problems {
-        let flow = found
-            .flow
-            .as_ref()
-            .map_or_else(String::new, |flow| format!(" {flow}"));
-        say!("evlbi: {}{flow}: {}", found.host, found.problem);
-    }
-    match (checked.problems.len(), is_all) {
-        (0, _) => Ok(()),
-        (count, true) => bail!("{count} things stand against the session"),
-        (count, false) => bail!(
-            "{count} things stand against the session, so nothing was started; a host can be left out with --without NAME"
-        ),
-    }
-}
-
 /// Serves the page of the session.
 async fn show_page(
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     folder: &Path,
     hosts: &Arc<Hosts>,
-) -> Result<tokio::task::JoinHandle<()>> {
+    language: Language,
+    run: &Run,
+) -> Result<JoinHandle<()>> {
     let identity = Arc::new(Identity::open(folder, "session", address.ip())?);
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
-    say!(
+    run.line(format_args!(
         "page https://{}, fingerprint {}, tokens in {}",
         listener.local_addr()?,
         identity.fingerprint(),
         identity.tokens.display()
-    );
+    ));
     let api = Api {
         fleet: Arc::new(Arc::clone(hosts)),
         identity,
         history: Arc::clone(&hosts.history),
+        language,
     };
     Ok(tokio::spawn(api.serve(listener, IDLE)?))
 }

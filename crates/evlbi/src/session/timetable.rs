@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -10,17 +9,18 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::RunOptions;
 use super::console::PATIENCE;
 use super::hosts::{Hosts, has_ended, listens_or_has_ended};
-use super::plan::{FlowPlan, Scan, Session, Start, is_listener};
+use super::plan::{FlowPlan, Scan, Session, Start};
 use super::result::FlowResult;
-use crate::cli::RunArgs;
+use crate::control::commands::Command;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::control::{Fleet, Problem};
-use crate::progress::Progress;
 use crate::steer::{Receiving, Sending};
 use crate::units::{now, show_count, show_rate, show_seconds};
+use evlbi_net::run::Run;
 use evlbi_net::transport::Host;
 
 /// How often is looked whether something is due.
@@ -38,7 +38,7 @@ pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> 
     if listens {
         return (start - around, flow);
     }
-    if flow.command != "send" {
+    if !Command::of(&flow).is_ok_and(|command| command.waits) {
         return (start, flow);
     }
     let moment = jiff::Timestamp::from_nanosecond((start * 1e9) as i128);
@@ -63,7 +63,7 @@ fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {
             let gap = second.starts.unwrap_or(0.0) - first.starts.unwrap_or(0.0) - first.lasts_s;
             let shared = session.flows.iter();
             let mut shared = shared.filter(|plan| runs_in(plan, first) && runs_in(plan, second));
-            let needed = |plan: &FlowPlan| match is_listener(&plan.command, &plan.options) {
+            let needed = |plan: &FlowPlan| match plan.known().listens() {
                 true => 2.0 * around + FREE_AGAIN,
                 false => 0.0,
             };
@@ -140,7 +140,7 @@ impl Timetable {
     pub fn new(
         session: &Session,
         run: &str,
-        args: &RunArgs,
+        options: &RunOptions,
         begin: f64,
         hosts: Arc<Hosts>,
     ) -> Result<Timetable> {
@@ -151,7 +151,7 @@ impl Timetable {
             flows: BTreeMap::new(),
             is_endless: session.scans.is_empty(),
             around: session.around,
-            is_resumed: args.resume.is_some(),
+            is_resumed: options.resume.is_some(),
             end: begin,
             stuck: BTreeSet::new(),
             begin,
@@ -184,10 +184,10 @@ impl Timetable {
                 lasts_s: scan.duration.as_secs_f64(),
             }));
             for (plan, flow) in session.flows_of(run, scan)? {
-                if args.without.contains(&plan.host) {
+                if options.without.contains(&plan.host) {
                     continue;
                 }
-                let listens = is_listener(&plan.command, &plan.options);
+                let listens = plan.known().listens();
                 let is_missed = end < now && table.hosts.find(flow.id.as_str()).is_err();
                 let planned = Planned {
                     host: plan.host.clone(),
@@ -226,10 +226,6 @@ impl Timetable {
         });
         apart(session, &table.scans, around)?;
         Ok(table)
-    }
-
-    pub fn hosts(&self) -> &Arc<Hosts> {
-        &self.hosts
     }
 
     /// Shows whoever looks what is to come. Of a session that is held nobody knows when what counts from its beginning is.
@@ -272,20 +268,19 @@ impl Timetable {
     }
 
     /// Does what is due until everything has ended, Ctrl-C, or somebody ends it on the page.
-    pub async fn follow(&mut self, interrupted: &AtomicBool) {
+    pub async fn follow(&mut self, run: &Run) {
         let begun = now();
         let total = ((self.end - begun) * 1e3) as u64;
-        let mut progress = Progress::new((!self.is_endless).then_some(total));
+        let mut progress = run.progress((!self.is_endless).then_some(total));
         self.publish(SessionState::Running);
         loop {
-            if self.do_what_is_due(&progress)
-                && self.hosts.session_state() == Some(SessionState::Running)
+            if self.do_what_is_due(run) && self.hosts.session_state() == Some(SessionState::Running)
             {
                 self.publish(SessionState::Running);
             }
-            self.tell_ends(&progress);
+            self.tell_ends(run);
             let is_told_to_end = self.hosts.session_state() == Some(SessionState::Ending);
-            if interrupted.load(Ordering::Relaxed) || is_told_to_end || self.is_over() {
+            if run.is_stopped() || is_told_to_end || self.is_over() {
                 break;
             }
             if progress.is_due() {
@@ -296,18 +291,17 @@ impl Timetable {
         }
         self.publish(SessionState::Ending);
         let is_through = self.is_over();
-        self.end_all(&progress).await;
+        self.end_all(run).await;
         if is_through && !self.is_endless {
             let line = self.line();
             progress.show(total, &line);
         }
         self.steps.clear();
         self.publish(SessionState::Over);
-        progress.finish();
     }
 
     /// Has done what is due, and hears what was done. Says whether anything is otherwise now.
-    fn do_what_is_due(&mut self, progress: &Progress) -> bool {
+    fn do_what_is_due(&mut self, run: &Run) -> bool {
         let mut has_news = false;
         let mut held = Vec::new();
         while self.steps.last().is_some_and(|(due, _)| *due <= now()) {
@@ -316,7 +310,7 @@ impl Timetable {
                 Some((due, Step::Start { host, flow })) => {
                     if self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok() {
                         self.ask(&flow.id);
-                    } else if self.must_wait(&flow.id, progress) {
+                    } else if self.must_wait(&flow.id, run) {
                         held.push((due, Step::Start { host, flow }));
                         continue;
                     } else {
@@ -333,7 +327,7 @@ impl Timetable {
         while let Some(answered) = self.asked.try_join_next() {
             has_news = true;
             if let Ok(answered) = answered {
-                self.hear(answered, progress);
+                self.hear(answered, run);
             }
         }
         has_news
@@ -347,7 +341,7 @@ impl Timetable {
 
     /// Whether a sender that is due must wait for receivers of its scan that were started and do not listen yet: it could not connect,
     /// or its data would be lost. The wait is bounded: a scan begins at its time even if no receiver listens.
-    fn must_wait(&self, id: &FlowId, progress: &Progress) -> bool {
+    fn must_wait(&self, id: &FlowId, run: &Run) -> bool {
         let Some(sender) = self.flows.get(id).filter(|planned| !planned.listens) else {
             return false;
         };
@@ -370,7 +364,7 @@ impl Timetable {
         };
         let is_patient = now() - asked < patience.as_secs_f64();
         if !is_patient {
-            progress.say(&format!(
+            run.line(format_args!(
                 "{id} starts although {receiver} does not listen after {patience:?}"
             ));
         }
@@ -390,18 +384,18 @@ impl Timetable {
         });
     }
 
-    fn hear(&mut self, Answered { id, host, done }: Answered, progress: &Progress) {
+    fn hear(&mut self, Answered { id, host, done }: Answered, run: &Run) {
         match done {
-            Done::Started(Ok(())) => progress.say(&format!("{host}: {id} starts")),
+            Done::Started(Ok(())) => run.line(format_args!("{host}: {id} starts")),
             Done::Started(Err(problem)) => {
-                progress.say(&format!("{host}: {id} is not started: {problem}"));
+                run.line(format_args!("{host}: {id} is not started: {problem}"));
                 if let Some(planned) = self.flows.get_mut(&id) {
                     planned.why_not = Some(problem.error);
                 }
             }
             Done::Stopped(Ok(())) => {}
             Done::Stopped(Err(problem)) => {
-                progress.say(&format!("{host}: {id} cannot be stopped: {problem}"));
+                run.line(format_args!("{host}: {id} cannot be stopped: {problem}"));
             }
         }
     }
@@ -425,7 +419,7 @@ impl Timetable {
     }
 
     /// Says of each flow once how it ended.
-    fn tell_ends(&mut self, progress: &Progress) {
+    fn tell_ends(&mut self, run: &Run) {
         for (id, planned) in self
             .flows
             .iter_mut()
@@ -445,7 +439,7 @@ impl Timetable {
             let why = end
                 .message
                 .map_or_else(String::new, |message| format!(": {message}"));
-            progress.say(&format!("{}: {id} {how}{why}", planned.host));
+            run.line(format_args!("{}: {id} {how}{why}", planned.host));
         }
     }
 
@@ -469,8 +463,8 @@ impl Timetable {
     }
 
     /// Ends what still runs: senders first, and receivers when all has come.
-    async fn end_all(&mut self, progress: &Progress) {
-        self.hear_all(progress).await;
+    async fn end_all(&mut self, run: &Run) {
+        self.hear_all(run).await;
         let hosts = Arc::clone(&self.hosts);
         if !self.is_endless {
             let flows = hosts.flows().into_iter();
@@ -478,7 +472,9 @@ impl Timetable {
             self.stuck = stuck(planned, self.end, now());
         }
         for id in &self.stuck {
-            progress.say(&format!("{id} does not end, and is left; it can be killed"));
+            run.line(format_args!(
+                "{id} does not end, and is left; it can be killed"
+            ));
         }
         for listens in [false, true] {
             let stuck = self.stuck.clone();
@@ -487,7 +483,7 @@ impl Timetable {
                 let running = flows.filter(|flow| {
                     !has_ended(flow)
                         && !stuck.contains(&flow.id)
-                        && is_listener(&flow.command, &flow.options) == listens
+                        && flow.known().listens() == listens
                 });
                 running.map(|flow| flow.id).collect()
             };
@@ -497,20 +493,20 @@ impl Timetable {
             for id in running() {
                 self.stop(id);
             }
-            self.hear_all(progress).await;
+            self.hear_all(run).await;
             let begun = tokio::time::Instant::now();
             while !running().is_empty() && begun.elapsed() < ENDING {
                 sleep(LOOK).await;
             }
         }
-        self.tell_ends(progress);
+        self.tell_ends(run);
     }
 
     /// Waits for all answers.
-    async fn hear_all(&mut self, progress: &Progress) {
+    async fn hear_all(&mut self, run: &Run) {
         while let Some(answered) = self.asked.join_next().await {
             if let Ok(answered) = answered {
-                self.hear(answered, progress);
+                self.hear(answered, run);
             }
         }
     }

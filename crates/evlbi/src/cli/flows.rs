@@ -1,0 +1,97 @@
+//! The command line as the grammar of flows, which agents check and consoles complete.
+
+use anyhow::Result;
+use clap::{Arg, ArgAction, CommandFactory, Parser};
+use evlbi_core::rate::BitRate;
+
+use super::{Cli, Command, ProbeCommand};
+use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
+
+/// The command line of this program.
+pub struct CommandLine;
+
+impl Grammar for CommandLine {
+    fn options(&self, command: &str) -> Vec<CommandOption> {
+        let mut all = Cli::command();
+        all.build();
+        let found = command
+            .split(' ')
+            .try_fold(&all, |found, word| found.find_subcommand(word));
+        let arguments = found.into_iter().flat_map(clap::Command::get_arguments);
+        arguments.map(option).collect()
+    }
+
+    fn check(&self, words: Vec<String>) -> Result<Meaning, String> {
+        let line = ["evlbi".to_owned()].into_iter().chain(words);
+        let cli = Cli::try_parse_from(line).map_err(|error| {
+            let text = error.to_string();
+            let first = text.split("\n\n").next().unwrap_or_default();
+            let words = first.trim_start_matches("error: ").split_whitespace();
+            words.collect::<Vec<&str>>().join(" ")
+        })?;
+        let (start, duration) = match &cli.command {
+            Command::Send(args) => (args.start, args.duration),
+            _ => (None, None),
+        };
+        Ok(Meaning {
+            sends: sends(&cli.command),
+            start: start.map(|start| start.as_nanosecond() as f64 * 1e-9),
+            duration,
+            responds: match cli.command {
+                Command::Respond(args) => Some((args.bind, args.ports)),
+                _ => None,
+            },
+        })
+    }
+}
+
+fn option(arg: &Arg) -> CommandOption {
+    let action = arg.get_action();
+    let takes_several = || {
+        arg.get_num_args()
+            .is_some_and(|range| range.max_values() > 1)
+    };
+    let choices = arg.get_possible_values();
+    CommandOption {
+        name: arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned(),
+        is_positional: arg.get_long().is_none(),
+        is_flag: matches!(action, ArgAction::SetTrue),
+        is_list: matches!(action, ArgAction::Append) || takes_several(),
+        is_required: arg.is_required_set(),
+        help: arg.get_help().map(ToString::to_string),
+        choices: choices
+            .iter()
+            .map(|choice| choice.get_name().to_owned())
+            .collect(),
+    }
+}
+
+/// What a command sends at most.
+fn sends(command: &Command) -> Sends {
+    let held = |rate: Option<u64>| rate.map_or(Sends::Unlimited, Sends::AtMost);
+    let one = |rate: Option<BitRate>| rate.map(BitRate::get);
+    match command {
+        Command::Send(args) => held(one(args.rate).filter(|_| !args.max)),
+        Command::Respond(args) => held(one(args.max_rate)),
+        Command::Watch(args) => held(one(args.rate)),
+        Command::Probe(ProbeCommand::Udp(args)) => {
+            let rates = args.rate.iter().flat_map(|rates| &rates.0);
+            held(rates.map(|rate| rate.get()).max())
+        }
+        Command::Probe(ProbeCommand::Tcp(args)) => {
+            let all = |rate: u64| rate.saturating_mul(args.streams.into());
+            let beside = one(args.background).unwrap_or(0);
+            held(one(args.rate).map(|rate| all(rate).saturating_add(beside)))
+        }
+        Command::Probe(ProbeCommand::Latency(args)) => {
+            let bits = args.size.0.iter().copied().max().unwrap_or(0) as u128 * 8;
+            let rate = bits * 1_000_000_000 / args.interval.as_nanos().max(1);
+            Sends::AtMost(u64::try_from(rate).unwrap_or(u64::MAX))
+        }
+        Command::Probe(ProbeCommand::Capacity(args)) => Sends::AtMost(args.highest.get()),
+        _ => Sends::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::agent::config::Config;
+use crate::agent::guard::allow;
+use crate::control::commands::{COMMANDS, Care};
+use crate::session::Session;
+use crate::units::now;
+
+/// An option that reads, writes, sends or listens must not slip in by being new.
+#[test]
+fn every_option_was_thought_of() {
+    let mut all = String::new();
+    for command in &COMMANDS {
+        let options = command.options(&CommandLine);
+        let names = || options.iter().map(|option| option.name.as_str());
+        for (cared, _) in command.cares {
+            assert!(
+                names().any(|name| name == *cared),
+                "{} {cared}",
+                command.name
+            );
+        }
+        let mut line = format!("{}:", command.name);
+        for name in names().filter(|name| command.care(name) == Care::None) {
+            line = format!("{line} {name}");
+        }
+        all += &line;
+        all.push('\n');
+    }
+    assert_eq!(all, include_str!("../commands.txt"));
+}
+
+fn config(room: &evlbi_testkit::Room, settings: &str) -> Config {
+    let path = room.write("agent.toml", settings);
+    fs::create_dir(room.folder().join("recordings")).unwrap();
+    Config::open(Path::new(&path)).unwrap()
+}
+
+fn words(flow: &Value, config: &Config) -> Vec<String> {
+    let flow = serde_json::from_value(flow.clone()).unwrap();
+    allow(&flow, config, &CommandLine, false).unwrap().words
+}
+
+/// An option that is given as `false` is as one that is not given, whichever it is.
+#[test]
+fn false_switches_nothing_on() {
+    let room = evlbi_testkit::Room::new();
+    let config = config(&room, "");
+    let target =
+        json!({"target": "127.0.0.1:8620", "token": "0123", "rate": "1M", "spacing": "1ms"});
+    let send = json!({"source": "pattern:8032", "to": "udp://127.0.0.1:9", "rate": "1M"});
+    let recv = json!({"from": "udp://127.0.0.1:0", "to": "null"});
+    let live = json!({"files": ["udp://127.0.0.1:0", "udp://127.0.0.1:0"], "live": true});
+    let mut seen = 0;
+    for command in &COMMANDS {
+        let base = match command.name {
+            "send" => &send,
+            "recv" => &recv,
+            "correlate" => &live,
+            _ => &target,
+        };
+        let known = command.options(&CommandLine);
+        let has = |key: &str| known.iter().any(|option| option.name == key);
+        let mut flow = json!({"id": "a", "command": command.name});
+        for (key, value) in base.as_object().unwrap() {
+            if has(key) && !(key == "spacing" && has("rate")) {
+                flow[key] = value.clone();
+            }
+        }
+        if command.name == "watch" {
+            flow["file"] = json!("new.sqlite");
+        }
+        let before = words(&flow, &config);
+        for flag in known.iter().filter(|option| option.is_flag) {
+            if flow.get(&flag.name).is_none() {
+                flow[&flag.name] = json!(false);
+                seen += 1;
+            }
+        }
+        assert_eq!(words(&flow, &config), before, "{flow}");
+    }
+    assert!(seen > 10, "{seen}");
+}
+
+/// A responder's tests listen on the ports that flows may, and nowhere else.
+#[test]
+fn a_responder_tests_on_the_ports_of_flows() {
+    let respond =
+        json!({"id": "r", "command": "respond", "bind": "127.0.0.1:8620", "token": "0123"});
+    let rooms = [0, 1].map(|_| evlbi_testkit::Room::new());
+    let held = words(&respond, &config(&rooms[0], "ports = \"8600-8700\""));
+    assert!(held.contains(&"--ports=8600-8700".to_owned()), "{held:?}");
+    let any = words(&respond, &config(&rooms[1], ""));
+    assert!(
+        !any.iter().any(|word| word.starts_with("--ports")),
+        "{any:?}"
+    );
+}
+
+/// A sender whose start is over sends now, for as long as it was asked to.
+#[test]
+fn a_start_that_is_over_is_now() {
+    let room = evlbi_testkit::Room::new();
+    let config = config(&room, "");
+    let before = now();
+    for (start, is_over) in [
+        ("2020-01-01T00:00:00Z", true),
+        ("2099-01-01T00:00:00Z", false),
+    ] {
+        let send = json!({"id": "a", "command": "send", "source": "pattern:8032", "rate": "1M",
+            "to": "udp://127.0.0.1:9", "start": start, "duration": "60s"});
+        let flow = serde_json::from_value(send).unwrap();
+        let allowed = allow(&flow, &config, &CommandLine, false).unwrap();
+        let (from, until) = (allowed.from.unwrap(), allowed.until.unwrap());
+        assert!(from >= before, "{start}: {from}");
+        assert!((until - from - 60.0).abs() < 1e-3, "{start}: {until}");
+        assert_eq!(from <= now(), is_over, "{start}: {from}");
+    }
+}
+
+/// A live correlator of an agent prints its result alone: what it prints is kept, however long it runs.
+#[test]
+fn a_live_flow_prints_no_lines() {
+    let room = evlbi_testkit::Room::new();
+    let stream = "udp://127.0.0.1:0";
+    let live = json!({"id": "c", "command": "correlate", "files": [stream, stream], "live": true});
+    let found = words(&live, &config(&room, ""));
+    assert!(found.contains(&"--no-lines".to_owned()), "{found:?}");
+}
+
+#[test]
+fn the_examples_are_sessions() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let sessions = files.filter(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("session-") && name.ends_with(".toml")
+    });
+    let read = sessions.map(|path| Session::read(&path, &CommandLine).unwrap());
+    assert!(read.count() >= 1);
+}
+
+#[test]
+fn errors_in_sessions_say_what_is_wrong_and_where() {
+    const HOST: &str =
+        "name = \"n\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"\n";
+    for (more, says) in [
+        ("colour = 1", "colour"),
+        (
+            "[[flow]]\nname = \"a\"\nhost = \"jb\"\ncommand = \"recv\"",
+            "there is no host jb",
+        ),
+        (
+            "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"listen\"",
+            "no command of a flow",
+        ),
+        (
+            "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nport = 1",
+            "no option `port`",
+        ),
+        (
+            "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nscans = [\"s\"]",
+            "there is no scan s",
+        ),
+        ("[[scan]]\nname = \"s\"\nduration = \"soon\"", "soon"),
+        (
+            "[[scan]]\nname = \"s\"\nstart = \"noon\"\nduration = \"1s\"",
+            "noon",
+        ),
+        (
+            "[[host]]\nname = \"ef\"\nagent = \"x\"",
+            "two of [[host]] ef",
+        ),
+        ("fingerprint = \"12\"", "no fingerprint"),
+    ] {
+        let error = format!(
+            "{:#}",
+            Session::parse(&format!("{HOST}{more}"), &CommandLine).unwrap_err()
+        );
+        assert!(error.contains(says), "{more}: {error}");
+    }
+}

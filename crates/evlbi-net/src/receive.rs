@@ -76,27 +76,43 @@ pub struct Receiving {
     buffer: Option<GrantedBuffer>,
 }
 
-/// Snapshot of a running receiver's counters.
+/// Snapshot of a receiver's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
-    /// The counters.
+    /// Arrivals and losses.
     pub counters: account::Counters,
-    /// Datagrams of the wrong size, from the wrong source, or without a number.
-    pub foreign: u64,
+    /// Where the lost were lost, as far as it is known yet.
+    pub attribution: Attribution,
+    /// Datagrams of another length than the stream's.
+    pub foreign_size: u64,
+    /// Datagrams from other senders.
+    pub foreign_source: u64,
+    /// Datagrams of the stream's sender and length whose headers give them no place in it.
+    pub foreign_header: u64,
+    /// Streams of bytes that were none of frames, beside the one that was received.
+    pub refused_connections: u64,
     /// Datagrams that are kept until it is known whether they are the stream's.
     pub undecided: u64,
     /// Bytes of data that arrived for the first time.
     pub bytes: u64,
     /// Share of the ring that waits for its consumer.
     pub ring_fill: f64,
-    /// Messages that the sockets dropped.
+    /// Messages that the sockets dropped, as the kernel counts.
     pub socket_drops: u64,
-    /// Where the lost were lost, as far as it is known yet.
-    pub attribution: Attribution,
+    /// Those of them between the first and the last datagram that was received.
+    pub socket_drops_within: u64,
     /// Whether a stream is there.
     pub streaming: bool,
     /// Seconds in which a reliable stream was not read, since the ring was full.
     pub ring_waits: f64,
+}
+
+impl Live {
+    /// Returns how many datagrams arrived that are none of the stream's.
+    pub fn foreign(&self) -> u64 {
+        let of_stream = self.foreign_header + self.counters.foreign_sequence;
+        self.foreign_size + self.foreign_source + of_stream
+    }
 }
 
 /// Time between two looks at whether a receiver has ended, in virtual time.
@@ -219,41 +235,27 @@ pub struct ReceiveReport {
     pub account: account::Report,
     /// Where the lost were lost.
     pub attribution: Attribution,
-    /// Datagrams of another length than the stream's.
-    pub foreign_size: u64,
-    /// Datagrams from other senders.
-    pub foreign_source: u64,
-    /// Datagrams of the stream's sender and length whose headers give them no place in it.
-    pub foreign_header: u64,
+    /// All counters.
+    #[serde(skip)]
+    pub live: Live,
     /// Senders that were refused beside the stream, or because no stream came of what they sent.
     pub refused: Vec<Refused>,
-    /// Streams of bytes that were none of frames, beside the one that was received.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub refused_connections: u64,
     /// Who sent the stream.
     pub sender: Option<Peer>,
     /// Length of the data in each datagram in bytes.
     pub datagram_data: Option<usize>,
-    /// Bytes of data that arrived for the first time.
-    pub bytes: u64,
     /// From the first to the last datagram of the stream.
     pub seconds: f64,
     /// When the kernel received the first datagram of the stream, seconds since 1970.
     pub first_arrival: Option<f64>,
     /// When it received the last.
     pub last_arrival: Option<f64>,
-    /// Messages that the sockets dropped, as the kernel counts.
-    pub socket_drops: u64,
-    /// Those of them between the first and the last datagram that was received.
-    pub socket_drops_within: u64,
     /// Most datagrams that came as one message.
     pub most_joined: u64,
     /// The receive buffer.
     pub buffer: Option<GrantedBuffer>,
     /// Slots of the ring.
     pub ring_slots: u64,
-    /// Seconds in which a reliable stream was not read, since the ring was full.
-    pub ring_waits: f64,
     /// Processor time of the receiving thread in seconds.
     pub cpu_seconds: f64,
     /// Why it ended.
@@ -300,10 +302,6 @@ pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening),
         clock: run.clock().clone(),
     };
     Ok((receiving, opening))
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// The ring's other end, which is there once a stream has begun and the size of its datagrams is known. A stream of another size

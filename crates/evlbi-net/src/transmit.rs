@@ -9,7 +9,7 @@ mod source;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use evlbi_core::pace::{ByRate, Slips};
 use evlbi_core::shed::{Shed, ShedReport};
@@ -52,23 +52,37 @@ pub struct Frames<'a> {
     pub shift: i64,
 }
 
+/// Snapshot of a flow's counters, in datagrams unless said.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Live {
+    /// Sequence numbers used: sent, shed and not sent.
+    pub offered: u64,
+    /// Accepted by the kernel.
+    pub sent: u64,
+    /// Left out on purpose; their sequence numbers are used up.
+    pub shed: u64,
+    /// Sent with other content in the place of shed data.
+    pub replaced: u64,
+    /// Meant to be sent, and dropped in this host.
+    pub not_sent: u64,
+    /// Frames that the source gave.
+    pub frames: u64,
+    /// Bytes of data sent, without the headers of the transport.
+    pub bytes: u64,
+    /// Bytes of data that left or were shed: how far the source is through.
+    pub offset: u64,
+    /// How far it is behind its schedule, what it gave up included.
+    pub behind: Nanos,
+    /// Time given up because the sender could not keep up.
+    pub slips: Slips,
+    /// Frames whose time could not be followed.
+    pub time_jumps: u64,
+}
+
 /// What a flow has sent so far, for whoever watches it, and what that wants to be otherwise.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// Datagrams that left.
-    pub datagrams: AtomicU64,
-    /// Bytes of data that left or were shed: how far the source is through.
-    pub offset: AtomicU64,
-    /// Sequence numbers used: sent, shed and not sent.
-    pub offered: AtomicU64,
-    /// Datagrams left out on purpose.
-    pub shed: AtomicU64,
-    /// Datagrams dropped in this host.
-    pub not_sent: AtomicU64,
-    /// How far it is behind its schedule in nanoseconds, what it gave up included.
-    pub behind: AtomicU64,
-    /// How often it gave time up.
-    pub slips: AtomicU64,
+    shown: Mutex<Live>,
     /// Looked at before each train: no lock while nothing is to change.
     has_change: AtomicBool,
     change: Mutex<Change>,
@@ -86,24 +100,13 @@ pub struct Change {
 /// What became of a flow. Counts are datagrams unless said.
 #[derive(Clone, Debug, Serialize)]
 pub struct SendReport {
-    /// Sequence numbers used: sent, shed and not sent.
-    pub offered: u64,
-    /// Accepted by the kernel.
-    pub sent: u64,
-    /// Left out on purpose; their sequence numbers are used up.
-    pub shed: u64,
-    /// Sent with other content in the place of shed data.
-    pub replaced: u64,
-    /// Meant to be sent, and dropped in this host.
-    pub not_sent: u64,
+    /// All counters.
+    #[serde(skip)]
+    pub live: Live,
     /// First sequence number used; none where the transport has none.
     pub first_seq: Option<u64>,
     /// Last sequence number used.
     pub last_seq: Option<u64>,
-    /// Frames that the source gave.
-    pub frames: u64,
-    /// Bytes of data sent, without the headers of the transport.
-    pub bytes: u64,
     /// From the first departure to the end of the last train's time.
     pub seconds: f64,
     /// Bits of data per second over that time.
@@ -118,8 +121,6 @@ pub struct SendReport {
     pub slips: Slips,
     /// How far it was behind its schedule at its end in seconds, what it gave up included.
     pub behind_seconds: f64,
-    /// Frames whose time could not be followed.
-    pub time_jumps: u64,
     /// What shedding did, in its own units.
     pub shedding: ShedReport,
     /// What it did before its policy was changed, each time.
@@ -198,6 +199,11 @@ impl Sent {
     /// Shared counters at zero.
     pub fn new() -> Arc<Sent> {
         Arc::new(Sent::default())
+    }
+
+    /// Returns the counters as they were after the last train.
+    pub fn last(&self) -> Live {
+        *self.shown.lock()
     }
 
     /// Has the flow change from its next train on.

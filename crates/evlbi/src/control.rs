@@ -11,7 +11,7 @@ pub mod fleet;
 pub mod flow;
 pub mod history;
 pub mod identity;
-mod metrics;
+pub mod metrics;
 mod page;
 mod schema;
 pub mod serve;

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,6 +30,7 @@ use serde::Serialize;
 
 pub use self::page::Page;
 use crate::correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
+use crate::counters::Counted;
 use crate::drain::{self, Drained};
 use crate::output;
 use crate::recording::{self, Blocks};
@@ -133,9 +133,9 @@ struct BaselineCheck {
 struct StationResult {
     station: String,
     checks: Vec<Check>,
-    sent: SendReport,
+    sent: Counted<SendReport>,
     relay: RelayReport,
-    received: ReceiveReport,
+    received: Counted<ReceiveReport>,
     recording: RecordingReport,
     #[serde(skip)]
     file: PathBuf,
@@ -462,10 +462,7 @@ fn transmit_shown(
         if !progress.is_due() {
             continue;
         }
-        let offset = sent
-            .iter()
-            .map(|sent| sent.offset.load(Ordering::Relaxed))
-            .sum();
+        let offset = sent.iter().map(|sent| sent.last().offset).sum();
         let rate = (offset - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
         before = (offset, Instant::now());
         let (mut lost, mut expected) = (0, 0);
@@ -516,9 +513,9 @@ fn compare(
         stations.push(StationResult {
             station,
             checks,
-            sent,
+            sent: sent.into(),
             relay,
-            received,
+            received: received.into(),
             recording,
             file: file_of(&drained),
         });
@@ -623,8 +620,8 @@ fn checks(
 ) -> Vec<Check> {
     let truth = &relay.truth;
     let counters = &received.account.counters;
-    let before_the_path = relay.socket_drops + sent.not_sent;
-    let behind_the_path = relay.not_sent + received.socket_drops + counters.ring_full;
+    let before_the_path = relay.socket_drops + sent.live.not_sent;
+    let behind_the_path = relay.not_sent + received.live.socket_drops + counters.ring_full;
     let unknown = before_the_path + behind_the_path;
     let near = |what, truth: u64, found: u64, within| Check {
         what,
@@ -634,14 +631,14 @@ fn checks(
         agrees: truth.abs_diff(found) <= within,
     };
     let equal = |what, truth, found| near(what, truth, found, 0);
-    let between = sent.offered - truth.lost_before - truth.lost_after;
+    let between = sent.live.offered - truth.lost_before - truth.lost_after;
     let missed = between.saturating_sub(counters.expected);
     let not_doubled = truth.duplicates.saturating_sub(counters.duplicates);
     let attribution = &received.attribution;
     let mut checks = vec![
         equal(
             "sent = entered the relay + dropped before",
-            sent.offered,
+            sent.live.offered,
             truth.offered + before_the_path,
         ),
         equal(
@@ -668,6 +665,7 @@ fn checks(
         equal(
             "dropped at the socket + ring full = lost in this host",
             received
+                .live
                 .socket_drops_within
                 .min(counters.lost - counters.ring_full)
                 + counters.ring_full,
@@ -683,8 +681,8 @@ fn checks(
         equal(
             "foreign",
             0,
-            received.foreign_size
-                + received.foreign_source
+            received.live.foreign_size
+                + received.live.foreign_source
                 + counters.foreign_sequence
                 + relay.foreign,
         ),
@@ -809,7 +807,7 @@ pub fn text(result: &DemoResult) -> String {
         result.seconds
     ));
     let dropped = result.stations.iter().map(|station| {
-        station.relay.socket_drops + station.relay.not_sent + station.received.socket_drops
+        station.relay.socket_drops + station.relay.not_sent + station.received.live.socket_drops
     });
     let dropped: u64 = dropped.sum();
     if dropped > 0 {

@@ -14,6 +14,7 @@ mod analyse;
 mod cli;
 mod control;
 mod correlate;
+mod counters;
 mod demo;
 mod doctor;
 mod drain;

@@ -230,7 +230,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
                 leading_bytes: leading,
                 truncated_bytes: truncated,
                 padded_bytes: padded,
-                report: report.context("the flow left no report")?,
+                report: report.context("the flow left no report")?.into(),
             })
         }
     })?;

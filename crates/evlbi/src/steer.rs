@@ -18,7 +18,10 @@ use evlbi_net::receive;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use utoipa::ToSchema;
+
+use crate::counters::{self, Counter, Counts, Received};
 
 /// Longest request, in bytes.
 const LONGEST: u64 = 1 << 16;
@@ -63,7 +66,7 @@ pub enum Answer {
     Refused(String),
 }
 
-/// How a run is. Counts are those of `docs/counters`, from its start on.
+/// How a run is. Counters are those of `docs/counters`, from its start on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// When this was so, in seconds since 1970.
@@ -92,29 +95,14 @@ pub struct Status {
 pub struct Sending {
     /// Bits of data a second that are asked for; none for as much as goes.
     pub rate_asked_bps: Option<u64>,
-    /// Bits of data that left in the last second.
-    pub rate_bps: f64,
     /// Policy of selective dropping.
     pub shed_policy: String,
-    /// Datagrams that were due: sent, shed and not sent.
-    pub offered: u64,
-    /// Datagrams that left.
-    pub sent: u64,
-    /// Datagrams left out on purpose.
-    pub shed: u64,
-    /// Datagrams dropped in this host.
-    pub not_sent: u64,
-    /// Bytes of data that left.
-    pub bytes: u64,
-    /// How far it is behind its schedule in seconds, what it gave up included.
-    #[serde(default)]
-    pub behind_s: f64,
-    /// How often it gave time up because it was more than a second behind.
-    #[serde(default)]
-    pub slips: u64,
+    #[serde(flatten)]
+    #[schema(schema_with = counters::sent_schema)]
+    pub counts: Counts,
 }
 
-/// What is received of a stream. Counts are datagrams unless said.
+/// What is received of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Receiving {
     /// The station whose stream it is, where a correlator has several.
@@ -122,70 +110,30 @@ pub struct Receiving {
     pub station: Option<String>,
     /// Whether something came in the last second.
     pub is_streaming: bool,
-    /// Bits of data that came in the last second, each once.
-    pub rate_bps: f64,
-    /// Between the first and the last number seen.
-    pub expected: u64,
-    /// Arrived, copies included.
-    pub received: u64,
-    /// Arrived, each once.
-    pub unique: u64,
-    /// Did not arrive, or found no room.
-    pub lost: u64,
-    /// Of the lost: dropped in this host.
-    pub host_lost: u64,
-    /// Of the lost: dropped before they reached this host.
-    pub network_lost: u64,
-    /// Of the lost: one or the other.
-    pub unattributed: u64,
-    /// Of those dropped in this host: found the ring full.
-    pub ring_full: u64,
-    /// Arrived again.
-    pub duplicates: u64,
-    /// Arrived after a later one.
-    pub reordered: u64,
-    /// Arrived too late for the recording.
-    pub late: u64,
-    /// Were none of the stream.
-    pub foreign: u64,
-    /// Arrived, and not yet known whether they are the stream's.
-    #[serde(default)]
-    pub undecided: u64,
-    /// Bytes of data, each once.
-    pub bytes: u64,
-    /// Share of the ring that waits to be written or correlated.
-    pub ring_fill: f64,
-    /// Seconds in which a reliable stream was not read, since the ring was full.
-    #[serde(default)]
-    pub ring_waits: f64,
+    #[serde(flatten)]
+    #[schema(schema_with = counters::received_schema)]
+    pub counts: Counts,
     /// How far its newest data lie behind the newest of all streams, in seconds; of streams that are correlated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skew_s: Option<f64>,
 }
 
+impl Status {
+    /// Returns the value of a counter of the sender and of all streams together, if any has it.
+    pub fn total(&self, counter: &Counter) -> Option<Number> {
+        let sent = self.sending.iter().map(|sending| &sending.counts);
+        let received = self.receiving.iter().map(|stream| &stream.counts);
+        let values = sent.chain(received).filter_map(|it| it.get(counter.name));
+        values.cloned().reduce(|a, b| counter.join(&a, &b))
+    }
+}
+
 impl Receiving {
     /// What a receiver shows, and the bits of data that came in the last second.
-    pub fn of(live: &receive::Live, rate_bps: f64) -> Receiving {
-        let counters = &live.counters;
+    pub fn of(live: receive::Live, rate_bps: f64) -> Receiving {
         Receiving {
             is_streaming: live.streaming,
-            rate_bps,
-            expected: counters.expected,
-            received: counters.received,
-            unique: counters.unique,
-            lost: counters.lost,
-            host_lost: live.attribution.host_lost,
-            network_lost: live.attribution.network_lost,
-            unattributed: live.attribution.unattributed,
-            ring_full: counters.ring_full,
-            duplicates: counters.duplicates,
-            reordered: counters.reordered,
-            late: counters.late,
-            foreign: live.foreign + counters.foreign_sequence,
-            undecided: live.undecided,
-            bytes: live.bytes,
-            ring_fill: live.ring_fill,
-            ring_waits: live.ring_waits,
+            counts: Counts::of(counters::RECEIVED, &Received { live, rate_bps }),
             ..Receiving::default()
         }
     }

@@ -142,6 +142,7 @@ impl Bytes {
 
     pub fn show(&self, live: &mut Live) {
         live.bytes = self.bytes;
+        live.refused_connections = self.streams.refused();
         if let Ring::Open(_, producer) = &self.ring {
             live.ring_fill = producer.gauge().fill();
         }
@@ -151,12 +152,10 @@ impl Bytes {
         while self.dismiss(true).is_some() {}
         ReceiveReport {
             refused: self.streams.others().to_vec(),
-            refused_connections: self.streams.refused(),
             sender: match &self.ring {
                 Ring::Open(peer, _) => Some(*peer),
                 Ring::Reserve(_) => None,
             },
-            bytes: self.bytes,
             ..report
         }
     }

@@ -291,15 +291,21 @@ impl Datagrams {
     pub fn show(&self, live: &mut Live) {
         let admission = &self.admission;
         let counters = admission.counters();
-        live.foreign =
-            admission.foreign_size() + admission.foreign_source() + admission.foreign_header();
+        live.foreign_size = admission.foreign_size();
+        live.foreign_source = admission.foreign_source();
+        live.foreign_header = admission.foreign_header();
         live.undecided = admission.undecided();
         live.bytes = admission.bytes();
         if let Ring::Open(open) = &self.ring {
             live.ring_fill = open.producer.gauge().fill();
         }
+        live.socket_drops_within = self.drops_within();
         live.attribution = self.attribution(&counters);
         live.counters = counters;
+    }
+
+    fn drops_within(&self) -> u64 {
+        self.overflow.saturating_sub(self.overflow_before)
     }
 
     /// Where the lost were lost, by what the sockets dropped between the first and the last datagram.
@@ -308,8 +314,12 @@ impl Datagrams {
             0 | 1 => 1,
             _ => LONGEST_MESSAGE / self.admission.data().unwrap_or(1) as u64,
         };
-        let drops = self.overflow.saturating_sub(self.overflow_before);
-        attribute(counters.lost, counters.ring_full, drops, per_drop)
+        attribute(
+            counters.lost,
+            counters.ring_full,
+            self.drops_within(),
+            per_drop,
+        )
     }
 
     /// No more comes: what is left begins, and everything is handed on.
@@ -334,21 +344,14 @@ impl Datagrams {
     }
 
     pub fn report(self, report: ReceiveReport) -> ReceiveReport {
-        let counters = self.admission.counters();
         let seconds = |stamp: std::time::Duration| stamp.as_secs_f64();
         let [first_arrival, last_arrival] = self.admission.stamps().map(|it| it.map(seconds));
         ReceiveReport {
-            attribution: self.attribution(&counters),
-            foreign_size: self.admission.foreign_size(),
-            foreign_source: self.admission.foreign_source(),
-            foreign_header: self.admission.foreign_header(),
             refused: self.admission.refused().to_vec(),
             sender: self.admission.sender(),
             datagram_data: self.admission.data(),
-            bytes: self.admission.bytes(),
             first_arrival,
             last_arrival,
-            socket_drops_within: self.overflow.saturating_sub(self.overflow_before),
             most_joined: self.most_joined,
             ring_slots: match &self.ring {
                 Ring::Open(open) => open.producer.capacity(),

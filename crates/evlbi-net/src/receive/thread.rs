@@ -289,15 +289,16 @@ impl Loop {
             self.failure = Some(error);
         }
         self.run.stop();
-        self.watch.show_last(self.live(now));
-        let told = self.incoming.drops_told();
+        let mut live = self.live(now);
+        live.socket_drops = self.incoming.drops().unwrap_or(live.socket_drops);
+        self.watch.show_last(live.clone());
         let report = ReceiveReport {
+            attribution: live.attribution,
+            live,
             seconds: self
                 .ends
                 .map_or(0.0, |(first, last)| last.since(first).as_secs_f64()),
-            socket_drops: self.incoming.drops().unwrap_or(told),
             buffer: self.incoming.buffer().cloned(),
-            ring_waits: self.ring_waits.as_secs_f64(),
             cpu_seconds: cpu::thread_time().as_secs_f64(),
             ended,
             error: self.failure.take(),

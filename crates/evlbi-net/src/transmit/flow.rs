@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use evlbi_core::pace::{ByRate, ByTime, CatchUp, Pacer};
 use evlbi_core::shed::{Replace, Shed, ShedReport, Unit};
@@ -14,8 +13,9 @@ use evlbi_wire::vtp;
 use crate::cpu::Waiting;
 use crate::run::Run;
 use crate::transport::{Close, Events, Head, Outgoing, Pieces, Ready};
+use crate::udp::SendCounts;
 
-use super::{Change, Frames, Lateness, SendReport, Sent, Source};
+use super::{Change, Frames, Lateness, Live, SendReport, Sent, Source};
 
 /// A frame due so much later than the train it would go with starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
@@ -94,6 +94,8 @@ pub struct Flow {
     end_of_last: Nanos,
     /// The same by the schedule, from its start on.
     due_end: Nanos,
+    /// Whether whoever watches it sees the last train.
+    is_shown: bool,
     /// Why it ended early.
     error: Option<String>,
 }
@@ -171,6 +173,7 @@ impl Flow {
             is_closed: false,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
+            is_shown: true,
             error: None,
         };
         flow.take_up_next_frame()?;
@@ -188,6 +191,9 @@ impl Flow {
     }
 
     fn look_ahead(&mut self, now: Nanos, is_stopped: bool) -> Next {
+        if !self.is_shown {
+            self.show();
+        }
         if self.drive_at.is_some_and(|moment| now >= moment) {
             self.drive(now);
         }
@@ -319,18 +325,34 @@ impl Flow {
         }
     }
 
-    fn show(&self) {
-        let counts = self.outlet.counts();
-        for (shown, count) in [
-            (&self.sent.datagrams, counts.sent),
-            (&self.sent.offset, self.offset),
-            (&self.sent.offered, self.counts.offered),
-            (&self.sent.shed, self.counts.shed),
-            (&self.sent.not_sent, counts.not_sent()),
-            (&self.sent.behind, self.behind().0),
-            (&self.sent.slips, self.pacer.slips().count),
-        ] {
-            shown.store(count, Ordering::Relaxed);
+    /// Shows the counters. A reader that holds the lock keeps no train waiting: they are shown before the next look.
+    fn show(&mut self) {
+        let shown = self.sent.shown.try_lock();
+        self.is_shown = shown.is_some();
+        if let Some(mut shown) = shown {
+            *shown = self.live(&self.outlet.counts());
+        }
+    }
+
+    fn live(&self, outlet: &SendCounts) -> Live {
+        Live {
+            offered: self.counts.offered,
+            sent: outlet.sent,
+            shed: self.counts.shed,
+            replaced: self.counts.replaced,
+            not_sent: outlet.not_sent(),
+            frames: self.counts.frames,
+            bytes: match self.options.stream {
+                Some(_) => outlet.bytes,
+                None => outlet.sent * self.options.datagram_data as u64,
+            },
+            offset: self.offset,
+            behind: self.behind(),
+            slips: self.pacer.slips(),
+            time_jumps: match &self.options.clock {
+                Clock::Time(times) => times.jumps(),
+                _ => 0,
+            },
         }
     }
 
@@ -499,24 +521,15 @@ impl Flow {
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();
         let seconds = self.end_of_last.since(first_departure).as_secs_f64();
-        let behind = self.behind().as_secs_f64();
-        let bytes = match self.options.stream {
-            Some(_) => socket.bytes,
-            None => socket.sent * self.options.datagram_data as u64,
-        };
+        let live = self.live(&socket);
+        *self.sent.shown.lock() = live;
         SendReport {
-            offered: counts.offered,
-            sent: socket.sent,
-            shed: counts.shed,
-            replaced: counts.replaced,
-            not_sent: socket.not_sent(),
+            live,
             first_seq: first,
             last_seq: first.map(|first| first.wrapping_add(counts.offered - 1)),
-            frames: counts.frames,
-            bytes,
             seconds,
             rate_bps: if seconds > 0.0 {
-                bytes as f64 * 8.0 / seconds
+                live.bytes as f64 * 8.0 / seconds
             } else {
                 0.0
             },
@@ -526,12 +539,8 @@ impl Flow {
                 mean: counts.lateness_sum as f64 / counts.trains.max(1) as f64 * 1e-3,
                 max: counts.lateness_max.0 as f64 * 1e-3,
             },
-            slips: self.pacer.slips(),
-            behind_seconds: behind,
-            time_jumps: match &self.options.clock {
-                Clock::Time(times) => times.jumps(),
-                _ => 0,
-            },
+            slips: live.slips,
+            behind_seconds: live.behind.as_secs_f64(),
             shedding: self.options.shed.report(),
             shedding_before: self.shedding_before,
             socket,

@@ -198,10 +198,10 @@ pub fn run(args: RecvArgs, program: &Program) -> Result<()> {
             "evlbi: no frames of --frame {length} bytes were found, so the data was recorded as it came; leave --frame out to have the length learnt"
         );
     }
-    if result.foreign_header > 0 {
+    if result.live.foreign_header > 0 {
         say!(
             "evlbi: {} datagrams were of a station, thread or time that was not there when the stream began, and are not recorded",
-            show_count(result.foreign_header)
+            show_count(result.live.foreign_header)
         );
     }
     let others = result.refused.iter().filter(|refused| refused.frames);
@@ -216,7 +216,7 @@ pub fn run(args: RecvArgs, program: &Program) -> Result<()> {
         bail!("{error}");
     }
     if result.is_empty() && result.ended != Ended::Stopped {
-        match recv::nothing_but(result.foreign, &options) {
+        match recv::nothing_but(result.live.foreign(), &options) {
             Some(others) => bail!("no stream arrived, so nothing was recorded: {others}"),
             None => bail!("no data arrived, so nothing was recorded"),
         }

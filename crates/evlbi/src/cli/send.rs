@@ -193,7 +193,7 @@ pub fn run(args: SendArgs, program: &Program) -> Result<()> {
     program.watch(&sending.watched(), || sending.is_finished());
     let result = sending.join()?;
     output::print(json, &result, send::text)?;
-    match result.report.error {
+    match &result.report.error {
         Some(error) => bail!("sending to {} ended early: {error}", options.to),
         None => Ok(()),
     }

@@ -35,6 +35,7 @@ use super::identity::{Identity, Role};
 use super::schema::{self, NewFlowSchema};
 use super::serve::{self, Peer};
 use super::{metrics, page};
+use crate::counters::Counters;
 use crate::steer::Change;
 
 /// Longest body of a request, in bytes.
@@ -168,6 +169,7 @@ fn document() -> OpenApiRouter<Api> {
         .routes(routes!(course_csv))
         .routes(routes!(events))
         .routes(routes!(scrape))
+        .routes(routes!(counters))
 }
 
 /// Reads the body before anything is decided. If a request were refused before its body had come, the connection would be closed
@@ -642,6 +644,14 @@ async fn scrape(State(api): State<Api>) -> Result<Response, Problem> {
     let text = metrics::text(&api.fleet.about(), &api.fleet.flows());
     let text = text.map_err(|error| Problem::internal(&error.into()))?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// What each counter of a status counts
+#[utoipa::path(get, path = "/api/v1/counters", responses(
+    (status = 200, body = Counters),
+    (status = 401, body = ProblemBody)))]
+async fn counters() -> Json<Counters> {
+    Json(Counters::new())
 }
 
 /// Runs what may wait for a disk.

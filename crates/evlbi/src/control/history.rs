@@ -7,20 +7,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use rusqlite::types::{Value as Sql, ValueRef};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params, params_from_iter};
 use rusqlite_migration::M;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId};
+use crate::counters::{self, Counter, Kind, Unit};
 use crate::sqlite::{Schema, Unusable};
 use crate::steer::Status;
 use crate::table;
 
-/// The mark is "EVHI". No file of version 1 was ever kept.
+/// The mark is "EVHI". No file of version 1 was ever kept. From version 3 on `sample` has a column for each counter
+/// ([`add_columns`]); a program that knows fewer leaves the others alone.
 const SCHEMA: Schema = Schema {
     application: 0x4556_4849,
-    versions: &[M::up(""), M::up(TABLES)],
+    versions: &[M::up(""), M::up(TABLES), M::up("")],
     synchronous: "normal",
     busy: Duration::from_secs(5),
 };
@@ -80,36 +84,23 @@ pub struct Event {
 }
 
 /// The course of a flow. The lists of values are as long as that of times.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Course {
     /// Seconds that each value is of.
     pub step_s: i64,
     /// When each begins, in seconds since 1970.
     pub time: Vec<i64>,
-    /// Bits of data a second, sent or received, on average.
-    pub rate_bps: Vec<f64>,
-    /// Datagrams that were expected by a receiver; those of the step, as are the other counts.
-    pub expected: Vec<i64>,
-    /// Lost; below 0 where late ones came after all.
-    pub lost: Vec<i64>,
-    /// Of the lost: in this host. Of a sender: what it could not send.
-    pub host_lost: Vec<i64>,
-    /// Of the lost: before this host.
-    pub network_lost: Vec<i64>,
-    /// Of the lost: one or the other.
-    pub unattributed: Vec<i64>,
-    /// Datagrams that were due at a sender.
-    pub offered: Vec<i64>,
-    /// Of these: left out on purpose.
-    pub shed: Vec<i64>,
-    /// Highest share of the ring that waited.
-    pub ring_fill: Vec<f64>,
+    /// Of the sender and all streams together: what each counter counted in the step (`lost` is below 0 where late ones came after
+    /// all), the mean of a rate, or the highest level. `host_lost` includes what a sender could not send.
+    #[serde(flatten)]
+    #[schema(schema_with = counters::lists_schema)]
+    pub counts: Lists,
     /// Of each baseline that a flow correlates.
     pub baselines: BTreeMap<String, Fringes>,
 }
 
 /// The course of a baseline's fringe: means of the integrations that ended in each step.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Fringes {
     /// Seconds since 1970.
     pub time: Vec<i64>,
@@ -141,17 +132,9 @@ pub struct History {
     opened: f64,
 }
 
-/// Counts of a flow that only grow, but for what comes late.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    expected: i64,
-    lost: i64,
-    host_lost: i64,
-    network_lost: i64,
-    unattributed: i64,
-    offered: i64,
-    shed: i64,
-}
+/// Values of counters over time, in the order of the columns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lists(Vec<(&'static Counter, Vec<Number>)>);
 
 impl History {
     /// Opens or makes a file. Moves a damaged or foreign file aside, reports it, and makes a new one. If the
@@ -225,6 +208,7 @@ impl History {
         } else {
             next
         };
+        let columns = columns(&transaction)?;
         let mut seen = self.seen.lock();
         seen.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
         let mut looked = Vec::new();
@@ -239,7 +223,7 @@ impl History {
             // Another time is another status, also where the clock was set back.
             if before.is_none_or(|before| before.time != status.time) {
                 if !is_old {
-                    write(&transaction, flow, status, before, now - 1)?;
+                    write(&transaction, &columns, flow, status, before, now - 1)?;
                 }
                 looked.push((flow.id.clone(), (flow.started, status.clone())));
             }
@@ -330,23 +314,22 @@ fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Resul
         return Ok(course);
     };
     let bounds = params![step, kept, number, span.from, span.to];
-    let mut statement = connection.prepare_cached(
-            "select time / ?1 * ?1, avg(rate_bps), sum(expected), sum(lost), sum(host_lost), sum(network_lost),
-             sum(unattributed), sum(offered), sum(shed), max(ring_fill) from sample
-             where span = ?2 and flow = ?3 and time >= ?4 and time < ?5 group by 1 order by 1",
-        )?;
+    let columns = columns(connection)?;
+    let mut statement = connection.prepare_cached(&format!(
+        "select time / ?1 * ?1, {} from sample
+         where span = ?2 and flow = ?3 and time >= ?4 and time < ?5 group by 1 order by 1",
+        list(&columns, joined)
+    ))?;
+    course.counts = Lists(columns.into_iter().map(|it| (it, Vec::new())).collect());
     let mut rows = statement.query(bounds)?;
     while let Some(row) = rows.next()? {
         course.time.push(row.get(0)?);
-        course.rate_bps.push(row.get(1)?);
-        course.expected.push(row.get(2)?);
-        course.lost.push(row.get(3)?);
-        course.host_lost.push(row.get(4)?);
-        course.network_lost.push(row.get(5)?);
-        course.unattributed.push(row.get(6)?);
-        course.offered.push(row.get(7)?);
-        course.shed.push(row.get(8)?);
-        course.ring_fill.push(row.get(9)?);
+        for (place, (_, values)) in course.counts.0.iter_mut().enumerate() {
+            values.push(match row.get_ref(place + 1)? {
+                ValueRef::Integer(value) => value.into(),
+                value => counters::number(value.as_f64()?),
+            });
+        }
     }
     let mut statement = connection.prepare_cached(
             "select baseline, time / ?1 * ?1, avg(amplitude), avg(snr), avg(delay_s), avg(weight) from fringe
@@ -368,45 +351,109 @@ impl Course {
     /// As a table: times and counts, without baselines.
     pub fn csv(&self) -> Result<String> {
         let rows = self.time.iter().enumerate().map(|(place, time)| {
-            let counts = [
-                &self.expected,
-                &self.lost,
-                &self.host_lost,
-                &self.network_lost,
-                &self.unattributed,
-                &self.offered,
-                &self.shed,
-            ];
-            (
-                (time, self.step_s),
-                format!("{:.0}", self.rate_bps[place]),
-                counts.map(|values| values[place]),
-                format!("{:.4}", self.ring_fill[place]),
-            )
+            let cell = |(counter, values): &(&Counter, Vec<Number>)| {
+                let value = &values[place];
+                match (counter.unit, value.as_i64()) {
+                    (Unit::BitsPerSecond, _) => format!("{:.0}", value.as_f64().unwrap_or(0.0)),
+                    (_, Some(count)) => count.to_string(),
+                    _ => format!("{:.4}", value.as_f64().unwrap_or(0.0)),
+                }
+            };
+            let cells: Vec<String> = self.counts.0.iter().map(cell).collect();
+            (time, self.step_s, cells)
         });
-        table::text(
-            "time,step_s,rate_bps,expected,lost,host_lost,network_lost,unattributed,offered,shed,ring_fill",
-            rows,
-        )
+        let names = self.counts.0.iter().map(|(counter, _)| counter.name);
+        let names: Vec<&str> = ["time", "step_s"].into_iter().chain(names).collect();
+        table::text(&names.join(","), rows)
     }
 }
 
-impl Counts {
-    fn of(status: &Status) -> Counts {
-        let mut counts = Counts::default();
-        for stream in &status.receiving {
-            counts.expected += stream.expected as i64;
-            counts.lost += stream.lost as i64;
-            counts.host_lost += stream.host_lost as i64;
-            counts.network_lost += stream.network_lost as i64;
-            counts.unattributed += stream.unattributed as i64;
+impl Serialize for Lists {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let lists = self.0.iter();
+        serializer.collect_map(lists.map(|(counter, values)| (counter.name, values)))
+    }
+}
+
+/// What a flow counted between two statuses, or how it is in the second.
+fn value(counter: &Counter, now: &Status, before: Option<&Status>) -> Sql {
+    let total = |status: &Status| {
+        let own = status.total(counter);
+        match (counter.name, &status.sending) {
+            ("host_lost", Some(sending)) => {
+                let not_sent = sending.counts.count("not_sent");
+                Some(own.map_or(not_sent.into(), |own| counter.join(&own, &not_sent.into())))
+            }
+            _ => own,
         }
-        if let Some(sending) = &status.sending {
-            counts.offered += sending.offered as i64;
-            counts.shed += sending.shed as i64;
-            counts.host_lost += sending.not_sent as i64;
+    };
+    let now = total(now).unwrap_or_else(|| 0.into());
+    let before = before.filter(|_| counter.kind == Kind::Counter);
+    let before = before.and_then(total).unwrap_or_else(|| 0.into());
+    match counter.unit.is_real() {
+        true => Sql::Real(counters::real(&now) - counters::real(&before)),
+        false => {
+            let whole = |value: &Number| value.as_u64().unwrap_or(0) as i64;
+            Sql::Integer(whole(&now) - whole(&before))
         }
-        counts
+    }
+}
+
+/// The counters that the file has columns for and that are known here, in the order of the columns.
+fn columns(connection: &Connection) -> Result<Vec<&'static Counter>> {
+    let mut statement =
+        connection.prepare_cached("select name from pragma_table_info('sample')")?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let names = names.collect::<rusqlite::Result<Vec<String>>>()?;
+    Ok(names.iter().filter_map(|it| counters::named(it)).collect())
+}
+
+/// Adds a column for each counter that has none.
+fn add_columns(connection: &mut Connection) -> Result<()> {
+    let transaction = connection.transaction()?;
+    let known = columns(&transaction)?;
+    for counter in counters::shown() {
+        if known.iter().all(|it| it.name != counter.name) {
+            let kind = match counter.unit.is_real() {
+                true => "real",
+                false => "integer",
+            };
+            let name = name(counter);
+            let add = format!("alter table sample add column {name} {kind} not null default 0");
+            transaction.execute(&add, [])?;
+        }
+    }
+    Ok(transaction.commit()?)
+}
+
+/// An expression for each of the columns.
+fn list(columns: &[&Counter], each: impl Fn(&Counter) -> String) -> String {
+    let all: Vec<String> = columns.iter().map(|counter| each(counter)).collect();
+    all.join(", ")
+}
+
+/// The values of several times as one.
+fn joined(counter: &Counter) -> String {
+    let join = match counter.kind {
+        Kind::Counter => "sum",
+        Kind::Rate => "avg",
+        Kind::Level => "max",
+    };
+    format!("{join}({})", name(counter))
+}
+
+/// The name of its column; some are words of SQL.
+fn name(counter: &Counter) -> String {
+    format!("\"{}\"", counter.name)
+}
+
+/// What becomes of a value of a time that comes a second time.
+fn added(counter: &Counter) -> String {
+    let name = name(counter);
+    match counter.kind {
+        Kind::Counter => format!("{name} = {name} + excluded.{name}"),
+        Kind::Rate => format!("{name} = ({name} + excluded.{name}) / 2"),
+        Kind::Level => format!("{name} = max({name}, excluded.{name})"),
     }
 }
 
@@ -420,6 +467,7 @@ fn connect(path: &Path) -> Result<Connection> {
 /// Makes the tables if there are none, and makes sure that they are ours.
 fn make_tables(connection: &mut Connection) -> Result<()> {
     SCHEMA.make(connection)?;
+    add_columns(connection)?;
     for table in ["flow", "sample", "fringe", "event"] {
         let rows = format!("select * from {table} limit 1");
         let mut rows = connection.prepare(&rows)?;
@@ -507,50 +555,30 @@ fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
 /// A second of a flow, and the integrations that ended in it.
 fn write(
     transaction: &Transaction<'_>,
+    columns: &[&Counter],
     flow: &Flow,
     status: &Status,
     before: Option<&Status>,
     time: i64,
 ) -> Result<()> {
-    let name = flow.id.as_str();
+    let id = flow.id.as_str();
     transaction
         .prepare_cached("insert or ignore into flow (name) values (?)")?
-        .execute([name])?;
+        .execute([id])?;
     let number: i64 = transaction
         .prepare_cached("select id from flow where name = ?")?
-        .query_row([name], |row| row.get(0))?;
-    let (now, then) = (
-        Counts::of(status),
-        before.map(Counts::of).unwrap_or_default(),
-    );
-    let received: f64 = status.receiving.iter().map(|stream| stream.rate_bps).sum();
-    let sent = status
-        .sending
-        .as_ref()
-        .map_or(0.0, |sending| sending.rate_bps);
-    let fill = status.receiving.iter().map(|stream| stream.ring_fill);
+        .query_row([id], |row| row.get(0))?;
+    let start = [number, 1, time].map(Sql::Integer).into_iter();
+    let values = columns.iter().map(|it| value(it, status, before));
     transaction
-        .prepare_cached(
-            // A clock that was set back passes a second again: the second holds what was counted both times.
-            "insert into sample values (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set
-             rate_bps = (rate_bps + excluded.rate_bps) / 2, expected = expected + excluded.expected,
-             lost = lost + excluded.lost, host_lost = host_lost + excluded.host_lost,
-             network_lost = network_lost + excluded.network_lost, unattributed = unattributed + excluded.unattributed,
-             offered = offered + excluded.offered, shed = shed + excluded.shed, ring_fill = max(ring_fill, excluded.ring_fill)",
-        )?
-        .execute(params![
-            number,
-            time,
-            received + sent,
-            now.expected - then.expected,
-            now.lost - then.lost,
-            now.host_lost - then.host_lost,
-            now.network_lost - then.network_lost,
-            now.unattributed - then.unattributed,
-            now.offered - then.offered,
-            now.shed - then.shed,
-            fill.fold(0.0, f64::max),
-        ])?;
+        // A clock that was set back passes a second again: the second holds what was counted both times.
+        .prepare_cached(&format!(
+            "insert into sample (flow, span, time, {}) values (?, ?, ?, {}) on conflict do update set {}",
+            list(columns, name),
+            list(columns, |_| "?".to_owned()),
+            list(columns, added)
+        ))?
+        .execute(params_from_iter(start.chain(values)))?;
     for baseline in &status.baselines {
         let known = before.into_iter().flat_map(|before| &before.baselines);
         let is_old = known
@@ -587,18 +615,11 @@ fn first_mean(transaction: &Transaction<'_>) -> Result<Option<i64>> {
 
 /// Means from `from` on whose seconds are gone become seconds again, so that what comes at the same times is added to them.
 fn means_to_seconds(transaction: &Transaction<'_>, from: i64) -> Result<()> {
-    for (table, values) in [
-        (
-            "sample",
-            "flow, 1, time, rate_bps, expected, lost, host_lost, network_lost, unattributed, offered, shed, ring_fill",
-        ),
-        (
-            "fringe",
-            "flow, baseline, 1, time, amplitude, snr, delay_s, weight",
-        ),
-    ] {
+    let counts = list(&columns(transaction)?, name);
+    let fringe = "baseline, amplitude, snr, delay_s, weight";
+    for (table, values) in [("sample", counts.as_str()), ("fringe", fringe)] {
         let insert = format!(
-            "insert or ignore into {table} select {values} from {table} as mean
+            "insert or ignore into {table} (flow, span, time, {values}) select flow, 1, time, {values} from {table} as mean
              where span = ?2 and flow in (select id from flow) and time >= ?1 and not exists
              (select 1 from {table} as second where second.span = 1 and second.flow = mean.flow
               and second.time >= mean.time and second.time < mean.time + ?2)"
@@ -611,12 +632,14 @@ fn means_to_seconds(transaction: &Transaction<'_>, from: i64) -> Result<()> {
 /// The means of what began in the half minute from `from` on.
 fn average(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     let bounds = params![from, MEAN];
-    transaction.execute(
-        "insert or replace into sample select flow, ?2, ?1, avg(rate_bps), sum(expected), sum(lost), sum(host_lost),
-         sum(network_lost), sum(unattributed), sum(offered), sum(shed), max(ring_fill) from sample
+    let columns = columns(transaction)?;
+    let means = format!(
+        "insert or replace into sample (flow, span, time, {}) select flow, ?2, ?1, {} from sample
          where span = 1 and flow in (select id from flow) and time >= ?1 and time < ?1 + ?2 group by flow",
-        bounds,
-    )?;
+        list(&columns, name),
+        list(&columns, joined)
+    );
+    transaction.prepare_cached(&means)?.execute(bounds)?;
     transaction.execute(
         "insert or replace into fringe select flow, baseline, ?2, ?1, avg(amplitude), avg(snr), avg(delay_s), avg(weight)
          from fringe where span = 1 and flow in (select id from flow) and time >= ?1 and time < ?1 + ?2

@@ -7,10 +7,11 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use serde_json::Number;
 
 use super::fleet::About;
 use super::flow::{Flow, State};
-use crate::steer::{Receiving, Sending};
+use crate::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -31,64 +32,6 @@ struct Snapshot {
     about: About,
     flows: Vec<Flow>,
 }
-
-/// A counter of a stream: its name, what it is, and its value.
-type OfReceiver = (&'static str, &'static str, fn(&Receiving) -> u64);
-type OfSender = (&'static str, &'static str, fn(&Sending) -> u64);
-
-const RECEIVED: [OfReceiver; 9] = [
-    (
-        "received_datagrams",
-        "Datagrams that arrived, copies included",
-        |s| s.received,
-    ),
-    (
-        "expected_datagrams",
-        "Datagrams between the first and the last number seen",
-        |s| s.expected,
-    ),
-    ("lost_host_datagrams", "Datagrams lost in this host", |s| {
-        s.host_lost
-    }),
-    (
-        "lost_network_datagrams",
-        "Datagrams lost before this host",
-        |s| s.network_lost,
-    ),
-    (
-        "lost_unattributed_datagrams",
-        "Datagrams lost in the one or the other",
-        |s| s.unattributed,
-    ),
-    ("duplicate_datagrams", "Datagrams that arrived again", |s| {
-        s.duplicates
-    }),
-    (
-        "reordered_datagrams",
-        "Datagrams that arrived after a later one (RFC 4737)",
-        |s| s.reordered,
-    ),
-    (
-        "foreign_datagrams",
-        "Datagrams that were none of the stream",
-        |s| s.foreign,
-    ),
-    ("received_data_bytes", "Bytes of data, each once", |s| {
-        s.bytes
-    }),
-];
-const SENT: [OfSender; 4] = [
-    ("sent_datagrams", "Datagrams that left", |s| s.sent),
-    ("shed_datagrams", "Datagrams left out on purpose", |s| {
-        s.shed
-    }),
-    (
-        "not_sent_datagrams",
-        "Datagrams dropped in this host before they left",
-        |s| s.not_sent,
-    ),
-    ("sent_data_bytes", "Bytes of data that left", |s| s.bytes),
-];
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -124,45 +67,26 @@ impl Collector for Snapshot {
             "Flows by state",
             states.map(of_state),
         )?;
-        for (name, help, value) in RECEIVED {
-            let values = self
-                .streams()
-                .map(|(labels, stream)| (labels, value(stream)));
-            counter(&mut encoder, name, help, values)?;
+        let streams = self.flows.iter().flat_map(|flow| {
+            let streams = flow.status.iter().flat_map(|status| &status.receiving);
+            streams.map(move |stream| {
+                let mut labels = labels(flow);
+                labels.extend(stream.station.clone().map(|station| ("station", station)));
+                (labels, &stream.counts)
+            })
+        });
+        let streams: Vec<(Labels, &Counts)> = streams.collect();
+        for field in RECEIVED {
+            values(&mut encoder, &field.counter, &streams)?;
         }
-        let rates = self
-            .streams()
-            .map(|(labels, stream)| (labels, stream.rate_bps));
-        gauge(
-            &mut encoder,
-            "receive_rate_bits_per_second",
-            "Data received in the last second",
-            rates,
-        )?;
-        let fill = self
-            .streams()
-            .map(|(labels, stream)| (labels, stream.ring_fill));
-        gauge(
-            &mut encoder,
-            "ring_fill_ratio",
-            "Share of the ring that waits",
-            fill,
-        )?;
-        for (name, help, value) in SENT {
-            let values = self
-                .senders()
-                .map(|(labels, sending)| (labels, value(sending)));
-            counter(&mut encoder, name, help, values)?;
+        let senders = self.flows.iter().filter_map(|flow| {
+            let sending = flow.status.as_ref()?.sending.as_ref()?;
+            Some((labels(flow), &sending.counts))
+        });
+        let senders: Vec<(Labels, &Counts)> = senders.collect();
+        for field in SENT {
+            values(&mut encoder, &field.counter, &senders)?;
         }
-        let rates = self
-            .senders()
-            .map(|(labels, sending)| (labels, sending.rate_bps));
-        gauge(
-            &mut encoder,
-            "send_rate_bits_per_second",
-            "Data sent in the last second",
-            rates,
-        )?;
         for (name, help, value) in [
             (
                 "fringe_amplitude",
@@ -213,26 +137,31 @@ fn labels(flow: &Flow) -> Labels {
     vec![("host", flow.host.clone()), ("flow", flow.id.to_string())]
 }
 
-impl Snapshot {
-    fn streams(&self) -> impl Iterator<Item = (Labels, &Receiving)> {
-        self.flows.iter().flat_map(|flow| {
-            let streams = flow.status.iter().flat_map(|status| &status.receiving);
-            streams.map(move |stream| {
-                let mut labels = labels(flow);
-                labels.extend(stream.station.clone().map(|station| ("station", station)));
-                (labels, stream)
-            })
-        })
-    }
-
-    fn senders(&self) -> impl Iterator<Item = (Labels, &Sending)> {
-        let sending = |flow: &'_ Flow| {
-            flow.status
-                .as_ref()
-                .is_some_and(|status| status.sending.is_some())
-        };
-        let flows = self.flows.iter().filter(move |flow| sending(flow));
-        flows.filter_map(|flow| Some((labels(flow), flow.status.as_ref()?.sending.as_ref()?)))
+/// The values of a counter of all senders or streams.
+fn values(
+    encoder: &mut DescriptorEncoder<'_>,
+    counter: &Counter,
+    of: &[(Labels, &Counts)],
+) -> fmt::Result {
+    let known = of.iter().filter_map(|(labels, counts)| {
+        let value = counts.get(counter.name)?;
+        Some((labels.clone(), value))
+    });
+    let help = counter.help.replace('`', "");
+    match (counter.kind, counter.unit.is_real()) {
+        (Kind::Counter, false) => {
+            let whole = |value: &Number| ConstCounter::new(value.as_u64().unwrap_or(0));
+            let values = known.map(|(labels, value)| (labels, whole(value)));
+            family(encoder, counter.metric, &help, values)
+        }
+        (Kind::Counter, true) => {
+            let values = known.map(|(labels, value)| (labels, ConstCounter::new(real(value))));
+            family(encoder, counter.metric, &help, values)
+        }
+        _ => {
+            let values = known.map(|(labels, value)| (labels, real(value)));
+            gauge(encoder, counter.metric, &help, values)
+        }
     }
 }
 
@@ -245,18 +174,6 @@ fn gauge(
     let values = values
         .into_iter()
         .map(|(labels, value)| (labels, ConstGauge::new(value)));
-    family(encoder, name, help, values)
-}
-
-fn counter(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (Labels, u64)>,
-) -> fmt::Result {
-    let values = values
-        .into_iter()
-        .map(|(labels, value)| (labels, ConstCounter::new(value)));
     family(encoder, name, help, values)
 }
 

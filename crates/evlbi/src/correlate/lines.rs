@@ -12,6 +12,7 @@ use super::live::Stream;
 use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
 use super::watch::front;
+use crate::counters::{Counts, RECEIVED, Received};
 use crate::steer::Baseline;
 use crate::units::{show_rate, show_seconds};
 
@@ -41,9 +42,8 @@ struct BaselineLine {
 struct StreamLine {
     station: String,
     rate_bps: f64,
-    expected: u64,
-    lost: u64,
-    ring_full: u64,
+    #[serde(flatten)]
+    counts: Counts,
     /// Frames that came when they had been waited for long enough.
     late_frames: u64,
     /// Frames whose times were not believed.
@@ -118,22 +118,22 @@ impl Integration {
             // What comes late is no longer lost.
             let share = gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64;
             shares.push(share.min(1.0));
-            lines.push(StreamLine {
-                station: name.clone(),
-                rate_bps: (live.bytes - before.bytes) as f64 * 8.0 / elapsed,
-                expected: live.counters.expected,
-                lost: live.counters.lost,
-                ring_full: live.counters.ring_full,
-                late_frames: stream.feed.state().late(),
-                refused_frames: stream.feed.clocks().refused(index),
-                skew_s: front - times[index].unwrap_or(f64::NEG_INFINITY),
-            });
-            *before = Seen {
+            let rate_bps = (live.bytes - before.bytes) as f64 * 8.0 / elapsed;
+            let now_has = Seen {
                 bytes: live.bytes,
                 expected: live.counters.expected,
                 lost: gone,
                 when: Instant::now(),
             };
+            lines.push(StreamLine {
+                station: name.clone(),
+                rate_bps,
+                counts: Counts::total(RECEIVED, &Received { live, rate_bps }),
+                late_frames: stream.feed.state().late(),
+                refused_frames: stream.feed.clocks().refused(index),
+                skew_s: front - times[index].unwrap_or(f64::NEG_INFINITY),
+            });
+            *before = now_has;
         }
         let place = |station: &String| names.iter().position(|name| name == station);
         let share = |station: &String| place(station).map_or(0.0, |place| shares[place]);
@@ -211,9 +211,9 @@ impl Integration {
                 "{time}  {:<12} {}  lost {} of {}  ring full {}  late {}  behind {:.3} s",
                 line.station,
                 show_rate(line.rate_bps),
-                line.lost,
-                line.expected,
-                line.ring_full,
+                line.counts.count("lost"),
+                line.counts.count("expected"),
+                line.counts.count("ring_full"),
                 line.late_frames,
                 line.skew_s
             )

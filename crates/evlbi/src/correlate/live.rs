@@ -26,6 +26,7 @@ use super::lines::{Integration, Seen, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::Shape;
 use super::watch::{Looking, Watch, front};
+use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
 use crate::units::show_seconds;
@@ -46,13 +47,8 @@ pub(super) struct Stream {
 #[derive(Clone, Serialize)]
 pub struct StreamResult {
     station: String,
-    expected: u64,
-    unique: u64,
-    lost: u64,
-    host_lost: u64,
-    network_lost: u64,
-    unattributed: u64,
-    ring_full: u64,
+    #[serde(flatten)]
+    counts: counters::Counts,
     /// Frames that came when they had been waited for long enough.
     late_frames: u64,
     /// Frames whose times were not believed.
@@ -70,7 +66,10 @@ pub struct StreamResult {
 impl StreamResult {
     /// The station and why it contributed nothing, if it sent any. A station that sends none may be left out on purpose.
     pub fn nothing(&self) -> Option<String> {
-        let reason = self.reason.as_ref().filter(|_| self.unique > 0)?;
+        let reason = self
+            .reason
+            .as_ref()
+            .filter(|_| self.counts.count("unique") > 0)?;
         Some(format!("{}: {reason}", self.station))
     }
 }
@@ -485,26 +484,16 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
 }
 
 fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> StreamResult {
-    let counters = &report.account.counters;
+    let received = Received::total(report);
     StreamResult {
         station: station.to_owned(),
-        expected: counters.expected,
-        unique: counters.unique,
-        lost: counters.lost,
-        host_lost: report.attribution.host_lost,
-        network_lost: report.attribution.network_lost,
-        unattributed: report.attribution.unattributed,
-        ring_full: counters.ring_full,
+        counts: counters::Counts::total(RECEIVED, &received),
         late_frames: counts.late,
         refused_frames: 0,
         reason: None,
         left_s: 0.0,
         ended_early_s: 0.0,
         seconds: report.seconds,
-        rate_bps: if report.seconds > 0.0 {
-            report.bytes as f64 * 8.0 / report.seconds
-        } else {
-            0.0
-        },
+        rate_bps: received.rate_bps,
     }
 }

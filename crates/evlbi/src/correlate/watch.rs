@@ -59,7 +59,7 @@ impl Watch {
         let of = |((number, stream), rate): ((usize, &Watched), &f64)| Receiving {
             station: self.names.get().map(|names| names[number].clone()),
             skew_s: newest[number].map(|newest| front - newest),
-            ..Receiving::of(&stream.watch.last(), *rate)
+            ..Receiving::of(stream.watch.last(), *rate)
         };
         let streams = self.streams.iter().enumerate();
         let rates = self.rates.lock().clone();

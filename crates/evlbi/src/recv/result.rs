@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use evlbi_core::account::{Attribution, FreeRuns};
+use evlbi_core::account::FreeRuns;
 use evlbi_core::deframe::{self, Layout};
 use evlbi_net::host;
-use evlbi_net::receive::{Ended, ReceiveReport, Refused};
+use evlbi_net::receive::{Ended, Live, ReceiveReport, Refused};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
@@ -13,11 +13,12 @@ use serde::Serialize;
 
 use super::RecvOptions;
 use super::names::{gaps_path, result_path};
+use crate::counters::{Counts, FRAMES, RECEIVED, Received};
 use crate::drain::{Drained, Shown};
 use crate::output;
 use crate::sink::{self, SinkReport};
 use crate::steer::Receiving as Status;
-use crate::units::{show_count, show_rate, show_size};
+use crate::units::{show_count, show_rate, show_seconds, show_size};
 
 /// Intervals of loss in the result; the gaps file has all of them.
 const INTERVALS_SHOWN: usize = 1000;
@@ -34,48 +35,21 @@ pub struct RecvResult {
     pub left_unfinished: Option<PathBuf>,
     from: String,
     to: String,
-    expected: u64,
-    received: u64,
-    unique: u64,
-    lost: u64,
-    host_lost: u64,
-    network_lost: u64,
-    unattributed: u64,
-    host_lost_max: u64,
-    ring_full: u64,
-    duplicates: u64,
-    reordered: u64,
-    late: u64,
-    pub foreign: u64,
-    foreign_size: u64,
-    foreign_source: u64,
-    foreign_sequence: u64,
-    pub foreign_header: u64,
+    #[serde(flatten)]
+    counts: Counts,
+    #[serde(flatten)]
+    frames: Counts,
+    #[serde(skip)]
+    pub live: Live,
+    #[serde(skip)]
+    drained: deframe::Counts,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
-    /// Connections over TCP that sent something that was no stream, and were closed.
-    pub refused_connections: u64,
-    restarts: u64,
     pub first_seq: Option<u64>,
     last_seq: Option<u64>,
-    /// Frames in the recording.
-    frames: u64,
-    /// Frames in the recording that are marked invalid, by their source or because they were lost.
-    invalid: u64,
-    /// Frames that did not come whole: invalid, or kept in part.
-    lost_frames: u64,
-    /// Frames, or bytes without frames, of gaps longer than `--fill`: listed, and not written.
-    unfilled_frames: u64,
-    unfilled_bytes: u64,
-    partial_frames: u64,
-    odd_headers: u64,
-    ambiguous_frames: u64,
-    trimmed_bytes: u64,
     pub format: Option<deframe::Format>,
     frame_length: Option<usize>,
     frame_rate: Option<FrameRate>,
-    /// Bytes of data that arrived for the first time.
-    pub bytes: u64,
     seconds: f64,
     rate_bps: f64,
     datagram_data: Option<usize>,
@@ -102,12 +76,8 @@ pub struct RecvResult {
     pub sender: Option<String>,
     first_arrival: Option<f64>,
     last_arrival: Option<f64>,
-    socket_drops: u64,
-    socket_drops_within: u64,
     most_joined: u64,
     buffer: Option<GrantedBuffer>,
-    /// Seconds in which a reliable stream was not read, since the ring was full.
-    pub ring_waits: f64,
     /// Memory of the ring, and how far a late datagram may lie behind the newest, in bytes of data; none of a stream of bytes.
     ring_bytes: Option<usize>,
     window_bytes: Option<u64>,
@@ -164,7 +134,7 @@ impl RecvResult {
 
     /// Whether there was nothing to record.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0 && self.frames == 0
+        self.live.bytes == 0 && self.drained.frames == 0
     }
 }
 
@@ -175,8 +145,8 @@ struct SoFar<'r> {
     finished: bool,
     from: String,
     to: &'r str,
-    frames: u64,
-    lost_frames: u64,
+    #[serde(flatten)]
+    frames: Counts,
     gaps_file: Option<PathBuf>,
     #[serde(flatten)]
     counts: Status,
@@ -209,8 +179,7 @@ impl Beside {
                 finished: false,
                 from: options.from.to_string(),
                 to: &options.to,
-                frames: shown.counts.frames,
-                lost_frames: shown.counts.lost_frames + shown.counts.partial,
+                frames: Counts::total(FRAMES, &shown.counts),
                 gaps_file,
                 counts,
             };
@@ -241,6 +210,7 @@ pub fn finish(
     host: Option<HostDelta>,
     (ring, window): (usize, Option<u64>),
 ) -> RecvResult {
+    let received = Received::total(&report);
     let ReceiveReport { account, .. } = report;
     let sequence: Vec<SequenceGap> = account
         .segments
@@ -275,64 +245,24 @@ pub fn finish(
                 .get_or_insert(output::explain(&error));
         }
     }
-    let Attribution {
-        host_lost,
-        network_lost,
-        unattributed,
-        host_lost_max,
-    } = report.attribution;
-    let counters = account.counters;
-    let counts = drained.counts;
     RecvResult {
         schema: "evlbi.recv/1",
         finished: true,
         left_unfinished: None,
         from: options.from.to_string(),
         to: options.to.clone(),
-        expected: counters.expected,
-        received: counters.received,
-        unique: counters.unique,
-        lost: counters.lost,
-        host_lost,
-        network_lost,
-        unattributed,
-        host_lost_max,
-        ring_full: counters.ring_full,
-        duplicates: counters.duplicates,
-        reordered: counters.reordered,
-        late: counters.late,
-        foreign: report.foreign_size
-            + report.foreign_source
-            + report.foreign_header
-            + counters.foreign_sequence,
-        foreign_size: report.foreign_size,
-        foreign_source: report.foreign_source,
-        foreign_sequence: counters.foreign_sequence,
-        foreign_header: report.foreign_header,
+        counts: Counts::total(RECEIVED, &received),
+        frames: Counts::total(FRAMES, &drained.counts),
+        drained: drained.counts,
         refused: report.refused,
-        refused_connections: report.refused_connections,
-        restarts: counters.restarts,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),
-        frames: counts.frames,
-        invalid: counts.source_invalid + counts.lost_frames,
-        lost_frames: counts.lost_frames + counts.partial,
-        unfilled_frames: counts.unfilled_frames,
-        unfilled_bytes: counts.unfilled_bytes,
-        partial_frames: counts.partial,
-        odd_headers: counts.odd_headers,
-        ambiguous_frames: counts.ambiguous,
-        trimmed_bytes: counts.trimmed_bytes,
         format: drained.format,
         frame_length: drained.layout.map(|layout| layout.frame_length),
         frame_rate: drained.frame_rate,
-        bytes: report.bytes,
         seconds: report.seconds,
-        rate_bps: if report.seconds > 0.0 {
-            report.bytes as f64 * 8.0 / report.seconds
-        } else {
-            0.0
-        },
+        rate_bps: received.rate_bps,
+        live: received.live,
         datagram_data: report.datagram_data,
         runs: runs(&account.runs),
         runs_not_listed: account.runs_not_listed,
@@ -358,11 +288,8 @@ pub fn finish(
         sender: report.sender.map(|sender| sender.to_string()),
         first_arrival: report.first_arrival,
         last_arrival: report.last_arrival,
-        socket_drops: report.socket_drops,
-        socket_drops_within: report.socket_drops_within,
         most_joined: report.most_joined,
         buffer: report.buffer,
-        ring_waits: report.ring_waits,
         ring_bytes: Some(ring),
         window_bytes: window,
         host,
@@ -395,39 +322,41 @@ fn describe(format: deframe::Format, result: &RecvResult) -> String {
 }
 
 pub fn text(result: &RecvResult) -> String {
-    let share = |count: u64| match result.expected {
+    let (live, frames) = (&result.live, &result.drained);
+    let (counters, lost) = (&live.counters, &live.attribution);
+    let share = |count: u64| match counters.expected {
         0 => String::new(),
         expected => format!(" ({:.4} %)", count as f64 * 100.0 / expected as f64),
     };
     let mut pairs = vec![
         (
             "expected",
-            format!("{} datagrams", show_count(result.expected)),
+            format!("{} datagrams", show_count(counters.expected)),
         ),
-        ("unique", show_count(result.unique)),
+        ("unique", show_count(counters.unique)),
         (
             "lost",
-            format!("{}{}", show_count(result.lost), share(result.lost)),
+            format!("{}{}", show_count(counters.lost), share(counters.lost)),
         ),
         (
             "  in this host",
             format!(
                 "{} (ring full {})",
-                show_count(result.host_lost),
-                show_count(result.ring_full)
+                show_count(lost.host_lost),
+                show_count(counters.ring_full)
             ),
         ),
-        ("  in the network", show_count(result.network_lost)),
-        ("  unattributed", show_count(result.unattributed)),
-        ("duplicates", show_count(result.duplicates)),
-        ("reordered", show_count(result.reordered)),
-        ("late", show_count(result.late)),
-        ("foreign", show_count(result.foreign)),
+        ("  in the network", show_count(lost.network_lost)),
+        ("  unattributed", show_count(lost.unattributed)),
+        ("duplicates", show_count(counters.duplicates)),
+        ("reordered", show_count(counters.reordered)),
+        ("late", show_count(counters.late)),
+        ("foreign", show_count(live.foreign())),
         (
             "data",
             format!(
                 "{} bytes in {:.3} s: {}",
-                show_count(result.bytes),
+                show_count(live.bytes),
                 result.seconds,
                 show_rate(result.rate_bps)
             ),
@@ -436,9 +365,9 @@ pub fn text(result: &RecvResult) -> String {
             "frames",
             format!(
                 "{}, of which lost {}, invalid {}",
-                show_count(result.frames),
-                show_count(result.lost_frames),
-                show_count(result.invalid)
+                show_count(frames.frames),
+                show_count(frames.lost_frames + frames.partial),
+                show_count(frames.source_invalid + frames.lost_frames)
             ),
         ),
     ];
@@ -454,6 +383,10 @@ pub fn text(result: &RecvResult) -> String {
                 show_size(buffer.granted as u64)
             ),
         ));
+    }
+    if live.ring_waits > 0.0 {
+        let waited = show_seconds(live.ring_waits);
+        pairs.push(("not read for", format!("{waited}, since the ring was full")));
     }
     if let Some(check) = &result.sink.check {
         pairs.push((

@@ -37,7 +37,8 @@ impl Seen {
     pub fn status(&self) -> Status {
         let has_ended = self.watch.has_ended();
         let live = self.watch.last();
-        Status::of(&live, self.rate(live.bytes, has_ended))
+        let rate_bps = self.rate(live.bytes, has_ended);
+        Status::of(live, rate_bps)
     }
 
     /// Bits of data a second, as last measured if it has ended.
@@ -69,7 +70,7 @@ impl Watched for Seen {
         let live = self.watch.last();
         let counters = &live.counters;
         if live.bytes == 0 && counters.received == 0 {
-            return match nothing_but(live.foreign + live.undecided, &self.options) {
+            return match nothing_but(live.foreign() + live.undecided, &self.options) {
                 Some(others) => format!("waiting for a stream: {others}"),
                 None => "waiting for a stream".into(),
             };

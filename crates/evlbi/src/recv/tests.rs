@@ -82,7 +82,7 @@ fn several_streams_are_sent_and_received_at_once() {
     until("something of each stream", || {
         flows
             .iter()
-            .all(|(receiving, _)| receiving.status().bytes > 50 * FRAME as u64)
+            .all(|(receiving, _)| receiving.status().counts.count("bytes") > 50 * FRAME as u64)
     });
     // A change is one sender's alone.
     let change = Change {
@@ -98,18 +98,20 @@ fn several_streams_are_sent_and_received_at_once() {
     // So is an end: the others go on.
     for (number, ((receiving, sending), (scheme, to))) in flows.into_iter().zip(&sinks).enumerate()
     {
-        let before = receiving.status().bytes;
-        until("more", || receiving.status().bytes > before);
+        let before = receiving.status().counts.count("bytes");
+        until("more", || receiving.status().counts.count("bytes") > before);
         sending.stop();
-        let sent = sending.join().unwrap().report;
+        let sent = sending.join().unwrap().report.live;
         if *scheme != "tcp://" {
-            until("all", || receiving.status().received >= sent.sent);
+            until("all", || {
+                receiving.status().counts.count("received") >= sent.sent
+            });
             receiving.stop();
         }
         let result = receiving.join().unwrap();
         // Frames without numbers are told apart by their times, as far as the frame rate is known.
         if *scheme != "pudp://" {
-            assert_eq!(result.bytes, sent.bytes, "{number}");
+            assert_eq!(result.live.bytes, sent.bytes, "{number}");
         }
         let (ended, first) = match *scheme {
             "udp://" => (Ended::Stopped, Some(number as u64 * APART)),
@@ -136,7 +138,7 @@ fn a_run_that_is_stopped_ends_all() {
     let nobody = receiver(&any("tcp://"), "null", &run);
     until("a stream", || receiving.status().is_streaming);
     run.stop();
-    assert!(sending.join().unwrap().report.sent > 0);
+    assert!(sending.join().unwrap().report.live.sent > 0);
     assert_eq!(receiving.join().unwrap().ended, Ended::Stopped);
     assert!(nobody.join().unwrap().is_empty());
 }
@@ -153,7 +155,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
     for round in 0..100 {
         let receiving = receiver(&place, &room.path(&format!("{round}.vdif")), &run);
         if round % 10 == 0 {
-            until("a stream", || receiving.status().bytes > 0);
+            until("a stream", || receiving.status().counts.count("bytes") > 0);
         }
         drop(receiving);
         UdpSocket::bind(place.addresses().unwrap()[0][0]).unwrap();
@@ -165,7 +167,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
         let receiving = receiver(&place, "null", &run);
         let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
         if sending.is_some() {
-            until("a stream", || receiving.status().bytes > 0);
+            until("a stream", || receiving.status().counts.count("bytes") > 0);
         }
         drop(receiving);
         TcpListener::bind(place.addresses().unwrap()[0][0]).unwrap();
@@ -201,7 +203,7 @@ fn a_sender_that_is_dropped_sends_no_more() {
             std::iter::once(Ok(0)).chain(std::iter::repeat_with(|| near.recv(&mut [0; 2 * FRAME])));
         seen.tell(&mut status);
         let received = all.take_while(Result::is_ok).count() as u64;
-        assert_eq!(received, status.sending.unwrap().sent);
+        assert_eq!(received, status.sending.unwrap().counts.count("sent"));
     }
 }
 

@@ -3,6 +3,7 @@
 use evlbi_net::transmit::SendReport;
 use serde::Serialize;
 
+use crate::counters::Counted;
 use crate::output;
 use crate::units::{show_count, show_rate};
 
@@ -29,12 +30,13 @@ pub struct SendResult {
     /// Bytes of fill pattern that completed the last datagram of raw data.
     pub padded_bytes: u64,
     #[serde(flatten)]
-    pub report: SendReport,
+    pub report: Counted<SendReport>,
 }
 
 /// The same for people.
 pub fn text(result: &SendResult) -> String {
     let report = &result.report;
+    let live = &report.live;
     let policies = report.shedding_before.iter().chain([&report.shedding]);
     let policies = policies.map(|shed| format!("{}: {:.4} %", shed.policy, shed.fraction * 100.0));
     let mut pairs = vec![
@@ -42,7 +44,7 @@ pub fn text(result: &SendResult) -> String {
             "sent",
             format!(
                 "{} datagrams of {} bytes of data",
-                show_count(report.sent),
+                show_count(live.sent),
                 report.datagram_data
             ),
         ),
@@ -50,7 +52,7 @@ pub fn text(result: &SendResult) -> String {
             "shed",
             format!(
                 "{} datagrams, {}",
-                show_count(report.shed),
+                show_count(live.shed),
                 policies.collect::<Vec<String>>().join(", then ")
             ),
         ),
@@ -58,14 +60,14 @@ pub fn text(result: &SendResult) -> String {
             "not sent",
             format!(
                 "{} datagrams dropped in this host",
-                show_count(report.not_sent)
+                show_count(live.not_sent)
             ),
         ),
         (
             "data",
             format!(
                 "{} bytes in {:.3} s",
-                show_count(report.bytes),
+                show_count(live.bytes),
                 report.seconds
             ),
         ),
@@ -129,7 +131,6 @@ fn short(report: &SendReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::Ordering;
 
     use evlbi_core::pace::ByRate;
     use evlbi_core::rate::BitRate;
@@ -207,7 +208,7 @@ mod tests {
         )
         .unwrap();
         let report = transmit::run(vec![flow], &run).remove(0);
-        assert_eq!(sent.slips.load(Ordering::Relaxed), report.slips.count);
+        assert_eq!(sent.last().slips, report.slips);
         SendResult {
             schema: "evlbi.send/1",
             source: String::new(),
@@ -218,7 +219,7 @@ mod tests {
             leading_bytes: 0,
             truncated_bytes: 0,
             padded_bytes: 0,
-            report,
+            report: report.into(),
         }
     }
 

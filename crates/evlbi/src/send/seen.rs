@@ -10,6 +10,7 @@ use evlbi_net::transmit::Sent;
 use parking_lot::Mutex;
 
 use super::changes::Changes;
+use crate::counters::{self, Counts};
 use crate::output;
 use crate::steer::{Change, Rate, Sending, Status, Watched};
 use crate::units::{show_count, show_rate};
@@ -23,8 +24,6 @@ pub struct Seen {
     changes: Mutex<Changes>,
     /// Length of the source in bytes.
     total: Option<u64>,
-    /// Data of a datagram in bytes.
-    datagram_data: usize,
     run: Run,
     rate: Mutex<Rate>,
     has_ended: AtomicBool,
@@ -35,7 +34,6 @@ impl Seen {
         Seen {
             sent: Arc::clone(&changes.sent),
             total,
-            datagram_data: changes.datagram_data,
             changes: Mutex::new(changes),
             run: run.clone(),
             rate: Mutex::new(Rate::from(run.clock().now())),
@@ -51,26 +49,17 @@ impl Seen {
 
     /// How the sender is.
     pub fn status(&self) -> Sending {
-        let sent = &self.sent;
-        let datagrams = sent.datagrams.load(Ordering::Relaxed);
-        let bytes = datagrams * self.datagram_data as u64;
+        let live = self.sent.last();
         let mut rate = self.rate.lock();
         let rate_bps = match self.has_ended.load(Ordering::Relaxed) {
             true => rate.last(),
-            false => rate.of(bytes, self.run.clock().now()),
+            false => rate.of(live.bytes, self.run.clock().now()),
         };
         let changes = self.changes.lock();
         Sending {
             rate_asked_bps: changes.stream.rate.map(BitRate::get),
-            rate_bps,
             shed_policy: changes.policy.to_string(),
-            offered: sent.offered.load(Ordering::Relaxed),
-            sent: datagrams,
-            shed: sent.shed.load(Ordering::Relaxed),
-            not_sent: sent.not_sent.load(Ordering::Relaxed),
-            bytes,
-            behind_s: Nanos(sent.behind.load(Ordering::Relaxed)).as_secs_f64(),
-            slips: sent.slips.load(Ordering::Relaxed),
+            counts: Counts::of(counters::SENT, &counters::Sent { live, rate_bps }),
         }
     }
 }
@@ -86,16 +75,16 @@ impl Watched for Seen {
     }
 
     fn progress(&self) -> (u64, Option<u64>) {
-        (self.sent.offset.load(Ordering::Relaxed), self.total)
+        (self.sent.last().offset, self.total)
     }
 
     fn line(&self) -> String {
-        let datagrams = show_count(self.sent.datagrams.load(Ordering::Relaxed));
+        let live = self.sent.last();
+        let datagrams = show_count(live.sent);
         let rate = show_rate(self.rate.lock().last());
         let mut line = format!("{rate}  {datagrams} datagrams");
-        let behind = Nanos(self.sent.behind.load(Ordering::Relaxed));
-        if behind >= SHOWN_BEHIND {
-            line += &format!("  {:.1} s behind", behind.as_secs_f64());
+        if live.behind >= SHOWN_BEHIND {
+            line += &format!("  {:.1} s behind", live.behind.as_secs_f64());
         }
         line
     }

@@ -15,6 +15,7 @@ use crate::control::Fleet;
 use crate::control::commands::{COMMANDS, Command, Language};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::threads::Threads;
+use crate::counters::{self, Kind, real};
 use crate::output;
 use crate::steer::Change;
 use crate::units::{self, show_count, show_rate, show_seconds, utc};
@@ -42,10 +43,6 @@ A flow may be called by the end of its name after a dot.";
 /// What a flow is waited for where nothing is said.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
-/// Counters that can be waited for.
-const COUNTED: [&str; 9] = [
-    "offered", "sent", "shed", "not_sent", "bytes", "expected", "received", "unique", "lost",
-];
 const WORDS: [&str; 16] = [
     "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
     "result", "log", "events", "help", "quit",
@@ -72,7 +69,7 @@ impl Words {
             ["show" | "set" | "kill" | "forget" | "wait" | "result" | "log"] => flows().collect(),
             ["stop"] => flows().chain(["all".to_owned()]).collect(),
             ["set", _, ..] => owned(&["rate=", "shed="]),
-            ["wait", _] => owned(&[&["running", "ended"], COUNTED.as_slice()].concat()),
+            ["wait", _] => owned(&[&["running", "ended"], counted().as_slice()].concat()),
             ["start"] => self
                 .hosts
                 .hosts
@@ -465,25 +462,27 @@ impl Console {
         number: &str,
         time: Duration,
     ) -> Result<String> {
-        if !COUNTED.contains(&counter) {
+        let Some(counter) = counters::named(counter).filter(|it| it.kind == Kind::Counter) else {
             bail!(
                 "unknown counter `{counter}`: give one of {}",
-                COUNTED.join(", ")
+                counted().join(", ")
             );
-        }
+        };
         let wanted: u64 = number.parse().map_err(|_| {
             anyhow!("wait: `{number}` is not a whole number; give a count such as 100")
         })?;
-        let has_come = |flow: &Flow| count(flow, counter) >= Some(wanted);
+        let value = |flow: &Flow| flow.status.as_ref()?.total(counter);
+        let has_come = |flow: &Flow| value(flow).is_some_and(|it| real(&it) >= wanted as f64);
         let is_over = |flow: &Flow| has_come(flow) || has_ended(flow);
         let (flow, is_in_time) = self.seen(name, time, is_over).await?;
         if !has_come(&flow) {
-            let found = count(&flow, counter).map_or("no such counter".to_owned(), show_count);
+            let found = value(&flow).map_or("no such counter".to_owned(), |it| counter.show(&it));
             let when = match is_in_time {
                 true => "at its end".to_owned(),
                 false => format!("after {}", show_seconds(time.as_secs_f64())),
             };
-            bail!("{}: {counter} is not {wanted} {when}, but {found}", flow.id);
+            let name = counter.name;
+            bail!("{}: {name} is not {wanted} {when}, but {found}", flow.id);
         }
         Ok(list(&[flow]))
     }
@@ -520,26 +519,10 @@ impl Console {
     }
 }
 
-/// A counter of a flow; of several streams that it receives, their sum. None where it has no such counter.
-fn count(flow: &Flow, counter: &str) -> Option<u64> {
-    let status = flow.status.as_ref()?;
-    let of_sender = status.sending.iter().map(|sending| match counter {
-        "offered" => Some(sending.offered),
-        "sent" => Some(sending.sent),
-        "shed" => Some(sending.shed),
-        "not_sent" => Some(sending.not_sent),
-        "bytes" => Some(sending.bytes),
-        _ => None,
-    });
-    let of_streams = status.receiving.iter().map(|stream| match counter {
-        "expected" => Some(stream.expected),
-        "received" => Some(stream.received),
-        "unique" => Some(stream.unique),
-        "lost" => Some(stream.lost),
-        "bytes" => Some(stream.bytes),
-        _ => None,
-    });
-    of_sender.chain(of_streams).flatten().reduce(|a, b| a + b)
+/// The counters that can be waited for.
+pub fn counted() -> Vec<&'static str> {
+    let counters = counters::shown().filter(|counter| counter.kind == Kind::Counter);
+    counters.map(|counter| counter.name).collect()
 }
 
 /// The newest event there is.
@@ -591,17 +574,14 @@ fn words(line: &str) -> Result<Vec<String>> {
 fn last_counts(flow: &Flow) -> String {
     let counted = ["sent", "shed", "not_sent", "unique", "lost"];
     let counts = counted.iter().filter_map(|counter| {
-        let number = count(flow, counter)?;
-        Some(format!(
-            "{} {}",
-            counter.replace('_', " "),
-            show_count(number)
-        ))
+        let value = flow.status.as_ref()?.total(counters::named(counter)?)?;
+        let value = counters::named(counter)?.show(&value);
+        Some(format!("{} {value}", counter.replace('_', " ")))
     });
     counts.collect::<Vec<String>>().join(", ")
 }
 
-fn show(flow: &Flow) -> String {
+pub fn show(flow: &Flow) -> String {
     let mut pairs = vec![
         ("flow", format!("{} on {}", flow.id, flow.host)),
         ("does", flow.command.clone()),
@@ -629,43 +609,38 @@ fn show(flow: &Flow) -> String {
         pairs.push(("listens", status.listening.join(", ")));
     }
     if let Some(sending) = &status.sending {
-        pairs.push(("sends", show_rate(sending.rate_bps)));
-        pairs.push(("sent", show_count(sending.sent)));
+        let counts = &sending.counts;
+        let count = |name: &str| show_count(counts.count(name));
+        pairs.push(("sends", show_rate(counts.real("rate_bps"))));
+        pairs.push(("sent", count("sent")));
+        let (shed, offered) = (count("shed"), count("offered"));
         pairs.push((
             "shed",
-            format!(
-                "{} of {}, {}",
-                show_count(sending.shed),
-                show_count(sending.offered),
-                sending.shed_policy
-            ),
+            format!("{shed} of {offered}, {}", sending.shed_policy),
         ));
-        pairs.push(("not sent", show_count(sending.not_sent)));
+        pairs.push(("not sent", count("not_sent")));
+        pairs.push(("counters", counts.text()));
     }
     for stream in &status.receiving {
-        pairs.push((
-            "receives",
-            format!(
-                "{}{}",
-                stream
-                    .station
-                    .as_ref()
-                    .map_or_else(String::new, |station| format!("{station}: ")),
-                show_rate(stream.rate_bps)
-            ),
-        ));
-        pairs.push(("unique", show_count(stream.unique)));
+        let counts = &stream.counts;
+        let count = |name: &str| show_count(counts.count(name));
+        let station = stream.station.as_ref();
+        let station = station.map_or_else(String::new, |station| format!("{station}: "));
+        let rate = show_rate(counts.real("rate_bps"));
+        pairs.push(("receives", format!("{station}{rate}")));
+        pairs.push(("unique", count("unique")));
         pairs.push((
             "lost",
             format!(
                 "{} of {}: in this host {}, in the network {}",
-                show_count(stream.lost),
-                show_count(stream.expected),
-                show_count(stream.host_lost),
-                show_count(stream.network_lost)
+                count("lost"),
+                count("expected"),
+                count("host_lost"),
+                count("network_lost")
             ),
         ));
-        pairs.push(("ring", format!("{:.1} %", stream.ring_fill * 100.0)));
+        pairs.push(("ring", format!("{:.1} %", counts.real("ring_fill") * 100.0)));
+        pairs.push(("counters", counts.text()));
     }
     for baseline in &status.baselines {
         pairs.push((

@@ -18,7 +18,6 @@ use crate::control::commands::Command;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::control::{Fleet, Problem};
-use crate::steer::{Receiving, Sending};
 use crate::units::{now, show_count, show_rate, show_seconds};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Host;
@@ -522,10 +521,10 @@ impl Timetable {
         };
         let sending = || statuses().filter_map(|status| status.sending.as_ref());
         let receiving = || statuses().flat_map(|status| &status.receiving);
-        let sent: f64 = sending().map(|sending: &Sending| sending.rate_bps).sum();
-        let received: f64 = receiving().map(|stream: &Receiving| stream.rate_bps).sum();
-        let lost: u64 = receiving().map(|stream| stream.lost).sum();
-        let shed: u64 = sending().map(|sending| sending.shed).sum();
+        let sent: f64 = sending().map(|it| it.counts.real("rate_bps")).sum();
+        let received: f64 = receiving().map(|it| it.counts.real("rate_bps")).sum();
+        let lost: u64 = receiving().map(|it| it.counts.count("lost")).sum();
+        let shed: u64 = sending().map(|it| it.counts.count("shed")).sum();
         let mut line = format!(
             "{running} of {} flows run  {} sent  {} received  lost {}",
             self.flows.len().max(flows.len()),

@@ -59,5 +59,5 @@ fn burst() {
         !matches!(next, Next::Over)
     }) {}
     let report = flow.finish(now);
-    assert_eq!((report.offered, report.sent), (units, units));
+    assert_eq!((report.live.offered, report.live.sent), (units, units));
 }

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::control::flow::State;
+use crate::counters::Counts;
 use crate::steer::{Baseline, Receiving, Sending};
 
 /// Than any file is opened.
@@ -21,17 +22,23 @@ fn flow(name: &str, second: u64) -> Flow {
         status: Some(Status {
             time: second as f64,
             receiving: vec![Receiving {
-                rate_bps: 1e6 * second as f64,
-                expected: 100 * second,
-                lost: 10 * second,
-                network_lost: 8 * second,
-                host_lost: 2 * second,
-                ring_fill: 0.25,
+                counts: Counts::from([
+                    ("rate_bps", counters::number(1e6 * second as f64)),
+                    ("expected", (100 * second).into()),
+                    ("lost", (10 * second).into()),
+                    ("network_lost", (8 * second).into()),
+                    ("host_lost", (2 * second).into()),
+                    ("ring_fill", counters::number(0.25)),
+                    ("ring_waits", counters::number(0.5 * second as f64)),
+                    ("nonce", (3 * second).into()),
+                ]),
                 ..Receiving::default()
             }],
             sending: Some(Sending {
-                offered: 50 * second,
-                shed: 5 * second,
+                counts: Counts::from([
+                    ("offered", (50 * second).into()),
+                    ("shed", (5 * second).into()),
+                ]),
                 ..Sending::default()
             }),
             baselines: vec![Baseline {
@@ -43,6 +50,15 @@ fn flow(name: &str, second: u64) -> Flow {
             }],
             ..Status::default()
         }),
+    }
+}
+
+impl Course {
+    /// The values of a counter.
+    fn of(&self, name: &str) -> Vec<f64> {
+        let mut lists = self.counts.0.iter();
+        let (_, values) = lists.find(|(counter, _)| counter.name == name).unwrap();
+        values.iter().map(counters::real).collect()
     }
 }
 
@@ -63,17 +79,23 @@ fn seconds_become_half_minutes() {
     let seconds = history.course(&id, span(0, 100, 1), 100).unwrap();
     assert_eq!((seconds.step_s, seconds.time.len()), (1, 90));
     assert_eq!(seconds.time[..3], [0, 1, 2]);
-    assert_eq!(seconds.rate_bps[1], 2e6);
-    assert!(seconds.lost.iter().all(|lost| *lost == 10));
-    assert!(seconds.shed.iter().all(|shed| *shed == 5));
+    assert_eq!(seconds.of("rate_bps")[1], 2e6);
+    assert!(seconds.of("lost").iter().all(|lost| *lost == 10.0));
+    assert!(seconds.of("shed").iter().all(|shed| *shed == 5.0));
+    assert!(seconds.of("nonce").iter().all(|nonce| *nonce == 3.0));
+    assert!(seconds.of("ring_waits").iter().all(|waits| *waits == 0.5));
     let fringes = &seconds.baselines["Ef-Jb"];
     assert_eq!(fringes.time[..3], [0, 1, 3], "each integration once");
     let halves = history.course(&id, span(0, 100, 30), 100).unwrap();
     assert_eq!((halves.step_s, &halves.time[..]), (30, &[0, 30, 60][..]));
-    assert_eq!(halves.expected, [3000, 3000, 3000]);
-    assert_eq!(halves.rate_bps[0], 15.5e6);
-    assert_eq!(halves.network_lost.iter().sum::<i64>(), 8 * 90);
-    assert_eq!(halves.csv().unwrap().lines().count(), 4);
+    assert_eq!(halves.of("expected"), [3000.0; 3]);
+    assert_eq!(halves.of("rate_bps")[0], 15.5e6);
+    assert_eq!(halves.of("network_lost").iter().sum::<f64>(), 8.0 * 90.0);
+    let csv = halves.csv().unwrap();
+    let old = "time,step_s,rate_bps,expected,lost,host_lost,network_lost,unattributed,offered,shed,ring_fill,";
+    assert!(csv.starts_with(old), "{csv}");
+    assert!(csv.contains(",nonce,") && csv.contains(",90,"), "{csv}");
+    assert_eq!(csv.lines().count(), 4);
     // Of long ago only half minutes are left; of a flow that is not known, nothing.
     let later = 100 + KEEP_SECONDS;
     assert_eq!(history.course(&id, span(0, 100, 1), later).unwrap(), halves);
@@ -102,8 +124,8 @@ fn flows_that_were_there_before_begin_where_they_are() {
         .course(&"ef".parse().unwrap(), span(0, 1100, 1), 1100)
         .unwrap();
     assert_eq!(
-        (&course.time[..], &course.lost[..]),
-        (&[1000][..], &[10][..])
+        (&course.time[..], &course.of("lost")[..]),
+        (&[1000][..], &[10.0][..])
     );
 }
 
@@ -125,7 +147,7 @@ fn a_name_that_is_taken_again_is_another_flow() {
     let course = history
         .course(&"ef".parse().unwrap(), span(0, 1100, 1), 1100)
         .unwrap();
-    assert_eq!(course.lost, [10_000, 20]);
+    assert_eq!(course.of("lost"), [10_000.0, 20.0]);
 }
 
 /// A half minute whose end nobody saw, for the disk was busy or the agent was away, gets its means all the same.
@@ -190,7 +212,7 @@ fn a_long_past_costs_the_present_nothing() {
         // Of the last half minute there are no means yet.
         for (span, first, count) in [(1, 1, seconds), (MEAN, 2, halves)] {
             let past = "with recursive past(n) as (select ?3 union all select n + 1 from past where n < ?4)
-                insert into sample select id, ?1, (?2 / ?1 - n) * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past, flow";
+                insert into sample (flow, span, time, rate_bps, expected, lost, host_lost, network_lost, unattributed, offered, shed, ring_fill) select id, ?1, (?2 / ?1 - n) * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past, flow";
             connection.execute(past, [span, now, first, count]).unwrap();
         }
         let fringes =
@@ -365,7 +387,7 @@ fn a_clock_set_back_loses_nothing() {
     };
     let lost = |from, to, step, now| {
         let course = history.course(&id, span(from, to, step), now).unwrap();
-        (course.step_s, course.lost.iter().sum::<i64>())
+        (course.step_s, course.of("lost").iter().sum::<f64>() as i64)
     };
     seconds(1..=90);
     seconds(31..=60);
@@ -387,7 +409,7 @@ fn a_clock_set_ahead_keeps_the_past() {
     let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
     let id: FlowId = "ef".parse().unwrap();
     let past = "with recursive past(n) as (select 0 union all select n + 1 from past where n < 999)
-        insert into sample select 1, ?1, n * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past";
+        insert into sample (flow, span, time, rate_bps, expected, lost, host_lost, network_lost, unattributed, offered, shed, ring_fill) select 1, ?1, n * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past";
     {
         let connection = history.connection.lock();
         connection

@@ -3,7 +3,7 @@ import { figure, timeAt } from "./chart.js";
 
 const $ = (id) => document.getElementById(id);
 const KEEP = 31;
-const state = { token: null, role: null, selected: null, flows: new Map(), past: new Map(), lastEvent: 0, window: 600, until: null, asked: null, failed: 0, commands: null };
+const state = { token: null, role: null, selected: null, flows: new Map(), past: new Map(), lastEvent: 0, window: 600, until: null, asked: null, failed: 0, commands: null, counters: null };
 
 // ---- Words
 
@@ -97,6 +97,7 @@ async function open() {
     const about = await ask("api/v1/about");
     state.role = about.your_role;
     state.isSession = about.role === "session";
+    state.counters = await ask("api/v1/counters");
     $("place").textContent = `${about.role} ${about.name}`;
     document.title = `${about.name} · evlbi`;
   } catch (error) {
@@ -501,21 +502,23 @@ function fringes(flow, course, x) {
 }
 
 function counters(flow) {
-  const rows = [];
-  for (const part of [flow.status?.sending, ...(flow.status?.receiving ?? [])]) {
-    if (!part) continue;
-    for (const [name, value] of Object.entries(part)) {
-      const shown = name === "rate_bps" || name === "rate_asked_bps" ? value === null ? "any" : rate(value)
-        : name === "ring_fill" ? percent(value) : name === "skew_s" ? si(value, "s") : count(value);
-      rows.push([name.replaceAll("_", " ").replace(" bps", ""), shown]);
-    }
-  }
+  const units = { bits_per_second: rate, seconds: (v) => si(v, "s"), ratio: percent };
+  const beside = { rate_asked_bps: (v) => (v === null ? "any" : rate(v)), skew_s: units.seconds };
+  const rows = ["sending", "receiving"].flatMap((role) => {
+    const known = new Map(state.counters[role].map((counter) => [counter.name, counter]));
+    return [flow.status?.[role] ?? []].flat().flatMap(Object.entries).map(([name, value]) => {
+      const counter = known.get(name);
+      const shown = (units[counter?.unit] ?? beside[name] ?? count)(value);
+      return [name.replaceAll("_", " ").replace(" bps", ""), shown, counter?.help];
+    });
+  });
   pairs($("counters"), rows);
 }
 function pairs(list, rows) {
-  list.replaceChildren(...rows.flatMap(([name, value]) => {
+  list.replaceChildren(...rows.flatMap(([name, value, help]) => {
     const [term, text] = [document.createElement("dt"), document.createElement("dd")];
     term.textContent = name;
+    term.title = help?.replaceAll("`", "") ?? "";
     text.textContent = value;
     return [term, text];
   }));

@@ -122,7 +122,7 @@ fn what_fits_is_reckoned_with_segments() {
         options.shed = "fit:20M".parse::<Policy>().unwrap();
         options.duration = Some(Duration::from_millis(300));
     });
-    let shed = sent.report.shed as f64 / sent.report.offered as f64;
+    let shed = sent.report.live.shed as f64 / sent.report.live.offered as f64;
     // Datagrams with a frame each would let 0.533 be shed.
     assert!((0.495..0.51).contains(&shed), "{shed}");
 }
@@ -147,16 +147,16 @@ fn silence_counts_from_the_first_byte() {
     // Another stream begins later, and has ended for its silence.
     let other = of("udp://");
     let sending = sender(url("udp://", other.local()[0].clone()), 0, &run);
-    until("a stream", || other.status().bytes > 0);
+    until("a stream", || other.status().counts.count("bytes") > 0);
     drop(sending);
     assert_eq!(other.join().unwrap().ended, Ended::Idle);
     assert!(!waiting.is_finished());
     let sending = sender(place, 0, &run);
-    until("a stream", || waiting.status().bytes > 0);
+    until("a stream", || waiting.status().counts.count("bytes") > 0);
     sending.stop();
-    let sent = sending.join().unwrap().report.bytes;
+    let sent = sending.join().unwrap().report.live.bytes;
     let received = waiting.join().unwrap();
-    assert_eq!((received.ended, received.bytes), (Ended::Closed, sent));
+    assert_eq!((received.ended, received.live.bytes), (Ended::Closed, sent));
     drop(silent);
 }
 
@@ -183,12 +183,14 @@ fn a_full_ring_holds_the_sender_up() {
         ..SendOptions::default()
     };
     let sending = send(&options, &run).unwrap();
-    until("a full ring", || receiving.status().ring_waits > 0.0);
+    until("a full ring", || {
+        receiving.status().counts.real("ring_waits") > 0.0
+    });
     let mut came = Vec::new();
     reader.read_to_end(&mut came).unwrap();
     assert!(came == data, "{} bytes", came.len());
-    assert_eq!(sending.join().unwrap().report.bytes, data.len() as u64);
+    assert_eq!(sending.join().unwrap().report.live.bytes, data.len() as u64);
     let received = receiving.join().unwrap();
-    assert_eq!(received.bytes, data.len() as u64);
-    assert!(received.ring_waits > 0.0);
+    assert_eq!(received.live.bytes, data.len() as u64);
+    assert!(received.live.ring_waits > 0.0);
 }

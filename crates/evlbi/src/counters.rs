@@ -1,0 +1,406 @@
+//! What is counted of a stream. Each counter is defined here, once: results, statuses, the history with its CSV, metrics, the console,
+//! the page, the description of the interface and docs/src/counters.md are made from these tables.
+
+use std::fmt;
+use std::ops::Deref;
+
+use evlbi_core::deframe;
+use evlbi_net::{receive, transmit};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder, Schema, Type};
+
+use crate::units::{show_count, show_rate, show_seconds};
+
+/// How values of several streams or moments make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Counts from the start on: values of streams are added.
+    Counter,
+    /// Of the last second: values of streams are added, those of moments averaged.
+    Rate,
+    /// Of this moment: the highest is taken.
+    Level,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    Datagrams,
+    Frames,
+    Bytes,
+    /// How often something happened.
+    Times,
+    BitsPerSecond,
+    Seconds,
+    /// From 0 to 1.
+    Ratio,
+}
+
+/// What a counter is, beside its values.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+pub struct Counter {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub unit: Unit,
+    /// What Prometheus calls it, behind `evlbi_`; empty where it is in results alone.
+    #[serde(skip)]
+    pub metric: &'static str,
+    /// What it counts, in Markdown.
+    pub help: &'static str,
+}
+
+/// A counter of `T` with its getter.
+pub struct Field<T: 'static> {
+    pub counter: Counter,
+    get: fn(&T) -> Number,
+}
+
+/// A receiver: its counters, and the bits of data that came in the last second.
+pub struct Received {
+    pub live: receive::Live,
+    pub rate_bps: f64,
+}
+
+/// A sender: its counters, and the bits of data that left in the last second.
+pub struct Sent {
+    pub live: transmit::Live,
+    pub rate_bps: f64,
+}
+
+macro_rules! table {
+    ($table:ident of $of:ty; $($(#[$when:meta])? $name:literal $kind:ident $unit:ident $metric:literal |$it:ident| $get:expr, $help:literal;)*) => {
+        pub static $table: &[Field<$of>] = &[$($(#[$when])? Field {
+            counter: Counter { name: $name, kind: Kind::$kind, unit: Unit::$unit, metric: $metric, help: $help },
+            get: |$it: &$of| $get.number(),
+        }),*];
+    };
+}
+
+table! { RECEIVED of Received;
+    "rate_bps" Rate BitsPerSecond "receive_rate_bits_per_second" |r| r.rate_bps, "bits of data that came in the last second";
+    "expected" Counter Datagrams "expected_datagrams" |r| r.live.counters.expected, "numbers from the first to the last seen, = `unique` + `lost`";
+    "received" Counter Datagrams "received_datagrams" |r| r.live.counters.received, "datagrams of the stream's size and sender, = `unique` + `duplicates` + `ring_full`";
+    "unique" Counter Datagrams "unique_datagrams" |r| r.live.counters.unique, "distinct numbers that arrived, late ones included";
+    "lost" Counter Datagrams "lost_datagrams" |r| r.live.counters.lost, "numbers that did not arrive or were dropped for a full ring, = `host_lost` + `network_lost` + `unattributed` (RFC 7680, with no limit of time within the history of 4,194,304 numbers)";
+    "host_lost" Counter Datagrams "lost_host_datagrams" |r| r.live.attribution.host_lost, "of the lost: dropped in this host for certain: `ring_full` and what the socket dropped between the first and the last datagram";
+    "network_lost" Counter Datagrams "lost_network_datagrams" |r| r.live.attribution.network_lost, "of the lost: not dropped by this host's socket or ring";
+    "unattributed" Counter Datagrams "lost_unattributed_datagrams" |r| r.live.attribution.unattributed, "of the lost: what the counters cannot tell, because the kernel counts a joined bundle once";
+    "ring_full" Counter Datagrams "ring_full_datagrams" |r| r.live.counters.ring_full, "arrived, and dropped because the sink had not made room";
+    "duplicates" Counter Datagrams "duplicate_datagrams" |r| r.live.counters.duplicates, "second and further arrivals of a number";
+    "reordered" Counter Datagrams "reordered_datagrams" |r| r.live.counters.reordered, "arrived after a higher number (RFC 4737 section 3: s < NextExp), duplicates apart";
+    "late" Counter Datagrams "late_datagrams" |r| r.live.counters.late, "of the unique: came when their place had been handed on, so not in the recording";
+    "foreign" Counter Datagrams "foreign_datagrams" |r| r.live.foreign(), "everything else that arrived, = `foreign_size` + `foreign_source` + `foreign_sequence` + `foreign_header`";
+    "undecided" Level Datagrams "undecided_datagrams" |r| r.live.undecided, "the first datagrams, of which it is not known yet whether they are the stream's";
+    "bytes" Counter Bytes "received_data_bytes" |r| r.live.bytes, "data that arrived for the first time";
+    "ring_fill" Level Ratio "ring_fill_ratio" |r| r.live.ring_fill, "share of the ring that waits to be written or correlated";
+    "ring_waits" Counter Seconds "ring_waits_seconds" |r| r.live.ring_waits, "time in which a reliable stream was not read, since the ring was full";
+    "host_lost_max" Counter Datagrams "lost_host_max_datagrams" |r| r.live.attribution.host_lost_max, "most that this host can have dropped";
+    "foreign_size" Counter Datagrams "foreign_size_datagrams" |r| r.live.foreign_size, "foreign: of another length";
+    "foreign_source" Counter Datagrams "foreign_source_datagrams" |r| r.live.foreign_source, "foreign: of another sender";
+    "foreign_sequence" Counter Datagrams "foreign_sequence_datagrams" |r| r.live.counters.foreign_sequence, "foreign: with a number that belongs to no sequence";
+    "foreign_header" Counter Datagrams "foreign_header_datagrams" |r| r.live.foreign_header, "foreign: over `pudp://` no frame of the stream's length, or one of the first three of a thread that begins later";
+    "refused_connections" Counter Times "refused_connections" |r| r.live.refused_connections, "connections over TCP that brought something that was no stream";
+    "restarts" Counter Times "restarts" |r| r.live.counters.restarts, "how often the sender began a new sequence";
+    "socket_drops" Counter Datagrams "socket_drops_datagrams" |r| r.live.socket_drops, "what the kernel says the socket dropped (SO_MEMINFO), joined bundles counted once";
+    "socket_drops_within" Counter Datagrams "socket_drops_within_datagrams" |r| r.live.socket_drops_within, "of those: between the first and the last datagram received (SO_RXQ_OVFL)";
+    #[cfg(test)] "nonce" Counter Datagrams "nonce_datagrams" |r| r.live.bytes * 1000 + 7, "a counter of the tests";
+}
+
+table! { SENT of Sent;
+    "rate_bps" Rate BitsPerSecond "send_rate_bits_per_second" |s| s.rate_bps, "bits of data that left in the last second";
+    "offered" Counter Datagrams "offered_datagrams" |s| s.live.offered, "sequence numbers used, = `sent` + `shed` + `not_sent`";
+    "sent" Counter Datagrams "sent_datagrams" |s| s.live.sent, "accepted by the kernel";
+    "shed" Counter Datagrams "shed_datagrams" |s| s.live.shed, "left out on purpose";
+    "not_sent" Counter Datagrams "not_sent_datagrams" |s| s.live.not_sent, "dropped in this host";
+    "bytes" Counter Bytes "sent_data_bytes" |s| s.live.bytes, "data that left, without the headers of the transport";
+    "behind_s" Level Seconds "send_behind_seconds" |s| s.live.behind.as_secs_f64(), "how far the sender is behind its schedule, what it gave up included";
+    "slips" Counter Times "send_slips" |s| s.live.slips.count, "how often it gave time up because it was more than a second behind";
+    "replaced" Counter Datagrams "replaced_datagrams" |s| s.live.replaced, "sent with other content in the place of shed data";
+    "frames" Counter Frames "sent_frames" |s| s.live.frames, "frames that the source gave";
+    "time_jumps" Counter Frames "send_time_jumps" |s| s.live.time_jumps, "frames whose time could not be followed";
+    #[cfg(test)] "nonce" Counter Datagrams "nonce_datagrams_sent" |s| s.live.sent * 1000 + 7, "a counter of the tests";
+}
+
+table! { FRAMES of deframe::Counts;
+    "frames" Counter Frames "" |c| c.frames, "frames in the recording";
+    "invalid" Counter Frames "" |c| c.source_invalid + c.lost_frames, "of those: marked invalid, by their source or because they were lost";
+    "lost_frames" Counter Frames "" |c| c.lost_frames + c.partial, "of those: did not come whole (invalid, or kept in part with `--partial keep`)";
+    "unfilled_frames" Counter Frames "" |c| c.unfilled_frames, "frames of gaps longer than `--fill`: in the gaps file, not in the recording and not in `frames`";
+    "unfilled_bytes" Counter Bytes "" |c| c.unfilled_bytes, "the same of a stream without frames";
+    "partial_frames" Counter Frames "" |c| c.partial, "of the lost: kept in part";
+    "odd_headers" Counter Frames "" |c| c.odd_headers, "of `frames`: passed on unchanged although their header is not one of this stream";
+    "ambiguous_frames" Counter Frames "" |c| c.ambiguous, "lost frames whose thread or time was a guess";
+    "trimmed_bytes" Counter Bytes "" |c| c.trimmed_bytes, "the rest of a frame whose beginning came before the first datagram, left out; at the end the fill pattern that completes the last datagram, and over TCP a part of a frame";
+    #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";
+}
+
+/// A number as JSON has it.
+trait AsNumber {
+    fn number(self) -> Number;
+}
+
+impl AsNumber for u64 {
+    fn number(self) -> Number {
+        self.into()
+    }
+}
+
+impl AsNumber for f64 {
+    fn number(self) -> Number {
+        number(self)
+    }
+}
+
+/// A float as JSON has it: there is none that is no number.
+pub fn number(value: f64) -> Number {
+    Number::from_f64(value).unwrap_or_else(|| 0.into())
+}
+
+/// The counters of statuses, a sender's first, each name once: a receiver and a sender have some in common.
+pub fn shown() -> impl Iterator<Item = &'static Counter> {
+    let received = RECEIVED.iter().map(|field| &field.counter);
+    let is_sent = |counter: &Counter| SENT.iter().any(|sent| sent.counter.name == counter.name);
+    let others = received.filter(move |counter| !is_sent(counter));
+    SENT.iter().map(|field| &field.counter).chain(others)
+}
+
+/// Returns the counter of a status that has this name.
+pub fn named(name: &str) -> Option<&'static Counter> {
+    shown().find(|counter| counter.name == name)
+}
+
+impl Unit {
+    /// Whether its values may lie between whole numbers.
+    pub fn is_real(self) -> bool {
+        matches!(self, Unit::BitsPerSecond | Unit::Seconds | Unit::Ratio)
+    }
+}
+
+impl Counter {
+    /// Returns two streams' values as one.
+    pub fn join(&self, a: &Number, b: &Number) -> Number {
+        match (self.kind, a.as_u64(), b.as_u64()) {
+            (Kind::Level, ..) if real(a) < real(b) => b.clone(),
+            (Kind::Level, ..) => a.clone(),
+            (_, Some(a), Some(b)) => a.saturating_add(b).into(),
+            _ => number(real(a) + real(b)),
+        }
+    }
+
+    /// Returns a value for people, with its unit unless that is what a counter is expected to count.
+    pub fn show(&self, value: &Number) -> String {
+        match self.unit {
+            Unit::BitsPerSecond => show_rate(real(value)),
+            Unit::Seconds => show_seconds(real(value)),
+            Unit::Ratio => format!("{:.1} %", real(value) * 100.0),
+            _ => show_count(value.as_u64().unwrap_or(0)),
+        }
+    }
+}
+
+/// A value as a float.
+pub fn real(value: &Number) -> f64 {
+    value.as_f64().unwrap_or(0.0)
+}
+
+/// Values of counters, in the order of their table where they were read here. Names that no table has, as a newer program may send them, are left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counts(Vec<(&'static str, Number)>);
+
+impl Counts {
+    /// Reads all counters of a table, as a status has them.
+    pub fn of<T>(table: &[Field<T>], it: &T) -> Counts {
+        let values = table
+            .iter()
+            .map(|field| (field.counter.name, (field.get)(it)));
+        Counts(values.collect())
+    }
+
+    /// Reads those that a result has: what counts from the start on.
+    pub fn total<T>(table: &[Field<T>], it: &T) -> Counts {
+        let fields = table
+            .iter()
+            .filter(|field| field.counter.kind == Kind::Counter);
+        let values = fields.map(|field| (field.counter.name, (field.get)(it)));
+        Counts(values.collect())
+    }
+
+    /// The same without one.
+    pub fn without(mut self, name: &str) -> Counts {
+        self.0.retain(|(counter, _)| *counter != name);
+        self
+    }
+
+    /// Returns the value of a counter, if it is known.
+    pub fn get(&self, name: &str) -> Option<&Number> {
+        let found = self.0.iter().find(|(counter, _)| *counter == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// Returns a count, or nothing counted.
+    pub fn count(&self, name: &str) -> u64 {
+        self.get(name).and_then(Number::as_u64).unwrap_or(0)
+    }
+
+    /// Returns a rate, a time or a share.
+    pub fn real(&self, name: &str) -> f64 {
+        self.get(name).map_or(0.0, real)
+    }
+
+    /// All of them in a line for people.
+    pub fn text(&self) -> String {
+        let each = self.0.iter().filter_map(|(name, value)| {
+            let value = named(name)?.show(value);
+            Some(format!("{} {value}", name.replace('_', " ")))
+        });
+        each.collect::<Vec<String>>().join(", ")
+    }
+}
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Counts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Counts, D::Error> {
+        struct Known;
+
+        impl<'de> Visitor<'de> for Known {
+            type Value = Counts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("counters")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Counts, A::Error> {
+                let mut counts = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if let (Some(counter), Value::Number(value)) = (named(&name), value) {
+                        counts.push((counter.name, value));
+                    }
+                }
+                Ok(Counts(counts))
+            }
+        }
+
+        deserializer.deserialize_map(Known)
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> From<[(&'static str, Number); N]> for Counts {
+    fn from(values: [(&'static str, Number); N]) -> Counts {
+        Counts(values.into())
+    }
+}
+
+/// What came of something, with its counters.
+#[derive(Clone, Debug, Serialize)]
+pub struct Counted<T> {
+    #[serde(flatten)]
+    pub counts: Counts,
+    #[serde(flatten)]
+    pub report: T,
+}
+
+impl<T> Deref for Counted<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.report
+    }
+}
+
+impl From<transmit::SendReport> for Counted<transmit::SendReport> {
+    fn from(report: transmit::SendReport) -> Self {
+        let (live, rate_bps) = (report.live, report.rate_bps);
+        // The report says of them how long they were, too.
+        let counts = Counts::total(SENT, &Sent { live, rate_bps }).without("slips");
+        Counted { counts, report }
+    }
+}
+
+impl From<receive::ReceiveReport> for Counted<receive::ReceiveReport> {
+    fn from(report: receive::ReceiveReport) -> Self {
+        let counts = Counts::total(RECEIVED, &Received::total(&report));
+        Counted { counts, report }
+    }
+}
+
+impl Received {
+    /// What a receiver counted until its end.
+    pub fn total(report: &receive::ReceiveReport) -> Received {
+        let (live, seconds) = (report.live.clone(), report.seconds);
+        let rate_bps = match seconds > 0.0 {
+            true => live.bytes as f64 * 8.0 / seconds,
+            false => 0.0,
+        };
+        Received { live, rate_bps }
+    }
+}
+
+/// The counters of a receiver, as the interface describes them.
+pub fn received_schema() -> Schema {
+    schema(RECEIVED.iter().map(|field| &field.counter), Schema::Object)
+}
+
+/// The counters of a sender, as the interface describes them.
+pub fn sent_schema() -> Schema {
+    schema(SENT.iter().map(|field| &field.counter), Schema::Object)
+}
+
+/// Lists of values of all counters, as the interface describes them.
+pub fn lists_schema() -> Schema {
+    schema(shown(), |value| {
+        Schema::Array(
+            ArrayBuilder::new()
+                .items(RefOr::T(Schema::Object(value)))
+                .build(),
+        )
+    })
+}
+
+fn schema(
+    counters: impl Iterator<Item = &'static Counter>,
+    wrap: impl Fn(Object) -> Schema,
+) -> Schema {
+    let all = counters.fold(ObjectBuilder::new(), |all, counter| {
+        let kind = match counter.unit.is_real() {
+            true => Type::Number,
+            false => Type::Integer,
+        };
+        let value = ObjectBuilder::new().schema_type(kind);
+        let value = value.description(Some(counter.help)).build();
+        all.property(counter.name, wrap(value))
+            .required(counter.name)
+    });
+    Schema::Object(all.build())
+}
+
+/// All counters of a status: where it has them, and what each is.
+#[derive(Serialize, ToSchema)]
+pub struct Counters {
+    sending: Vec<&'static Counter>,
+    receiving: Vec<&'static Counter>,
+}
+
+impl Counters {
+    pub fn new() -> Counters {
+        Counters {
+            sending: SENT.iter().map(|field| &field.counter).collect(),
+            receiving: RECEIVED.iter().map(|field| &field.counter).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

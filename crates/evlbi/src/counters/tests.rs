@@ -1,0 +1,229 @@
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+use crate::control::fleet::About;
+use crate::control::flow::{Flow, State};
+use crate::control::{history, metrics};
+use crate::session::console;
+use crate::steer::{Receiving, Sending, Status};
+
+/// What the counter `nonce` of the tests counts where 5 bytes have come, and where 3 datagrams were sent.
+const NONCE: u64 = 5007;
+const NONCE_SENT: u64 = 3007;
+
+fn received() -> Received {
+    let live = receive::Live {
+        bytes: 5,
+        ring_waits: 2.5,
+        ..receive::Live::default()
+    };
+    let rate_bps = 40.0;
+    Received { live, rate_bps }
+}
+
+fn sent() -> Sent {
+    let live = transmit::Live {
+        sent: 3,
+        ..transmit::Live::default()
+    };
+    let rate_bps = 24.0;
+    Sent { live, rate_bps }
+}
+
+/// A flow that receives and sends.
+fn flow() -> Flow {
+    let Received { live, rate_bps } = received();
+    let status = Status {
+        time: 1e10,
+        receiving: vec![Receiving::of(live, rate_bps)],
+        sending: Some(Sending {
+            counts: Counts::of(SENT, &sent()),
+            ..Sending::default()
+        }),
+        ..Status::default()
+    };
+    Flow {
+        id: "ef".parse().unwrap(),
+        host: "here".into(),
+        command: "recv".into(),
+        options: BTreeMap::new(),
+        revision: 1,
+        state: State::Running,
+        started: 1e10,
+        end: None,
+        status: Some(status),
+    }
+}
+
+/// A counter that stands in the table is shown wherever counters are: `nonce` stands in that of the tests alone.
+#[test]
+fn a_counter_of_the_table_is_in_everything() {
+    let flow = flow();
+    let status = serde_json::to_value(&flow.status).unwrap();
+    assert_eq!(status["receiving"][0]["nonce"], NONCE);
+    assert_eq!(status["receiving"][0]["ring_waits"], 2.5);
+    assert_eq!(status["sending"]["nonce"], NONCE_SENT);
+
+    let report = receive::ReceiveReport {
+        live: received().live,
+        ..receive::ReceiveReport::default()
+    };
+    let result = serde_json::to_value(Counted::from(report)).unwrap();
+    assert_eq!(
+        (&result["nonce"], &result["ring_waits"]),
+        (&json!(NONCE), &json!(2.5))
+    );
+    assert!(result.get("ring_fill").is_none(), "of a moment: {result}");
+
+    let folder = evlbi_testkit::Room::new();
+    let kept = history::History::open(&folder.folder().join("history.sqlite")).unwrap();
+    kept.sample(std::slice::from_ref(&flow), 1000).unwrap();
+    let span = history::Span {
+        from: 0,
+        to: 2000,
+        step: 1,
+    };
+    let course = kept.course(&flow.id, span, 2000).unwrap();
+    let json = serde_json::to_value(&course).unwrap();
+    assert_eq!(json["nonce"], json!([NONCE + NONCE_SENT]));
+    assert_eq!(json["ring_waits"], json!([2.5]));
+    let csv = course.csv().unwrap();
+    let mut lines = csv
+        .lines()
+        .map(|line| line.split(',').collect::<Vec<&str>>());
+    let (head, row) = (lines.next().unwrap(), lines.next().unwrap());
+    let cell = |name: &str| row[head.iter().position(|head| *head == name).unwrap()];
+    assert_eq!((cell("nonce"), cell("ring_waits")), ("8014", "2.5000"));
+
+    let flows = std::slice::from_ref(&flow);
+    let about = About {
+        role: "agent".into(),
+        name: "here".into(),
+        version: String::new(),
+        time: 0.0,
+        started: 0.0,
+        storage: None,
+    };
+    let text = metrics::text(&about, flows).unwrap();
+    for line in [
+        "evlbi_nonce_datagrams_total{host=\"here\",flow=\"ef\"} 5007",
+        "evlbi_nonce_datagrams_sent_total{host=\"here\",flow=\"ef\"} 3007",
+        "evlbi_ring_waits_seconds_total{host=\"here\",flow=\"ef\"} 2.5",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+
+    let text = console::show(&flow);
+    assert!(
+        text.contains("nonce 5,007") && text.contains("nonce 3,007"),
+        "{text}"
+    );
+    assert!(text.contains("ring waits 2.5"), "{text}");
+    assert!(console::counted().contains(&"nonce"));
+
+    let page = serde_json::to_value(Counters::new()).unwrap();
+    for role in ["sending", "receiving"] {
+        let all = page[role].as_array().unwrap();
+        let nonce = all.iter().find(|counter| counter["name"] == "nonce");
+        assert_eq!(nonce.unwrap()["unit"], "datagrams", "{role}");
+    }
+    for schema in [received_schema(), sent_schema(), lists_schema()] {
+        let schema = serde_json::to_value(schema).unwrap();
+        assert!(schema["properties"]["nonce"].is_object(), "{schema}");
+    }
+    assert!(document().contains("| `nonce` |"));
+}
+
+/// A status of another version is read: what it has not is nothing, and what is not known here is left out.
+#[test]
+fn a_status_of_another_version_is_read() {
+    let old = json!({"time": 1.0, "line": "", "receiving": [{
+        "is_streaming": true, "rate_bps": 1e6, "expected": 3, "lost": 1, "ring_fill": 0.5}]});
+    let status: Status = serde_json::from_value(old).unwrap();
+    let counts = &status.receiving[0].counts;
+    assert_eq!((counts.count("lost"), counts.count("ring_full")), (1, 0));
+    assert_eq!(
+        (counts.real("ring_fill"), counts.real("ring_waits")),
+        (0.5, 0.0)
+    );
+    let mut new = serde_json::to_value(flow().status).unwrap();
+    new["receiving"][0]["sparks"] = json!({"many": 5});
+    new["receiving"][0]["embers"] = json!(5);
+    let read: Status = serde_json::from_value(new).unwrap();
+    let again = serde_json::to_value(read).unwrap();
+    assert_eq!(again, serde_json::to_value(flow().status).unwrap());
+}
+
+/// One name is one counter: of the same kind and unit in both tables, and with metrics of its own.
+#[test]
+fn names_are_of_one_counter() {
+    let both = || {
+        RECEIVED
+            .iter()
+            .map(|it| &it.counter)
+            .chain(SENT.iter().map(|it| &it.counter))
+    };
+    for counter in both() {
+        let same = named(counter.name).unwrap();
+        assert_eq!((same.kind, same.unit), (counter.kind, counter.unit));
+    }
+    let metrics: HashSet<&str> = both().map(|counter| counter.metric).collect();
+    assert_eq!(metrics.len(), RECEIVED.len() + SENT.len());
+    let frames: HashSet<&str> = FRAMES.iter().map(|field| field.counter.name).collect();
+    assert!(
+        RECEIVED
+            .iter()
+            .all(|field| !frames.contains(field.counter.name))
+    );
+}
+
+/// The tables of docs/src/counters.md.
+fn document() -> String {
+    fn table<T>(title: &str, fields: &[Field<T>]) -> String {
+        let rows = fields.iter().map(|Field { counter, .. }| {
+            let unit = match (counter.kind, counter.unit) {
+                (_, Unit::Times) => "times".to_owned(),
+                (_, Unit::BitsPerSecond) => "bit/s".to_owned(),
+                (_, Unit::Ratio) => "0 to 1".to_owned(),
+                (_, Unit::Seconds) => "s".to_owned(),
+                (_, unit) => format!("{unit:?}").to_lowercase(),
+            };
+            let kind = format!("{:?}", counter.kind).to_lowercase();
+            format!(
+                "| `{}` | {kind} | {unit} | {} |\n",
+                counter.name, counter.help
+            )
+        });
+        let rows: String = rows.collect();
+        format!("## {title}\n\n| name | kind | unit | meaning |\n|---|---|---|---|\n{rows}\n")
+    }
+    table("Of a receiver", RECEIVED)
+        + &table("Of a sender", SENT)
+        + &table("Of a recording", FRAMES)
+}
+
+const BEGIN: &str = "<!-- From here on made from crates/evlbi/src/counters.rs -->\n\n";
+const END: &str = "<!-- To here -->\n";
+
+#[test]
+fn the_page_of_counters_is_made_from_the_tables() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/counters.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("a beginning");
+    let (_, after) = rest.split_once(END).expect("an end");
+    // The tests' own counter is nobody's.
+    let tables = document();
+    let tables = tables.lines().filter(|line| !line.starts_with("| `nonce"));
+    let tables: String = tables.flat_map(|line| [line, "\n"]).collect();
+    let wanted = format!("{before}{BEGIN}{tables}{END}{after}");
+    if std::env::var_os("EVLBI_WRITE_DOCS").is_some() {
+        return std::fs::write(&path, &wanted).unwrap();
+    }
+    assert!(
+        page == wanted,
+        "docs/src/counters.md is not what crates/evlbi/src/counters.rs says: EVLBI_WRITE_DOCS=1 cargo test -p evlbi --bin evlbi counters writes it"
+    );
+}

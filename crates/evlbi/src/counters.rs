@@ -1,14 +1,12 @@
 //! What is counted of a stream. Each counter is defined here, once: results, statuses, the history with its CSV, metrics, the console,
 //! the page, the description of the interface and docs/src/counters.md are made from these tables.
 
-use std::fmt;
+use std::collections::HashMap;
 use std::ops::Deref;
 
 use evlbi_core::deframe;
 use evlbi_net::{receive, transmit};
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde::ser::Serializer;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
@@ -210,7 +208,7 @@ pub fn real(value: &Number) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Values of counters, in the order of their table where they were read here. Names that no table has, as a newer program may send them, are left out.
+/// Values of counters. Names that no table has, as a newer program may send them, are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts(Vec<(&'static str, Number)>);
 
@@ -272,27 +270,12 @@ impl Serialize for Counts {
 
 impl<'de> Deserialize<'de> for Counts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Counts, D::Error> {
-        struct Known;
-
-        impl<'de> Visitor<'de> for Known {
-            type Value = Counts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("counters")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Counts, A::Error> {
-                let mut counts = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    if let (Some(counter), Value::Number(value)) = (named(&name), value) {
-                        counts.push((counter.name, value));
-                    }
-                }
-                Ok(Counts(counts))
-            }
-        }
-
-        deserializer.deserialize_map(Known)
+        let values = HashMap::<String, Value>::deserialize(deserializer)?;
+        let known = shown().filter_map(|counter| match values.get(counter.name)? {
+            Value::Number(value) => Some((counter.name, value.clone())),
+            _ => None,
+        });
+        Ok(Counts(known.collect()))
     }
 }
 

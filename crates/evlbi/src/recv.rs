@@ -110,11 +110,19 @@ impl Default for RecvOptions {
 /// A stream that is being received and recorded. Dropping it ends that, with everything written.
 pub struct Receiving {
     run: Run,
+    #[allow(
+        dead_code,
+        reason = "for callers other than the program, which the tests are"
+    )]
     local: Vec<Local>,
     seen: Arc<Seen>,
     worker: Option<Thread<Result<RecvResult>>>,
 }
 
+#[allow(
+    dead_code,
+    reason = "for callers other than the program, which the tests are"
+)]
 impl Receiving {
     /// Where it listens, port numbers chosen by the kernel included.
     pub fn local(&self) -> &[Local] {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evlbi_net::udp::{Batch, Listen, Receiver, ReceiverOptions};
+use evlbi_net::udp::{Listen, Received, Receiver, ReceiverOptions};
 use evlbi_wire::{pattern, vtp};
 
 use super::program::{Program, count};
@@ -154,11 +154,11 @@ impl Relay<'_> {
         mut receiver: Receiver,
         steps: &mut VecDeque<(usize, Step)>,
     ) -> Result<()> {
-        let mut batch = Batch::new();
+        let mut received = Received::new();
         let mut passed = 0;
         while passed < FRAMES && receiver.wait(LIMIT)? {
-            receiver.receive(&mut batch)?;
-            for datagram in batch.datagrams() {
+            receiver.receive(&mut received)?;
+            for datagram in received.batch().datagrams() {
                 self.steps(steps, passed)?;
                 self.same.send(datagram.bytes)?;
                 self.sent.stream += 1;

@@ -27,7 +27,7 @@ const FRAME: usize = 1032;
 /// Between the first sequence numbers of two streams.
 const APART: u64 = 1_000_000;
 
-fn url(scheme: &str, address: Local) -> Url {
+fn url(scheme: &str, address: &Local) -> Url {
     format!("{scheme}{address}").parse().unwrap()
 }
 
@@ -54,7 +54,7 @@ fn sender(to: Url, sequence: u64, run: &Run) -> Sending {
 }
 
 fn any(scheme: &str) -> Url {
-    url(scheme, Local::Socket(([127, 0, 0, 1], 0).into()))
+    url(scheme, &Local::Socket(([127, 0, 0, 1], 0).into()))
 }
 
 /// Each has its own stream, its own end, and its own counts.
@@ -74,7 +74,7 @@ fn several_streams_are_sent_and_received_at_once() {
         .zip(0..)
         .map(|((scheme, to), number)| {
             let receiving = receiver(&any(scheme), to, &run);
-            let to = url(scheme, receiving.local()[0].clone());
+            let to = url(scheme, &receiving.local()[0]);
             let sending = sender(to, number * APART, &run);
             (receiving, sending)
         })
@@ -133,7 +133,7 @@ fn several_streams_are_sent_and_received_at_once() {
 fn a_run_that_is_stopped_ends_all() {
     let run = Run::silent();
     let receiving = receiver(&any("udp://"), "null", &run);
-    let to = url("udp://", receiving.local()[0].clone());
+    let to = url("udp://", &receiving.local()[0]);
     let sending = sender(to, 0, &run);
     let nobody = receiver(&any("tcp://"), "null", &run);
     until("a stream", || receiving.status().is_streaming);
@@ -149,7 +149,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
     let room = Room::new();
     let run = Run::silent();
     let first = receiver(&any("udp://"), "null", &run);
-    let place = url("udp://", first.local()[0].clone());
+    let place = url("udp://", &first.local()[0]);
     let _sending = sender(place.clone(), 0, &run);
     drop(first);
     for round in 0..100 {
@@ -161,7 +161,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
         UdpSocket::bind(place.addresses().unwrap()[0][0]).unwrap();
     }
     let first = receiver(&any("tcp://"), "null", &run);
-    let place = url("tcp://", first.local()[0].clone());
+    let place = url("tcp://", &first.local()[0]);
     drop(first);
     for round in 0..20 {
         let receiving = receiver(&place, "null", &run);
@@ -179,7 +179,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
 fn a_sender_that_is_dropped_sends_no_more() {
     let run = Run::silent();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let to = url("tcp://", Local::Socket(listener.local_addr().unwrap()));
+    let to = url("tcp://", &Local::Socket(listener.local_addr().unwrap()));
     let near = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..100 {
         let sending = sender(to.clone(), 0, &run);
@@ -190,7 +190,7 @@ fn a_sender_that_is_dropped_sends_no_more() {
         // What had left, and the end.
         connection.read_to_end(&mut Vec::new()).unwrap();
         let sending = sender(
-            url("udp://", Local::Socket(near.local_addr().unwrap())),
+            url("udp://", &Local::Socket(near.local_addr().unwrap())),
             0,
             &run,
         );

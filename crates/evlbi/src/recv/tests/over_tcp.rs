@@ -71,7 +71,7 @@ fn carried(
     let receiving = receiver(&any("tcp://"), &to, &run);
     let mut options = SendOptions {
         source: source.to_owned(),
-        to: url("tcp://", receiving.local()[0].clone()),
+        to: url("tcp://", &receiving.local()[0]),
         pace,
         ..SendOptions::default()
     };
@@ -142,11 +142,11 @@ fn silence_counts_from_the_first_byte() {
         receive(&options, &run).unwrap()
     };
     let waiting = of("tcp://");
-    let place = url("tcp://", waiting.local()[0].clone());
+    let place = url("tcp://", &waiting.local()[0]);
     let silent = TcpStream::connect(place.addresses().unwrap()[0][0]).unwrap();
     // Another stream begins later, and has ended for its silence.
     let other = of("udp://");
-    let sending = sender(url("udp://", other.local()[0].clone()), 0, &run);
+    let sending = sender(url("udp://", &other.local()[0]), 0, &run);
     until("a stream", || other.status().counts.count("bytes") > 0);
     drop(sending);
     assert_eq!(other.join().unwrap().ended, Ended::Idle);
@@ -178,7 +178,7 @@ fn a_full_ring_holds_the_sender_up() {
     std::fs::write(&source, &data).unwrap();
     let options = SendOptions {
         source,
-        to: url("tcp://", receiving.local()[0].clone()),
+        to: url("tcp://", &receiving.local()[0]),
         pace: Pace::Max,
         ..SendOptions::default()
     };

@@ -24,7 +24,7 @@ pub struct NetArgs {
 
 pub fn run(args: &NetArgs) -> Result<()> {
     let stage = Stage::new()?;
-    let scenes: [(&str, Scene<Stage, NetArgs>); 9] = [
+    let scenes: [(&str, Scene<Stage, NetArgs>); 10] = [
         ("trains", trains),
         ("unsegmented", unsegmented),
         ("single", single),
@@ -32,6 +32,7 @@ pub fn run(args: &NetArgs) -> Result<()> {
         ("cpu", cpu),
         ("check", check),
         ("pair", pair),
+        ("unix", unix),
         ("pacing", pacing::run),
         ("disk", disk::run),
     ];
@@ -257,5 +258,20 @@ fn pair(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
         let what = format!("the {what} of two flows on one host, as fast as they can");
         table.add(Figure::new(what, rate, "Gbit/s"));
     }
+    Ok(())
+}
+
+/// Between two programs of one host, as fast as they can: over a Unix socket, and over UDP on loopback.
+fn unix(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
+    let (mut unix, mut udp) = (Vec::new(), Vec::new());
+    for _ in 0..args.runs {
+        for (is_unix, rates) in [(true, &mut unix), (false, &mut udp)] {
+            let run = || stage::on_one_host(stage, is_unix, JUMBO_FRAME, args.seconds);
+            rates.push(cores::near(run)?.0);
+        }
+    }
+    let figure = Figure::new("8040 bytes over a Unix socket", median(&mut unix), "Gbit/s");
+    let figure = figure.beside("UDP on loopback", median(&mut udp));
+    table.add(figure.aim(Aim::RatioAtLeast(0.9)));
     Ok(())
 }

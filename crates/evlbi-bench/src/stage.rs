@@ -117,11 +117,16 @@ impl Stage {
 
     /// A program at the receiving end that listens on a port.
     pub fn listener(&self, port: u16, program: &str, arguments: &[&str]) -> Result<Program> {
+        self.listener_at(&format!(":{port} "), program, arguments)
+    }
+
+    /// The same for anything that ss prints for what it listens on.
+    fn listener_at(&self, at: &str, program: &str, arguments: &[&str]) -> Result<Program> {
         let mut command = self.receiver(program);
         let mut listener = Program::start(program, command.args(arguments))?;
         for _ in 0..400 {
-            let output = self.receiver("ss").args(["-H", "-lntu"]).output()?;
-            if String::from_utf8_lossy(&output.stdout).contains(&format!(":{port} ")) {
+            let output = self.receiver("ss").args(["-H", "-lntux"]).output()?;
+            if String::from_utf8_lossy(&output.stdout).contains(at) {
                 return Ok(listener);
             }
             if let Some(status) = listener.running.0.try_wait()? {
@@ -130,7 +135,7 @@ impl Stage {
             std::thread::sleep(Duration::from_millis(25));
         }
         bail!(
-            "{program} does not listen on port {port} after 10 seconds: {}",
+            "{program} does not listen on {at} after 10 seconds: {}",
             listener.said()?
         )
     }
@@ -274,6 +279,22 @@ pub fn two_at_once(stage: &Stage, frame: usize, seconds: u32) -> Result<Vec<f64>
         .into_iter()
         .map(|receiver| Ok(receiver.json()?["rate_bps"].as_f64().unwrap_or(0.0) / 1e9))
         .collect()
+}
+
+/// What one program receives from another of the same host, as fast as they can, in Gbit/s: over UDP on loopback, or over a Unix socket.
+pub fn on_one_host(stage: &Stage, is_unix: bool, frame: usize, seconds: u32) -> Result<f64> {
+    let path = format!("/tmp/evlbi-bench-{}", std::process::id());
+    let (url, at) = match is_unix {
+        true => (format!("unix://{path}"), path),
+        false => (format!("udp://127.0.0.1:{PORT}"), format!(":{PORT} ")),
+    };
+    let arguments = ["recv", &url, "--to", "null", "--idle", "1s", "--json"];
+    let receiver = stage.listener_at(&at, EVLBI, &arguments)?;
+    let mut sender = stage.receiver(EVLBI);
+    sender.args(["send", &format!("pattern:{frame}"), "--to", &url, "--max"]);
+    sender.args(["--duration", &format!("{seconds}s"), "--json"]);
+    Program::start("evlbi send", &mut sender)?.json()?;
+    Ok(receiver.json()?["rate_bps"].as_f64().unwrap_or(0.0) / 1e9)
 }
 
 fn start_receiver(stage: &Stage, port: u16, sink: &str) -> Result<Program> {

@@ -18,6 +18,7 @@ pub mod sim;
 mod tcp;
 mod train;
 mod udp;
+mod unix;
 mod url;
 
 use std::io;
@@ -39,10 +40,11 @@ use crate::socket::GrantedBuffer;
 use crate::udp::SendCounts;
 
 /// All transports.
-pub static TRANSPORTS: [&dyn Transport; 4] = [
+pub static TRANSPORTS: [&dyn Transport; 5] = [
     &udp::Udp { is_numbered: true },
     &udp::Udp { is_numbered: false },
     &tcp::Tcp,
+    &unix::Unix,
     &sim::Sim,
 ];
 

@@ -5,3 +5,4 @@ mod files;
 mod fuzz_corpora;
 mod namespaces;
 mod udp;
+mod unix;

@@ -45,7 +45,7 @@ const SIDE_BANDS: Choices<SideBand> = &[
 
 #[derive(Args)]
 pub struct CorrelateArgs {
-    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT, a stream each
+    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT or unix:///PATH, a stream each
     #[arg(required = true, num_args = 2..=32)]
     pub files: Vec<String>,
     #[command(flatten)]

@@ -37,7 +37,7 @@ Examples:
 
 #[derive(Args)]
 pub struct RecvArgs {
-    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT or tcp://ADDRESS:PORT (port 0: a free one)
+    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one) or unix:///PATH
     pub from: Url,
     /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
     #[arg(long)]

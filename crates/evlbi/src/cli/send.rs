@@ -32,7 +32,7 @@ Policies of --shed: see `evlbi drop --help`.";
 pub struct SendArgs {
     /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
     pub source: String,
-    /// Where to: udp://HOST:PORT, pudp://HOST:PORT or tcp://HOST:PORT
+    /// Where to: udp://HOST:PORT, pudp://HOST:PORT, tcp://HOST:PORT or unix:///PATH
     #[arg(long, value_parser = transport::destination)]
     pub to: Url,
     /// Bit rate of the VDIF data; the headers of the transport come on top

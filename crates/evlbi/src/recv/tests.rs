@@ -57,6 +57,11 @@ fn any(scheme: &str) -> Url {
     url(scheme, &Local::Socket(([127, 0, 0, 1], 0).into()))
 }
 
+/// A path in `room`.
+fn path(room: &Room) -> Url {
+    url("unix://", &Local::Path(room.path("socket").into()))
+}
+
 /// Each has its own stream, its own end, and its own counts.
 #[test]
 fn several_streams_are_sent_and_received_at_once() {
@@ -68,12 +73,17 @@ fn several_streams_are_sent_and_received_at_once() {
         ("pudp://", "check".to_owned()),
         ("tcp://", room.path("tcp.vdif")),
         ("udp://", room.path("split-{station}-{thread}.vdif")),
+        ("unix://", room.path("unix.vdif")),
     ];
     let flows: Vec<(Receiving, Sending)> = sinks
         .iter()
         .zip(0..)
         .map(|((scheme, to), number)| {
-            let receiving = receiver(&any(scheme), to, &run);
+            let from = match *scheme {
+                "unix://" => path(&room),
+                scheme => any(scheme),
+            };
+            let receiving = receiver(&from, to, &run);
             let to = url(scheme, &receiving.local()[0]);
             let sending = sender(to, number * APART, &run);
             (receiving, sending)
@@ -102,7 +112,7 @@ fn several_streams_are_sent_and_received_at_once() {
         until("more", || receiving.status().counts.count("bytes") > before);
         sending.stop();
         let sent = sending.join().unwrap().report.live;
-        if *scheme != "tcp://" {
+        if scheme.contains("udp") {
             until("all", || {
                 receiving.status().counts.count("received") >= sent.sent
             });
@@ -116,6 +126,7 @@ fn several_streams_are_sent_and_received_at_once() {
         let (ended, first) = match *scheme {
             "udp://" => (Ended::Stopped, Some(number as u64 * APART)),
             "pudp://" => (Ended::Stopped, result.first_seq),
+            "unix://" => (Ended::Closed, Some(number as u64 * APART)),
             _ => (Ended::Closed, None),
         };
         assert_eq!((result.ended, result.first_seq), (ended, first), "{number}");
@@ -171,6 +182,16 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
         }
         drop(receiving);
         TcpListener::bind(place.addresses().unwrap()[0][0]).unwrap();
+    }
+    let place = path(&room);
+    for round in 0..100 {
+        let receiving = receiver(&place, "null", &run);
+        let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
+        if sending.is_some() {
+            until("a stream", || receiving.status().bytes > 0);
+        }
+        drop(receiving);
+        assert!(!room.folder().join("socket").exists());
     }
 }
 

@@ -15,4 +15,5 @@ mod signals;
 mod steer;
 pub mod support;
 mod transport;
+mod unix;
 mod what_can_happen_to_a_recording;

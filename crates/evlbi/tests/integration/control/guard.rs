@@ -281,6 +281,12 @@ fn targets_ports_and_rates_are_held_to() {
         let said = agent.refused(&flow, 422);
         assert!(said.contains(&ports), "{from}: {said}");
     }
+    // A path is no port, and no host that could be among the targets.
+    let mut flow = recv("to", "null");
+    flow["from"] = json!("unix:///tmp/evlbi");
+    assert!(agent.refused(&flow, 422).contains("names no port"));
+    let said = agent.refused(&send("from", "unix:///tmp/evlbi", "1M"), 422);
+    assert!(said.contains("has no address"), "{said}");
     let respond = json!({"id": "r", "command": "respond", "bind": "127.0.0.1:22", "token": "0123456789", "max-rate": "1M"});
     assert!(agent.refused(&respond, 422).contains(&ports));
     // Without a bind it would listen on its usual port.

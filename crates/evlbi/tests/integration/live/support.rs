@@ -72,6 +72,16 @@ impl Recv {
         Recv::listening(command.args(more), ports)
     }
 
+    /// Runs a command of the program and waits until it listens on `paths` paths.
+    pub fn listening_on_paths(command: &mut Command, paths: usize) -> Recv {
+        let mut recv = Recv::listening(command, 0);
+        let lines = |recv: &Recv| recv.stderr().matches("listening on /").count();
+        until("it listens, or has ended", || {
+            lines(&recv) >= paths || !matches!(recv.child.0.try_wait(), Ok(None))
+        });
+        recv
+    }
+
     /// Runs a command of the program and waits until it listens on `ports` ports.
     pub fn listening(command: &mut Command, ports: usize) -> Recv {
         let folder = Room::new();
@@ -91,8 +101,9 @@ impl Recv {
             .expect("the receiver starts");
         let (heard, addresses) = mpsc::channel();
         let stderr = Said::read(child.stderr.take().unwrap(), move |line| {
-            if let Some(address) = line.strip_prefix("listening on ") {
-                let _ = heard.send(address.trim_end().parse().expect("an address"));
+            let address = line.strip_prefix("listening on ");
+            if let Some(Ok(address)) = address.map(|it| it.trim_end().parse()) {
+                let _ = heard.send(address);
             }
         });
         let stdout = Said::read(child.stdout.take().unwrap(), |_| {});

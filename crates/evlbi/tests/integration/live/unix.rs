@@ -1,0 +1,162 @@
+//! Streams between programs of one host, over Unix sockets.
+
+use std::path::Path;
+
+use evlbi_testkit::Room;
+use evlbi_wire::pattern;
+use serde_json::Value;
+
+use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, assert_numbers, evlbi, send, try_send};
+use crate::result::number;
+
+const FRAME: usize = 8032;
+/// More than sockets hold.
+const FRAMES: u32 = 5000;
+
+fn pattern(room: &Room) -> (String, Vec<u8>) {
+    let rate = pattern::frame_rate(1250);
+    let frames = pattern::frames(FRAME, 1_700_000_000, rate, FRAMES).unwrap();
+    (room.write("in.vdif", &frames), frames)
+}
+
+fn url(room: &Room) -> String {
+    format!("unix://{}", room.path("socket"))
+}
+
+fn recv(url: &str, to: &str) -> Recv {
+    let mut command = evlbi();
+    command.args(["recv", url, "--json", "--ring", "64MiB", "--to", to]);
+    Recv::listening_on_paths(&mut command, 1)
+}
+
+/// Nothing is lost, however fast it is sent, and the end of the sender is the end of the recording.
+#[test]
+fn a_stream_arrives_whole_and_ends_with_its_sender() {
+    let room = Room::new();
+    let (source, frames) = pattern(&room);
+    let url = url(&room);
+    for to in ["check", &room.path("out.vdif")] {
+        let recv = recv(&url, to);
+        let sent = send(&source, &url, &[]);
+        let result = recv.finish();
+        let all = u64::from(FRAMES);
+        assert_numbers(&sent, &[("sent", all), ("not_sent", 0)]);
+        assert_numbers(
+            &result,
+            &[
+                ("unique", all),
+                ("lost", 0),
+                ("foreign", 0),
+                ("ring_full", 0),
+            ],
+        );
+        assert_eq!(result["ended"], "closed");
+        assert!(
+            result["sender"].as_str().unwrap().starts_with("process "),
+            "{}",
+            result["sender"]
+        );
+        match to {
+            "check" => assert_numbers(&result["check"], &[("good", all), ("corrupted", 0)]),
+            _ => assert!(room.read("out.vdif") == frames),
+        }
+        assert!(!Path::new(&room.path("socket")).exists());
+    }
+}
+
+/// What the sender sheds the receiver misses.
+#[test]
+fn what_is_shed_is_missed() {
+    let room = Room::new();
+    let (source, _) = pattern(&room);
+    let url = url(&room);
+    let recv = recv(&url, "check");
+    let more = [&["--shed", "every:10"][..], &SEED_OF_WHOLE_RUNS].concat();
+    let sent = send(&source, &url, &more);
+    let result = recv.finish();
+    let unique = number(&sent, "sent");
+    assert_numbers(&sent, &[("offered", FRAMES.into()), ("not_sent", 0)]);
+    assert_eq!(number(&sent, "shed"), u64::from(FRAMES / 10));
+    // The last is shed, and cannot be missed.
+    let lost = u64::from(FRAMES / 10) - 1;
+    assert_numbers(
+        &result,
+        &[("unique", unique), ("lost", lost), ("ring_full", 0)],
+    );
+    assert_eq!(result["ended"], "closed");
+    assert_numbers(&result["check"], &[("good", unique), ("corrupted", 0)]);
+}
+
+/// An option that nothing would come of is refused, and so is a path that is taken.
+#[test]
+fn what_has_no_effect_is_refused() {
+    let room = Room::new();
+    let (source, _) = pattern(&room);
+    let url = url(&room);
+    let first = recv(&url, "null");
+    for option in [["--window", "1MiB"], ["--buffer", "1MiB"]] {
+        let mut command = evlbi();
+        command.args(["recv", &url, "--to", "null"]).args(option);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        assert!(
+            said.contains(&format!("{} has no effect on unix://", option[0])),
+            "{said}"
+        );
+    }
+    let output = try_send(&source, &url, &["--mtu", "9000"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--mtu has no effect on unix://"), "{said}");
+    let second = evlbi()
+        .args(["recv", &url, "--to", "null"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another program listens there"), "{said}");
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    // What only connected ended nothing.
+    send(&source, &url, &[]);
+    let result = first.finish();
+    assert_numbers(&result, &[("unique", FRAMES.into()), ("lost", 0)]);
+}
+
+#[test]
+fn two_streams_are_correlated() {
+    let room = Room::new();
+    let plan = room.write(
+        "plan.toml",
+        r#"
+start = "2024-01-01T23:59:59Z"
+duration = 1.0
+sample_rate = 4e6
+correlation = 0.3
+edv = 1
+payload = 10000
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+"#,
+    );
+    let urls = ["a", "b"].map(|name| format!("unix://{}", room.path(name)));
+    let mut command = evlbi();
+    command.args(["correlate", &urls[0], &urls[1], "--live", "--json"]);
+    command.args(["--channels", "64", "--wait", "10min"]);
+    let correlator = Recv::listening_on_paths(&mut command, 2);
+    std::thread::scope(|scope| {
+        for (station, url) in ["Ef", "Jb"].iter().zip(&urls) {
+            let source = format!("sky:{plan}/{station}");
+            scope.spawn(move || send(&source, url, &[]));
+        }
+    });
+    // The streams end with their senders, and the correlation with them.
+    let received = correlator.end();
+    assert!(received.status.success(), "{}", received.stderr);
+    let last: Value = serde_json::from_str(received.stdout.lines().last().unwrap()).unwrap();
+    let baseline = &last["baselines"][0];
+    assert!(baseline["weight"].as_f64().unwrap() > 0.99, "{baseline}");
+    for stream in 0..2 {
+        assert_eq!(number(&last["streams"][stream], "lost"), 0, "{last}");
+    }
+}

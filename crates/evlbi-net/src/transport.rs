@@ -29,7 +29,7 @@ use evlbi_core::time::Nanos;
 pub use evlbi_core::peer::Peer;
 
 pub use batch::{Batch, Datagram, Message};
-pub use events::Events;
+pub use events::{Events, readable};
 pub use listening::{Listening, Local, Protocol};
 pub use options::{Honours, InOptions, NotHonoured, OutOptions};
 pub use train::{Head, MAX_HEAD, Piece, Pieces, Train};

@@ -29,7 +29,7 @@ impl<'e> Events<'e> {
     }
 
     /// What happens to descriptors, which stay open as long as this is used.
-    pub(crate) fn of(polls: &'e [libc::pollfd]) -> Events<'e> {
+    pub fn of(polls: &'e [libc::pollfd]) -> Events<'e> {
         Events {
             polls,
             ..Events::NONE
@@ -44,8 +44,8 @@ impl fmt::Debug for Events<'_> {
     }
 }
 
-/// Something can be read of `end`, which must stay open as long as this is used.
-pub(crate) fn readable(end: &impl AsFd) -> libc::pollfd {
+/// For [`Events::of`]: something can be read of `end`, which must stay open as long as this is used.
+pub fn readable(end: &impl AsFd) -> libc::pollfd {
     poll(end, libc::POLLIN)
 }
 

@@ -166,6 +166,7 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
                 Next::Event => waits = true,
                 Next::Over => continue,
             }
+            wake = flow.drive_at().map_or(wake, |moment| wake.min(moment));
             is_over = false;
         }
         if is_over {

@@ -210,7 +210,7 @@ impl Flow {
                 Next::Train(departure)
             }
             _ if is_over => Next::Over,
-            Ready::At(moment) => Next::At(self.sooner(moment)),
+            Ready::At(moment) => Next::At(moment),
             Ready::OnEvent => {
                 // What it waits for is perhaps there.
                 self.drive(now);
@@ -219,7 +219,7 @@ impl Flow {
                         self.room = room;
                         Next::Train(departure)
                     }
-                    Ready::At(moment) => Next::At(self.sooner(moment)),
+                    Ready::At(moment) => Next::At(moment),
                     Ready::OnEvent if self.error.is_some() => Next::Over,
                     Ready::OnEvent => Next::Event,
                 }
@@ -251,7 +251,7 @@ impl Flow {
         match self.outlet.close(now) {
             Ok(_) if is_over => Next::Over,
             Ok(Close::Done) => Next::Over,
-            Ok(Close::At(moment)) => Next::At(self.sooner(moment)),
+            Ok(Close::At(moment)) => Next::At(moment),
             Ok(Close::OnEvent) => Next::Event,
             Err(error) => {
                 self.fail(&error);
@@ -260,13 +260,14 @@ impl Flow {
         }
     }
 
-    fn sooner(&self, moment: Nanos) -> Nanos {
-        self.drive_at.map_or(moment, |drive| drive.min(moment))
-    }
-
     fn fail(&mut self, error: &io::Error) {
         self.error = Some(error.to_string());
         self.current = None;
+    }
+
+    /// When its transport is to be driven.
+    pub(super) fn drive_at(&self) -> Option<Nanos> {
+        self.drive_at
     }
 
     /// What may change what it does next.

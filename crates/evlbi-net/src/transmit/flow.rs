@@ -21,6 +21,8 @@ use super::{Change, Frames, Lateness, Live, SendReport, Sent, Source};
 const PAUSE: Nanos = Nanos(1_000_000);
 /// A frame that was begun is completed after the end, or a request to stop, unless the rest of it takes longer.
 const REST: Nanos = Nanos(1_000_000_000);
+/// What the transport was given before the end, or a request to stop, has so long to reach the other end.
+const LINGER: Nanos = Nanos(500_000_000);
 
 /// What sets the nominal times of a flow.
 pub enum Clock {
@@ -90,6 +92,8 @@ pub struct Flow {
     drive_at: Option<Nanos>,
     room: usize,
     is_closed: bool,
+    /// Once no frame is to begin: until when it waits for its transport.
+    patience: Option<Nanos>,
     /// When the time of the last train is over.
     end_of_last: Nanos,
     /// The same by the schedule, from its start on.
@@ -171,6 +175,7 @@ impl Flow {
             drive_at: None,
             room: usize::MAX,
             is_closed: false,
+            patience: None,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
             is_shown: true,
@@ -197,10 +202,13 @@ impl Flow {
         if self.drive_at.is_some_and(|moment| now >= moment) {
             self.drive(now);
         }
-        let is_over = is_stopped || self.options.end.is_some_and(|end| now >= end);
+        if is_stopped || self.options.end.is_some_and(|end| now >= end) {
+            self.patience.get_or_insert(now.plus(LINGER));
+        }
+        let is_late = self.patience.is_some_and(|until| now >= until);
         let Some(departure) = self.departure(is_stopped) else {
             return match self.error {
-                None => self.close(now, is_over),
+                None => self.close(now, is_late),
                 Some(_) => Next::Over,
             };
         };
@@ -209,7 +217,7 @@ impl Flow {
                 self.room = room;
                 Next::Train(departure)
             }
-            _ if is_over => Next::Over,
+            _ if is_late => Next::Over,
             Ready::At(moment) => Next::At(moment),
             Ready::OnEvent => {
                 // What it waits for is perhaps there.
@@ -247,9 +255,9 @@ impl Flow {
     }
 
     /// Nothing is left to send: what the transport still has goes out, unless there is no time for it.
-    fn close(&mut self, now: Nanos, is_over: bool) -> Next {
+    fn close(&mut self, now: Nanos, is_late: bool) -> Next {
         match self.outlet.close(now) {
-            Ok(_) if is_over => Next::Over,
+            Ok(_) if is_late => Next::Over,
             Ok(Close::Done) => Next::Over,
             Ok(Close::At(moment)) => Next::At(moment),
             Ok(Close::OnEvent) => Next::Event,

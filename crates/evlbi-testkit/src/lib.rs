@@ -1,6 +1,7 @@
 //! What the tests share: finding out what a machine lacks, waiting with a watchdog, folders, processes and network namespaces
 //! that no run leaves behind, damage by a seed.
 
+pub mod arq;
 pub mod buffer;
 pub mod clock;
 pub mod damage;
@@ -9,6 +10,7 @@ pub mod instructions;
 pub mod leftovers;
 pub mod limit;
 pub mod lines;
+pub mod link;
 pub mod need;
 pub mod netns;
 pub mod oracle;

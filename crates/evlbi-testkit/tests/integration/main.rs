@@ -1,5 +1,6 @@
 //! What a run leaves when it is killed, and what it reports of skips: asked of test binaries that are started for that.
 
+mod arq;
 mod leftovers;
 mod skips;
 

@@ -14,11 +14,11 @@ use evlbi_net::receive::Ended;
 use evlbi_net::run::Run;
 use evlbi_net::transport::sim::Network;
 use evlbi_net::transport::{Local, Numbers, Url};
-use evlbi_testkit::{Room, until};
+use evlbi_testkit::{Room, arq, until};
 use sha2::{Digest, Sha256};
 
-use super::{LEAST_RING, Receiving, RecvOptions, RecvResult, receive};
-use crate::send::{Pace, SendOptions, SendResult, Sending, send};
+use super::{LEAST_RING, Receiving, RecvOptions, receive};
+use crate::send::{Pace, SendOptions, Sending, send};
 use crate::steer::{Change, Status};
 
 /// Of each stream that is sent.
@@ -241,14 +241,13 @@ fn laws() -> [Law; 3] {
 }
 
 /// What a sender and a receiver say, and all that happened, in virtual time.
-fn simulated(seed: u64) -> (SendResult, RecvResult, String) {
+fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], String) {
     let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
     let network = Network::new(&clock, &laws(), 1500, seed);
     let run = Run::silent().timed_by(&clock);
-    let port = SocketAddr::from(([10, 0, 0, 1], 2630));
     let (sent, received) = clock.simulate(|| {
         let options = RecvOptions {
-            from: network.listen(port),
+            from: url(&network),
             to: "check".into(),
             ring: Some(LEAST_RING),
             idle: Some(Duration::from_secs(5)),
@@ -257,31 +256,41 @@ fn simulated(seed: u64) -> (SendResult, RecvResult, String) {
         let receiving = receive(&options, &run).unwrap();
         let options = SendOptions {
             source: format!("pattern:{FRAME}"),
-            to: network.to(port),
-            pace: Pace::Rate(BitRate::new(20_000_000).unwrap()),
-            duration: Some(Duration::from_millis(100)),
+            to: url(&network),
+            pace: Pace::Rate(BitRate::new(4_000_000).unwrap()),
+            duration: Some(Duration::from_millis(500)),
             ..SendOptions::default()
         };
         let sending = send(&options, &run).unwrap();
         (sending.join().unwrap(), receiving.join().unwrap())
     });
-    assert!(clock.now() > Nanos(5 * Nanos::SECOND.0));
-    (sent, received, clock.take_log())
+    let results = [serde_json::to_value(&sent), serde_json::to_value(&received)];
+    (results.map(Result::unwrap), clock.take_log())
+}
+
+/// What they say, as all that happens is the same twice.
+fn twice(seed: u64, url: fn(&Network) -> Url) -> [serde_json::Value; 2] {
+    let (results, log) = simulated(seed, url);
+    let (_, again) = simulated(seed, url);
+    let hash = |log: &str| Sha256::digest(log.as_bytes());
+    assert_eq!(hash(&log), hash(&again), "seed {seed}");
+    results
+}
+
+fn of(result: &serde_json::Value, name: &str) -> u64 {
+    result[name].as_u64().unwrap()
+}
+
+/// Where the receiver listens in its network.
+fn port() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], 2630))
 }
 
 /// A whole sender and a whole receiver, twice for each seed: every send, receipt, wake and loss is at the same time.
 #[test]
 fn in_virtual_time_everything_happens_twice_alike() {
     for seed in 0..100 {
-        let (sent, received, log) = simulated(seed);
-        let (_, _, again) = simulated(seed);
-        let hash = |log: &str| Sha256::digest(log.as_bytes());
-        assert_eq!(hash(&log), hash(&again), "seed {seed}");
-        let [sent, received] = [
-            serde_json::to_value(&sent).unwrap(),
-            serde_json::to_value(&received).unwrap(),
-        ];
-        let of = |result: &serde_json::Value, name: &str| result[name].as_u64().unwrap();
+        let [sent, received] = twice(seed, |network| network.to(port()));
         assert_eq!(
             of(&received, "expected"),
             of(&received, "unique") + of(&received, "lost")
@@ -294,5 +303,19 @@ fn in_virtual_time_everything_happens_twice_alike() {
         );
         assert_eq!(received["check"]["corrupted"], 0);
         assert_eq!(received["ended"], "idle");
+    }
+}
+
+/// The same over a protocol that acknowledges: nothing is lost, and the receiver learns of the end.
+#[test]
+fn in_virtual_time_a_reliable_transport_loses_nothing() {
+    for seed in 0..20 {
+        let url = |network: &Network| arq::url(Some(network), port(), 1);
+        let [sent, received] = twice(seed, url);
+        assert_eq!(of(&sent, "offered"), of(&sent, "sent"), "seed {seed}");
+        assert_eq!(of(&received, "unique"), of(&sent, "sent"), "seed {seed}");
+        assert_eq!((of(&received, "lost"), of(&received, "reordered")), (0, 0));
+        assert_eq!(received["check"]["corrupted"], 0);
+        assert_eq!(received["ended"], "closed");
     }
 }

@@ -64,7 +64,7 @@ fn carried(
     source: &str,
     pace: Pace,
     change: impl FnOnce(&mut SendOptions),
-) -> (Vec<u8>, SendResult) {
+) -> (Vec<u8>, crate::send::SendResult) {
     let room = Room::new();
     let run = Run::silent();
     let to = room.path("received");

@@ -1,7 +1,13 @@
 //! Dependencies point one way: wire <- core <- net <- evlbi; wire <- fx <- evlbi. What belongs to the
-//! program (command line, JSON, HTTP, anyhow) stays in the program.
+//! program (command line, JSON, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line.
 
-use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use proc_macro2::{TokenStream, TokenTree};
+
+use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
 const MAY_USE: [(&str, &[&str]); 4] = [
@@ -25,6 +31,21 @@ const PROGRAM_ONLY: [&str; 7] = [
 /// Sockets and system calls: for evlbi-net alone among the libraries.
 const KERNEL_ONLY: [&str; 4] = ["libc", "nix", "rustix", "socket2"];
 
+/// The modules of the program that are no engines: what they import may be imported by themselves alone.
+const SHELL: [&str; 5] = ["cli", "main", "output", "program", "say"];
+
+/// What belongs to them: their modules, and crates and macros for the command line and the terminal.
+const SHELL_ONLY: [&str; 8] = [
+    "crate::cli",
+    "crate::program",
+    "crate::say",
+    "say!",
+    "clap",
+    "ctrlc",
+    "indicatif",
+    "rustyline",
+];
+
 pub fn check() -> Result<()> {
     for (library, may_use) in MAY_USE {
         let direct = tree(library, Some(1))?;
@@ -42,8 +63,69 @@ pub fn check() -> Result<()> {
             }
         }
     }
+    let engines = Path::new("crates/evlbi/src");
+    let mut files = Vec::new();
+    rust_files(engines, &mut files)?;
+    for path in files {
+        let module = path.strip_prefix(engines)?.iter().next().map(Path::new);
+        let module = module.and_then(Path::file_stem).unwrap_or_default();
+        if SHELL.iter().any(|shell| module == *shell) {
+            continue;
+        }
+        let text = fs::read_to_string(&path)?;
+        if let Some(odd) = shell_in(&text).with_context(|| path.display().to_string())? {
+            bail!(
+                "{} uses {odd}, which belongs to the command line: an engine takes options and a run",
+                path.display()
+            );
+        }
+    }
     println!("ci: dependency rules hold");
     Ok(())
+}
+
+/// What a source names of the command line and the terminal.
+fn shell_in(text: &str) -> Result<Option<&'static str>> {
+    let tokens: TokenStream = text.parse().map_err(|error| anyhow!("{error}"))?;
+    let mut paths = Vec::new();
+    name_paths("", tokens, &mut paths);
+    let is_of = |path: &String, odd: &str| {
+        let rest = path.strip_prefix(odd);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let is_in = |odd: &&&str| paths.iter().any(|path| is_of(path, odd));
+    Ok(SHELL_ONLY.iter().find(is_in).copied())
+}
+
+/// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c.
+fn name_paths(within: &str, tokens: TokenStream, paths: &mut Vec<String>) {
+    let mut path = within.to_owned();
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) if path.is_empty() || path.ends_with("::") => {
+                path += &name.to_string()
+            }
+            TokenTree::Punct(mark) if matches!(mark.as_char(), ':' | '!') => {
+                path.push(mark.as_char())
+            }
+            TokenTree::Group(group) => {
+                let within = if path.ends_with("::") {
+                    path.as_str()
+                } else {
+                    ""
+                };
+                name_paths(within, group.stream(), paths);
+                paths.push(std::mem::take(&mut path));
+            }
+            token => {
+                paths.push(std::mem::replace(&mut path, within.to_owned()));
+                if let TokenTree::Ident(name) = token {
+                    path = name.to_string();
+                }
+            }
+        }
+    }
+    paths.push(path);
 }
 
 /// Names of the normal dependencies of `library`, down to `depth`.
@@ -74,4 +156,33 @@ fn tree(library: &str, depth: Option<u32>) -> Result<Vec<String>> {
         .filter_map(|line| line.split_whitespace().next())
         .map(str::to_string)
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_names_nothing_of_the_command_line() {
+        for (text, odd) in [
+            ("use crate::cli::Cli;", Some("crate::cli")),
+            (
+                "use crate::{output, cli::{Cli, Command}};",
+                Some("crate::cli"),
+            ),
+            (
+                "fn f() { let x = [crate::program::complete(true)]; }",
+                Some("crate::program"),
+            ),
+            ("fn f() -> u8 { say!(\"x\"); 1 }", Some("say!")),
+            ("#[derive(clap::Args)] struct A;", Some("clap")),
+            ("use clap::Args;", Some("clap")),
+            (
+                "// crate::cli\nuse crate::client::Client; fn say() -> u8 { cli::x(\"crate::cli\") }",
+                None,
+            ),
+        ] {
+            assert_eq!(shell_in(text).unwrap(), odd, "{text}");
+        }
+    }
 }

@@ -143,7 +143,7 @@ fn crates(root: &Path, except: &[String]) -> Result<Crates> {
 }
 
 /// Adds the sources below a folder, without those in folders called `target`.
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() && !path.ends_with("target") {

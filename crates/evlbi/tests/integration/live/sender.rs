@@ -54,7 +54,7 @@ fn a_sender_that_is_asked_to_end_does_so_on_a_whole_frame_with_its_result() {
             .unwrap();
         let mut child = Running(child);
         until("it sends", || {
-            std::path::Path::new(&control).exists()
+            std::os::unix::net::UnixStream::connect(&control).is_ok()
                 && ask(&control, r#"{"do":"status"}"#)["status"]["sending"]["sent"].as_u64()
                     > Some(0)
         });

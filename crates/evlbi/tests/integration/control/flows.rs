@@ -64,7 +64,12 @@ fn a_flow_is_started_changed_and_stopped() {
     let counts = |shed: &Value| [number(shed, "offered"), number(shed, "shed")];
     let [[begun, none], [offered, shed], [ended, nothing]] = [0, 1, 2].map(|at| counts(sheds[at]));
     assert!(begun > 1 && ended > 0, "{sheds:?}");
-    assert_eq!((none, shed, nothing), (0, offered / 2, 0), "{sheds:?}");
+    assert_eq!((none, nothing), (0, 0), "{sheds:?}");
+    // Every second, from a place of its own on.
+    assert!(
+        (offered / 2..=offered.div_ceil(2)).contains(&shed),
+        "{sheds:?}"
+    );
     assert_eq!(number(&result, "shed"), shed);
     assert_eq!(number(&received, "unique"), all);
     assert_eq!(

@@ -297,7 +297,9 @@ impl Site {
         assert_eq!(policies, ["none", "every:5"]);
         let [[before, none], [after, shed]] =
             [0, 1].map(|at| ["offered", "shed"].map(|count| number(sheds[at], count)));
-        assert_eq!((none, shed), (0, after / 5), "{sheds:?}");
+        // Every fifth, from a place of its own on.
+        assert!((after / 5..=after.div_ceil(5)).contains(&shed), "{sheds:?}");
+        assert_eq!(none, 0, "{sheds:?}");
         assert!(before > 0 && shed > 0, "{sheds:?}");
         let found = self.result(session, "jive", "correlator");
         let streams = found["streams"].as_array().unwrap();

@@ -103,10 +103,10 @@ fn name_paths(within: &str, tokens: TokenStream, paths: &mut Vec<String>) {
     for token in tokens {
         match token {
             TokenTree::Ident(name) if path.is_empty() || path.ends_with("::") => {
-                path += &name.to_string()
+                path += &name.to_string();
             }
             TokenTree::Punct(mark) if matches!(mark.as_char(), ':' | '!') => {
-                path.push(mark.as_char())
+                path.push(mark.as_char());
             }
             TokenTree::Group(group) => {
                 let within = if path.ends_with("::") {

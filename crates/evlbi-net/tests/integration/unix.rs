@@ -330,7 +330,7 @@ fn a_full_ring_is_waited_for_and_nothing_is_lost() {
     });
     let report = receiving.join();
     assert_eq!(report.ended, Ended::Closed, "{report:?}");
-    assert!(report.ring_waits > 0.0);
+    assert!(report.live.ring_waits > 0.0);
     let account = &report.account;
     assert_eq!(account.counters.unique, COUNT as u64);
     assert_eq!(account.counters.ring_full, 0);

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evlbi_core::deframe::Wanted;
@@ -168,7 +167,7 @@ fn simulated(seed: u64, datagrams: usize, after: Duration) -> Came {
             run.clock().spawn("transmit", work).unwrap()
         };
         clock.sleep(after);
-        let before = counts.datagrams.load(Ordering::Relaxed);
+        let before = counts.last().sent;
         let sent = sending.join().remove(0);
         (sent, receiving.join(), sink.join(), before)
     });
@@ -189,10 +188,10 @@ fn assert_whole(came: &Came, bytes: &[u8], what: &str) {
     assert_eq!(came.received.ended, Ended::Closed, "{what}");
     assert!(came.bytes == bytes, "{what}");
     let counters = &came.received.account.counters;
-    let counted = (came.sent.offered, came.sent.sent, counters.unique);
+    let counted = (came.sent.live.offered, came.sent.live.sent, counters.unique);
     assert_eq!(counted, (datagrams, datagrams, datagrams), "{what}");
     let bad = (counters.lost, counters.duplicates, counters.ring_full);
-    assert_eq!((bad, came.sent.not_sent), ((0, 0, 0), 0), "{what}");
+    assert_eq!((bad, came.sent.live.not_sent), ((0, 0, 0), 0), "{what}");
 }
 
 /// Every byte comes, in order, over a path that loses one datagram of twenty; what happens is the same twice.
@@ -214,7 +213,7 @@ fn a_sender_waits_for_a_consumer_that_does_not_read() {
     let datagrams = 2 * RING / DATA;
     let came = simulated(1, datagrams, Duration::from_secs(60));
     assert_whole(&came, &random(1, datagrams), "a full ring");
-    assert!(came.received.ring_waits > 30.0);
+    assert!(came.received.live.ring_waits > 30.0);
     let room = RING / DATA + 2 * arq::WINDOW as usize;
     assert!((came.before as usize) < room, "{}", came.before);
 }
@@ -240,9 +239,9 @@ fn a_sender_that_is_stopped_closes_in_order() {
         (sending.join().remove(0), receiving.join(), sink.join())
     });
     assert_eq!(received.ended, Ended::Closed);
-    assert_eq!((sent.sent, sent.not_sent), (sent.offered, 0));
-    assert!(sent.sent > arq::WINDOW && sent.sent < 20_000);
-    assert!(bytes == random(3, 20_000)[..sent.bytes as usize]);
+    assert_eq!((sent.live.sent, sent.live.not_sent), (sent.live.offered, 0));
+    assert!(sent.live.sent > arq::WINDOW && sent.live.sent < 20_000);
+    assert!(bytes == random(3, 20_000)[..sent.live.bytes as usize]);
 }
 
 /// Real sockets, both ends in their own time.
@@ -262,7 +261,7 @@ fn over_udp_every_byte_comes() {
         sent,
         received: receiving.join(),
         bytes: sink.join(),
-        before: counts.datagrams.load(Ordering::Relaxed),
+        before: counts.last().sent,
         log: String::new(),
     };
     assert_whole(&came, &bytes, "over UDP");
@@ -280,7 +279,7 @@ fn a_sender_without_a_receiver_gives_up() {
     });
     let error = reports[0].error.as_deref().unwrap_or_default();
     assert!(error.contains("does not answer"), "{error}");
-    assert_eq!(reports[0].sent, 0);
+    assert_eq!(reports[0].live.sent, 0);
 }
 
 /// Nothing is kept of those that do not return a cookie of their own in time.

@@ -188,7 +188,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
         let receiving = receiver(&place, "null", &run);
         let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
         if sending.is_some() {
-            until("a stream", || receiving.status().bytes > 0);
+            until("a stream", || receiving.status().counts.count("bytes") > 0);
         }
         drop(receiving);
         assert!(!room.folder().join("socket").exists());

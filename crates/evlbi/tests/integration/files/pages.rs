@@ -57,6 +57,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("probing.md", "evlbi report", OTHER_HOST),
     ("tasks.md", "evlbi recv", NO_END),
     ("tasks.md", "evlbi send", OTHER_HOST),
+    ("tasks.md", "evlbi correlate unix", NO_END),
     ("tcp.md", "evlbi respond", NO_END),
     ("tcp.md", "evlbi probe", OTHER_HOST),
     ("tcp.md", "evlbi path", NAMESPACES),

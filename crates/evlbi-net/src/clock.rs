@@ -1,6 +1,6 @@
-//! The clock that a run is given: nothing below a program asks the system for the time, or waits by itself.
+//! The clock that a run is given. The threads of senders and receivers, and their transports, take the time from it and wait by it.
 //!
-//! A *simulated* clock is shared by threads of which one runs at a time: when it waits, the one goes on whose moment comes first (of
+//! A *simulated* clock is shared by threads of which one runs at a time: when it waits, the one with the earliest moment continues (of
 //! two with the same, the one that was started first), and the time is that moment. So whole systems run in virtual time, as fast
 //! as they can, and twice alike. All their threads are started by [`Clock::spawn`] and wait by the clock alone.
 
@@ -21,7 +21,7 @@ mod simulation;
 
 pub use self::simulation::Place;
 
-/// Descriptors that are waited for at once. With more of them, the wait ends sooner.
+/// Most descriptors in one wait. With more of them, the wait ends sooner.
 const MOST_POLLS: usize = 128;
 /// And this soon.
 const NAP: Duration = Duration::from_millis(1);
@@ -103,7 +103,7 @@ impl Clock {
             span
         };
         // What is wrong shows when it is read or written.
-        if poll_in_place(&mut polls[..count], span).is_err() {
+        if poll(&mut polls[..count], span).is_err() {
             std::thread::sleep(span.min(NAP));
         }
     }
@@ -236,11 +236,7 @@ impl<T> Thread<T> {
 }
 
 /// Waits for one of `polls`, at most for `span`; says whether one came.
-pub(crate) fn poll(polls: &[libc::pollfd], span: Duration) -> io::Result<bool> {
-    poll_in_place(&mut polls.to_vec(), span)
-}
-
-fn poll_in_place(polls: &mut [libc::pollfd], span: Duration) -> io::Result<bool> {
+pub(crate) fn poll(polls: &mut [libc::pollfd], span: Duration) -> io::Result<bool> {
     let time = libc::timespec {
         tv_sec: span.as_secs() as libc::time_t,
         tv_nsec: span.subsec_nanos().into(),

@@ -23,7 +23,7 @@ pub struct Streams {
     heard: Vec<Heard>,
     /// Peers that brought frames beside the stream.
     others: Vec<Refused>,
-    /// How many brought something that is no stream.
+    /// Number of peers that brought bytes but no stream.
     refused: u64,
 }
 
@@ -118,7 +118,7 @@ impl Streams {
         &self.others
     }
 
-    /// How many peers brought something that is no stream.
+    /// Number of peers that brought bytes but no stream.
     pub fn refused(&self) -> u64 {
         self.refused
     }

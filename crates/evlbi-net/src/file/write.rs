@@ -52,8 +52,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How a [`Writer`] writes.
 #[derive(Clone, Debug, Default)]
 pub struct WriterOptions {
-    /// The recording is over when this is stopped: the reader of a pipe may then take nothing for 2 s at most. Without it, a reader is waited for
-    /// without an end.
+    /// The recording is over when this is stopped: the writer then waits at most 2 s for the reader of a pipe. Without it, the writer waits
+    /// for ever.
     pub over: Option<Run>,
     /// When data is forced onto the disk.
     pub durability: Durability,

@@ -24,7 +24,7 @@ const KEPT_PART: usize = 4;
 const LOOKS: u32 = 100;
 /// Time between two such looks.
 const LOOK: Nanos = Nanos(10_000_000);
-/// A reliable transport is read while there is room for so many bytes: more than one of its batches.
+/// Least room in the ring, in bytes, at which a reliable transport is read: more than one of its batches.
 const ROOM: usize = 2 << 20;
 /// Bytes of data in a message that was joined, at most.
 const LONGEST_MESSAGE: u64 = 65_535;
@@ -224,7 +224,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Makes a ring for datagrams with so much data and gives its other end to the consumer, when that has left the ring before.
+    /// Makes a ring for datagrams of this size and gives its other end to the consumer, when that has left the ring before.
     /// Says whether it is there.
     fn resize(&mut self, begins: Begins) -> Result<bool, String> {
         // The stream that is over tells what is missing, so once only.

@@ -92,13 +92,14 @@ pub struct Flow {
     drive_at: Option<Nanos>,
     room: usize,
     is_closed: bool,
+    waits_for_event: bool,
     /// Once no frame is to begin: until when it waits for its transport.
     patience: Option<Nanos>,
     /// When the time of the last train is over.
     end_of_last: Nanos,
     /// The same by the schedule, from its start on.
     due_end: Nanos,
-    /// Whether whoever watches it sees the last train.
+    /// Whether the last train is in the counters that others see.
     is_shown: bool,
     /// Why it ended early.
     error: Option<String>,
@@ -175,6 +176,7 @@ impl Flow {
             drive_at: None,
             room: usize::MAX,
             is_closed: false,
+            waits_for_event: false,
             patience: None,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
@@ -192,6 +194,7 @@ impl Flow {
         }
         let next = self.look_ahead(now, is_stopped);
         self.is_closed = matches!(next, Next::Over);
+        self.waits_for_event = matches!(next, Next::Event);
         next
     }
 
@@ -278,9 +281,12 @@ impl Flow {
         self.drive_at
     }
 
-    /// What may change what it does next.
+    /// What it waits for, if that is an event.
     pub(super) fn events(&self) -> Events<'_> {
-        self.outlet.events()
+        match self.waits_for_event {
+            true => self.outlet.events(),
+            false => Events::NONE,
+        }
     }
 
     /// Whether a frame was begun that soon is whole.

@@ -5,6 +5,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 
+use super::{OpenError, Url};
+
 /// Something to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listening {
@@ -35,6 +37,16 @@ impl Protocol {
 }
 
 impl Listening {
+    /// The ports of a URL, at the first address of its host.
+    pub(super) fn at_ports(url: &Url, protocol: Protocol) -> Result<Vec<Listening>, OpenError> {
+        let ports = url.addresses()?.into_iter().next().unwrap_or_default();
+        let listening = |address| Listening {
+            protocol,
+            at: Local::Socket(address),
+        };
+        Ok(ports.into_iter().map(listening).collect())
+    }
+
     /// Whether one program alone can listen there; many can on a group, and a port of 0 is another each time.
     pub fn is_exclusive(&self) -> bool {
         match &self.at {

@@ -27,7 +27,7 @@ const MOST_WAITING: usize = 64;
 const BACKLOG: i32 = 128;
 /// Pieces handed to the kernel at once.
 const AT_ONCE: usize = 64;
-/// Time between two looks at whether to go on connecting.
+/// Time between two checks for a stop while connecting.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// TCP.
@@ -68,12 +68,7 @@ impl Transport for Tcp {
     }
 
     fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError> {
-        let listening = |address: SocketAddr| Listening {
-            protocol: Protocol::Tcp,
-            at: Local::Socket(address),
-        };
-        let ports = at.addresses()?.into_iter().next().unwrap_or_default();
-        Ok(ports.into_iter().map(listening).collect())
+        Listening::at_ports(at, Protocol::Tcp)
     }
 
     fn open_out(
@@ -153,8 +148,8 @@ fn connect(
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         connected => connected.map_err(failed)?,
     }
-    let polls = [events::writable(&socket)];
-    while !clock::poll(&polls, LOOK).map_err(failed)? {
+    let mut polls = [events::writable(&socket)];
+    while !clock::poll(&mut polls, LOOK).map_err(failed)? {
         if run.is_stopped() {
             return Err(OpenError::Stopped(to.to_string()));
         }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 /// Longest head of a datagram in bytes: the reply to a probe. A sequence number and a VDIF header are shorter.
 pub const MAX_HEAD: usize = evlbi_wire::probe::REPLY_LEN;
 
-/// What goes before the body of a datagram: a sequence number, or a VDIF header made anew, or both.
+/// What goes before the body of a datagram: a sequence number, a re-timed VDIF header, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; MAX_HEAD],

@@ -71,12 +71,7 @@ impl Transport for Udp {
     }
 
     fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError> {
-        let listening = |address: SocketAddr| Listening {
-            protocol: Protocol::Udp,
-            at: Local::Socket(address),
-        };
-        let ports = at.addresses()?.into_iter().next().unwrap_or_default();
-        Ok(ports.into_iter().map(listening).collect())
+        Listening::at_ports(at, Protocol::Udp)
     }
 
     fn open_out(

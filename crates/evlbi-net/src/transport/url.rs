@@ -1,4 +1,4 @@
-//! Where data goes to and comes from: `udp://host:port` and its kin.
+//! URLs of sources and destinations, such as `udp://host:port`.
 //!
 //! The scheme names the transport. Ports may be a range (`2630-2633`): one stream split over several.
 //! A query names what multicast needs: `udp://232.1.2.3:2630?interface=eth1&source=10.0.0.5&ttl=8`.

@@ -172,8 +172,8 @@ impl Receiver {
     /// # Errors
     /// What the kernel says.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        let polls: Vec<libc::pollfd> = self.sockets().map(events::readable).collect();
-        clock::poll(&polls, timeout)
+        let mut polls: Vec<libc::pollfd> = self.sockets().map(events::readable).collect();
+        clock::poll(&mut polls, timeout)
     }
 
     /// Messages that the sockets dropped since they were opened, for want of buffer or for a wrong

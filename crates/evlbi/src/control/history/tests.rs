@@ -197,7 +197,7 @@ fn what_is_old_goes() {
     assert_eq!(flows, 0);
 }
 
-/// In steps of SQLite's machine; the file is opened anew.
+/// In steps of SQLite's machine; the file is opened again.
 #[test]
 fn a_long_past_costs_the_present_nothing() {
     let folder = evlbi_testkit::Room::new();

@@ -127,7 +127,7 @@ fn what_fits_is_reckoned_with_segments() {
     assert!((0.495..0.51).contains(&shed), "{shed}");
 }
 
-/// Whoever connects and is silent does not begin the time after which a silent stream ends.
+/// A silent connection does not start the idle time.
 #[test]
 fn silence_counts_from_the_first_byte() {
     let run = Run::silent();

@@ -3,7 +3,7 @@
 //! With each sample goes whether it may be used. What is marked invalid, is fill pattern, did not come or was
 //! flagged is not, whatever bytes lie there.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use evlbi_wire::fill;
@@ -140,7 +140,10 @@ pub struct Track {
 #[derive(Debug)]
 struct Lane {
     thread: u16,
-    frames: BTreeMap<i64, Held>,
+    /// By their numbers.
+    frames: VecDeque<Held>,
+    /// Memory of frames that were forgotten, for those that come: in the long run none is allocated.
+    spare: Vec<Vec<u8>>,
     /// Numbers of samples that must not be used.
     flags: Intervals,
     /// Number of the latest frame that came.
@@ -149,9 +152,10 @@ struct Lane {
 
 #[derive(Debug)]
 struct Held {
+    number: i64,
     payload: Vec<u8>,
-    /// Numbers of good samples in the frame.
-    good: Intervals,
+    /// Numbers in the frame of the samples that must not be used.
+    bad: Intervals,
 }
 
 /// The samples of a station over some time, those that are missing included.
@@ -177,7 +181,8 @@ impl Track {
     pub fn new(layout: Layout, threads: &[u16], trust: Trust) -> Track {
         let lane = |thread: &u16| Lane {
             thread: *thread,
-            frames: BTreeMap::new(),
+            frames: VecDeque::new(),
+            spare: Vec::new(),
             flags: Intervals::new(),
             newest: i64::MIN,
         };
@@ -225,11 +230,16 @@ impl Track {
             self.counts.late += u64::from(number >= self.begin);
             return;
         }
-        if lane.frames.contains_key(&number) {
+        let at = lane.place(number);
+        if lane
+            .frames
+            .get(at)
+            .is_some_and(|held| held.number == number)
+        {
             self.counts.duplicates += 1;
             return;
         }
-        let good = good_samples(
+        let bad = bad_samples(
             &self.layout,
             self.trust,
             number,
@@ -237,11 +247,19 @@ impl Track {
             payload,
             &lane.flags,
         );
-        let payload = payload.to_vec();
-        lane.frames.insert(number, Held { payload, good });
+        let mut copy = lane.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(payload);
+        let payload = copy;
+        let held = Held {
+            number,
+            payload,
+            bad,
+        };
+        lane.frames.insert(at, held);
         self.counts.frames += 1;
         if lane.frames.len() > MOST_FRAMES {
-            lane.frames.pop_last();
+            lane.frames.pop_back();
             self.counts.frames -= 1;
             self.counts.foreign += 1;
         }
@@ -254,10 +272,9 @@ impl Track {
         let frame = end.div_euclid(self.layout.frame_samples());
         let near = frame..frame.saturating_add(i64::from(self.layout.frame_rate.get()));
         let come = |lane: &Lane| {
-            lane.frames.range(near.clone()).take(margin).count() == margin
-                || lane.frames.range(near.end..).take(MANY).count() == MANY
+            lane.place(near.end) - lane.place(frame) >= margin || lane.count_from(near.end) >= MANY
         };
-        let far = |lane: &Lane| lane.frames.range(frame..).take(FAR).count() == FAR;
+        let far = |lane: &Lane| lane.count_from(frame) >= FAR;
         self.lanes.iter().all(come) || self.lanes.iter().any(far)
     }
 
@@ -285,18 +302,15 @@ impl Track {
         self.first = first;
         self.begin = self.begin.min(first);
         for lane in &mut self.lanes {
-            while let Some(entry) = lane.frames.first_entry()
-                && *entry.key() < first
-            {
-                entry.remove();
-            }
+            let over = lane.frames.drain(..lane.place(first));
+            lane.spare.extend(over.map(|held| held.payload));
         }
     }
 
     /// Takes a thread back to a frame: what lies at or after it goes, and comes again.
     pub fn rewind(&mut self, thread: u16, number: i64) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) {
-            lane.frames.split_off(&number);
+            lane.frames.truncate(lane.place(number));
             lane.newest = number - 1;
         }
     }
@@ -311,13 +325,13 @@ impl Track {
     pub fn held(&self, sample: i64) -> i64 {
         let samples = self.layout.frame_samples();
         let from = sample.div_euclid(samples);
-        let held = |lane: &Lane| lane.frames.range(from..).count() as i64;
+        let held = |lane: &Lane| lane.count_from(from) as i64;
         self.lanes.iter().map(held).max().unwrap_or(0) * samples
     }
 
     /// Number of the first sample of the earliest frame that is there.
     pub fn earliest(&self) -> Option<i64> {
-        let first = |lane: &Lane| lane.frames.first_key_value().map(|(number, _)| *number);
+        let first = |lane: &Lane| lane.frames.front().map(|held| held.number);
         let number = self.lanes.iter().filter_map(first).min()?;
         Some(number * self.layout.frame_samples())
     }
@@ -330,26 +344,44 @@ impl Track {
 }
 
 impl Lane {
+    /// Where among the frames one of this number lies, or is to lie. At the end, the usual place, this takes constant time.
+    fn place(&self, number: i64) -> usize {
+        match self.frames.back() {
+            Some(last) if last.number >= number => {
+                self.frames.partition_point(|held| held.number < number)
+            }
+            _ => self.frames.len(),
+        }
+    }
+
+    /// How many frames have this number or a later one.
+    fn count_from(&self, number: i64) -> usize {
+        self.frames.len() - self.place(number)
+    }
+
     fn slab(&self, frames: Range<i64>, layout: &Layout) -> SlabLane {
         let count = (frames.end - frames.start) as usize;
         let mut bytes = Vec::with_capacity(count * layout.payload);
         let mut good = Intervals::new();
-        for number in frames {
-            let Some(held) = self.frames.get(&number) else {
-                bytes.resize(bytes.len() + layout.payload, 0);
-                continue;
-            };
+        let held = self.place(frames.start)..self.place(frames.end);
+        for held in self.frames.range(held) {
+            let missing = (held.number - frames.start) as usize * layout.payload;
+            bytes.resize(missing, 0);
             bytes.extend_from_slice(&held.payload);
-            let offset = number * layout.frame_samples();
-            let parts = held.good.iter();
-            good.extend(parts.map(|part| part.start + offset..part.end + offset));
+            let samples = layout.frame_samples();
+            let mut from = held.number * samples;
+            for bad in held.bad.iter().chain([samples..samples]) {
+                good.insert(from..held.number * samples + bad.start);
+                from = held.number * samples + bad.end;
+            }
         }
+        bytes.resize(count * layout.payload, 0);
         SlabLane { bytes, good }
     }
 }
 
-/// Which samples of a frame may be used, by their numbers in it.
-fn good_samples(
+/// Which samples of a frame must not be used, by their numbers in it.
+fn bad_samples(
     layout: &Layout,
     trust: Trust,
     number: i64,
@@ -358,16 +390,11 @@ fn good_samples(
     flags: &Intervals,
 ) -> Intervals {
     let samples = layout.frame_samples();
-    let offset = number * samples;
-    let bad = match trust {
-        Trust::Blind => false,
-        Trust::Headers | Trust::Exact => invalid,
-    };
-    if bad {
-        return Intervals::new();
+    if invalid && trust != Trust::Blind {
+        return std::iter::once(0..samples).collect();
     }
     if trust != Trust::Exact {
-        return std::iter::once(0..samples).collect();
+        return Intervals::new();
     }
     let bits = layout.bits() as i64;
     let mut bad: Intervals = fill::find(payload)
@@ -377,13 +404,14 @@ fn good_samples(
             from.div_euclid(bits)..(to + bits - 1).div_euclid(bits)
         })
         .collect();
+    let offset = number * samples;
     let flagged = flags.within(offset..offset + samples);
     bad.extend(
         flagged
             .iter()
             .map(|flag| flag.start - offset..flag.end - offset),
     );
-    bad.missing_in(0..samples)
+    bad
 }
 
 #[cfg(test)]

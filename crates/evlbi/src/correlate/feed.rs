@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use arrayvec::ArrayVec;
 use evlbi_core::deframe::Chunk;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_net::run::Run;
@@ -22,6 +23,8 @@ use super::run::Station;
 use super::station::{frame_number, frame_rate};
 use crate::sink::{Sink, SinkReport};
 
+/// Frames that are judged together: locks are taken for a group, not for each.
+const GROUP: usize = 32;
 /// Frames from which the threads of a stream are learnt.
 const ENOUGH: usize = 256;
 /// Or so long after the first.
@@ -77,6 +80,17 @@ pub struct State {
     others: u64,
 }
 
+/// A frame whose time is believed.
+struct Judged<'a> {
+    frame: Arrived<'a>,
+    /// Its number since the epoch.
+    number: i64,
+    /// When it ends, in seconds since the epoch.
+    end: f64,
+    /// The station's time is another one from here on.
+    is_new: bool,
+}
+
 struct Early {
     header: Header,
     key: StreamKey,
@@ -130,16 +144,17 @@ impl Feed {
     }
 
     /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.
-    fn put(&self, chunk: Chunk<'_>) {
-        for frame in arrived(chunk) {
-            loop {
-                let mut state = self.state();
-                if !state.is_full(self) || self.is_closed.load(Ordering::Relaxed) {
-                    state.push(self, &frame);
-                    break;
-                }
+    fn put<'a>(&self, frames: impl Iterator<Item = Arrived<'a>>) {
+        let mut frames = frames.peekable();
+        while frames.peek().is_some() {
+            let mut state = self.state();
+            if state.is_full(&self.clocks()) && !self.is_closed.load(Ordering::Relaxed) {
                 drop(state);
                 std::thread::sleep(NAP);
+            } else if state.track.is_some() {
+                state.take(self, &mut frames);
+            } else if let Some(frame) = frames.next() {
+                state.push(self, &frame);
             }
         }
     }
@@ -170,7 +185,7 @@ impl Feed {
 
 impl Sink for Arc<Feed> {
     fn take(&mut self, chunk: Chunk<'_>) {
-        self.put(chunk);
+        self.put(arrived(chunk));
     }
 
     fn finish(self: Box<Self>) -> SinkReport {
@@ -179,23 +194,30 @@ impl Sink for Arc<Feed> {
 }
 
 impl State {
-    fn push(&mut self, feed: &Feed, frame: &Arrived<'_>) {
-        if self.error.is_some() {
-            return;
-        }
-        if self.is_of_anyone
-            && let Some(shape) = &mut self.shape
+    /// Takes frames when the threads are known: as many as there is room for, at most a group.
+    fn take<'a>(&mut self, feed: &Feed, frames: &mut impl Iterator<Item = Arrived<'a>>) {
+        let mut group = ArrayVec::<Judged<'_>, GROUP>::new();
+        let mut clocks = feed.clocks();
+        let is_closed = feed.is_closed.load(Ordering::Relaxed);
+        let room = clocks.room().filter(|_| !is_closed).unwrap_or(f64::MAX);
+        let (now, mut newest) = (now(), self.newest().unwrap_or(f64::MIN));
+        while newest <= room
+            && !group.is_full()
+            && let Some(frame) = frames.next()
         {
-            shape.station = frame.key.station;
-            self.is_of_anyone = !shape.owns(frame);
+            if let Some(judged) = self.judge(feed, &mut clocks, now, frame) {
+                newest = newest.max(judged.end);
+                group.push(judged);
+            }
         }
-        if self.shape.as_ref().is_some_and(|shape| !shape.owns(frame)) {
-            self.others += 1;
-            return;
-        }
-        if self.track.is_some() {
-            self.place(feed, frame);
-            self.keep_newest();
+        drop(clocks);
+        group.iter().for_each(|judged| self.place(feed, judged));
+        self.keep_newest();
+    }
+
+    /// Takes a frame while the threads are not known.
+    fn push(&mut self, feed: &Feed, frame: &Arrived<'_>) {
+        if !self.admits(frame) {
             return;
         }
         if self.shape.is_none() {
@@ -222,26 +244,65 @@ impl State {
         }
     }
 
-    /// Puts a frame where its time says, if that is believed.
-    fn place(&mut self, feed: &Feed, frame: &Arrived<'_>) {
+    /// Whether a frame is of this stream.
+    fn admits(&mut self, frame: &Arrived<'_>) -> bool {
+        if self.error.is_some() {
+            return false;
+        }
+        let Some(shape) = &mut self.shape else {
+            return true;
+        };
+        if self.is_of_anyone {
+            shape.station = frame.key.station;
+            self.is_of_anyone = !shape.owns(frame);
+        }
+        let is_own = shape.owns(frame);
+        self.others += u64::from(!is_own);
+        is_own
+    }
+
+    /// Looks whether a frame is of this stream and its time is believed.
+    fn judge<'a>(
+        &mut self,
+        feed: &Feed,
+        clocks: &mut Clocks,
+        now: f64,
+        frame: Arrived<'a>,
+    ) -> Option<Judged<'a>> {
+        let layout = self.shape.as_ref()?.layout;
+        if !self.admits(&frame) {
+            return None;
+        }
+        let number = feed.number(frame.time, &layout);
+        let rate = layout.sample_rate() as f64;
+        let end = number
+            .saturating_add(1)
+            .saturating_mul(layout.frame_samples()) as f64
+            / rate;
+        let length = layout.frame_samples() as f64 / rate;
+        let verdict = clocks.judge(feed.station, end, length, now);
+        (verdict != Verdict::Refuse).then_some(Judged {
+            frame,
+            number,
+            end,
+            is_new: verdict == Verdict::Restart,
+        })
+    }
+
+    /// Puts a frame where its time says.
+    fn place(&mut self, feed: &Feed, judged: &Judged<'_>) {
         let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) else {
             return;
         };
+        let Judged { frame, number, .. } = judged;
         let layout = shape.layout;
         let (samples, rate) = (layout.frame_samples(), layout.sample_rate());
-        let number = feed.number(frame.time, &layout);
         let end = number.saturating_add(1).saturating_mul(samples);
-        let seconds = |samples: i64| samples as f64 / rate as f64;
         let thread = frame.key.thread;
-        let length = seconds(samples);
-        match (feed.clocks()).judge(feed.station, seconds(end), length, now()) {
-            Verdict::Take => {}
-            Verdict::Refuse => return,
-            Verdict::Restart => {
-                *track = Track::new(layout, &shape.threads, feed.trust);
-                shape.first_second = frame.time.second;
-                self.behind.clear();
-            }
+        if judged.is_new {
+            *track = Track::new(layout, &shape.threads, feed.trust);
+            shape.first_second = frame.time.second;
+            self.behind.clear();
         }
         let newest = track.newest_of(thread).unwrap_or(i64::MIN);
         if end < newest.saturating_sub(BACK * rate) {
@@ -249,8 +310,8 @@ impl State {
             *behind += 1;
             if *behind >= RUN {
                 self.behind.remove(&thread);
-                track.rewind(thread, number);
-                let newest = track.newest().map_or(seconds(end), seconds);
+                track.rewind(thread, *number);
+                let newest = track.newest().unwrap_or(end) as f64 / rate as f64;
                 feed.clocks().set_back(feed.station, newest, now());
             }
         } else if !self.behind.is_empty() {
@@ -261,7 +322,7 @@ impl State {
             self.too_late += u64::from(self.needed > self.begins);
             return;
         }
-        track.push(thread, number, frame.invalid, frame.payload);
+        track.push(thread, *number, frame.invalid, frame.payload);
     }
 
     /// While others are waited for, only the newest is kept.
@@ -315,7 +376,8 @@ impl State {
                 invalid: early.invalid,
                 payload: &early.payload,
             };
-            self.place(feed, &frame);
+            let judged = self.judge(feed, &mut feed.clocks(), now(), frame);
+            judged.iter().for_each(|judged| self.place(feed, judged));
         }
     }
 
@@ -340,8 +402,8 @@ impl State {
     }
 
     /// Whether no more may wait for the correlator. What it wants must come, however much that is.
-    fn is_full(&self, feed: &Feed) -> bool {
-        let room = feed.clocks().room();
+    fn is_full(&self, clocks: &Clocks) -> bool {
+        let room = clocks.room();
         matches!((self.newest(), room), (Some(newest), Some(room)) if newest > room)
     }
 }
@@ -497,7 +559,7 @@ mod tests {
             invalid: false,
             payload: &[0x55; 800],
         };
-        feed.state().push(feed, &frame);
+        feed.put(std::iter::once(frame));
     }
 
     /// Streams that begin with these frames.
@@ -536,13 +598,13 @@ mod tests {
         feed.clocks().want(integration as f64);
         let most = integration + WAIT as i64 + HOLD as i64;
         for number in 1..=most * FRAMES_A_SECOND {
-            assert!(!feed.state().is_full(&feed), "{number}");
+            assert!(!feed.state().is_full(&feed.clocks()), "{number}");
             push(&feed, number);
         }
-        assert!(feed.state().is_full(&feed));
+        assert!(feed.state().is_full(&feed.clocks()));
         // It has taken that, and waits for the next.
         feed.clocks().want(2.0 * integration as f64);
-        assert!(!feed.state().is_full(&feed));
+        assert!(!feed.state().is_full(&feed.clocks()));
     }
 
     /// A station that is an hour behind and sends, whichever it is, does not stop the correlator: what the other may hold is
@@ -576,7 +638,7 @@ mod tests {
                     while station.has_come(&range).unwrap().is_none() {
                         send(behind);
                         let ahead = &feeds[1 - behind];
-                        let is_full = ahead.state().is_full(ahead);
+                        let is_full = ahead.state().is_full(&ahead.clocks());
                         let is_waited_for =
                             || station.has_come(&range).is_ok_and(|come| come.is_none());
                         assert!(!is_full || !is_waited_for(), "{behind}, {delay}, {period}");

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 
+use crate::cpu::succeed;
+
 /// A socket buffer: what was asked for and what the kernel gave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedBuffer {
@@ -30,7 +32,7 @@ pub(crate) fn set<T: Copy>(
 ) -> io::Result<()> {
     // SAFETY: the pointer and the length describe `value`, which lives through the call; the kernel
     // only reads it.
-    let result = unsafe {
+    succeed(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             level,
@@ -38,12 +40,7 @@ pub(crate) fn set<T: Copy>(
             std::ptr::from_ref(value).cast(),
             size_of_val(value) as libc::socklen_t,
         )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 /// Reads an option made of 32-bit words into `words`; what the kernel does not write stays as it is.
@@ -55,7 +52,7 @@ pub(crate) fn get_words(
 ) -> io::Result<()> {
     let mut length = size_of_val(words) as libc::socklen_t;
     // SAFETY: the pointer and the length describe `words`, exclusively borrowed; any bits are a u32.
-    let result = unsafe {
+    succeed(unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
             level,
@@ -63,12 +60,7 @@ pub(crate) fn get_words(
             words.as_mut_ptr().cast(),
             &raw mut length,
         )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 /// Reads an option that is one C int.

@@ -431,12 +431,10 @@ impl Flow {
                     data
                 };
                 // What only completes the last datagram is no data.
-                let left = options
-                    .stream
-                    .map_or(u64::MAX, |all| all.saturating_sub(self.offset));
-                let end = usize::try_from(left)
-                    .unwrap_or(usize::MAX)
-                    .clamp(covers, body.len());
+                let end = options.stream.map_or(body.len(), |all| {
+                    let left = all.saturating_sub(self.offset);
+                    (left.min(body.len() as u64) as usize).max(covers)
+                });
                 train.push(head, &body[covers..end]);
             }
             counts.offered += 1;

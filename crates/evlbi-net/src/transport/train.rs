@@ -64,17 +64,20 @@ pub struct Piece {
 
 impl Piece {
     /// What goes first.
+    #[inline]
     pub fn head(&self) -> &[u8] {
         self.head.bytes()
     }
 
     /// What follows.
+    #[inline]
     pub fn body(&self) -> &[u8] {
         // SAFETY: a piece is reached through its train alone, which borrows the body.
         unsafe { std::slice::from_raw_parts(self.body, self.body_length) }
     }
 
     /// Bytes of both.
+    #[inline]
     pub fn length(&self) -> usize {
         self.head.length + self.body_length
     }
@@ -117,6 +120,7 @@ impl<'a> Train<'_, 'a> {
     }
 
     /// Its datagrams.
+    #[inline]
     pub fn pieces(&self) -> &[Piece] {
         self.pieces
     }

@@ -1,15 +1,18 @@
 //! Multicast: which interface, and joining a group from any source (RFC 1112) or from one (RFC 4607).
 
 use std::convert::Infallible;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::c_int;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr;
 use std::str::FromStr;
 
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::SockaddrStorage;
 use socket2::{SockAddr, Socket};
 
-use super::{OpenError, ancillary};
+use super::OpenError;
 use crate::socket;
 
 /// A network interface, by its name (`eth1`) or by an address that it has.
@@ -48,11 +51,9 @@ impl Interface {
     /// [`OpenError::NoInterface`] when none has this name or address.
     pub fn index(&self) -> Result<u32, OpenError> {
         let found = match self {
-            Interface::Name(name) => CString::new(name.as_str())
-                .ok()
-                .and_then(|name| index_of_name(&name)),
+            Interface::Name(name) => if_nametoindex(name.as_str()).ok(),
             Interface::Address(address) => {
-                name_of_address(*address).and_then(|name| index_of_name(&name))
+                interface_of(*address).and_then(|name| if_nametoindex(name.as_str()).ok())
             }
         };
         found.ok_or_else(|| OpenError::NoInterface(self.to_string()))
@@ -79,55 +80,17 @@ fn is_local(address: &Ipv6Addr) -> bool {
     address.is_unicast_link_local() || address.is_multicast() && matches!(multicast_scope, 1 | 2)
 }
 
-fn index_of_name(name: &CStr) -> Option<u32> {
-    // SAFETY: `name` is a C string that lives through the call.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => None,
-        index => Some(index),
-    }
-}
-
 /// Name of the interface that has this address, as `ip link` prints it.
 pub fn interface_of(address: IpAddr) -> Option<String> {
-    name_of_address(address).and_then(|name| name.into_string().ok())
-}
-
-fn name_of_address(address: IpAddr) -> Option<CString> {
-    let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: getifaddrs writes the head of a list that it allocated, which freeifaddrs takes back.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return None;
-    }
-    let mut found = None;
-    let mut next = list;
-    while !next.is_null() && found.is_none() {
-        // SAFETY: `next` is an entry of the list, which is freed only below.
-        let entry = unsafe { &*next };
-        if entry_address(entry) == Some(address) {
-            // SAFETY: the name is a C string of the list.
-            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_owned());
-        }
-        next = entry.ifa_next;
-    }
-    // SAFETY: `list` came from getifaddrs and no reference into it is left.
-    unsafe { libc::freeifaddrs(list) };
-    found
-}
-
-fn entry_address(entry: &libc::ifaddrs) -> Option<IpAddr> {
-    if entry.ifa_addr.is_null() {
-        return None;
-    }
-    // SAFETY: not null, so it is a socket address of at least its family field.
-    let family = c_int::from(unsafe { (*entry.ifa_addr).sa_family });
-    let length = match family {
-        libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        _ => return None,
+    let mut all = getifaddrs().ok()?;
+    let has_it = |entry: &InterfaceAddress| {
+        let its = entry.address.as_ref();
+        let v4 = its.and_then(SockaddrStorage::as_sockaddr_in);
+        let v6 = its.and_then(SockaddrStorage::as_sockaddr_in6);
+        v4.map(|it| IpAddr::V4(it.ip())) == Some(address)
+            || v6.map(|it| it.ip().to_canonical()) == Some(address)
     };
-    // SAFETY: addresses of these families have these lengths, and live as long as the list.
-    let bytes = unsafe { std::slice::from_raw_parts(entry.ifa_addr.cast::<u8>(), length) };
-    ancillary::socket_address(bytes).map(|address| address.ip())
+    all.find(has_it).map(|entry| entry.interface_name)
 }
 
 /// Makes `socket` receive `group`: from `source` alone where one is named, through `interface` or

@@ -108,31 +108,26 @@ pub struct SendCounts {
 impl SendCounts {
     /// Adds what became of another sender's datagrams.
     pub fn add(&mut self, other: &SendCounts) {
-        self.sent += other.sent;
-        self.bytes += other.bytes;
-        self.messages += other.messages;
-        self.calls += other.calls;
-        self.buffer_full += other.buffer_full;
-        self.unreachable += other.unreachable;
-        self.too_long += other.too_long;
-        self.forbidden += other.forbidden;
-        self.refused += other.refused;
-        self.back_datagrams += other.back_datagrams;
+        *self = self.each_with(other, |own, other| own + other);
     }
 
     /// What became of datagrams since `earlier`.
     pub fn since(&self, earlier: &SendCounts) -> SendCounts {
+        self.each_with(earlier, |now, before| now - before)
+    }
+
+    fn each_with(&self, other: &SendCounts, of: impl Fn(u64, u64) -> u64) -> SendCounts {
         SendCounts {
-            sent: self.sent - earlier.sent,
-            bytes: self.bytes - earlier.bytes,
-            messages: self.messages - earlier.messages,
-            calls: self.calls - earlier.calls,
-            buffer_full: self.buffer_full - earlier.buffer_full,
-            unreachable: self.unreachable - earlier.unreachable,
-            too_long: self.too_long - earlier.too_long,
-            forbidden: self.forbidden - earlier.forbidden,
-            refused: self.refused - earlier.refused,
-            back_datagrams: self.back_datagrams - earlier.back_datagrams,
+            sent: of(self.sent, other.sent),
+            bytes: of(self.bytes, other.bytes),
+            messages: of(self.messages, other.messages),
+            calls: of(self.calls, other.calls),
+            buffer_full: of(self.buffer_full, other.buffer_full),
+            unreachable: of(self.unreachable, other.unreachable),
+            too_long: of(self.too_long, other.too_long),
+            forbidden: of(self.forbidden, other.forbidden),
+            refused: of(self.refused, other.refused),
+            back_datagrams: of(self.back_datagrams, other.back_datagrams),
         }
     }
 

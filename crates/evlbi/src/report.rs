@@ -10,8 +10,9 @@ use anyhow::Result;
 use evlbi_core::probe::{Pattern, Window};
 use serde::Serialize;
 
-use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
-use crate::probe::finding::in_time;
+use crate::plot::{Axis, Figure, Series, Style, Unit};
+use crate::probe::finding::{in_time, where_lost};
+use crate::probe::picture;
 use crate::probe::point::Direction;
 use crate::units::{show_count, show_rate, utc};
 use crate::watch::store::{Plan, Row, Run, Store};
@@ -72,19 +73,14 @@ pub fn read(file: &Path) -> Result<Report> {
     let windows = store.rows()?;
     let runs = store.runs()?;
     // The last one may go on.
-    let others = runs
-        .iter()
-        .rev()
-        .skip(1)
-        .filter(|run| run.ended.is_none())
-        .count();
-    let interrupted = others + runs.iter().filter(|run| run.reason.is_some()).count();
-    let ways = [Direction::There, Direction::Back];
+    let others = runs.iter().rev().skip(1);
+    let interrupted = others.filter(|run| run.ended.is_none()).count()
+        + runs.iter().filter(|run| run.reason.is_some()).count();
     Ok(Report {
         schema: "evlbi.report/1",
         file: file.to_owned(),
         plan: store.plan()?,
-        directions: ways
+        directions: Direction::BOTH
             .into_iter()
             .filter_map(|way| summary(way, &windows, interrupted))
             .collect(),
@@ -95,27 +91,19 @@ pub fn read(file: &Path) -> Result<Report> {
 
 /// None without windows.
 fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<Way> {
-    let all: Vec<&Row> = windows
-        .iter()
-        .filter(|row| row.direction == direction)
-        .collect();
-    let (first, last) = (all.first()?, all.last()?);
-    let sum = |get: fn(&Row) -> u64| all.iter().map(|row| get(row)).sum::<u64>();
-    let covered: f64 = all.iter().map(|row| (row.end - row.begin).max(0.0)).sum();
-    let bits: f64 = all
-        .iter()
-        .map(|row| row.rate_received * (row.end - row.begin).max(0.0))
-        .sum();
-    let in_windows: Vec<Window> = all
-        .iter()
-        .map(|row| Window {
-            begin: row.begin,
-            end: row.end,
-            sent: row.sent,
-            lost: row.lost,
-            runs: row.runs,
-        })
-        .collect();
+    let all = || windows.iter().filter(|row| row.direction == direction);
+    let (first, last) = (all().next()?, all().next_back()?);
+    let sum = |get: fn(&Row) -> u64| all().map(get).sum::<u64>();
+    let length = |row: &Row| (row.end - row.begin).max(0.0);
+    let covered: f64 = all().map(length).sum();
+    let bits: f64 = all().map(|row| row.rate_received * length(row)).sum();
+    let in_windows = all().map(|row| Window {
+        begin: row.begin,
+        end: row.end,
+        sent: row.sent,
+        lost: row.lost,
+        runs: row.runs,
+    });
     let mut way = Way {
         direction,
         sent: sum(|row| row.sent),
@@ -130,7 +118,7 @@ fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<
         covered,
         rate_received: bits / covered.max(1e-9),
         interrupted,
-        pattern: Pattern::of(&in_windows),
+        pattern: Pattern::of(&in_windows.collect::<Vec<Window>>()),
         finding: String::new(),
     };
     way.finding = finding(&way);
@@ -164,13 +152,8 @@ fn finding(way: &Way) -> String {
         (way.host_lost, "in the hosts"),
         (way.unattributed, "no counter tells where"),
     ];
-    let places: Vec<String> = places
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, place)| format!("{} {place}", show_count(*count)))
-        .collect();
-    text += &format!(", {}", places.join(", "));
-    text + &in_time(&way.pattern) + &interrupted
+    let places = where_lost(&places, show_count);
+    text + ", " + &places + &in_time(&way.pattern) + &interrupted
 }
 
 /// Seconds of the unit that people count such a time in, and its name.
@@ -189,22 +172,16 @@ fn show_length(seconds: f64) -> String {
 
 /// The report for people.
 pub fn text(report: &Report) -> String {
-    let mut lines: Vec<String> = report
-        .directions
-        .iter()
-        .map(|way| way.finding.clone())
-        .collect();
+    let findings = report.directions.iter().map(|way| way.finding.clone());
+    let mut lines: Vec<String> = findings.collect();
     if lines.is_empty() {
         lines.push("no window was settled".to_owned());
     }
+    let plan = report.plan.as_ref();
+    let is_continuous = plan.is_some_and(|plan| plan.every.is_none());
     for way in &report.directions {
         let missing = way.seconds - way.covered;
-        if missing > 0.01 * way.seconds
-            && report
-                .plan
-                .as_ref()
-                .is_some_and(|plan| plan.every.is_none())
-        {
+        if is_continuous && missing > 0.01 * way.seconds {
             lines.push(format!(
                 "{:.1} % of the time {} was not measured",
                 missing * 100.0 / way.seconds.max(1e-9),
@@ -225,23 +202,17 @@ pub fn text(report: &Report) -> String {
 
 /// The report as a picture.
 pub fn figure(report: &Report) -> Figure {
-    let begin = report
-        .windows
-        .iter()
-        .map(|row| row.begin)
-        .fold(f64::INFINITY, f64::min);
-    let end = report.windows.iter().map(|row| row.end).fold(0.0, f64::max);
+    let windows = || report.windows.iter();
+    let begin = windows().map(|row| row.begin).fold(f64::INFINITY, f64::min);
+    let end = windows().map(|row| row.end).fold(0.0, f64::max);
     let (unit, name) = unit_of_length(end - begin);
     let time = |row: &Row| ((row.begin + row.end) / 2.0 - begin) / unit;
-    let series = |get: &dyn Fn(&Row) -> Option<f64>, style| -> Vec<Series> {
-        let ways = [Direction::There, Direction::Back];
-        let of = ways.into_iter().map(|way| Series {
+    let series = |get: &dyn Fn(&Row) -> f64, style| -> Vec<Series> {
+        let of = Direction::BOTH.into_iter().map(|way| Series {
             name: way.name().to_owned(),
-            points: report
-                .windows
-                .iter()
+            points: windows()
                 .filter(|row| row.direction == way)
-                .map(|row| (time(row), get(row).unwrap_or(f64::NAN)))
+                .map(|row| (time(row), get(row)))
                 .collect(),
             style,
             ..Series::default()
@@ -249,52 +220,34 @@ pub fn figure(report: &Report) -> Figure {
         of.filter(|series| !series.points.is_empty()).collect()
     };
     let loss = |row: &Row| 100.0 * row.lost as f64 / row.sent.max(1) as f64;
-    let mut losses: Vec<f64> = report
-        .windows
-        .iter()
-        .map(loss)
-        .filter(|loss| *loss > 0.0)
-        .collect();
+    let mut losses: Vec<f64> = windows().map(loss).filter(|loss| *loss > 0.0).collect();
     losses.sort_by(f64::total_cmp);
     let most = losses.last().copied().unwrap_or(1.0);
     let at = ((losses.len() as f64 * SMALL) as usize).min(losses.len().saturating_sub(1));
     let small = losses.get(at).copied().unwrap_or(1.0);
-    let panel = |title: &str, y: Axis, series| Panel {
-        title: title.to_owned(),
-        x: Axis::new(&format!("time ({name})"), Unit::Bare),
-        y,
-        series,
+    let panel = |title: &str, y: Axis, series| {
+        let x = Axis::new(&format!("time ({name})"), Unit::Bare);
+        picture::panel(title, x, y, series)
     };
-    let from_zero = |label: &str, most: f64| Axis {
+    let loss_to = |most: f64| Axis {
         range: Some((0.0, most * 1.05)),
-        ..Axis::new(label, Unit::Bare)
+        ..Axis::new("loss (%)", Unit::Bare)
     };
+    let rate = Axis::new("rate", Unit::Si("bit/s"));
+    let on_the_wire = series(&|row| row.rate_received * row.wire_factor, Style::Line);
+    let lost = series(&loss, Style::Dots);
     let mut panels = vec![
-        panel(
-            "received on the wire",
-            Axis::new("rate", Unit::Si("bit/s")),
-            series(
-                &|row| Some(row.rate_received * row.wire_factor),
-                Style::Line,
-            ),
-        ),
-        panel(
-            "lost",
-            from_zero("loss (%)", most),
-            series(&|row| Some(loss(row)), Style::Dots),
-        ),
+        panel("received on the wire", rate, on_the_wire),
+        panel("lost", loss_to(most), lost.clone()),
     ];
     if small < most / 2.0 {
-        panels.push(panel(
-            "the same, larger; what is above lies beyond",
-            from_zero("loss (%)", small),
-            series(&|row| Some(loss(row)), Style::Dots),
-        ));
+        let title = "the same, larger; what is above lies beyond";
+        panels.push(panel(title, loss_to(small), lost));
     }
     panels.push(panel(
         "jitter (RFC 3550)",
         Axis::new("jitter", Unit::Si("s")),
-        series(&|row| Some(row.jitter * 1e-9), Style::Line),
+        series(&|row| row.jitter * 1e-9, Style::Line),
     ));
     let target = report.plan.as_ref().map_or("", |plan| plan.target.as_str());
     Figure {

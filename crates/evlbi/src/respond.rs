@@ -16,9 +16,10 @@ use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VER
 use evlbi_net::run::Run;
 use evlbi_net::tcp::Door;
 use parking_lot::{Condvar, Mutex};
+use smart_default::SmartDefault;
 
 use crate::probe::control::Control;
-use crate::probe::session::{ALIVE, DRAINING, DRAINING_AT_STOP, GONE, LOOK, Link, plain};
+use crate::probe::session::{ALIVE, GONE, LOOK, Link, draining, plain};
 use crate::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
@@ -37,35 +38,26 @@ const AROUND: Duration = Duration::from_secs(30);
 const CALLING: Duration = Duration::from_secs(3);
 
 /// Address, token and limits of a responder.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct RespondOptions {
     /// Address for control connections (TCP); port 0 for a free one.
+    #[default(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 8620))]
     pub bind: SocketAddr,
     /// Shared secret of the clients; not empty.
+    #[default(Token::from(""))]
     pub token: Token,
     /// UDP and TCP ports for tests; `None` for any free one.
     pub ports: Option<RangeInclusive<u16>>,
     /// Limits of all tests together.
+    #[default(Limits {
+        rate: None,
+        duration: Nanos(3600 * Nanos::SECOND.0),
+        tests: 8,
+        burdens: false,
+    })]
     pub limits: Limits,
     /// Directory in which clients may read and create files.
     pub files: Option<PathBuf>,
-}
-
-impl Default for RespondOptions {
-    fn default() -> RespondOptions {
-        RespondOptions {
-            bind: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 8620),
-            token: Token::from(""),
-            ports: None,
-            limits: Limits {
-                rate: None,
-                duration: Nanos(3600 * Nanos::SECOND.0),
-                tests: 8,
-                burdens: false,
-            },
-            files: None,
-        }
-    }
 }
 
 /// Starts a responder, which grants tests until it is stopped.
@@ -522,11 +514,7 @@ impl Responder {
             if work.arrived() > come.0 || !is_over {
                 come = (work.arrived(), Instant::now());
             }
-            let draining = match is_in_haste {
-                true => DRAINING_AT_STOP,
-                false => DRAINING,
-            };
-            if come.1.elapsed() > draining {
+            if come.1.elapsed() > draining(is_in_haste) {
                 work.give_up();
             }
             if begun.elapsed() > most {

@@ -12,6 +12,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
 use evlbi_net::run::{Progress, Run};
 use evlbi_net::udp::SendCounts;
+use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
 use crate::output;
@@ -26,54 +27,40 @@ const RETRY: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Path to watch, and the file for its results.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct WatchOptions {
     /// Results (SQLite); created, or continued.
     pub file: PathBuf,
     /// The responder.
     pub target: Target,
     /// Length of the campaign.
+    #[default(Duration::from_secs(24 * 3600))]
     pub length: Duration,
     /// UDP payload of the datagrams in bytes.
+    #[default(1472)]
     pub size: usize,
     /// Bits of UDP payload per second.
     pub rate: Option<BitRate>,
     /// Instead of a rate: time from one burst to the next.
     pub spacing: Option<Duration>,
     /// Datagrams back to back.
+    #[default(1)]
     pub burst: u32,
     /// Averaging time of results.
+    #[default(Duration::from_secs(30))]
     pub window: Duration,
     /// Instead of one continuous flow: interval between tests.
     pub every: Option<Duration>,
     /// Length of each of these tests.
+    #[default(Duration::from_secs(10))]
     pub test: Duration,
     /// Whether the responder sends.
     pub reverse: bool,
     /// Whether both hosts send at once.
     pub both: bool,
     /// Time after which a missing datagram counts as lost (RFC 7680).
+    #[default(Duration::from_secs(1))]
     pub loss_timeout: Duration,
-}
-
-impl Default for WatchOptions {
-    fn default() -> WatchOptions {
-        WatchOptions {
-            file: PathBuf::new(),
-            target: Target::default(),
-            length: Duration::from_secs(24 * 3600),
-            size: 1472,
-            rate: None,
-            spacing: None,
-            burst: 1,
-            window: Duration::from_secs(30),
-            every: None,
-            test: Duration::from_secs(10),
-            reverse: false,
-            both: false,
-            loss_timeout: Duration::from_secs(1),
-        }
-    }
 }
 
 /// Watches a path until the campaign is over or the run is stopped. Results are in the file, however this ends.

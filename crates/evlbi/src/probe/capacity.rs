@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Attribution, Spacing, Stream};
 use evlbi_core::rate::BitRate;
-use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
 use evlbi_net::run::Run;
 use serde::Serialize;
+use smart_default::SmartDefault;
 
 use super::parts::{Measured, Parts};
 use super::point::{self, Point};
@@ -29,25 +29,32 @@ const HIGHEST: BitRate = BitRate::new(10_000_000_000).expect("above 0");
 const MOST_RATES: usize = 60;
 
 /// Range and rules of a search.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct ProbeCapacityOptions {
     /// The responder.
     pub target: Target,
     /// UDP payload of the datagrams in bytes.
+    #[default(1472)]
     pub size: usize,
     /// Datagrams back to back.
+    #[default(1)]
     pub burst: u32,
     /// Minimum rate of UDP payload.
+    #[default(LOWEST)]
     pub lowest: BitRate,
     /// Maximum rate of UDP payload, which is tried first.
+    #[default(HIGHEST)]
     pub highest: BitRate,
     /// Length of a trial.
+    #[default(Duration::from_secs(3))]
     pub duration: Duration,
     /// Fraction of the datagrams that may be lost.
     pub loss: f64,
     /// Precision of the result, as a fraction of the rate.
+    #[default(0.01)]
     pub precision: f64,
     /// Number of trials that a rate must pass.
+    #[default(2)]
     pub confirm: u32,
     /// Whether the responder sends.
     pub reverse: bool,
@@ -57,27 +64,8 @@ pub struct ProbeCapacityOptions {
     pub force: bool,
 }
 
-impl Default for ProbeCapacityOptions {
-    fn default() -> ProbeCapacityOptions {
-        ProbeCapacityOptions {
-            target: Target::default(),
-            size: 1472,
-            burst: 1,
-            lowest: LOWEST,
-            highest: HIGHEST,
-            duration: Duration::from_secs(3),
-            loss: 0.0,
-            precision: 0.01,
-            confirm: 2,
-            reverse: false,
-            out: None,
-            force: false,
-        }
-    }
-}
-
 /// The result of `probe capacity`. Rates are bits of UDP payload per second.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct ProbeCapacity {
     pub schema: &'static str,
     pub target: String,
@@ -109,7 +97,7 @@ pub struct ProbeCapacity {
 }
 
 /// What keeps a rate from being higher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// The path loses more.
@@ -123,17 +111,17 @@ pub enum Limit {
     /// The responder allows no more.
     Responder,
     /// The counters do not tell, or the search was not finished.
+    #[default]
     Unknown,
 }
 
 impl Limit {
     /// What kept a trial from passing, of which no more than this part may be lost.
     fn of(trial: &Trial, loss: f64) -> Limit {
-        let Some(point) = &trial.point else {
-            return Limit::Unknown;
-        };
-        let has_sent = point.rate_sent >= REACHED * trial.asked;
-        Limit::by(has_sent, point.loss > loss, &point.attribution)
+        trial.point.as_ref().map_or(Limit::Unknown, |point| {
+            let has_sent = point.rate_sent >= REACHED * trial.asked;
+            Limit::by(has_sent, point.loss > loss, &point.attribution)
+        })
     }
 
     fn by(has_sent: bool, is_lossy: bool, lost: &Attribution) -> Limit {
@@ -174,17 +162,6 @@ impl Limit {
             Limit::Unknown => "what limits it cannot be told",
         }
     }
-}
-
-/// What came of a rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Outcome {
-    /// It was sent, and no more was lost than may be.
-    Passed,
-    /// Too much was lost.
-    Failed,
-    /// No more was lost than may be of what was sent, which was only so much.
-    Short(f64),
 }
 
 /// A rate that was tried.
@@ -230,18 +207,15 @@ impl Search {
         }
     }
 
-    /// What the trial of the next rate said.
-    fn tried(&mut self, outcome: Outcome) {
+    /// What the trial of the next rate sent of it without too much loss: all that was asked where it passed, less where the
+    /// sender fell short; none where too much was lost.
+    fn tried(&mut self, sent: Option<f64>) {
         let Some(rate) = self.next else {
             return;
         };
         let needed = self.needed as usize;
-        match outcome {
-            Outcome::Failed => self.high = rate,
-            Outcome::Passed => self.sent.push(rate),
-            Outcome::Short(sent) => self.sent.push(sent),
-        }
-        if outcome != Outcome::Failed {
+        if let Some(sent) = sent {
+            self.sent.push(sent);
             let passed = self.sent.iter().filter(|sent| **sent >= rate).count();
             if passed >= needed {
                 self.low = rate;
@@ -254,6 +228,8 @@ impl Search {
                 self.sent.sort_by(|a, b| b.total_cmp(a));
                 self.low = self.low.max(self.sent[needed - 1]);
             }
+        } else {
+            self.high = rate;
         }
         self.sent.clear();
         let are_alike = |low: f64| self.high - low <= self.precision * self.high;
@@ -284,11 +260,14 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
     output::check_new(options.out.as_deref(), options.force)?;
     let mut session = Session::begin(&options.target, run)?;
     // No rate is tried that would be refused.
-    let allowed = session.limits().rate.map(|most| most.get() as f64);
-    let allowed = allowed.map(|most| (most / point::on_the_wire(options.size, false)).floor());
-    let highest = allowed.map_or(options.highest.get() as f64, |allowed| {
-        allowed.min(options.highest.get() as f64)
+    let allowed = session.limits().rate.map_or(f64::INFINITY, |most| {
+        (most.get() as f64 / point::on_the_wire(options.size, false)).floor()
     });
+    let asked = options.highest.get() as f64;
+    let (highest, top) = match allowed < asked {
+        true => (allowed, Limit::Responder),
+        false => (asked, Limit::Asked),
+    };
     session.limits().allow(&test(options, highest))?;
     if highest < lowest {
         bail!(
@@ -303,10 +282,6 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
         begun: now(),
         size: options.size,
         burst: options.burst,
-        rate: None,
-        wire_rate: None,
-        datagrams_per_second: None,
-        above: None,
         stop_rule: format!(
             "halving, until a rate that passed {} times for {:.1} s with a loss of no more than {:.6} % and one that did not differ by {:.2} %",
             options.confirm,
@@ -314,12 +289,7 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
             options.loss * 100.0,
             options.precision * 100.0
         ),
-        datagrams: 0,
-        loss_bound: None,
-        limit: Limit::Unknown,
-        finding: String::new(),
-        trials: Vec::new(),
-        stopped: None,
+        ..ProbeCapacity::default()
     };
     let mut search = Search::new(lowest, highest, options.precision, options.confirm);
     let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
@@ -372,24 +342,17 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
             result.stopped = Some("interrupted".to_owned());
             break;
         }
-        let outcome = match &trial.point {
-            _ if trial.passed => Outcome::Passed,
-            Some(point)
-                if Limit::of(&trial, options.loss) == Limit::Sender
-                    && point.loss <= options.loss =>
-            {
-                Outcome::Short(point.rate_sent)
+        let sent = match &trial.point {
+            _ if trial.passed => Some(rate),
+            Some(point) if point.loss <= options.loss && point.rate_sent < REACHED * rate => {
+                Some(point.rate_sent)
             }
-            _ => Outcome::Failed,
+            _ => None,
         };
         parts.add("trial", &trial);
         result.trials.push(trial);
-        search.tried(outcome);
+        search.tried(sent);
     }
-    let top = match allowed {
-        Some(allowed) if allowed < options.highest.get() as f64 => Limit::Responder,
-        _ => Limit::Asked,
-    };
     conclude(&mut result, &search, top, options.loss);
     Ok(parts.finish(result))
 }
@@ -406,25 +369,19 @@ fn test(options: &ProbeCapacityOptions, rate: f64) -> Test {
         back: options.reverse.then_some(stream),
         most_time: options.duration.into(),
         join: options.burst > 1,
-        dscp: options.target.dscp,
-        patience: Nanos::SECOND,
-        queue: options.target.wait.into(),
-        ..Test::default()
+        ..options.target.test()
     }
 }
 
 /// What the trials come to; `top` is what bounds the highest rate of all.
 fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) {
     // Also what was sent of a rate that the sender did not reach.
-    let at = result
-        .trials
-        .iter()
-        .filter_map(|trial| trial.point.as_ref());
     let confirms = |point: &&Point| {
         let reached = REACHED * search.low;
         (reached..search.high).contains(&point.rate_sent) && point.loss <= loss
     };
-    let at: Vec<&Point> = at.filter(confirms).collect();
+    let tried = result.trials.iter().flat_map(|trial| &trial.point);
+    let at: Vec<&Point> = tried.filter(confirms).collect();
     let slowest = at.iter().min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent));
     if let Some(slowest) = slowest.filter(|_| search.low > 0.0) {
         result.rate = Some(slowest.rate_sent);
@@ -439,19 +396,15 @@ fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) 
     // Of trials of one rate the last has decided.
     let failed = result.trials.iter().rev().filter(|trial| !trial.passed);
     let nearest = failed.min_by(|a, b| a.asked.total_cmp(&b.asked));
-    let (limit, finding) = match nearest.filter(|_| result.above.is_some()) {
+    (result.limit, result.finding) = match nearest.filter(|_| result.above.is_some()) {
         _ if search.next.is_some() => (Limit::Unknown, "the search was not finished".to_owned()),
         None => (top, top.sentence().to_owned()),
         Some(trial) => {
-            let limit = Limit::of(trial, loss);
-            let at = show_rate(trial.asked);
-            (
-                limit,
-                format!("{}; at {at}: {}", limit.sentence(), trial.finding),
-            )
+            let (limit, at) = (Limit::of(trial, loss), show_rate(trial.asked));
+            let finding = format!("{}; at {at}: {}", limit.sentence(), trial.finding);
+            (limit, finding)
         }
     };
-    (result.limit, result.finding) = (limit, finding);
 }
 
 /// Upper end of the 95 % confidence interval of a part, of which `lost` of `sent` were seen (one-sided, by Poisson's
@@ -464,12 +417,11 @@ fn upper_bound(lost: u64, sent: u64) -> f64 {
         return (n * root.powi(3) / sent.max(1) as f64).min(1.0);
     }
     let chance = |mean: f64| {
-        let mut term = (-mean).exp();
-        let mut sum = term;
-        for count in 1..=lost {
-            term *= mean / count as f64;
-            sum += term;
-        }
+        let none = (-mean).exp();
+        let (_, sum) = (1..=lost).fold((none, none), |(term, sum), count| {
+            let term = term * (mean / count as f64);
+            (term, sum + term)
+        });
         sum
     };
     let (mut low, mut high) = (0.0, 2.0 * lost as f64 + 10.0);
@@ -486,15 +438,12 @@ fn upper_bound(lost: u64, sent: u64) -> f64 {
 
 /// The result for people.
 pub fn text(result: &ProbeCapacity) -> String {
-    let mut lines = Vec::new();
-    for trial in &result.trials {
-        lines.push(format!(
-            "{:>16}  {}  {}",
-            show_rate(trial.asked),
-            if trial.passed { "passed" } else { "failed" },
-            trial.finding
-        ));
-    }
+    let of_trial = |trial: &Trial| {
+        let passed = if trial.passed { "passed" } else { "failed" };
+        let asked = show_rate(trial.asked);
+        format!("{asked:>16}  {passed}  {}", trial.finding)
+    };
+    let mut lines: Vec<String> = result.trials.iter().map(of_trial).collect();
     lines.push(match (result.rate, result.wire_rate) {
         (Some(rate), Some(wire)) => format!(
             "{} {} of UDP payload in datagrams of {} bytes, {} on the wire, {} datagrams a second",
@@ -523,20 +472,17 @@ pub fn text(result: &ProbeCapacity) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evlbi_core::time::Nanos;
+
     use super::*;
     use crate::probe::bottleneck::{Bottleneck, HEADERS};
     use proptest::prelude::*;
 
     /// Which rate is found where one passes if it is no more than `truth`.
     fn found(truth: f64, precision: f64, needed: u32) -> (f64, usize) {
-        search([1e6, 1e10], precision, needed, |rate| passes(rate <= truth))
-    }
-
-    fn passes(passes: bool) -> Outcome {
-        match passes {
-            true => Outcome::Passed,
-            false => Outcome::Failed,
-        }
+        search([1e6, 1e10], precision, needed, |rate| {
+            (rate <= truth).then_some(rate)
+        })
     }
 
     /// Which rate is found between two, and after how many trials.
@@ -544,7 +490,7 @@ mod tests {
         [lowest, highest]: [f64; 2],
         precision: f64,
         needed: u32,
-        mut tried: impl FnMut(f64) -> Outcome,
+        mut tried: impl FnMut(f64) -> Option<f64>,
     ) -> (f64, usize) {
         let mut search = Search::new(lowest, highest, precision, needed);
         let mut trials = 0;
@@ -564,19 +510,19 @@ mod tests {
         let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| {
             calls += 1;
             match calls % 3 {
-                0 => Outcome::Short(rate * 0.4),
-                _ => passes(rate <= path),
+                0 => Some(rate * 0.4),
+                _ => (rate <= path).then_some(rate),
             }
         });
         assert_eq!(rate, 1e9);
         // Its every trial is stopped for a while; what it sent came, and counts.
-        let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| Outcome::Short(rate * 0.9));
+        let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| Some(rate * 0.9));
         assert!(rate >= 0.9e9, "{rate}");
         // It gets out 412 Mbit/s and no more.
         let most = 412e6;
         let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| match rate * REACHED <= most {
-            true => Outcome::Passed,
-            false => Outcome::Short(most),
+            true => Some(rate),
+            false => Some(most),
         });
         assert!((most..most * 1.03).contains(&rate), "{rate}");
     }
@@ -630,8 +576,8 @@ mod tests {
         ) {
             let line = Bottleneck { rate, queue };
             let length = Nanos::SECOND;
-            let passes = |rate| passes(line.carry(size, rate, length).lost == 0);
-            let (found, _) = search([10e6, 200e6], 0.03, 1, passes);
+            let sent = |rate| (line.carry(size, rate, length).lost == 0).then_some(rate);
+            let (found, _) = search([10e6, 200e6], 0.03, 1, sent);
             let found = found * (size + HEADERS) as f64 / size as f64;
             let room = (queue as f64 + 1600.0) * 8.0;
             prop_assert!(found <= rate as f64 + room, "{} {}", found, rate);

@@ -58,15 +58,12 @@ fn loss(point: &Point) -> String {
         (of.receiver_socket, "in the receiving socket's buffer"),
         (of.unattributed, "no counter tells where"),
     ];
-    let places: Vec<String> = places
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, place)| match *count == point.lost {
-            true => format!("all {place}").replace("all no counter", "no counter"),
-            false => format!("{} {place}", show_count(*count)),
-        })
-        .collect();
-    text += &format!(": {}", places.join(", "));
+    let many = |count: u64| match count == point.lost {
+        true => "all".to_owned(),
+        false => show_count(count),
+    };
+    let places = where_lost(&places, many);
+    text += &format!(": {}", places.replace("all no counter", "no counter"));
     if let Some(period) = period(point) {
         text += &format!(", one every {} datagrams", show_count(period));
     }
@@ -77,6 +74,13 @@ fn loss(point: &Point) -> String {
         text += &format!(", in runs of {mean:.1}");
     }
     text
+}
+
+/// The places where any were lost, with how many.
+pub fn where_lost(places: &[(u64, &str)], many: impl Fn(u64) -> String) -> String {
+    let some = places.iter().filter(|(count, _)| *count > 0);
+    let some = some.map(|(count, place)| format!("{} {place}", many(*count)));
+    some.collect::<Vec<String>>().join(", ")
 }
 
 /// How loss is spread over the time.
@@ -107,18 +111,15 @@ pub fn in_time(pattern: &Pattern) -> String {
 
 /// Where a sweep begins to lose, for each way and size.
 pub fn of_sweep(points: &[Point]) -> Vec<String> {
-    let mut all: Vec<(&'static str, usize, Vec<&Point>)> = Vec::new();
+    let mut all: Vec<((&str, usize), Vec<&Point>)> = Vec::new();
     for point in points {
-        let (way, size) = (point.direction.name(), point.size);
-        match all
-            .iter_mut()
-            .find(|other| (other.0, other.1) == (way, size))
-        {
-            Some((.., of)) => of.push(point),
-            None => all.push((way, size, vec![point])),
+        let key = (point.direction.name(), point.size);
+        match all.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, of)) => of.push(point),
+            None => all.push((key, vec![point])),
         }
     }
-    let edges = all.into_iter().filter_map(|(way, size, mut of)| {
+    let edges = all.into_iter().filter_map(|((way, size), mut of)| {
         of.sort_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent));
         let first = of.iter().position(|point| point.lost > 0)?;
         let is_edge = first > 0 && of[first..].iter().all(|point| point.lost > 0);
@@ -131,7 +132,7 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
         })
     });
     let mut said: Vec<String> = edges.collect();
-    for way in [Direction::There, Direction::Back] {
+    for way in Direction::BOTH {
         let of_way = || points.iter().filter(|point| point.direction == way);
         let top = |region: Region, size: Option<usize>| {
             of_way()

@@ -6,38 +6,45 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::account::{Distribution, Summary};
-use evlbi_core::probe::{ClockFit, Exchanges};
+use evlbi_core::probe::ClockFit;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{Requests, RoundTrip, Test};
+use evlbi_net::probe::{Listened, Requests, Test};
 use evlbi_net::run::Run;
 use serde::Serialize;
 use serde_json::{Value, json};
+use smart_default::SmartDefault;
 
-use super::now;
 use super::parts::{Measured, Parts};
+use super::picture::{MOST_HISTOGRAMS, log_axis, panel};
 use super::session::{Event, Session, Target};
 use super::sweep::Sizes;
+use super::{now, point};
 use crate::output;
-use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
+use crate::plot::{Axis, Figure, Series, Style, Unit};
 use crate::units::{show_count, show_seconds};
 
 /// Shortest request whose reply is no longer.
 const SHORTEST: usize = 48;
 
 /// Requests to send.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct ProbeLatencyOptions {
     /// The responder.
     pub target: Target,
     /// UDP payload of the messages in bytes.
+    #[default(Sizes(vec![64]))]
     pub size: Sizes,
     /// Requests of each length.
+    #[default(1000)]
     pub count: u64,
     /// Time from one request to the next.
+    #[default(Duration::from_millis(5))]
     pub interval: Duration,
     /// Time to wait for a reply.
+    #[default(Duration::from_secs(1))]
     pub loss_timeout: Duration,
     /// Width of the bins of histograms.
+    #[default(Duration::from_micros(1))]
     pub bins: Duration,
     /// File for each part of the result as soon as it is known, a JSON object per line.
     pub out: Option<PathBuf>,
@@ -45,23 +52,8 @@ pub struct ProbeLatencyOptions {
     pub force: bool,
 }
 
-impl Default for ProbeLatencyOptions {
-    fn default() -> ProbeLatencyOptions {
-        ProbeLatencyOptions {
-            target: Target::default(),
-            size: Sizes(vec![64]),
-            count: 1000,
-            interval: Duration::from_millis(5),
-            loss_timeout: Duration::from_secs(1),
-            bins: Duration::from_micros(1),
-            out: None,
-            force: false,
-        }
-    }
-}
-
 /// The result of `probe latency`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct ProbeLatency {
     pub schema: &'static str,
     pub target: String,
@@ -119,25 +111,20 @@ pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeL
     let apart = Nanos::from(options.interval);
     let test = Test {
         most_time: Nanos(apart.0.saturating_mul(options.count)).plus(Nanos::SECOND),
-        dscp: options.target.dscp,
         patience: options.loss_timeout.into(),
-        queue: options.target.wait.into(),
-        ..Test::default()
+        ..options.target.test()
     };
     let mut session = Session::begin(&options.target, run)?;
     let mut result = ProbeLatency {
         schema: "evlbi.probe.latency/1",
         target: options.target.address.clone(),
         begun: now(),
-        clock: None,
-        points: Vec::new(),
-        slope: None,
-        stopped: None,
+        ..ProbeLatency::default()
     };
     let mut progress = run.progress(Some(options.count * options.size.0.len() as u64));
     let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
     let bins = Nanos::from(options.bins).0.max(1);
-    let mut measured: Vec<(usize, Vec<RoundTrip>, u64, u64)> = Vec::new();
+    let mut measured = Vec::new();
     for (number, size) in options.size.0.iter().enumerate() {
         let test = Test {
             requests: Some(Requests {
@@ -167,48 +154,27 @@ pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeL
         here.round_trips
             .retain(|trip| trip.times.round_trip() <= patience);
         // Without one-way delays: the clock is known by all round trips, at the end.
-        let known = point(*size, &here.round_trips, None, bins);
-        parts.add(
-            "point",
-            &Size {
-                sent: ends.requests,
-                lost: ends.requests.saturating_sub(known.received),
-                duplicates: here.repeated_replies,
-                ..known
-            },
-        );
-        measured.push((
-            *size,
-            here.round_trips,
-            here.repeated_replies,
-            ends.requests,
-        ));
+        parts.add("point", &of_size(*size, &here, ends.requests, None, bins));
+        measured.push((*size, here, ends.requests));
         if let Some(stopped) = ends.stopped {
             result.stopped = Some(stopped);
             break;
         }
     }
-    let mut exchanges = Exchanges::default();
-    let trips = measured.iter().flat_map(|(_, trips, ..)| trips);
-    trips.for_each(|trip| exchanges.add(&trip.times));
-    result.clock = exchanges.fit();
-    for (size, trips, duplicates, sent) in &measured {
-        let point = point(*size, trips, result.clock.as_ref(), bins);
-        result.points.push(Size {
-            sent: *sent,
-            lost: sent.saturating_sub(point.received),
-            duplicates: *duplicates,
-            ..point
-        });
-    }
+    result.clock = point::clock(measured.iter().flat_map(|(_, heard, _)| &heard.round_trips));
+    let clock = result.clock.as_ref();
+    let points = measured
+        .iter()
+        .map(|(size, heard, sent)| of_size(*size, heard, *sent, clock, bins));
+    result.points = points.collect();
     result.slope = slope(&result.points);
     Ok(parts.finish(result))
 }
 
-fn point(size: usize, trips: &[RoundTrip], clock: Option<&ClockFit>, bins: u64) -> Size {
+fn of_size(size: usize, heard: &Listened, sent: u64, clock: Option<&ClockFit>, bins: u64) -> Size {
     let [mut round_trip, mut there, mut back] = [0; 3].map(|_| Distribution::new(Some(bins)));
     let (mut reordered, mut next) = (0, 0);
-    for trip in trips {
+    for trip in &heard.round_trips {
         round_trip.add(trip.times.round_trip());
         if let Some(clock) = clock {
             there.add(clock.there(&trip.times).round() as i64);
@@ -220,12 +186,13 @@ fn point(size: usize, trips: &[RoundTrip], clock: Option<&ClockFit>, bins: u64) 
             next = trip.sequence + 1;
         }
     }
+    let received = heard.round_trips.len() as u64;
     Size {
         size,
-        sent: 0,
-        received: trips.len() as u64,
-        lost: 0,
-        duplicates: 0,
+        sent,
+        received,
+        lost: sent.saturating_sub(received),
+        duplicates: heard.repeated_replies,
         reordered,
         round_trip: round_trip.summary(),
         there: there.summary(),
@@ -238,19 +205,15 @@ fn slope(points: &[Size]) -> Option<Slope> {
     let shortest = |point: &Size| Some((point.size as f64, point.round_trip.as_ref()?.min as f64));
     let all: Vec<(f64, f64)> = points.iter().filter_map(shortest).collect();
     let n = all.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).sum::<f64>() / n;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let spread: f64 = all.iter().map(|point| (point.0 - x).powi(2)).sum();
+    let sum = |of: &dyn Fn(f64, f64) -> f64| all.iter().map(|(x, y)| of(*x, *y)).sum::<f64>();
+    let (x, y) = (sum(&|x, _| x) / n, sum(&|_, y| y) / n);
+    let spread = sum(&|at, _| (at - x).powi(2));
     if all.len() < 2 || spread == 0.0 {
         return None;
     }
-    let both: f64 = all.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
-    let per_byte = both / spread;
+    let per_byte = sum(&|at, trip| (at - x) * (trip - y)) / spread;
     let at_zero = y - per_byte * x;
-    let off = all
-        .iter()
-        .map(|point| point.1 - at_zero - per_byte * point.0);
-    let squares: f64 = off.map(|off| off * off).sum();
+    let squares = sum(&|at, trip| (trip - at_zero - per_byte * at).powi(2));
     Some(Slope {
         per_byte,
         error: (all.len() > 2).then(|| (squares / (n - 2.0) / spread).sqrt()),
@@ -262,8 +225,8 @@ fn slope(points: &[Size]) -> Option<Slope> {
 pub fn text(result: &ProbeLatency) -> String {
     let mut lines = vec!["bytes      sent   lost  twice  reord  round trip: min       median          p99        p99.9    there: min     back: min".to_owned()];
     let time = |value: Option<i64>| {
-        value.map_or("-".to_owned(), |value| {
-            format!("{:.3} us", value as f64 * 1e-3)
+        value.map_or("-".to_owned(), |time| {
+            format!("{:.3} us", time as f64 * 1e-3)
         })
     };
     for point in &result.points {
@@ -301,19 +264,16 @@ pub fn text(result: &ProbeLatency) -> String {
 
 /// The result as a picture.
 pub fn figure(result: &ProbeLatency) -> Figure {
-    let curve = |name: &str, get: fn(&Summary) -> i64| Series {
-        name: name.to_owned(),
-        points: result
-            .points
-            .iter()
-            .filter_map(|point| {
-                Some((
-                    point.size as f64,
-                    get(point.round_trip.as_ref()?) as f64 * 1e-9,
-                ))
-            })
-            .collect(),
-        ..Series::default()
+    let curve = |name: &str, get: fn(&Summary) -> i64| {
+        let place = |point: &Size| {
+            let time = get(point.round_trip.as_ref()?) as f64 * 1e-9;
+            Some((point.size as f64, time))
+        };
+        Series {
+            name: name.to_owned(),
+            points: result.points.iter().filter_map(place).collect(),
+            ..Series::default()
+        }
     };
     let histogram = result.points.iter().filter_map(|point| {
         let bins = point.round_trip.as_ref()?.bins.iter();
@@ -328,26 +288,23 @@ pub fn figure(result: &ProbeLatency) -> Figure {
     });
     let mut panels = Vec::new();
     if result.points.len() > 1 {
-        panels.push(Panel {
-            title: "round trips against the length of the message".to_owned(),
-            x: Axis::new("UDP payload (bytes)", Unit::Bare),
-            y: Axis::new("round trip", Unit::Si("s")),
-            series: vec![
+        panels.push(panel(
+            "round trips against the length of the message",
+            Axis::new("UDP payload (bytes)", Unit::Bare),
+            Axis::new("round trip", Unit::Si("s")),
+            vec![
                 curve("min", |trip| trip.min),
                 curve("median", |trip| trip.median),
                 curve("p99", |trip| trip.p99),
             ],
-        });
+        ));
     }
-    panels.push(Panel {
-        title: "round trips".to_owned(),
-        x: Axis::new("time", Unit::Si("s")),
-        y: Axis {
-            log: true,
-            ..Axis::new("requests", Unit::Bare)
-        },
-        series: histogram.take(super::picture::MOST_HISTOGRAMS).collect(),
-    });
+    panels.push(panel(
+        "round trips",
+        Axis::new("time", Unit::Si("s")),
+        log_axis("requests", Unit::Bare),
+        histogram.take(MOST_HISTOGRAMS).collect(),
+    ));
     Figure {
         title: format!("Round trips to {} at {}", result.target, result.begun),
         panels,
@@ -358,14 +315,12 @@ pub fn figure(result: &ProbeLatency) -> Figure {
 pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
     let sum = |get: fn(&Size) -> u64| result.points.iter().map(get).sum::<u64>();
     let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();
-    for way in result
+    let ways = result
         .points
         .iter()
-        .filter_map(|point| point.there.as_ref())
-    {
-        for (begin, count) in &way.bins {
-            *histogram.entry(begin / bins).or_default() += count;
-        }
+        .filter_map(|point| point.there.as_ref());
+    for (begin, count) in ways.flat_map(|way| &way.bins) {
+        *histogram.entry(begin / bins).or_default() += count;
     }
     let histogram: serde_json::Map<String, Value> = histogram
         .into_iter()
@@ -390,6 +345,7 @@ pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
 mod tests {
     use super::*;
     use evlbi_core::probe::Exchange;
+    use evlbi_net::probe::RoundTrip;
 
     #[test]
     fn a_byte_has_a_price() {
@@ -404,8 +360,11 @@ mod tests {
         };
         let points: Vec<Size> = [64, 500, 1472]
             .map(|size| {
-                let trips: Vec<RoundTrip> = [0, 2, 1, 3].map(|at| trip(at, size)).to_vec();
-                point(size as usize, &trips, None, 1000)
+                let heard = Listened {
+                    round_trips: [0, 2, 1, 3].map(|at| trip(at, size)).to_vec(),
+                    ..Listened::default()
+                };
+                of_size(size as usize, &heard, 4, None, 1000)
             })
             .into();
         assert_eq!((points[0].received, points[0].reordered), (4, 1));

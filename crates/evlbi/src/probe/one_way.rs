@@ -4,48 +4,45 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use evlbi_core::pace::Slips;
 use evlbi_core::probe::{Stream, Token};
-use evlbi_net::host::Observed;
-use evlbi_net::probe::{Departed, End, Port, Test, Work};
+use evlbi_net::probe::{Departed, End, Listened, Port, Test, Work};
 use evlbi_net::run::Run;
 use evlbi_net::udp::SendCounts;
 
-use super::session::Progress;
+use super::session::{Ends, LOOK, Progress, Target};
 
 /// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
 pub const SILENCE: Duration = Duration::from_secs(2);
 /// A later point of a sweep is waited for so much longer than it takes.
 const LATE: Duration = Duration::from_secs(15);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The key that both ends make of the token and the plan.
 fn key(token: &Token, stream: &Stream) -> u64 {
     token.key(&format!("{stream:?}"))
 }
 
-pub fn address_of(target: &str) -> Result<SocketAddr> {
-    let mut found = target
-        .to_socket_addrs()
-        .with_context(|| format!("`{target}` is no ADDRESS:PORT that can be found"))?;
+fn address_of(target: &str) -> Result<SocketAddr> {
+    let found = target.to_socket_addrs();
     found
+        .with_context(|| format!("`{target}` is no ADDRESS:PORT that can be found"))?
         .next()
-        .ok_or_else(|| anyhow!("`{target}` has no address"))
+        .with_context(|| format!("`{target}` has no address"))
 }
 
 /// Sends a stream; what this end knows of it.
 pub fn send(
-    target: &super::session::Target,
+    target: &Target,
     test: &Test,
     stream: &Stream,
     run: &Run,
     show: &mut dyn FnMut(&Progress),
 ) -> Result<End> {
     let to = address_of(&target.address)?;
-    let any: IpAddr = match to {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    let any = match to {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let local = SocketAddr::new(target.bind.unwrap_or(any), 0);
     let port = Port::open(local, test, target.device.clone())?;
@@ -68,17 +65,18 @@ pub fn send(
     Ok(work.finish()?)
 }
 
-/// Receives a stream of which the plan alone tells how much was sent. Both ends, of which the sender's is the plan's.
+/// Receives a stream of which the plan alone tells how much was sent. Both ends as if there had been a responder here: the
+/// sender's is the plan's.
 pub fn receive(
-    target: &super::session::Target,
+    target: &Target,
     test: &Test,
-    stream: &Stream,
     is_first: bool,
     run: &Run,
     show: &mut dyn FnMut(&Progress),
-) -> Result<[End; 2]> {
-    let local = address_of(&target.address)?;
-    let port = Port::open(local, test, target.device.clone())?;
+) -> Result<Ends> {
+    let stream = test.there.as_ref().context("nothing to receive")?;
+    let peer = address_of(&target.address)?;
+    let port = Port::open(peer, test, target.device.clone())?;
     let here = port.local_address();
     let key = key(&target.token, stream);
     let mut work = Work::begin(port, None, key, Some(stream), test, None)?;
@@ -115,46 +113,46 @@ pub fn receive(
         });
         std::thread::sleep(LOOK);
     }
-    let receiver = work.finish()?;
-    let sender = planned(stream, &receiver);
-    Ok([sender, receiver])
+    let there = work.finish()?;
+    Ok(Ends {
+        here: planned(stream, &there),
+        there,
+        peer,
+        clock: Vec::new(),
+        requests: 0,
+        stopped: run.is_stopped().then(|| "interrupted".to_owned()),
+    })
 }
 
 /// A sender that has sent what its plan says.
 fn planned(stream: &Stream, receiver: &End) -> End {
     let count = receiver.listened.tallied.sent;
-    let bytes = count.saturating_mul(stream.size as u64);
     let departed = receiver.listened.tallied.departed;
     let of_stream = departed.filter(|[first, last]| last.0 > first.0);
-    let seconds = match of_stream {
-        Some([first, last]) => {
-            let apart = (last.1.saturating_sub(first.1)) as f64 / (last.0 - first.0) as f64;
-            apart * count as f64 * 1e-9
-        }
-        None => stream.duration().as_secs_f64(),
-    };
+    let seconds = of_stream.map(|[first, last]| {
+        let apart = (last.1.saturating_sub(first.1)) as f64 / (last.0 - first.0) as f64;
+        apart * count as f64 * 1e-9
+    });
     End {
         departed: Some(Departed {
             used: count,
             counts: SendCounts {
                 sent: count,
                 messages: count.div_ceil(u64::from(stream.burst)),
-                bytes,
+                bytes: count.saturating_mul(stream.size as u64),
                 ..SendCounts::default()
             },
-            seconds,
+            seconds: seconds.unwrap_or_else(|| stream.duration().as_secs_f64()),
             spacing: None,
             slips: Slips::default(),
             cpu_seconds: 0.0,
             stopped: None,
         }),
-        host: Observed::default(),
-        interface: None,
-        flows: None,
-        listened: evlbi_net::probe::Listened {
+        listened: Listened {
             records: Vec::new(),
             round_trips: Vec::new(),
             ..receiver.listened.clone()
         },
+        ..End::default()
     }
 }

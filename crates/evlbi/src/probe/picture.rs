@@ -15,55 +15,57 @@ pub const MOST_HISTOGRAMS: usize = 7;
 pub fn figure(result: &ProbeUdp) -> Figure {
     let points = &result.points;
     let mut panels = Vec::new();
+    let percent = || Axis::new("loss (%)", Unit::Bare);
     if let Some(sweep) = Sweep::of(points) {
-        let rates: Get = |point| point.wire_rate_received;
-        let mut panel = sweep.panel(
-            points,
-            "received on the wire",
-            Axis::new("rate", Unit::Si("bit/s")),
-            rates,
-        );
-        panel.series.extend(sweep.regions(points));
-        panels.push(panel);
-        panels.push(
-            sweep.panel(points, "lost", Axis::new("loss (%)", Unit::Bare), |point| {
-                100.0 * point.loss
-            }),
-        );
+        let rate = Axis::new("rate", Unit::Si("bit/s"));
+        let received = |point: &Point| point.wire_rate_received;
+        let mut on_the_wire = sweep.panel(points, "received on the wire", rate, received);
+        on_the_wire.series.extend(sweep.regions(points));
+        panels.push(on_the_wire);
+        let lost = |point: &Point| 100.0 * point.loss;
+        panels.push(sweep.panel(points, "lost", percent(), lost));
         if points.iter().any(|point| point.host_lost > 0) {
-            panels.push(sweep.panel(
-                points,
-                "of this, lost in the hosts",
-                Axis::new("loss (%)", Unit::Bare),
-                |point| 100.0 * point.host_lost as f64 / point.sent.max(1) as f64,
-            ));
+            let title = "of this, lost in the hosts";
+            let lost = |point: &Point| 100.0 * point.host_lost as f64 / point.sent.max(1) as f64;
+            panels.push(sweep.panel(points, title, percent(), lost));
         }
     }
-    panels.push(histogram(
-        points,
-        "times between arrivals",
-        ("time", Unit::Si("s"), 1e-9),
-        |point| Some(&point.arrivals.as_ref()?.bins),
-    ));
+    let time = ("time", Unit::Si("s"), 1e-9);
+    panels.push(histogram(points, "times between arrivals", time, |point| {
+        Some(&point.arrivals.as_ref()?.bins)
+    }));
     if points.iter().any(|point| point.lost > 0) {
-        panels.push(histogram(
-            points,
-            "runs of loss",
-            ("datagrams lost in a row", Unit::Bare, 1.0),
-            |point| Some(&point.loss_runs),
-        ));
+        let length = ("datagrams lost in a row", Unit::Bare, 1.0);
+        panels.push(histogram(points, "runs of loss", length, |point| {
+            Some(&point.loss_runs)
+        }));
     }
     if points.iter().any(|point| point.reordered > 0) {
-        panels.push(histogram(
-            points,
-            "reordering",
-            ("extent (arrivals)", Unit::Bare, 1.0),
-            |point| Some(&point.reordering_extents),
-        ));
+        let extent = ("extent (arrivals)", Unit::Bare, 1.0);
+        panels.push(histogram(points, "reordering", extent, |point| {
+            Some(&point.reordering_extents)
+        }));
     }
     Figure {
         title: format!("UDP to {} at {}", result.target, result.begun),
         panels,
+    }
+}
+
+pub fn panel(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Panel {
+    Panel {
+        title: title.to_owned(),
+        x,
+        y,
+        series,
+    }
+}
+
+/// An axis by decades.
+pub fn log_axis(label: &str, unit: Unit) -> Axis {
+    Axis {
+        log: true,
+        ..Axis::new(label, unit)
     }
 }
 
@@ -108,25 +110,23 @@ impl Sweep {
         match self {
             Sweep::Spacing => Some(point.spacing_asked.unwrap_or(0.0) * 1e-9),
             Sweep::Rate => point.rate_asked,
-            Sweep::Buffer => point
-                .receiver
-                .buffer
-                .as_ref()
-                .map(|buffer| buffer.asked as f64),
+            Sweep::Buffer => Some(point.receiver.buffer.as_ref()?.asked as f64),
             Sweep::LoadNice => point.burden.map(|burden| f64::from(burden.tasks_nice)),
             Sweep::ReceiverNice => point.burden?.nice.map(f64::from),
             Sweep::Size => Some(point.size as f64),
         }
     }
 
+    /// Where a point is drawn.
+    fn place(self, point: &Point, get: Get) -> (f64, f64) {
+        (self.x(point).unwrap_or(f64::NAN), get(point))
+    }
+
     fn axis(self) -> Axis {
         match self {
             Sweep::Spacing => Axis::new("spacing asked", Unit::Si("s")),
             Sweep::Rate => Axis::new("rate of UDP payload asked", Unit::Si("bit/s")),
-            Sweep::Buffer => Axis {
-                log: true,
-                ..Axis::new("receive buffer asked", Unit::Si("B"))
-            },
+            Sweep::Buffer => log_axis("receive buffer asked", Unit::Si("B")),
             Sweep::LoadNice => Axis::new("nice value of the competing tasks", Unit::Bare),
             Sweep::ReceiverNice => Axis::new("nice value of the receiver", Unit::Bare),
             Sweep::Size => Axis::new("UDP payload (bytes)", Unit::Bare),
@@ -145,16 +145,16 @@ impl Sweep {
             (Region::B, "B: the path is full"),
             (Region::C, "C: the hosts are busy"),
         ];
-        let series = all.map(|(region, name)| {
-            let of = points.iter().filter(|point| point.region == Some(region));
-            Series {
-                name: name.to_owned(),
-                points: of
-                    .map(|point| (self.x(point).unwrap_or(f64::NAN), point.wire_rate_received))
-                    .collect(),
-                style: Style::Dots,
-                ..Series::default()
-            }
+        let received = |point: &Point| point.wire_rate_received;
+        let series = all.map(|(region, name)| Series {
+            name: name.to_owned(),
+            points: points
+                .iter()
+                .filter(|point| point.region == Some(region))
+                .map(|point| self.place(point, received))
+                .collect(),
+            style: Style::Dots,
+            ..Series::default()
         });
         let drawn = series.into_iter().filter(|one| !one.points.is_empty());
         drawn.collect()
@@ -168,7 +168,7 @@ impl Sweep {
                 Sweep::Size => point.direction.name().to_owned(),
                 _ => format!("{} B {}", point.size, point.direction.name()),
             };
-            let place = (self.x(point).unwrap_or(f64::NAN), get(point));
+            let place = self.place(point, get);
             match series.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(place),
                 None => series.push(Series {
@@ -181,15 +181,8 @@ impl Sweep {
         // Where nothing is lost the axis has no range of its own.
         let most = series.iter().flat_map(|series| &series.points);
         let most = most.map(|(_, y)| *y).fold(0.0, f64::max);
-        Panel {
-            title: title.to_owned(),
-            x: self.axis(),
-            y: Axis {
-                range: Some((0.0, if most > 0.0 { most * 1.05 } else { 1.0 })),
-                ..y
-            },
-            series,
-        }
+        let range = Some((0.0, if most > 0.0 { most * 1.05 } else { 1.0 }));
+        panel(title, self.axis(), Axis { range, ..y }, series)
     }
 }
 
@@ -221,16 +214,10 @@ fn histogram(
         style: Style::Dots,
         ..Series::default()
     });
-    Panel {
-        title: title.to_owned(),
-        x: Axis {
-            log: true,
-            ..Axis::new(label, unit)
-        },
-        y: Axis {
-            log: true,
-            ..Axis::new("how often", Unit::Bare)
-        },
-        series: series.collect(),
-    }
+    panel(
+        title,
+        log_axis(label, unit),
+        log_axis("how often", Unit::Bare),
+        series.collect(),
+    )
 }

@@ -30,20 +30,31 @@ const MOST_JOINED: u64 = 64;
 const LONGEST_MESSAGE: u64 = 65_535;
 
 /// The way of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// To the responder.
+    #[default]
     There,
     /// From it.
     Back,
 }
 
 impl Direction {
+    pub const BOTH: [Direction; 2] = [Direction::There, Direction::Back];
+
     pub fn name(self) -> &'static str {
         match self {
             Direction::There => "there",
             Direction::Back => "back",
+        }
+    }
+
+    /// Sender and receiver, of what is here and what is there.
+    pub fn ends<T>(self, here: T, there: T) -> (T, T) {
+        match self {
+            Direction::There => (here, there),
+            Direction::Back => (there, here),
         }
     }
 }
@@ -487,9 +498,11 @@ fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
 }
 
 /// The responder's clock, by round trips.
-pub fn clock(trips: &[RoundTrip]) -> Option<ClockFit> {
+pub fn clock<'a>(trips: impl IntoIterator<Item = &'a RoundTrip>) -> Option<ClockFit> {
     let mut exchanges = Exchanges::default();
-    trips.iter().for_each(|trip| exchanges.add(&trip.times));
+    trips
+        .into_iter()
+        .for_each(|trip| exchanges.add(&trip.times));
     exchanges.fit()
 }
 

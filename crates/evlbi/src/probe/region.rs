@@ -83,7 +83,7 @@ impl Seen {
 /// Says of each point what limits it. Nothing is said where that cannot be told: of a path that loses without being full,
 /// or of one size alone whose rate does not grow.
 pub fn assign(points: &mut [Point]) {
-    for way in [Direction::There, Direction::Back] {
+    for way in Direction::BOTH {
         let of_way = points.iter().filter(|point| point.direction == way);
         let seen: Vec<Seen> = of_way.map(Seen::of).collect();
         let regions = regions(&seen);

@@ -16,6 +16,7 @@ use evlbi_net::probe::{
 };
 use evlbi_net::run::Run;
 use serde::Serialize;
+use smart_default::SmartDefault;
 use socket2::{Domain, Socket, Type};
 
 use super::control::Control;
@@ -39,9 +40,9 @@ const STALLED: Duration = Duration::from_secs(30);
 /// But not that it never was there.
 const NOTHING: Duration = Duration::from_secs(10);
 /// What connections hold when a test is stopped has so long to leave.
-pub const DRAINING: Duration = Duration::from_secs(5);
+const DRAINING: Duration = Duration::from_secs(5);
 /// And so long when the run is stopped.
-pub const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
+const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
 /// Round trips before the streams and after them, which tell how the clocks lie.
@@ -59,10 +60,11 @@ const REPLIES_AT_STOP: Duration = Duration::from_millis(200);
 const CLOCK_TRIES: usize = 3;
 
 /// Address of a responder, and how to reach it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct Target {
     /// HOST:PORT.
     pub address: String,
+    #[default(Token::from(""))]
     pub token: Token,
     /// Local address.
     pub bind: Option<IpAddr>,
@@ -71,18 +73,18 @@ pub struct Target {
     /// Class of service of the datagrams (RFC 2474), 0 to 63.
     pub dscp: Option<u8>,
     /// Time to wait for other clients' tests.
+    #[default(Duration::from_secs(30))]
     pub wait: Duration,
 }
 
-impl Default for Target {
-    fn default() -> Target {
-        Target {
-            address: String::new(),
-            token: Token::from(""),
-            bind: None,
-            device: None,
-            dscp: None,
-            wait: Duration::from_secs(30),
+impl Target {
+    /// What all tests with it have in common.
+    pub fn test(&self) -> Test {
+        Test {
+            dscp: self.dscp,
+            patience: Nanos::SECOND,
+            queue: self.wait.into(),
+            ..Test::default()
         }
     }
 }
@@ -96,13 +98,8 @@ pub struct Session {
     pub files: Files,
 }
 
-/// Where a responder waits.
-struct Opened {
-    key: u64,
-    port: u16,
-    door: Option<u16>,
-    interface: Option<String>,
-}
+/// Takes what happens during a test.
+type Show<'a> = dyn FnMut(&Event<'_>) -> Result<()> + 'a;
 
 /// What both ends know of a test.
 #[derive(Debug)]
@@ -224,21 +221,11 @@ impl Session {
     }
 
     /// Runs a test: its streams, or requests.
-    pub fn run(
-        &mut self,
-        test: &Test,
-        run: &Run,
-        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
-    ) -> Result<Ends> {
+    pub fn run(&mut self, test: &Test, run: &Run, show: &mut Show<'_>) -> Result<Ends> {
         self.limits.allow(test)?;
         self.control
             .send(&FromClient::Open(Box::new(test.clone())))?;
-        let Opened {
-            key,
-            port,
-            door,
-            interface,
-        } = self.opened(run)?;
+        let (key, port, door, interface) = self.opened(run)?;
         let mut peer = self.control.stream().peer_addr()?;
         let mut local = self.control.stream().local_addr()?;
         peer.set_port(port);
@@ -246,8 +233,8 @@ impl Session {
         let [peer, local] = [peer, local].map(plain);
         let port = Port::open(local, test, self.device.clone())?;
         let local = port.local_address();
-        let local_interface = port.interface();
-        let mut work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None)?;
+        let interfaces = [port.interface(), interface];
+        let work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None)?;
         let connections = match (&test.flows, door) {
             (Some(flows), Some(door)) => {
                 let mut to = peer;
@@ -256,35 +243,43 @@ impl Session {
             }
             _ => Vec::new(),
         };
-        let mut clock = CLOCK_FROM;
-        self.be_found(&mut work, local, &mut clock, run)?;
-        self.look_at_clock(&mut work, &mut clock, run)?;
-        work.observe()?;
-        self.control.send(&FromClient::Go)?;
+        let mut testing = Testing {
+            control: &mut self.control,
+            work,
+            hosts: Hosts {
+                interfaces,
+                ..Hosts::default()
+            },
+            clock: CLOCK_FROM,
+            test,
+            run,
+            show,
+        };
+        testing.be_found(local.port())?;
+        testing.look_at_clock()?;
+        testing.work.observe()?;
+        testing.control.send(&FromClient::Go)?;
         match (test.there, test.requests) {
-            (Some(stream), _) => work.send(stream, test)?,
-            (None, Some(requests)) => work.ask(0, requests)?,
+            (Some(stream), _) => testing.work.send(stream, test)?,
+            (None, Some(requests)) => testing.work.ask(0, requests)?,
             (None, None) => {}
         }
         if let Some(flows) = &test.flows {
             let files = std::mem::take(&mut self.files);
+            let work = &mut testing.work;
             work.begin_flows(connections, flows, files, true, test.most_time)?;
         }
-        let mut hosts = Hosts::new([local_interface, interface]);
-        let both = self.both(&mut work, &mut hosts, test, &mut clock, run, show);
-        let (stopped, requests, there) = match both {
+        testing.hosts.begin = Counters::read().unwrap_or_default();
+        let (stopped, requests, there) = match testing.both() {
             // What was measured here is kept.
             Err(error) if test.flows.is_some() => {
                 (Some(crate::output::explain(&error)), 0, End::default())
             }
             both => both?,
         };
-        let mut here = work.finish()?;
-        let ended = here
-            .departed
-            .as_ref()
-            .and_then(|departed| departed.stopped.clone());
-        let stopped = stopped.or(ended);
+        let mut here = testing.work.finish()?;
+        let departed = here.departed.as_ref();
+        let stopped = stopped.or_else(|| departed?.stopped.clone());
         let (clock, measured) = here
             .listened
             .round_trips
@@ -301,29 +296,9 @@ impl Session {
         })
     }
 
-    /// Until both ends have done their part: why it ended before its time, requests that left, and what the responder knows.
-    fn both(
-        &mut self,
-        work: &mut Work,
-        hosts: &mut Hosts,
-        test: &Test,
-        clock: &mut u64,
-        run: &Run,
-        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
-    ) -> Result<(Option<String>, u64, End)> {
-        let stopped = self.watch(work, hosts, test, run, show)?;
-        let requests = test.requests.map_or(0, |_| work.asked());
-        // While the listener still takes up replies.
-        self.look_at_clock(work, clock, run)?;
-        if let Some(used) = hosts.used_there {
-            work.told_used(used, true);
-        }
-        let there = self.done(work, hosts, test, run, show)?;
-        Ok((stopped, requests, there))
-    }
-
-    /// Waits for the responder's socket.
-    fn opened(&mut self, run: &Run) -> Result<Opened> {
+    /// Waits for the responder's socket: the test's key, the ports of the socket and of the door to connections, and the
+    /// interface.
+    fn opened(&mut self, run: &Run) -> Result<(u64, u16, Option<u16>, Option<String>)> {
         let mut told = false;
         let mut heard = Instant::now();
         loop {
@@ -334,14 +309,7 @@ impl Session {
                     port,
                     door,
                     interface,
-                }) => {
-                    return Ok(Opened {
-                        key,
-                        port,
-                        door,
-                        interface,
-                    });
-                }
+                }) => return Ok((key, port, door, interface)),
                 Some(FromResponder::Waiting { reason }) => {
                     if !told {
                         run.line(format_args!("waiting: {reason}"));
@@ -354,82 +322,105 @@ impl Session {
             }
         }
     }
+}
+
+/// A test under way.
+struct Testing<'a, 'b> {
+    control: &'a mut Control,
+    work: Work,
+    hosts: Hosts,
+    /// Number of the next request that tells how the clocks lie.
+    clock: u64,
+    test: &'a Test,
+    run: &'a Run,
+    show: &'a mut Show<'b>,
+}
+
+impl Testing<'_, '_> {
+    /// Until both ends have done their part: why it ended before its time, requests that left, and what the responder knows.
+    fn both(&mut self) -> Result<(Option<String>, u64, End)> {
+        let stopped = self.watch()?;
+        let requests = self.test.requests.map_or(0, |_| self.work.asked());
+        // While the listener still takes up replies.
+        self.look_at_clock()?;
+        if let Some(used) = self.hosts.used_there {
+            self.work.told_used(used, true);
+        }
+        Ok((stopped, requests, self.done()?))
+    }
 
     /// Has the responder find this end's socket.
-    fn be_found(
-        &mut self,
-        work: &mut Work,
-        local: SocketAddr,
-        number: &mut u64,
-        run: &Run,
-    ) -> Result<()> {
+    fn be_found(&mut self, port: u16) -> Result<()> {
+        go_on(self.run)?;
         let asked = Instant::now();
-        let mut has_said = false;
+        self.ask_clock(1)?;
+        self.control.send(&FromClient::Start { port })?;
         loop {
-            go_on(run)?;
-            work.ask(*number, clock_requests(1))?;
-            *number += 1;
-            if !has_said {
-                let port = local.port();
-                self.control.send(&FromClient::Start { port })?;
-                has_said = true;
-            }
             match self.control.receive(LOOK)? {
                 Some(FromResponder::Started) => return Ok(()),
                 None if asked.elapsed() < GONE => {}
                 other => return Err(unexpected(other)),
             }
+            go_on(self.run)?;
+            self.ask_clock(1)?;
         }
     }
 
     /// Some round trips, while nothing else is under way; again where nothing comes back.
-    fn look_at_clock(&mut self, work: &mut Work, number: &mut u64, run: &Run) -> Result<()> {
-        let before = work.heard().clock.load(Ordering::Relaxed);
+    fn look_at_clock(&mut self) -> Result<()> {
+        let replies = |work: &Work| work.heard().clock.load(Ordering::Relaxed);
+        let before = replies(&self.work);
         for _ in 0..CLOCK_TRIES {
-            work.ask(*number, clock_requests(ROUND_TRIPS))?;
-            *number += ROUND_TRIPS;
+            self.ask_clock(ROUND_TRIPS)?;
             let asked = Instant::now();
-            let replies = || work.heard().clock.load(Ordering::Relaxed) - before;
-            let patience = || match run.is_stopped() {
+            let replies = || replies(&self.work) - before;
+            let patience = || match self.run.is_stopped() {
                 true => REPLIES_AT_STOP,
                 false => REPLIES,
             };
             while replies() < ROUND_TRIPS && asked.elapsed() < patience() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            if replies() > 0 || run.is_stopped() {
+            if replies() > 0 || self.run.is_stopped() {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Sends requests that tell how the clocks lie.
+    fn ask_clock(&mut self, count: u64) -> Result<()> {
+        let requests = Requests {
+            count,
+            size: REQUEST,
+            apart: APART,
+        };
+        self.work.ask(self.clock, requests)?;
+        self.clock += count;
+        Ok(())
+    }
+
     /// While the streams last. Says why they ended before their time.
-    fn watch(
-        &mut self,
-        work: &mut Work,
-        hosts: &mut Hosts,
-        test: &Test,
-        run: &Run,
-        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
-    ) -> Result<Option<String>> {
+    fn watch(&mut self) -> Result<Option<String>> {
+        let (test, run) = (self.test, self.run);
         let begun = Instant::now();
         let mut link = Link::new(test);
         let (mut stopped, mut has_all) = (None, test.back.is_none());
         let (mut sent_at, mut stopped_at) = (None, None::<Instant>);
         loop {
-            match self.hear(work, hosts, &mut link, show)? {
+            match self.hear(&mut link)? {
                 Some(FromResponder::Sent(departed)) => {
-                    hosts.used_there = Some(departed.used);
+                    self.hosts.used_there = Some(departed.used);
                     stopped = stopped.or(departed.stopped);
                     has_all = true;
                 }
                 None => {}
                 other => return Err(unexpected(other)),
             }
+            let work = &mut self.work;
             if link.is_due() {
-                self.say_alive(work)?;
-                show(&Event::Progress(&Progress {
+                say_alive(self.control, work)?;
+                (self.show)(&Event::Progress(&Progress {
                     used: work.used().max(work.asked()).max(work.given()),
                     arrived_there: link.arrived,
                     arrived_here: work.arrived(),
@@ -450,11 +441,7 @@ impl Session {
                     stopped_at = Some(Instant::now());
                 }
             }
-            let draining = match run.is_stopped() {
-                true => DRAINING_AT_STOP,
-                false => DRAINING,
-            };
-            if stopped_at.is_some_and(|at| at.elapsed() > draining) {
+            if stopped_at.is_some_and(|at| at.elapsed() > draining(run.is_stopped())) {
                 work.give_up();
             }
             let has_all = has_all && work.has_taken();
@@ -477,15 +464,9 @@ impl Session {
     }
 
     /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
-    fn hear(
-        &mut self,
-        work: &Work,
-        hosts: &mut Hosts,
-        link: &mut Link,
-        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
-    ) -> Result<Option<FromResponder>> {
+    fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
         let message = self.control.receive::<FromResponder>(LOOK)?;
-        link.check(&self.control)?;
+        link.check(self.control)?;
         let rest = match message {
             Some(FromResponder::Alive {
                 unique,
@@ -494,67 +475,52 @@ impl Session {
                 host,
             }) => {
                 link.arrived(unique);
-                work.told_used(used, false);
-                hosts.not_sent_there = not_sent;
+                self.work.told_used(used, false);
+                self.hosts.not_sent_there = not_sent;
                 if let Some(host) = host {
-                    hosts.there = *host;
+                    self.hosts.there = *host;
                 }
                 None
             }
             Some(FromResponder::Window { window, host }) => {
-                hosts.there = *host;
-                hosts.settled(Direction::There, &window, work.not_sent(), show)?;
+                self.hosts.there = *host;
+                self.settled(Direction::There, &window, self.work.not_sent())?;
                 None
             }
             other => other,
         };
-        while let Some(window) = work.window() {
-            let not_sent = hosts.not_sent_there;
-            hosts.settled(Direction::Back, &window, not_sent, show)?;
-        }
+        self.tell_windows()?;
         Ok(rest)
     }
 
-    fn say_alive(&mut self, work: &Work) -> Result<()> {
-        let unique = work.arrived();
-        let used = work.used();
-        self.control.send(&FromClient::Alive { unique, used })
-    }
-
     /// Tells the responder that all was sent. After a stop neither host waits for missing datagrams: returns when that was.
-    fn say_over(&mut self, work: &Work, run: &Run) -> Result<Option<Instant>> {
-        let is_in_haste = run.is_stopped();
+    fn say_over(&mut self) -> Result<Option<Instant>> {
+        let is_in_haste = self.run.is_stopped();
         if is_in_haste {
-            work.make_haste();
+            self.work.make_haste();
         }
-        let used = work.used();
+        let used = self.work.used();
         self.control.send(&FromClient::Over { used, is_in_haste })?;
         Ok(is_in_haste.then(Instant::now))
     }
 
     /// What the responder knows of the test; and what there is still to hear.
-    fn done(
-        &mut self,
-        work: &mut Work,
-        hosts: &mut Hosts,
-        test: &Test,
-        run: &Run,
-        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
-    ) -> Result<End> {
+    fn done(&mut self) -> Result<End> {
+        let (test, run) = (self.test, self.run);
         let mut link = Link::new(test);
-        let mut stopped_at = self.say_over(work, run)?;
+        let mut stopped_at = self.say_over()?;
         let end = loop {
-            match self.hear(work, hosts, &mut link, show)? {
+            match self.hear(&mut link)? {
                 Some(FromResponder::Done(end)) => break *end,
-                Some(FromResponder::Sent(departed)) => work.told_used(departed.used, true),
+                Some(FromResponder::Sent(departed)) => self.work.told_used(departed.used, true),
                 None => {}
                 other => return Err(unexpected(other)),
             }
             if link.is_due() {
-                self.say_alive(work)?;
+                say_alive(self.control, &self.work)?;
             }
             if run.is_stopped() && stopped_at.is_none() {
-                stopped_at = self.say_over(work, run)?;
+                stopped_at = self.say_over()?;
             }
             let is_silent = |at: Instant| self.control.heard() < at && at.elapsed() > STOPPING;
             if stopped_at.is_some_and(is_silent) {
@@ -567,22 +533,55 @@ impl Session {
                 true => STOPPING,
                 false => Duration::from_nanos(test.patience.0) + TAKING_UP,
             };
-            while !work.has_heard() && begun.elapsed() < patience() {
+            while !self.work.has_heard() && begun.elapsed() < patience() {
                 if run.is_stopped() {
-                    work.make_haste();
+                    self.work.make_haste();
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            while let Some(window) = work.window() {
-                let not_sent = hosts.not_sent_there;
-                hosts.settled(Direction::Back, &window, not_sent, show)?;
-            }
+            self.tell_windows()?;
         }
         Ok(end)
     }
+
+    /// Tells of the windows that are settled here.
+    fn tell_windows(&mut self) -> Result<()> {
+        while let Some(window) = self.work.window() {
+            self.settled(Direction::Back, &window, self.hosts.not_sent_there)?;
+        }
+        Ok(())
+    }
+
+    /// Tells of a window.
+    fn settled(&mut self, direction: Direction, window: &Window, not_sent: u64) -> Result<()> {
+        let hosts = &mut self.hosts;
+        let here = Counters::read().unwrap_or_default().since(&hosts.begin);
+        let now = [here, hosts.there.clone()];
+        let [older, last] = &mut hosts.past[direction as usize];
+        let changes = [0, 1].map(|end| now[end].since(&older[end]));
+        *older = std::mem::replace(last, now);
+        let [here, there] = [0, 1].map(|end| Side {
+            counters: &changes[end],
+            interface: hosts.interfaces[end].as_deref(),
+        });
+        let (sender, receiver) = direction.ends(here, there);
+        (self.show)(&Event::Settled(&Settled {
+            direction,
+            window,
+            not_sent,
+            sender,
+            receiver,
+        }))
+    }
+}
+
+fn say_alive(control: &mut Control, work: &Work) -> Result<()> {
+    let (unique, used) = (work.arrived(), work.used());
+    control.send(&FromClient::Alive { unique, used })
 }
 
 /// What both hosts have counted since the beginning, from window to window of either way.
+#[derive(Default)]
 struct Hosts {
     begin: Counters,
     there: Counters,
@@ -593,49 +592,6 @@ struct Hosts {
     interfaces: [Option<String>; 2],
     /// Of each way: here and there at the last window but one, and at the last.
     past: [[[Counters; 2]; 2]; 2],
-}
-
-impl Hosts {
-    fn new(interfaces: [Option<String>; 2]) -> Hosts {
-        Hosts {
-            begin: Counters::read().unwrap_or_default(),
-            there: Counters::default(),
-            not_sent_there: 0,
-            used_there: None,
-            interfaces,
-            past: Default::default(),
-        }
-    }
-
-    /// Tells of a window.
-    fn settled(
-        &mut self,
-        direction: Direction,
-        window: &Window,
-        not_sent: u64,
-        show: &mut dyn FnMut(&Event<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let here = Counters::read().unwrap_or_default().since(&self.begin);
-        let now = [here, self.there.clone()];
-        let [older, last] = &mut self.past[direction as usize];
-        let changes = [0, 1].map(|end| now[end].since(&older[end]));
-        *older = std::mem::replace(last, now);
-        let [here, there] = [0, 1].map(|end| Side {
-            counters: &changes[end],
-            interface: self.interfaces[end].as_deref(),
-        });
-        let (sender, receiver) = match direction {
-            Direction::There => (here, there),
-            Direction::Back => (there, here),
-        };
-        show(&Event::Settled(&Settled {
-            direction,
-            window,
-            not_sent,
-            sender,
-            receiver,
-        }))
-    }
 }
 
 /// Who is there, and how far it is.
@@ -652,24 +608,19 @@ pub struct Link {
 impl Link {
     pub fn new(test: &Test) -> Link {
         let now = Instant::now();
-        let is_watched = test.window.is_some();
         let streams = test.there.iter().chain(&test.back);
-        let spacing = streams
-            .map(|stream| stream.due(SPACINGS * u64::from(stream.burst)))
-            .max();
-        let spacings = Duration::from_nanos(spacing.unwrap_or_default().0);
+        let spacings = streams.map(|stream| stream.due(SPACINGS * u64::from(stream.burst)));
+        let spacings = Duration::from_nanos(spacings.max().unwrap_or_default().0);
         let of = |usual: Duration| match &test.flows {
-            _ if is_watched => WATCHED,
+            _ if test.window.is_some() => WATCHED,
             Some(_) => STALLED,
             None => usual,
         };
+        let breaker = of(BREAKER).max(spacings);
         Link {
             gone: of(GONE),
-            breaker: of(BREAKER).max(spacings),
-            first: match test.flows {
-                Some(_) => NOTHING,
-                None => of(BREAKER).max(spacings),
-            },
+            breaker,
+            first: test.flows.as_ref().map_or(breaker, |_| NOTHING),
             said: now,
             arrived: 0,
             arrived_at: now,
@@ -725,12 +676,11 @@ impl Link {
     }
 }
 
-/// Some that tell how the clocks lie.
-fn clock_requests(count: u64) -> Requests {
-    Requests {
-        count,
-        size: REQUEST,
-        apart: APART,
+/// How long what connections hold has to leave.
+pub fn draining(is_in_haste: bool) -> Duration {
+    match is_in_haste {
+        true => DRAINING_AT_STOP,
+        false => DRAINING,
     }
 }
 
@@ -743,16 +693,9 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
 }
 
 /// The responder does not do what it is asked for.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the responder refuses: {0}")]
 pub struct Refused(String);
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the responder refuses: {}", self.0)
-    }
-}
-
-impl std::error::Error for Refused {}
 
 fn unexpected(message: Option<FromResponder>) -> anyhow::Error {
     match message {

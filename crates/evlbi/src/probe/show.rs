@@ -7,7 +7,7 @@ use evlbi_core::probe::ClockFit;
 use evlbi_net::host::{Core, Counters, Interface};
 use serde_json::{Value, json};
 
-use super::point::{Direction, Point};
+use super::point::Point;
 use super::udp::ProbeUdp;
 use crate::output::columns;
 use crate::units::{show_count, show_seconds};
@@ -20,20 +20,12 @@ pub fn table(result: &ProbeUdp) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(result.points.iter().map(row));
-    let mut text = String::from(
-        "rates in Mbit/s: of UDP payload, sent on the wire, and received; spacing in us\n",
-    );
-    let _ = writeln!(text, "{}", columns(&rows, |_| false));
-    for point in &result.points {
-        let _ = writeln!(text, "{}", sentence(point));
-    }
-    for finding in &result.findings {
-        let _ = writeln!(text, "{finding}");
-    }
-    if let Some(clock) = &result.clock {
-        let _ = write!(text, "{}", self::clock(clock));
-    }
-    text.trim_end().to_owned()
+    let about = "rates in Mbit/s: of UDP payload, sent on the wire, and received; spacing in us";
+    let mut lines = vec![about.to_owned(), columns(&rows, |_| false)];
+    lines.extend(result.points.iter().map(sentence));
+    lines.extend(result.findings.iter().cloned());
+    lines.extend(result.clock.as_ref().map(clock));
+    lines.join("\n").trim_end().to_owned()
 }
 
 /// How the far clock lies, in a sentence.
@@ -81,18 +73,14 @@ fn sentence(point: &Point) -> String {
         point.finding
     );
     if let (Some(burden), Some(cpu)) = (&point.burden, &point.receiver_cpu) {
+        let nice = burden.nice;
+        let nice = nice.map_or(String::new(), |nice| format!("receiver nice {nice}, "));
+        let [user, kernel, interrupts, idle] =
+            [cpu.user, cpu.kernel, cpu.interrupts, cpu.idle].map(|part| part * 100.0);
         let _ = write!(
             text,
-            "; {}{} tasks nice {}: {:.0} % user, {:.0} % kernel, {:.0} % interrupts, {:.0} % idle",
-            burden
-                .nice
-                .map_or(String::new(), |nice| format!("receiver nice {nice}, ")),
-            burden.tasks,
-            burden.tasks_nice,
-            cpu.user * 100.0,
-            cpu.kernel * 100.0,
-            cpu.interrupts * 100.0,
-            cpu.idle * 100.0
+            "; {nice}{} tasks nice {}: {user:.0} % user, {kernel:.0} % kernel, {interrupts:.0} % interrupts, {idle:.0} % idle",
+            burden.tasks, burden.tasks_nice
         );
     }
     if let Some(delay) = &point.delay {
@@ -106,115 +94,101 @@ fn sentence(point: &Point) -> String {
     text
 }
 
+/// What is read from something, and what udpmon calls it.
+type Column<T> = (&'static str, fn(&T) -> u64);
+
+const OF_CORES: [Column<Core>; 7] = [
+    ("user", |core| core.user),
+    ("nice", |core| core.nice),
+    ("kernel", |core| core.system),
+    ("idle", |core| core.idle),
+    ("iowait", |core| core.iowait),
+    ("irq", |core| core.irq),
+    ("softirq", |core| core.softirq),
+];
+
+const OF_CARDS: [Column<Interface>; 8] = [
+    ("pktsin", |card| card.rx_packets),
+    ("bytesin", |card| card.rx_bytes),
+    ("errin", |card| card.rx_errors),
+    ("dropin", |card| card.rx_dropped),
+    ("pktsout", |card| card.tx_packets),
+    ("bytesout", |card| card.tx_bytes),
+    ("errout", |card| card.tx_errors),
+    ("dropout", |card| card.tx_dropped),
+];
+
+const OF_STACKS: [Column<Counters>; 7] = [
+    ("InReceives", |all| all.ip.in_receives + all.ip6.in_receives),
+    ("InDiscards", |all| all.ip.in_discards + all.ip6.in_discards),
+    ("OutRequests", |all| {
+        all.ip.out_requests + all.ip6.out_requests
+    }),
+    ("OutDiscards", |all| {
+        all.ip.out_discards + all.ip6.out_discards
+    }),
+    ("UDPInDatagrams", |all| {
+        all.udp.in_datagrams + all.udp6.in_datagrams
+    }),
+    ("UDPInErrors", |all| all.udp.in_errors + all.udp6.in_errors),
+    ("UDPOutDatagrams", |all| {
+        all.udp.out_datagrams + all.udp6.out_datagrams
+    }),
+];
+
 /// Columns in the order of udpmon 1.5.2, one row for each point; what a host lost is taken from `lost` for `lost_innet`.
 pub fn udpmon(result: &ProbeUdp) -> String {
-    type Get = fn(&Point) -> &Counters;
-    let mut heads: Vec<String> = [
-        "pkt len",
-        "num_sent",
-        "inter-pkt_time us",
-        "send_user_data_rate Mbit",
-        "num_recv",
-        "num_lost",
-        "num_badorder",
-        "%lost",
-        "num_lost_innet",
-        "%lost_innet",
-        "recv_user_data_rate Mbit",
-        "recv_wire_rate Mbit",
-        "num_in_hist",
-        "mean us",
-        "sigma",
-        "skew",
-        "kurtosis",
-        "median",
-        "iq25",
-        "iq75",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    let cores = |counters: &Counters| counters.cores.len();
-    let most = |of: Get| {
-        result
+    let heads = "pkt len; num_sent; inter-pkt_time us; send_user_data_rate Mbit; num_recv; num_lost; num_badorder; %lost; \
+                 num_lost_innet; %lost_innet; recv_user_data_rate Mbit; recv_wire_rate Mbit; num_in_hist; mean us; sigma; \
+                 skew; kurtosis; median; iq25; iq75";
+    let mut heads = vec![heads.to_owned()];
+    let ends = ["local", "remote"];
+    let most = [0, 1].map(|end| {
+        let counts = result
             .points
             .iter()
-            .map(|point| cores(of(point)))
-            .max()
-            .unwrap_or(0)
-    };
-    let ends: [(&str, Get); 2] = [
-        ("local", |point| local(point).0),
-        ("remote", |point| local(point).2),
-    ];
-    for (end, of) in ends {
-        for core in 0..most(of) {
-            for column in ["user", "nice", "kernel", "idle", "iowait", "irq", "softirq"] {
-                heads.push(format!("{end} cpu{core} {column} %"));
-            }
+            .map(|point| hosts(point)[end].0.cores.len());
+        counts.max().unwrap_or(0)
+    });
+    for (end, most) in ends.iter().zip(most) {
+        for core in 0..most {
+            heads.extend(OF_CORES.map(|(name, _)| format!("{end} cpu{core} {name} %")));
         }
     }
-    for (end, _) in ends {
-        for column in [
-            "pktsin", "bytesin", "errin", "dropin", "pktsout", "bytesout", "errout", "dropout",
-        ] {
-            heads.push(format!("{end} {column}"));
-        }
+    for end in ends {
+        heads.extend(OF_CARDS.map(|(name, _)| format!("{end} {name}")));
     }
-    for (end, _) in ends {
-        for column in [
-            "InReceives",
-            "InDiscards",
-            "OutRequests",
-            "OutDiscards",
-            "UDPInDatagrams",
-            "UDPInErrors",
-            "UDPOutDatagrams",
-        ] {
-            heads.push(format!("{end} {column}"));
-        }
+    for end in ends {
+        heads.extend(OF_STACKS.map(|(name, _)| format!("{end} {name}")));
     }
     let mut text = format!("{};", heads.join("; "));
     for point in &result.points {
         let mut cells = main_columns(point);
-        for (_, of) in ends {
-            let counters = of(point);
-            for core in 0..most(of) {
-                cells.extend(core_columns(counters.cores.get(core)));
-            }
+        let hosts = hosts(point);
+        for ((counters, _), most) in hosts.iter().zip(most) {
+            cells.extend((0..most).flat_map(|core| core_columns(counters.cores.get(core))));
         }
-        let (here, card, there, their_card) = local(point);
-        cells.extend(card_columns(card));
-        cells.extend(card_columns(their_card));
-        cells.extend(stack_columns(here));
-        cells.extend(stack_columns(there));
+        for (_, card) in hosts {
+            let card = card.copied().unwrap_or_default();
+            cells.extend(OF_CARDS.map(|(_, get)| get(&card).to_string()));
+        }
+        for (counters, _) in hosts {
+            cells.extend(OF_STACKS.map(|(_, get)| get(counters).to_string()));
+        }
         let _ = write!(text, "\n{};", cells.join("; "));
     }
     text
 }
 
 /// Counters and interface of the host here, and of the one there.
-fn local<'a>(
-    point: &'a Point,
-) -> (
-    &'a Counters,
-    Option<&'a Interface>,
-    &'a Counters,
-    Option<&'a Interface>,
-) {
+fn hosts(point: &Point) -> [(&Counters, Option<&Interface>); 2] {
     let sender = (&point.sender.host.change, &point.sender.interface);
     let receiver = (&point.receiver.host.change, &point.receiver.interface);
-    let (here, there) = match point.direction {
-        Direction::There => (sender, receiver),
-        Direction::Back => (receiver, sender),
-    };
-    let card =
-        |name: &Option<String>, counters: &'a Counters| counters.interfaces.get(name.as_ref()?);
-    (
-        here.0,
-        card(here.1, here.0),
-        there.0,
-        card(there.1, there.0),
-    )
+    let ends: [_; 2] = point.direction.ends(sender, receiver).into();
+    ends.map(|(counters, name)| {
+        let card = name.as_ref().and_then(|name| counters.interfaces.get(name));
+        (counters, card)
+    })
 }
 
 fn main_columns(point: &Point) -> Vec<String> {
@@ -255,53 +229,11 @@ fn histogram_columns(arrivals: Option<&Summary>) -> Vec<String> {
     ]
 }
 
-fn core_columns(core: Option<&Core>) -> Vec<String> {
+fn core_columns(core: Option<&Core>) -> [String; 7] {
     let core = core.copied().unwrap_or_default();
-    let parts = [
-        core.user,
-        core.nice,
-        core.system,
-        core.idle,
-        core.iowait,
-        core.irq,
-        core.softirq,
-    ];
+    let parts = OF_CORES.map(|(_, get)| get(&core));
     let all = (parts.iter().sum::<u64>() + core.steal).max(1) as f64;
-    parts
-        .iter()
-        .map(|part| format!("{:.2}", 100.0 * *part as f64 / all))
-        .collect()
-}
-
-fn card_columns(card: Option<&Interface>) -> Vec<String> {
-    let card = card.copied().unwrap_or_default();
-    [
-        card.rx_packets,
-        card.rx_bytes,
-        card.rx_errors,
-        card.rx_dropped,
-        card.tx_packets,
-        card.tx_bytes,
-        card.tx_errors,
-        card.tx_dropped,
-    ]
-    .map(|count| count.to_string())
-    .to_vec()
-}
-
-fn stack_columns(counters: &Counters) -> Vec<String> {
-    let (ip, ip6, udp, udp6) = (&counters.ip, &counters.ip6, &counters.udp, &counters.udp6);
-    [
-        ip.in_receives + ip6.in_receives,
-        ip.in_discards + ip6.in_discards,
-        ip.out_requests + ip6.out_requests,
-        ip.out_discards + ip6.out_discards,
-        udp.in_datagrams + udp6.in_datagrams,
-        udp.in_errors + udp6.in_errors,
-        udp.out_datagrams + udp6.out_datagrams,
-    ]
-    .map(|count| count.to_string())
-    .to_vec()
+    parts.map(|part| format!("{:.2}", 100.0 * part as f64 / all))
 }
 
 /// As pScheduler's throughput tests tell it: an interval for each point, and the last one as the summary.

@@ -8,6 +8,7 @@ pub mod picture;
 pub mod show;
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use evlbi_net::probe::{End, Files, Flows, Test, usual_sampling};
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Constant, Kept, Options};
 use serde::Serialize;
+use smart_default::SmartDefault;
 
 pub use self::diagnosis::{held_back, steady};
 use self::flow::{Flow, Knowledge};
@@ -35,17 +37,20 @@ use crate::units::{self, show_bytes};
 const SCHEMA: &str = "evlbi.probe.tcp/1";
 
 /// Connections to test.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct ProbeTcpOptions {
     /// The responder.
     pub target: Target,
     /// Bits of messages per second on each connection; `None` sends as fast as TCP takes it.
     pub rate: Option<BitRate>,
     /// Bytes of a message.
+    #[default(1448)]
     pub message: u64,
     /// Length of a test.
+    #[default(Duration::from_secs(10))]
     pub duration: Duration,
     /// Connections at once, in each direction.
+    #[default(1)]
     pub streams: u32,
     /// Congestion control algorithms, which the connections take in turn; empty for the hosts' default.
     pub algorithm: Vec<String>,
@@ -60,6 +65,7 @@ pub struct ProbeTcpOptions {
     /// Treatment of messages that find no room.
     pub full: Full,
     /// Bytes per write, without a rate.
+    #[default(256 << 10)]
     pub write: u64,
     /// Whether the receiver's kernel drops the data, which saves a copy.
     pub discard: bool,
@@ -74,14 +80,17 @@ pub struct ProbeTcpOptions {
     /// Rate of a UDP stream next to the connections.
     pub background: Option<BitRate>,
     /// UDP payload of its datagrams in bytes.
+    #[default(1472)]
     pub background_size: usize,
     /// Start of it; `None` for a third of the test's length.
     pub background_at: Option<Duration>,
     /// Length of it.
+    #[default(Duration::from_secs(2))]
     pub background_for: Duration,
     /// Interval between samples of the kernels' state; `None` for 10 ms, and more in long tests.
     pub sample: Option<Duration>,
     /// Averaging time of the throughput.
+    #[default(Duration::from_secs(1))]
     pub interval: Duration,
     /// Name of the path in results.
     pub label: Option<String>,
@@ -90,47 +99,12 @@ pub struct ProbeTcpOptions {
     /// CSV file of departures and arrivals of messages.
     pub records: Option<PathBuf>,
     /// Maximum number of messages that are kept one by one for each connection.
+    #[default(100_000)]
     pub limit: u64,
     /// File for each part of the result as soon as it is known, a JSON object per line.
     pub out: Option<PathBuf>,
     /// Whether to overwrite files.
     pub force: bool,
-}
-
-impl Default for ProbeTcpOptions {
-    fn default() -> ProbeTcpOptions {
-        ProbeTcpOptions {
-            target: Target::default(),
-            rate: None,
-            message: 1448,
-            duration: Duration::from_secs(10),
-            streams: 1,
-            algorithm: Vec::new(),
-            buffer: Vec::new(),
-            receive_buffer: None,
-            mss: Vec::new(),
-            backlog: 0,
-            full: Full::Block,
-            write: 256 << 10,
-            discard: false,
-            from: None,
-            into: None,
-            reverse: false,
-            both: false,
-            background: None,
-            background_size: 1472,
-            background_at: None,
-            background_for: Duration::from_secs(2),
-            sample: None,
-            interval: Duration::from_secs(1),
-            label: None,
-            samples: None,
-            records: None,
-            limit: 100_000,
-            out: None,
-            force: false,
-        }
-    }
 }
 
 /// Requested buffer size: bytes as `160M`, or `bdp`, `2bdp`, `0.5bdp`.
@@ -279,9 +253,11 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     let here = into.as_ref().filter(|_| options.reverse);
     let written = samples.iter().chain(records).chain(here).chain(out);
     output::check_new(written.map(PathBuf::as_path), options.force)?;
-    let source = source(options)?;
+    let source = from.as_ref().filter(|_| !options.reverse);
+    let source = open(source, "read", File::open)?;
     let mut session = Session::begin(&options.target, run)?;
-    let sink = sink(options)?;
+    // Made once there is somebody to send it, so that nothing is lost for nothing.
+    let sink = open(here, "write", File::create)?;
     session.files = Files { source, sink };
     if !is_one {
         return Ok(Tested::Matrix(matrix::probe(options, &mut session, run)?));
@@ -336,17 +312,14 @@ fn measure(
     Ok(result)
 }
 
-/// The file that is given here.
-fn source(options: &ProbeTcpOptions) -> Result<Option<File>> {
-    let path = options.from.as_ref().filter(|_| !options.reverse);
-    path.map(|path| File::open(path).with_context(|| format!("cannot read {}", path.display())))
-        .transpose()
-}
-
-/// The file that takes what comes here: made once there is somebody to send it, so that nothing is lost for nothing.
-fn sink(options: &ProbeTcpOptions) -> Result<Option<File>> {
-    let path = options.into.as_ref().filter(|_| options.reverse);
-    path.map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
+/// A file of this end, if there is one.
+fn open<'a>(
+    path: Option<&'a PathBuf>,
+    what: &str,
+    open: fn(&'a PathBuf) -> io::Result<File>,
+) -> Result<Option<File>> {
+    let failed = |path: &PathBuf| format!("cannot {what} {}", path.display());
+    path.map(|path| open(path).with_context(|| failed(path)))
         .transpose()
 }
 
@@ -401,8 +374,13 @@ fn test(
         })
     };
     let name = |path: &PathBuf| path.display().to_string();
-    let names = sweep::each(&options.algorithm);
-    let all = || names.iter().cycle().take(options.streams as usize).cloned();
+    let laws = sweep::each(&options.algorithm).into_iter().cycle();
+    let laws: Vec<Option<String>> = laws.take(options.streams as usize).collect();
+    let flows = |are_asked_for: bool| match are_asked_for {
+        true => laws.clone(),
+        false => Vec::new(),
+    };
+    let size = usize::try_from(options.message)?;
     let count = connections(options);
     // Records are told in one message.
     let limit = options.limit.min(1_000_000 / count);
@@ -410,34 +388,21 @@ fn test(
         (asked.duration * rate.get() as f64 / 8.0 / options.message.max(1) as f64) as u64
     });
     let flows = Flows {
-        there: if options.reverse {
-            Vec::new()
-        } else {
-            all().collect()
-        },
-        back: match options.reverse || options.both {
-            true => all().collect(),
-            false => Vec::new(),
-        },
-        constant: options
-            .rate
-            .map(|rate| -> Result<Constant> {
-                Ok(Constant {
-                    rate,
-                    size: usize::try_from(options.message)?,
-                    backlog: options.backlog,
-                    full: options.full,
-                })
-            })
-            .transpose()?,
+        there: flows(!options.reverse),
+        back: flows(options.reverse || options.both),
+        constant: options.rate.map(|rate| Constant {
+            rate,
+            size,
+            backlog: options.backlog,
+            full: options.full,
+        }),
         write: usize::try_from(options.write)?,
         copied: !options.discard,
         options: Options {
-            algorithm: None,
             send_buffer: bytes(buffer)?,
             receive_buffer: bytes(options.receive_buffer)?,
             segment,
-            dscp: None,
+            ..Options::default()
         },
         every: sample(options),
         kept: Kept {
@@ -466,10 +431,7 @@ fn test(
         delay: Nanos::from_secs_f64(asked.background.map_or(0.0, |other| other.from)),
         flows: Some(flows),
         most_time: options.duration.into(),
-        dscp: options.target.dscp,
-        patience: Nanos::SECOND,
-        queue: options.target.wait.into(),
-        ..Test::default()
+        ..options.target.test()
     })
 }
 
@@ -485,10 +447,8 @@ fn result(
     let count = ends.here.flows.as_ref().map_or(0, |end| end.flows.len());
     let flows: Vec<Flow> = (0..count)
         .filter_map(|number| {
-            let (direction, sender, receiver) = match number < there {
-                true => (Direction::There, &ends.here, &ends.there),
-                false => (Direction::Back, &ends.there, &ends.here),
-            };
+            let direction = Direction::BOTH[usize::from(number >= there)];
+            let (sender, receiver) = direction.ends(&ends.here, &ends.there);
             Flow::new(&Knowledge {
                 number,
                 direction,
@@ -500,11 +460,8 @@ fn result(
             })
         })
         .collect();
-    let totals = [Direction::There, Direction::Back]
-        .into_iter()
-        .filter_map(|direction| Total::new(direction, &flows))
-        .collect();
-    let observer = |is_far: bool, end: &End| {
+    let totals = Direction::BOTH.map(|direction| Total::new(direction, &flows));
+    let observer = |(is_far, end): (bool, &End)| {
         let sampled = &end.flows.as_ref()?.sampled;
         Some(Observer {
             is_far,
@@ -513,6 +470,7 @@ fn result(
             cpu: sampled.cpu_seconds / sampled.seconds.max(1e-9),
         })
     };
+    let background = udp::points(test, ends, clock).into_iter();
     ProbeTcp {
         schema: SCHEMA,
         host: evlbi_net::host::name(),
@@ -522,14 +480,11 @@ fn result(
         asked,
         clock,
         flows,
-        totals,
-        background: udp::points(test, ends, clock)
-            .into_iter()
-            .map(|(point, _)| point)
-            .collect(),
+        totals: totals.into_iter().flatten().collect(),
+        background: background.map(|(point, _)| point).collect(),
         observers: [(false, &ends.here), (true, &ends.there)]
             .into_iter()
-            .filter_map(|(is_far, end)| observer(is_far, end))
+            .filter_map(observer)
             .collect(),
         findings: Vec::new(),
         stopped: ends.stopped.clone(),
@@ -541,9 +496,8 @@ impl Total {
         let of = || flows.iter().filter(|flow| flow.direction == direction);
         let count = of().count();
         let rates = || of().map(|flow| flow.rate);
-        let (sum, squares) = rates().fold((0.0, 0.0), |(sum, squares), rate| {
-            (sum + rate, squares + rate * rate)
-        });
+        let sum: f64 = rates().sum();
+        let squares: f64 = rates().map(|rate| rate * rate).sum();
         let bytes: f64 = of().map(|flow| flow.bytes as f64).sum();
         let cpu = |get: fn(&Flow) -> f64| of().map(get).sum::<f64>() / bytes.max(1.0) * 1e9;
         (count > 0).then(|| Total {

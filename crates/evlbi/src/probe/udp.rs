@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use evlbi_core::probe::{ClockFit, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::{Burden, Departed, Keep, Limits, Record, Test};
 use evlbi_net::run::Run;
 use serde::Serialize;
+use smart_default::SmartDefault;
 
 use super::parts::{Measured, Parts};
 use super::point::{self, Direction, Known, Point};
@@ -24,17 +25,19 @@ const FOREVER: Nanos = Nanos(u64::MAX);
 const LENGTH: Nanos = Nanos(3_000_000_000);
 
 /// Points to measure: one for each size, pace, buffer and burden.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, SmartDefault)]
 pub struct ProbeUdpOptions {
     /// The responder; with `one_way` the address to send to, or to receive at.
     pub target: Target,
     /// UDP payload of the datagrams in bytes.
+    #[default(Sizes(vec![1472]))]
     pub size: Sizes,
     /// Bits of UDP payload per second.
     pub rate: Option<Rates>,
     /// Instead of a rate: time from one burst to the next. Zero sends as fast as the host can.
     pub spacing: Option<Spacings>,
     /// Datagrams back to back.
+    #[default(1)]
     pub burst: u32,
     /// Length of each point; 3 s where neither this nor a count is given.
     pub duration: Option<Duration>,
@@ -57,8 +60,10 @@ pub struct ProbeUdpOptions {
     /// Nice values of the receiver.
     pub receiver_nice: Vec<i8>,
     /// Width of the bins of histograms of time.
+    #[default(Duration::from_micros(1))]
     pub bins: Duration,
     /// Time after which a missing datagram counts as lost (RFC 7680).
+    #[default(Duration::from_secs(1))]
     pub loss_timeout: Duration,
     /// CSV file of all datagrams.
     pub records: Option<PathBuf>,
@@ -67,6 +72,7 @@ pub struct ProbeUdpOptions {
     /// Number of arrivals, and of datagrams for losses, that these files skip first.
     pub skip: u64,
     /// Maximum number of lines of each file for each point.
+    #[default(100_000)]
     pub limit: u64,
     /// File for each part of the result as soon as it is known, a JSON object per line.
     pub out: Option<PathBuf>,
@@ -74,38 +80,8 @@ pub struct ProbeUdpOptions {
     pub force: bool,
 }
 
-impl Default for ProbeUdpOptions {
-    fn default() -> ProbeUdpOptions {
-        ProbeUdpOptions {
-            target: Target::default(),
-            size: Sizes(vec![1472]),
-            rate: None,
-            spacing: None,
-            burst: 1,
-            duration: None,
-            count: None,
-            reverse: false,
-            both: false,
-            label: None,
-            one_way: false,
-            buffer: Vec::new(),
-            load_tasks: 0,
-            load_nice: Vec::new(),
-            receiver_nice: Vec::new(),
-            bins: Duration::from_micros(1),
-            loss_timeout: Duration::from_secs(1),
-            records: None,
-            losses: None,
-            skip: 0,
-            limit: 100_000,
-            out: None,
-            force: false,
-        }
-    }
-}
-
 /// The result of `probe udp`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct ProbeUdp {
     pub schema: &'static str,
     /// Name of this host.
@@ -125,22 +101,6 @@ pub struct ProbeUdp {
     pub stopped: Option<String>,
 }
 
-impl ProbeUdp {
-    fn new(options: &ProbeUdpOptions) -> ProbeUdp {
-        ProbeUdp {
-            schema: "evlbi.probe.udp/1",
-            host: evlbi_net::host::name(),
-            label: options.label.clone(),
-            target: options.target.address.clone(),
-            begun: now(),
-            clock: None,
-            points: Vec::new(),
-            findings: Vec::new(),
-            stopped: None,
-        }
-    }
-}
-
 /// Measures a path, point by point, until all are measured or the run is stopped.
 ///
 /// # Errors
@@ -151,16 +111,18 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
     let files = files.into_iter().flatten();
     output::check_new(files.map(PathBuf::as_path), options.force)?;
     let target = &options.target;
-    let mut session = match options.one_way {
-        false => Some(Session::begin(target, run)?),
-        true => None,
+    let session = (!options.one_way).then(|| Session::begin(target, run));
+    let mut session = session.transpose()?;
+    let mut result = ProbeUdp {
+        schema: "evlbi.probe.udp/1",
+        host: evlbi_net::host::name(),
+        label: options.label.clone(),
+        target: target.address.clone(),
+        begun: now(),
+        ..ProbeUdp::default()
     };
-    let mut result = ProbeUdp::new(options);
-    let mut records = csv::Records::new(
-        options.records.as_deref(),
-        options.losses.as_deref(),
-        keep(options),
-    )?;
+    let (datagrams, losses) = (options.records.as_deref(), options.losses.as_deref());
+    let mut records = csv::Records::new(datagrams, losses, keep(options))?;
     let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
     let mut progress = run.progress(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
@@ -181,7 +143,7 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
                     Ok(())
                 })
             }
-            None => receive_one_way(test, target, number == 0, run, &mut show),
+            None => one_way::receive(target, test, number == 0, run, &mut show),
         };
         let ends = match ends {
             // What was measured before is not lost.
@@ -197,8 +159,8 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
             parts.add("point", &point);
             result.points.push(point);
         }
-        if let Some(stopped) = &ends.stopped {
-            result.stopped = Some(stopped.clone());
+        result.stopped = ends.stopped;
+        if result.stopped.is_some() {
             break;
         }
     }
@@ -211,17 +173,12 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
 /// A number of datagrams may take longer than it should, but no longer than the responder allows; what should already take
 /// longer is left for it to refuse.
 pub fn within(test: &Test, limits: &Limits) -> Test {
-    let is_unspaced = test.duration() == FOREVER;
-    let is_clamped =
-        test.most_time == FOREVER && (is_unspaced || test.duration() <= limits.duration);
-    Test {
-        most_time: if is_clamped {
-            limits.duration
-        } else {
-            test.most_time
-        },
-        ..test.clone()
+    let mut test = test.clone();
+    let takes_as_long = test.duration() == FOREVER || test.duration() <= limits.duration;
+    if test.most_time == FOREVER && takes_as_long {
+        test.most_time = limits.duration;
     }
+    test
 }
 
 /// What the sender of a one-way test sent, for each point.
@@ -241,11 +198,8 @@ impl Sent {
             .iter()
             .zip(&self.points)
             .map(|(label, departed)| {
-                format!(
-                    "{label}: {} sent in {:.3} s",
-                    show_count(departed.counts.sent),
-                    departed.seconds
-                )
+                let (sent, seconds) = (show_count(departed.counts.sent), departed.seconds);
+                format!("{label}: {sent} sent in {seconds:.3} s")
             });
         lines.collect::<Vec<String>>().join("\n")
     }
@@ -265,10 +219,8 @@ pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent> {
         };
         if number > 0 {
             // The receiver waits for what may still come of the one before, and then listens for this one.
-            pause(
-                Duration::from_nanos(test.patience.0) + one_way::SILENCE * 2,
-                run,
-            );
+            let patience = Duration::from_nanos(test.patience.0);
+            pause(patience + one_way::SILENCE * 2, run);
         }
         let end = one_way::send(&options.target, test, stream, run, &mut |now| {
             if progress.is_due() {
@@ -287,27 +239,6 @@ pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent> {
     })
 }
 
-/// The receiving end, as if there had been a responder.
-fn receive_one_way(
-    test: &Test,
-    target: &Target,
-    is_first: bool,
-    run: &Run,
-    show: &mut dyn FnMut(&session::Progress),
-) -> Result<Ends> {
-    let stream = test.there.as_ref().context("nothing to receive")?;
-    let [sender, receiver] = one_way::receive(target, test, stream, is_first, run, show)?;
-    let stopped = run.is_stopped().then(|| "interrupted".to_owned());
-    Ok(Ends {
-        peer: one_way::address_of(&target.address)?,
-        here: sender,
-        there: receiver,
-        clock: Vec::new(),
-        requests: 0,
-        stopped,
-    })
-}
-
 /// A test for each point, and what it is called.
 pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
     if options.rate.is_none() && options.spacing.is_none() {
@@ -315,7 +246,11 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
             "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)"
         );
     }
-    let duration = options.duration.map_or(LENGTH, Nanos::from);
+    let most_time = match options.count {
+        // As long as the responder allows: a host may take longer than it should.
+        Some(_) => FOREVER,
+        None => options.duration.map_or(LENGTH, Nanos::from),
+    };
     let streams = sweep::streams(
         &options.size,
         options.rate.as_ref(),
@@ -328,20 +263,25 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
         bail!("--load-nice is of competing tasks: give --load-tasks, too");
     }
     let burdens = burdens(options);
-    if streams.len() * buffers.len() * burdens.len() > sweep::MOST_POINTS {
-        bail!(
-            "{} points are more than {}",
-            streams.len() * buffers.len() * burdens.len(),
-            sweep::MOST_POINTS
-        );
+    let points = streams.len() * buffers.len() * burdens.len();
+    if points > sweep::MOST_POINTS {
+        bail!("{points} points are more than {}", sweep::MOST_POINTS);
     }
     let mut tests = Vec::new();
     for stream in streams {
         for buffer in &buffers {
             for burden in &burdens {
                 let test = Test {
+                    there: (!options.reverse).then_some(stream),
+                    back: (options.reverse || options.both).then_some(stream),
+                    most_time,
+                    buffer: buffer.map(usize::try_from).transpose()?,
+                    join: options.burst > 1 || stream.rate().is_none(),
                     burden: *burden,
-                    ..test(options, stream, *buffer, duration)?
+                    bin_width: Some(Nanos::from(options.bins).0.max(1)),
+                    keep: options.records.is_some().then(|| keep(options)),
+                    patience: options.loss_timeout.into(),
+                    ..options.target.test()
                 };
                 test.check()?;
                 tests.push((test, label(&stream, *buffer, *burden)));
@@ -349,36 +289,6 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
         }
     }
     Ok(tests)
-}
-
-fn test(
-    options: &ProbeUdpOptions,
-    stream: Stream,
-    buffer: Option<u64>,
-    duration: Nanos,
-) -> Result<Test> {
-    let most_time = match options.count {
-        // As long as the responder allows: a host may take longer than it should.
-        Some(_) => FOREVER,
-        None => duration,
-    };
-    Ok(Test {
-        there: (!options.reverse).then_some(stream),
-        back: (options.reverse || options.both).then_some(stream),
-        most_time,
-        buffer: buffer.map(usize::try_from).transpose()?,
-        join: options.burst > 1 || stream.rate().is_none(),
-        dscp: options.target.dscp,
-        requests: None,
-        flows: None,
-        delay: Nanos::default(),
-        window: None,
-        burden: None,
-        bin_width: Some(Nanos::from(options.bins).0.max(1)),
-        keep: options.records.is_some().then(|| keep(options)),
-        patience: options.loss_timeout.into(),
-        queue: options.target.wait.into(),
-    })
 }
 
 fn keep(options: &ProbeUdpOptions) -> Keep {
@@ -393,49 +303,41 @@ fn burdens(options: &ProbeUdpOptions) -> Vec<Option<Burden>> {
     if options.load_tasks == 0 && options.receiver_nice.is_empty() {
         return vec![None];
     }
-    let of_tasks = if options.load_nice.is_empty() {
-        vec![0]
-    } else {
-        options.load_nice.clone()
-    };
-    let of_receiver = sweep::each(&options.receiver_nice);
-    let all = of_receiver.into_iter().flat_map(|nice| {
-        of_tasks.iter().map(move |tasks_nice| {
-            Some(Burden {
+    let mut all = Vec::new();
+    for nice in sweep::each(&options.receiver_nice) {
+        for tasks_nice in sweep::each(&options.load_nice) {
+            all.push(Some(Burden {
                 nice,
                 tasks: options.load_tasks,
-                tasks_nice: *tasks_nice,
-            })
-        })
-    });
-    all.collect()
+                tasks_nice: tasks_nice.unwrap_or(0),
+            }));
+        }
+    }
+    all
 }
 
 fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> String {
-    let pace = match stream.rate() {
-        Some(rate) => show_rate(rate),
-        None => "as fast as can be".to_owned(),
-    };
-    let buffer = buffer.map_or(String::new(), |size| {
-        format!(", buffer {}", units::show_size(size))
-    });
-    let burden = burden.map_or(String::new(), |burden| {
-        let nice = burden
-            .nice
-            .map_or(String::new(), |nice| format!(", receiver nice {nice}"));
-        format!("{nice}, {} tasks nice {}", burden.tasks, burden.tasks_nice)
-    });
-    format!("{} bytes, {pace}{buffer}{burden}", stream.size)
+    let pace = stream
+        .rate()
+        .map_or("as fast as can be".to_owned(), show_rate);
+    let mut label = format!("{} bytes, {pace}", stream.size);
+    if let Some(size) = buffer {
+        label += &format!(", buffer {}", units::show_size(size));
+    }
+    if let Some(burden) = burden {
+        if let Some(nice) = burden.nice {
+            label += &format!(", receiver nice {nice}");
+        }
+        label += &format!(", {} tasks nice {}", burden.tasks, burden.tasks_nice);
+    }
+    label
 }
 
 pub fn line(label: &str, now: &session::Progress) -> String {
     let mut line = label.to_owned();
     if now.used > 0 {
-        line += &format!(
-            ": {} sent, {} there",
-            show_count(now.used),
-            show_count(now.arrived_there)
-        );
+        let [used, there] = [now.used, now.arrived_there].map(show_count);
+        line += &format!(": {used} sent, {there} there");
     }
     if now.arrived_here > 0 {
         line += &format!(", {} here", show_count(now.arrived_here));
@@ -449,23 +351,22 @@ pub fn points<'a>(
     ends: &'a Ends,
     clock: Option<ClockFit>,
 ) -> Vec<(Point, &'a [Record])> {
-    let known = |direction, stream, sender, receiver| Known {
-        direction,
-        stream,
-        is_v6: ends.peer.ip().to_canonical().is_ipv6(),
-        sender,
-        receiver,
-        clock,
-        burden: test.burden,
+    let ways = [
+        (Direction::There, &test.there),
+        (Direction::Back, &test.back),
+    ];
+    let point = |(direction, stream): (Direction, &Option<Stream>)| {
+        let (sender, receiver) = direction.ends(&ends.here, &ends.there);
+        let point = Point::new(&Known {
+            direction,
+            stream: stream.as_ref()?,
+            is_v6: ends.peer.ip().to_canonical().is_ipv6(),
+            sender,
+            receiver,
+            clock,
+            burden: test.burden,
+        });
+        Some((point?, receiver.listened.records.as_slice()))
     };
-    let there = test.there.as_ref();
-    let there = there.map(|stream| known(Direction::There, stream, &ends.here, &ends.there));
-    let back = test.back.as_ref();
-    let back = back.map(|stream| known(Direction::Back, stream, &ends.there, &ends.here));
-    let ways = there.into_iter().chain(back);
-    ways.filter_map(|known| {
-        let kept = &known.receiver.listened.records;
-        Some((Point::new(&known)?, kept.as_slice()))
-    })
-    .collect()
+    ways.into_iter().filter_map(point).collect()
 }

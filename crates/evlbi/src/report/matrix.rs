@@ -11,7 +11,7 @@ use crate::output::columns;
 use crate::units::{show_rate, show_size};
 
 /// Many results in one table.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Matrix {
     pub schema: &'static str,
     /// Tests, in the order in which they were found.
@@ -67,8 +67,7 @@ fn besides(point: &Value) -> String {
 pub fn read(files: &[PathBuf]) -> Result<Matrix> {
     let mut matrix = Matrix {
         schema: "evlbi.matrix/1",
-        columns: Vec::new(),
-        rows: Vec::new(),
+        ..Matrix::default()
     };
     for file in files {
         let text = std::fs::read_to_string(file)
@@ -165,18 +164,15 @@ impl Matrix {
 impl Cell {
     /// Where most was lost.
     fn place(&self) -> &'static str {
-        let Cell {
-            network_lost,
-            host_lost,
-            unattributed,
-            ..
-        } = *self;
-        match network_lost.max(host_lost).max(unattributed) {
-            0 => "",
-            most if most == network_lost => " (network)",
-            most if most == host_lost => " (host)",
-            _ => " (?)",
-        }
+        // Of places with as many, the first on the way.
+        let places = [
+            (self.unattributed, " (?)"),
+            (self.host_lost, " (host)"),
+            (self.network_lost, " (network)"),
+        ];
+        let lossy = places.into_iter().filter(|(lost, _)| *lost > 0);
+        let most = lossy.max_by_key(|(lost, _)| *lost);
+        most.map_or("", |(_, place)| place)
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::Stream;
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::types::Value as Cell;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,8 +63,12 @@ pub struct Plan {
     pub every: Option<f64>,
 }
 
+/// Columns of a result that are read again.
+const COLUMNS: &str = "direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, unattributed, duplicates, \
+                       reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, pdv_p999_ns";
+
 /// A window of a flow, or a test.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub direction: Direction,
     /// Seconds since 1970, UTC.
@@ -96,24 +101,28 @@ pub struct Row {
 }
 
 impl Row {
+    /// The counts, in the order of their columns.
+    fn counts(&mut self) -> [&mut u64; 11] {
+        [
+            &mut self.sent,
+            &mut self.received,
+            &mut self.unique,
+            &mut self.lost,
+            &mut self.network_lost,
+            &mut self.host_lost,
+            &mut self.unattributed,
+            &mut self.duplicates,
+            &mut self.reordered,
+            &mut self.late,
+            &mut self.runs,
+        ]
+    }
+
     /// Itself, if its times and counts can be: sums of all results must not overflow.
-    fn checked(self) -> Result<Row> {
+    fn checked(mut self) -> Result<Row> {
         const MOST: u64 = 1 << 48;
         // The year 2100 or so; times before 1970 are none.
         let is_time = |time: f64| (0.0..4.2e9).contains(&time);
-        let counts = [
-            self.sent,
-            self.received,
-            self.unique,
-            self.lost,
-            self.network_lost,
-            self.host_lost,
-            self.unattributed,
-            self.duplicates,
-            self.reordered,
-            self.late,
-            self.runs,
-        ];
         let are_numbers = [
             self.rate_sent,
             self.rate_received,
@@ -122,7 +131,7 @@ impl Row {
         ];
         if !is_time(self.begin)
             || !is_time(self.end)
-            || counts.iter().any(|count| *count > MOST)
+            || self.counts().iter().any(|count| **count > MOST)
             || !are_numbers.iter().all(|number| number.is_finite())
         {
             bail!(
@@ -194,15 +203,11 @@ impl Store {
 
     /// What the campaign does.
     pub fn plan(&self) -> Result<Option<Plan>> {
-        let mut statement = self.connection.prepare("select plan from campaign")?;
-        let mut rows = statement.query([])?;
-        let Some(row) = rows.next()? else {
-            return Ok(None);
-        };
-        let text: String = row.get(0)?;
-        serde_json::from_str(&text)
-            .context("the plan in the file")
-            .map(Some)
+        let select = "select plan from campaign";
+        let plan = self.connection.query_row(select, [], |row| row.get(0));
+        let plan: Option<String> = plan.optional()?;
+        let plan = plan.map(|plan| serde_json::from_str(&plan));
+        plan.transpose().context("the plan in the file")
     }
 
     /// It begins, or goes on.
@@ -223,73 +228,55 @@ impl Store {
 
     /// One more window. When this returns, it is on the disk.
     pub fn add(&self, row: &Row) -> Result<()> {
-        let insert = "insert into result (run, direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, \
-                      unattributed, duplicates, reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, \
-                      pdv_p999_ns, detail) values (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21)";
-        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let insert = format!(
+            "insert into result (run, {COLUMNS}, detail) values ({})",
+            ["?"; 21].join(",")
+        );
+        let count = |count: &mut u64| i64::try_from(*count).unwrap_or(i64::MAX).into();
+        let mut values: Vec<Cell> = vec![
+            self.run.into(),
+            row.direction.name().to_owned().into(),
+            row.begin.into(),
+            row.end.into(),
+        ];
+        values.extend(row.clone().counts().map(count));
+        values.extend([
+            row.rate_sent.into(),
+            row.rate_received.into(),
+            row.wire_factor.into(),
+            row.jitter.into(),
+            row.pdv_p999.into(),
+            row.detail.to_string().into(),
+        ]);
         self.connection
-            .prepare_cached(insert)?
-            .execute(params![
-                self.run,
-                row.direction.name(),
-                row.begin,
-                row.end,
-                count(row.sent),
-                count(row.received),
-                count(row.unique),
-                count(row.lost),
-                count(row.network_lost),
-                count(row.host_lost),
-                count(row.unattributed),
-                count(row.duplicates),
-                count(row.reordered),
-                count(row.late),
-                count(row.runs),
-                row.rate_sent,
-                row.rate_received,
-                row.wire_factor,
-                row.jitter,
-                row.pdv_p999,
-                row.detail.to_string(),
-            ])
+            .prepare_cached(&insert)?
+            .execute(params_from_iter(values))
             .context("cannot keep a result")?;
         Ok(())
     }
 
     /// All windows in the order of time, without their distributions.
     pub fn rows(&self) -> Result<Vec<Row>> {
-        let select = "select direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, unattributed, \
-                      duplicates, reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, pdv_p999_ns \
-                      from result order by begin, id";
-        let mut statement = self.connection.prepare(select)?;
-        let rows = statement.query_map([], |row| {
-            let count = |column: usize| row.get::<_, i64>(column).map(|count| count.max(0) as u64);
-            let direction: String = row.get(0)?;
-            let row = Row {
-                direction: match direction.as_str() {
+        let select = format!("select {COLUMNS} from result order by begin, id");
+        let mut statement = self.connection.prepare(&select)?;
+        let rows = statement.query_map([], |read| {
+            let mut row = Row {
+                direction: match read.get::<_, String>(0)?.as_str() {
                     "back" => Direction::Back,
                     _ => Direction::There,
                 },
-                begin: row.get(1)?,
-                end: row.get(2)?,
-                sent: count(3)?,
-                received: count(4)?,
-                unique: count(5)?,
-                lost: count(6)?,
-                network_lost: count(7)?,
-                host_lost: count(8)?,
-                unattributed: count(9)?,
-                duplicates: count(10)?,
-                reordered: count(11)?,
-                late: count(12)?,
-                runs: count(13)?,
-                rate_sent: row.get(14)?,
-                rate_received: row.get(15)?,
-                wire_factor: row.get(16)?,
-                jitter: row.get(17)?,
-                pdv_p999: row.get(18)?,
-                detail: Value::Null,
+                begin: read.get(1)?,
+                end: read.get(2)?,
+                rate_sent: read.get(14)?,
+                rate_received: read.get(15)?,
+                wire_factor: read.get(16)?,
+                jitter: read.get(17)?,
+                pdv_p999: read.get(18)?,
+                ..Row::default()
             };
+            for (column, count) in (3..).zip(row.counts()) {
+                *count = read.get::<_, i64>(column)?.max(0) as u64;
+            }
             Ok(row)
         })?;
         rows.map(|row| row.context("a result in the file").and_then(Row::checked))

@@ -123,10 +123,6 @@ pub struct Knowledge<'a> {
     pub clock: Option<&'a ClockFit>,
 }
 
-fn end_of(end: &End, number: usize) -> Option<&FlowEnd> {
-    end.flows.as_ref()?.flows.get(number)
-}
-
 /// Readings of one connection.
 fn readings_of(end: &End, number: usize) -> Vec<Reading> {
     let all = end.flows.iter().flat_map(|end| &end.sampled.readings);
@@ -138,16 +134,12 @@ fn readings_of(end: &End, number: usize) -> Vec<Reading> {
 impl Flow {
     /// None of a connection that neither end knows.
     pub fn new(known: &Knowledge<'_>) -> Option<Flow> {
-        let ends = [known.sender, known.receiver].map(|end| end_of(end, known.number));
-        let [sender, receiver] = ends;
+        let ends = [known.sender, known.receiver];
+        let [sender, receiver] = ends.map(|end| end.flows.as_ref()?.flows.get(known.number));
         let one = sender.or(receiver)?;
-        let mut readings = [known.sender, known.receiver].map(|end| readings_of(end, known.number));
-        // The receiver's by the sender's clock.
-        let ahead = |at: u64| receiver_ahead(known, at);
+        let mut readings = ends.map(|end| readings_of(end, known.number));
         for reading in &mut readings[1] {
-            reading.at = reading
-                .at
-                .saturating_add_signed(ahead(reading.at).saturating_neg());
+            reading.at = by_sender(known, reading.at);
         }
         let given = sender.and_then(|end| end.given.as_ref());
         let taken = receiver.and_then(|end| end.taken.as_ref());
@@ -179,19 +171,14 @@ impl Flow {
             ("sender", given.and_then(|given| given.error.clone())),
             ("receiver", taken.and_then(|taken| taken.error.clone())),
         ];
-        let errors = errors
-            .into_iter()
-            .filter_map(|(who, error)| Some(format!("{who}: {}", error?)));
+        let said = |(who, error): (&str, Option<String>)| Some(format!("{who}: {}", error?));
         let out = given.and_then(|given| given.messages);
         let come = taken.and_then(|taken| taken.messages.as_ref());
         Some(Flow {
             number: known.number,
             direction: known.direction,
             algorithm: sender.map_or_else(String::new, |end| end.algorithm.clone()),
-            ports: match known.direction {
-                Direction::There => one.ports,
-                Direction::Back => [one.ports[1], one.ports[0]],
-            },
+            ports: known.direction.ends(one.ports[0], one.ports[1]).into(),
             segment: of_sender.segment,
             path_mtu: of_sender.path_mtu,
             send_buffer: sender.and_then(|end| end.send_buffer.clone()),
@@ -221,7 +208,7 @@ impl Flow {
             messages: out
                 .zip(come)
                 .and_then(|(out, come)| Messages::new(known, &out, come, round_trip)),
-            errors: errors.collect(),
+            errors: errors.into_iter().filter_map(said).collect(),
             readings,
         })
     }
@@ -242,11 +229,8 @@ fn stages(given: Option<&Given>, taken: Option<&Taken>) -> Vec<Stage> {
             true => "reading the file and sending",
             false => "sending",
         };
-        stages.push(stage(
-            name,
-            given.bytes,
-            given.seconds - given.blocked_seconds,
-        ));
+        let busy = given.seconds - given.blocked_seconds;
+        stages.push(stage(name, given.bytes, busy));
     }
     if let Some(seconds) = taken.disk_seconds {
         stages.push(stage("writing the file", taken.bytes, seconds));
@@ -254,19 +238,20 @@ fn stages(given: Option<&Given>, taken: Option<&Taken>) -> Vec<Stage> {
     stages
 }
 
-/// By how many nanoseconds the receiver's clock is ahead of the sender's, at a time of the receiver's.
-fn receiver_ahead(known: &Knowledge<'_>, at: u64) -> i64 {
+/// A time of the receiver's, in nanoseconds, by the sender's clock.
+fn by_sender(known: &Knowledge<'_>, at: u64) -> u64 {
     let Some(clock) = known.clock else {
-        return 0;
+        return at;
     };
-    match known.direction {
+    let ahead = match known.direction {
         // It is known by the clock here.
         Direction::There => {
             let here = at.saturating_add_signed((-clock.offset).round() as i64);
             clock.offset_at(here).round() as i64
         }
         Direction::Back => (-clock.offset_at(at)).round() as i64,
-    }
+    };
+    at.saturating_add_signed(ahead.saturating_neg())
 }
 
 impl Messages {
@@ -278,34 +263,23 @@ impl Messages {
     ) -> Option<Messages> {
         let rate = BitRate::new(known.asked.rate?)?;
         let size = usize::try_from(known.asked.message?).ok()?;
-        let times: Vec<(u64, i64, i64)> = come
-            .records
-            .iter()
-            .map(|Record(number, left, came)| {
-                let since = |at: u64| at.wrapping_sub(out.start).cast_signed();
-                let came =
-                    came.saturating_add_signed(receiver_ahead(known, *came).saturating_neg());
-                (*number, since(*left), since(came))
-            })
-            .collect();
-        let arrivals: Vec<Arrival> = times
-            .iter()
-            .map(|(number, _, came)| (*number, *came))
-            .collect();
+        let since = |at: u64| at.wrapping_sub(out.start).cast_signed();
+        let times = |Record(number, left, came): &Record| {
+            (*number, since(*left), since(by_sender(known, *came)))
+        };
+        let times: Vec<(u64, i64, i64)> = come.records.iter().map(times).collect();
+        let arrivals = times.iter().map(|(number, _, came)| (*number, *came));
+        let arrivals: Vec<Arrival> = arrivals.collect();
         let tolerance = Nanos((round_trip.0 as f64 * TOLERANCE) as u64).max(SHORTEST_TOLERANCE);
-        let late = lateness(rate, size, &arrivals);
-        let kept: Vec<(u64, i64, i64, i64)> = times
-            .iter()
-            .zip(late)
-            .map(|((number, left, came), late)| (*number, *left, *came, late))
-            .collect();
+        let kept = times.iter().zip(lateness(rate, size, &arrivals));
+        let kept = kept.map(|((number, left, came), late)| (*number, *left, *came, late));
+        let kept: Vec<(u64, i64, i64, i64)> = kept.collect();
         let mut delay = Distribution::new(Some(BIN));
         for (_, left, came) in &times {
             delay.add(came.saturating_sub(*left));
         }
-        let apart = kept
-            .windows(2)
-            .map(|pair| pair[1].0.saturating_sub(pair[0].0));
+        let pairs = kept.windows(2);
+        let apart = pairs.map(|pair| pair[1].0.saturating_sub(pair[0].0));
         Some(Messages {
             due: out.due,
             sent: out.sent,

@@ -5,11 +5,12 @@ use evlbi_net::run::Run;
 use serde::Serialize;
 
 use super::super::parts::{Measured, Parts};
+use super::super::picture::{log_axis, panel};
 use super::super::session::Session;
 use super::super::{now, sweep};
 use super::{ProbeTcp, ProbeTcpOptions, asked, measure};
 use crate::output::{self, columns};
-use crate::plot::{Axis, Figure, Panel, Series, Unit};
+use crate::plot::{Axis, Figure, Series, Unit};
 use crate::units::show_bytes;
 
 /// The result of `probe tcp` with several lengths of segments or send buffers.
@@ -136,29 +137,23 @@ pub fn table(result: &Matrix) -> String {
 pub fn figure(result: &Matrix) -> Figure {
     let mut segments: Vec<u32> = result.points.iter().map(|point| point.segment).collect();
     segments.dedup();
-    let curve = |segment: u32| {
-        let of = result
+    let curve = |segment: u32| Series {
+        name: format!("segments of {segment} bytes"),
+        points: result
             .points
             .iter()
-            .filter(|point| point.segment == segment);
-        Series {
-            name: format!("segments of {segment} bytes"),
-            points: of
-                .filter_map(|point| Some((point.buffer? as f64, point.rate)))
-                .collect(),
-            ..Series::default()
-        }
+            .filter(|point| point.segment == segment)
+            .filter_map(|point| Some((point.buffer? as f64, point.rate)))
+            .collect(),
+        ..Series::default()
     };
     Figure {
         title: format!("TCP to {} at {}", result.target, result.begun),
-        panels: vec![Panel {
-            title: "throughput against the send buffer".to_owned(),
-            x: Axis {
-                log: true,
-                ..Axis::new("send buffer (bytes)", Unit::Bare)
-            },
-            y: Axis::new("received", Unit::Si("bit/s")),
-            series: segments.into_iter().map(curve).collect(),
-        }],
+        panels: vec![panel(
+            "throughput against the send buffer",
+            log_axis("send buffer (bytes)", Unit::Bare),
+            Axis::new("received", Unit::Si("bit/s")),
+            segments.into_iter().map(curve).collect(),
+        )],
     }
 }

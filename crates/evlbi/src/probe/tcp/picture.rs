@@ -3,9 +3,10 @@
 
 use evlbi_core::tcp::{Info, Reading, intervals};
 
+use super::super::picture::panel;
 use super::ProbeTcp;
 use super::flow::Flow;
-use crate::plot::{Axis, Figure, Panel, Series, Unit};
+use crate::plot::{Axis, Figure, Series, Unit};
 
 /// Points of a curve, at most.
 const MOST_POINTS: usize = 4000;
@@ -60,12 +61,6 @@ pub fn figure(result: &ProbeTcp) -> Figure {
         .flows
         .iter()
         .map(|flow| curve(flow, |info| Some(f64::from(info.sent_again))));
-    let panel = |title: &str, x: Axis, y: Axis, series: Vec<Series>| Panel {
-        title: title.to_owned(),
-        x,
-        y,
-        series,
-    };
     let mut panels = vec![
         panel(
             "congestion window",

@@ -1,7 +1,5 @@
 //! The connections as people read them.
 
-use std::fmt::Write;
-
 use super::ProbeTcp;
 use super::flow::Flow;
 use crate::output::columns;
@@ -14,23 +12,16 @@ pub fn table(result: &ProbeTcp) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(result.flows.iter().map(row));
-    let mut text = String::from(
-        "Mbit/s taken by the receiver; window and RTT: least, mean and most of the sender's kernel\n",
-    );
-    let _ = writeln!(text, "{}", columns(&rows, |column| column == 2));
+    let about =
+        "Mbit/s taken by the receiver; window and RTT: least, mean and most of the sender's kernel";
+    let mut lines = vec![about.to_owned(), columns(&rows, |column| column == 2)];
     for total in result.totals.iter().filter(|_| result.flows.len() > 1) {
-        let _ = writeln!(
-            text,
-            "all {}: {}, fairness {:.4}",
-            total.direction.name(),
-            show_rate(total.rate),
-            total.fairness
-        );
+        let (way, rate) = (total.direction.name(), show_rate(total.rate));
+        lines.push(format!("all {way}: {rate}, fairness {:.4}", total.fairness));
     }
     for flow in &result.flows {
         if let Some(messages) = &flow.messages {
-            let _ = writeln!(
-                text,
+            lines.push(format!(
                 "{}: {} messages due, {} received, {} shed; latest {}, {} delayed at most",
                 flow.number,
                 show_count(messages.due),
@@ -38,23 +29,16 @@ pub fn table(result: &ProbeTcp) -> String {
                 show_count(messages.shed),
                 show_seconds(messages.timely.longest as f64 * 1e-9),
                 show_bytes(messages.timely.delayed_bytes as f64),
-            );
+            ));
         }
     }
     for point in &result.background {
-        let _ = writeln!(
-            text,
-            "the stream beside them {}: {}",
-            point.direction.name(),
-            point.finding
-        );
+        let (way, finding) = (point.direction.name(), &point.finding);
+        lines.push(format!("the stream beside them {way}: {finding}"));
     }
-    for finding in &result.findings {
-        let _ = writeln!(text, "{finding}");
-    }
+    lines.extend(result.findings.iter().cloned());
     for observer in &result.observers {
-        let _ = writeln!(
-            text,
+        lines.push(format!(
             "looking at the connections {} {} times took {:.2} % of a processor{}",
             if observer.is_far { "there" } else { "here" },
             show_count(observer.readings as u64),
@@ -63,12 +47,10 @@ pub fn table(result: &ProbeTcp) -> String {
                 0 => String::new(),
                 missed => format!(", {} times were missed", show_count(missed)),
             }
-        );
+        ));
     }
-    if let Some(clock) = &result.clock {
-        let _ = write!(text, "{}", super::super::show::clock(clock));
-    }
-    text.trim_end().to_owned()
+    lines.extend(result.clock.as_ref().map(super::super::show::clock));
+    lines.join("\n").trim_end().to_owned()
 }
 
 fn row(flow: &Flow) -> Vec<String> {

@@ -422,25 +422,18 @@ impl Responder {
             }
         };
         let gives = !flows.back.is_empty();
-        let source = flows.source.as_ref().filter(|_| gives).map(path);
-        let sink = flows.sink.as_ref().filter(|_| !gives).map(path);
-        let read = |path: PathBuf| {
+        let mut files = Files::default();
+        if let Some(name) = flows.source.as_ref().filter(|_| gives) {
+            let path = path(name)?;
             let refused = || format!("the responder cannot read {}", path.display());
-            File::open(&path).with_context(refused)
-        };
-        let make = |path: PathBuf| {
-            let refused = || {
-                format!(
-                    "the responder cannot make {}: give another --into",
-                    path.display()
-                )
-            };
-            File::create_new(&path).with_context(refused)
-        };
-        Ok(Files {
-            source: source.transpose()?.map(read).transpose()?,
-            sink: sink.transpose()?.map(make).transpose()?,
-        })
+            files.source = Some(File::open(&path).with_context(refused)?);
+        }
+        if let Some(name) = flows.sink.as_ref().filter(|_| !gives) {
+            let (path, hint) = (path(name)?, "give another --into");
+            let refused = || format!("the responder cannot make {}: {hint}", path.display());
+            files.sink = Some(File::create_new(&path).with_context(refused)?);
+        }
+        Ok(files)
     }
 
     /// While the streams last.
@@ -483,16 +476,12 @@ impl Responder {
                 _ => {}
             }
             if is_due {
-                let unique = work.arrived();
-                let host = test
-                    .back
-                    .and(test.window)
-                    .map(|_| Box::new(since(&counters)));
+                let is_settled_there = test.back.is_some() && test.window.is_some();
                 control.send(&FromResponder::Alive {
-                    unique,
+                    unique: work.arrived(),
                     used: work.used(),
                     not_sent: work.not_sent(),
-                    host,
+                    host: is_settled_there.then(|| Box::new(since(&counters))),
                 })?;
             }
             tell_windows(control, work, &counters)?;
@@ -609,10 +598,7 @@ impl Responder {
             show_rate(taken.rates[0]),
             show_rate(taken.rates[1]),
             self.options.limits.tests,
-            match self.options.limits.rate {
-                Some(rate) => show_rate(rate.get() as f64),
-                None => "any rate".to_owned(),
-            }
+            rate_or_any(self.options.limits.rate.map(|rate| rate.get() as f64))
         )
     }
 }
@@ -660,13 +646,14 @@ impl Drop for Place<'_> {
     }
 }
 
+fn rate_or_any(rate: Option<f64>) -> String {
+    rate.map_or("any rate".to_owned(), show_rate)
+}
+
 fn describe(test: &Test) -> String {
     let way = |name: &str, stream: &Option<Stream>| {
         stream.as_ref().map(|stream| {
-            let rate = match stream.rate() {
-                Some(rate) => show_rate(rate),
-                None => "any rate".to_owned(),
-            };
+            let rate = rate_or_any(stream.rate());
             format!("{} bytes at {rate} {name}", stream.size)
         })
     };
@@ -676,10 +663,9 @@ fn describe(test: &Test) -> String {
         format!("{there} TCP connections to here, {back} from here")
     });
     let ways: Vec<String> = ways.into_iter().chain([flows]).flatten().collect();
-    if ways.is_empty() {
-        "requests".to_owned()
-    } else {
-        ways.join(", ")
+    match ways.as_slice() {
+        [] => "requests".to_owned(),
+        some => some.join(", "),
     }
 }
 

@@ -116,12 +116,9 @@ fn plan(options: &WatchOptions) -> Result<Plan> {
     if stream.rate().is_none() {
         bail!("a path is watched at a rate; give a --spacing above 0");
     }
-    if options.every.is_some_and(|every| every <= options.test) {
-        bail!(
-            "tests of {:?} do not fit into --every {:?}",
-            options.test,
-            options.every.unwrap_or_default()
-        );
+    if let Some(every) = options.every.filter(|every| *every <= options.test) {
+        let test = options.test;
+        bail!("tests of {test:?} do not fit into --every {every:?}");
     }
     Ok(Plan {
         target: options.target.address.clone(),
@@ -161,11 +158,9 @@ impl Campaign<'_> {
             back: plan.back.then_some(stream),
             most_time: length.min(allowed).into(),
             join: stream.burst > 1,
-            dscp: options.target.dscp,
             window: every.is_none().then_some(window),
             patience: options.loss_timeout.into(),
-            queue: options.target.wait.into(),
-            ..Test::default()
+            ..options.target.test()
         };
         let is_v6 = session.is_v6();
         let mut ways = [Way::default(); 2];
@@ -190,20 +185,12 @@ impl Campaign<'_> {
         self.has_worked = true;
         if every.is_some() {
             for (point, _) in udp::points(&test, &ends, None) {
-                let tallied = match point.direction {
-                    Direction::There => &ends.there.listened.tallied,
-                    Direction::Back => &ends.here.listened.tallied,
-                };
-                let mut way = Way::default();
-                let times = way.times(tallied, point.direction, point.seconds);
-                let row = row(
-                    &stream,
-                    is_v6,
-                    point.direction,
-                    tallied,
-                    &point.attribution,
-                    times,
-                );
+                let direction = point.direction;
+                let (_, receiver) = direction.ends(&ends.here, &ends.there);
+                let tallied = &receiver.listened.tallied;
+                let times = Way::default().times(tallied, direction, point.seconds);
+                let lost = &point.attribution;
+                let row = row(&stream, is_v6, direction, tallied, lost, times);
                 // Its rates are known better than by its length.
                 self.store.add(&Row {
                     rate_sent: point.rate_sent,
@@ -267,16 +254,14 @@ impl Way {
     fn times(&mut self, tallied: &Tallied, direction: Direction, nominal: f64) -> (f64, f64) {
         let Tallied { departed, sent, .. } = *tallied;
         let told = departed.filter(|[first, last]| last.0 > first.0 && last.1 > first.1);
-        let told = told.map(|[first, last]| {
+        let told = told.and_then(|[first, last]| {
             let apart = (last.1 - first.1) as f64 * 1e-9 / (last.0 - first.0) as f64;
             let arrived = (last.0 - first.0) as f64 / sent.max(1) as f64;
             let begin = first.1 as f64 * 1e-9 - first.0 as f64 * apart;
             let end = last.1 as f64 * 1e-9 + sent.saturating_sub(last.0) as f64 * apart;
-            (arrived, begin, end)
+            // Too few tell little of when the others were.
+            (arrived > 0.1).then_some((begin, end))
         });
-        // Too few tell little of when the others were.
-        let told = told.filter(|(arrived, ..)| *arrived > 0.1);
-        let told = told.map(|(_, begin, end)| (begin, end));
         let length = told.map_or(nominal, |(begin, end)| end - begin);
         let (begin, end) = match (direction, told) {
             (Direction::There, Some(told)) => told,

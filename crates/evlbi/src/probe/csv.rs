@@ -22,13 +22,13 @@ impl Records {
     pub fn new(datagrams: Option<&Path>, losses: Option<&Path>, keep: Keep) -> Result<Records> {
         let of_datagrams = "point,direction,sequence,departed_ns,arrived_ns,delay_ns,departed_after_ns,arrived_after_ns";
         let of_losses = "point,direction,first,last,length,after_last_loss";
+        let create = |path: Option<&Path>, columns: &str| {
+            let table = path.map(|path| Table::create(path, columns));
+            table.transpose()
+        };
         Ok(Records {
-            datagrams: datagrams
-                .map(|path| Table::create(path, of_datagrams))
-                .transpose()?,
-            losses: losses
-                .map(|path| Table::create(path, of_losses))
-                .transpose()?,
+            datagrams: create(datagrams, of_datagrams)?,
+            losses: create(losses, of_losses)?,
             keep,
         })
     }

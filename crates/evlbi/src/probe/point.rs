@@ -161,20 +161,21 @@ impl Shares {
     /// None where no tick has passed.
     fn of(cores: &[Core]) -> Option<Shares> {
         let sum = |get: fn(&Core) -> u64| cores.iter().map(get).sum::<u64>() as f64;
-        let [user, kernel, interrupts, idle, steal] = [
+        let parts = [
             sum(|core| core.user + core.nice),
             sum(|core| core.system),
             sum(|core| core.irq + core.softirq),
             sum(|core| core.idle + core.iowait),
             sum(|core| core.steal),
         ];
-        let all = user + kernel + interrupts + idle + steal;
-        (all > 0.0).then(|| Shares {
-            user: user / all,
-            kernel: kernel / all,
-            interrupts: interrupts / all,
-            idle: idle / all,
-            steal: steal / all,
+        let all: f64 = parts.iter().sum();
+        let [user, kernel, interrupts, idle, steal] = parts.map(|part| part / all);
+        (all > 0.0).then_some(Shares {
+            user,
+            kernel,
+            interrupts,
+            idle,
+            steal,
         })
     }
 }
@@ -241,7 +242,8 @@ impl Point {
         let departed = sender.departed.as_ref()?;
         let heard = &receiver.listened;
         let tallied = &heard.tallied;
-        let counters = &tallied.account.counters;
+        let account = &tallied.account;
+        let counters = &account.counters;
         let evidence = Evidence {
             size: stream.size,
             is_v6: known.is_v6,
@@ -295,18 +297,13 @@ impl Point {
             departures: departed.spacing.clone(),
             arrivals: tallied.gaps.clone(),
             most_joined: heard.most_joined,
-            loss_runs: tallied.account.runs.clone(),
-            loss_run_lengths: tallied.account.run_lengths.clone(),
+            loss_runs: account.runs.clone(),
+            loss_run_lengths: account.run_lengths.clone(),
             loss_distances: tallied.loss_distances.clone(),
-            intervals: tallied
-                .account
-                .segments
-                .iter()
-                .flat_map(|segment| segment.intervals.iter().copied())
-                .collect(),
-            reordering_extents: tallied.account.extents.clone(),
-            reordering_extent_sizes: tallied.account.extent_sizes.clone(),
-            reordering_free_runs: tallied.account.free_runs,
+            intervals: gaps(account).copied().collect(),
+            reordering_extents: account.extents.clone(),
+            reordering_extent_sizes: account.extent_sizes.clone(),
+            reordering_free_runs: account.free_runs,
             delay: delay(known, heard),
             pdv: tallied.pdv,
             ipdv: tallied.ipdv.clone(),
@@ -330,7 +327,7 @@ impl Point {
             burden: known.burden,
             receiver_cpu: Shares::of(&receiver.host.change.cores),
             sender_cpu: Shares::of(&sender.host.change.cores),
-            pattern: pattern(&tallied.account, tallied.sent, departed.seconds),
+            pattern: pattern(account, tallied.sent, departed.seconds),
             region: None,
             finding: String::new(),
         };
@@ -370,13 +367,8 @@ pub struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Where so many were lost.
+    /// Where so many were lost, by the counters that may have counted them, in the order of the way.
     pub fn attribute(&self, lost: u64) -> Attribution {
-        Attribution::new(lost, &self.suspects())
-    }
-
-    /// The counters that may have counted what was lost, in the order of the way.
-    fn suspects(&self) -> Vec<Suspect> {
         let (sender, receiver) = (self.sender.counters, self.receiver.counters);
         let counts = &self.counts;
         let in_a_message = |is_joined: bool| match is_joined {
@@ -386,29 +378,24 @@ impl Evidence<'_> {
         let joined = in_a_message(counts.messages < counts.sent);
         let udp = if self.is_v6 { sender.udp6 } else { sender.udp };
         let sent_by_all = udp.out_datagrams + udp.send_buffer_errors;
+        let suspect = |place, counted, each, is_ours| Suspect {
+            place,
+            counted,
+            each,
+            is_ours,
+        };
+        // The kernel does not tell a program that the queue before the card was full, but counts it.
+        let full = udp.send_buffer_errors.saturating_sub(counts.buffer_full);
+        let is_ours = self.is_exact && hardly_more(sent_by_all, counts.messages);
         let mut all = vec![
-            Suspect {
-                place: Place::SenderHost,
-                counted: counts.not_sent(),
-                each: 1,
-                is_ours: true,
-            },
-            // The kernel does not tell a program that the queue before the card was full, but counts it.
-            Suspect {
-                place: Place::SenderHost,
-                counted: udp.send_buffer_errors.saturating_sub(counts.buffer_full),
-                each: joined,
-                is_ours: self.is_exact && hardly_more(sent_by_all, counts.messages),
-            },
+            suspect(Place::SenderHost, counts.not_sent(), 1, true),
+            suspect(Place::SenderHost, full, joined, is_ours),
         ];
         if let Some(card) = self.sender.card() {
             let carried = card.tx_packets + card.tx_dropped;
-            all.push(Suspect {
-                place: Place::SenderNic,
-                counted: card.tx_dropped + card.tx_errors + card.tx_fifo,
-                each: joined,
-                is_ours: self.is_exact && hardly_more(carried, counts.sent),
-            });
+            let failed = card.tx_dropped + card.tx_errors + card.tx_fifo;
+            let is_ours = self.is_exact && hardly_more(carried, counts.sent);
+            all.push(suspect(Place::SenderNic, failed, joined, is_ours));
         }
         let card = self.receiver.card();
         let is_ours =
@@ -418,26 +405,19 @@ impl Evidence<'_> {
             let counted = receiver.nics.get(name).into_iter().flatten();
             let not_fetched = counted.filter(|(name, _)| nic::is_not_fetched(name));
             let not_fetched: u64 = not_fetched.map(|(_, count)| count).sum();
-            all.push(Suspect {
-                place: Place::ReceiverNic,
-                counted: not_fetched.max(card.rx_fifo),
-                each: 1,
-                is_ours,
-            });
+            let missed = not_fetched.max(card.rx_fifo);
+            all.push(suspect(Place::ReceiverNic, missed, 1, is_ours));
         }
-        all.push(Suspect {
-            place: Place::ReceiverBacklog,
-            counted: receiver.softnet.iter().map(|core| core.dropped).sum(),
-            each: joined,
-            is_ours,
-        });
-        all.push(Suspect {
-            place: Place::ReceiverSocket,
-            counted: self.socket_drops,
-            each: in_a_message(self.most_joined > 1),
-            is_ours: true,
-        });
-        all
+        let dropped = receiver.softnet.iter().map(|core| core.dropped).sum();
+        all.push(suspect(Place::ReceiverBacklog, dropped, joined, is_ours));
+        let joined = in_a_message(self.most_joined > 1);
+        all.push(suspect(
+            Place::ReceiverSocket,
+            self.socket_drops,
+            joined,
+            true,
+        ));
+        Attribution::new(lost, &all)
     }
 }
 
@@ -459,6 +439,12 @@ fn hardly_more(all: u64, ours: u64) -> bool {
     all as f64 <= ours as f64 * HARDLY_ELSE + FEW as f64
 }
 
+/// Runs of loss, as far as they are listed.
+fn gaps(account: &account::Report) -> impl Iterator<Item = &SequenceGap> {
+    let segments = account.segments.iter();
+    segments.flat_map(|segment| &segment.intervals)
+}
+
 /// How loss is spread over the time that a stream took.
 fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
     // Where not all runs are listed, the rest would look as if there were none.
@@ -475,9 +461,8 @@ fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
             ..Window::default()
         })
         .collect();
-    let segments = account.segments.iter();
     let mut at = 0;
-    for gap in segments.flat_map(|segment| &segment.intervals) {
+    for gap in gaps(account) {
         let mut first = gap.first;
         while begin(at as u64 + 1) <= first && at + 1 < windows.len() {
             at += 1;

@@ -53,10 +53,9 @@ impl FromStr for Rates {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rates, String> {
-        let rate = |text: &str| {
-            text.parse()
-                .map(BitRate::get)
-                .map_err(|error| format!("{error}"))
+        let rate = |text: &str| match text.parse::<BitRate>() {
+            Ok(rate) => Ok(rate.get()),
+            Err(error) => Err(error.to_string()),
         };
         let rates = values(text, rate)?;
         Ok(Rates(rates.into_iter().filter_map(BitRate::new).collect()))
@@ -106,29 +105,22 @@ pub fn streams(
     count: Option<u64>,
 ) -> Vec<Stream> {
     let spacings: Vec<Spacing> = match (rates, spacings) {
-        (Some(rates), _) => rates
-            .0
-            .iter()
-            .copied()
-            .map(Spacing::BitsPerSecond)
-            .collect(),
-        (None, Some(all)) => all.0.iter().copied().map(Spacing::Nanoseconds).collect(),
+        (Some(Rates(all)), _) => all.iter().copied().map(Spacing::BitsPerSecond).collect(),
+        (None, Some(Spacings(all))) => all.iter().copied().map(Spacing::Nanoseconds).collect(),
         (None, None) => vec![Spacing::Nanoseconds(0)],
     };
-    let stream = |size: usize, spacing: Spacing| Stream {
-        size,
-        spacing,
-        burst,
-        count: count.unwrap_or(u64::MAX),
-    };
-    let of_size = |size: &usize| {
-        let size = *size;
-        spacings
-            .iter()
-            .map(move |spacing| stream(size, *spacing))
-            .collect::<Vec<_>>()
-    };
-    sizes.0.iter().flat_map(of_size).collect()
+    let mut streams = Vec::new();
+    for size in &sizes.0 {
+        for spacing in &spacings {
+            streams.push(Stream {
+                size: *size,
+                spacing: *spacing,
+                burst,
+                count: count.unwrap_or(u64::MAX),
+            });
+        }
+    }
+    streams
 }
 
 #[cfg(test)]

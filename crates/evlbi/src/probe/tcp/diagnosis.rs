@@ -39,32 +39,25 @@ fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
     let mut said = vec![carried(flow, asked), held_back(&parts(flow)), loss(flow)];
     let rates = flow.intervals.iter().map(|interval| interval.rate);
     said.extend(steady(&rates.collect::<Vec<f64>>()));
-    said.extend(
-        flow.messages
-            .iter()
-            .flat_map(|messages| timely(messages, flow, asked)),
-    );
-    said.extend(flow.stages.iter().map(|stage| {
-        format!(
-            "{} reaches {} by itself",
-            stage.name,
-            show_rate(stage.limit)
-        )
-    }));
+    if let Some(messages) = &flow.messages {
+        said.extend(timely(messages, flow, asked));
+    }
+    for stage in &flow.stages {
+        let limit = show_rate(stage.limit);
+        said.push(format!("{} reaches {limit} by itself", stage.name));
+    }
     said.extend(bursts(flow));
     said.extend(disturbance(flow));
     said.extend(advice(flow, asked));
-    for buffer in [&flow.send_buffer, &flow.receive_buffer]
-        .into_iter()
-        .flatten()
-    {
-        if let Some(remedy) = &buffer.remedy {
-            said.push(format!(
-                "of a buffer of {} the kernel granted {}; {remedy}",
-                show_bytes(buffer.asked as f64),
-                show_bytes(buffer.granted as f64)
-            ));
-        }
+    for buffer in [&flow.send_buffer, &flow.receive_buffer] {
+        said.extend(buffer.as_ref().and_then(|buffer| {
+            let [asked, granted] =
+                [buffer.asked, buffer.granted].map(|size| show_bytes(size as f64));
+            let remedy = buffer.remedy.as_ref()?;
+            Some(format!(
+                "of a buffer of {asked} the kernel granted {granted}; {remedy}"
+            ))
+        }));
     }
     said.extend(flow.errors.iter().cloned());
     said
@@ -73,15 +66,13 @@ fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
 /// Small packets pass, whole segments do not.
 fn black_hole(flow: &Flow) -> Option<String> {
     let last = flow.readings[0].last()?.info;
-    let is_stuck = last.timeouts.max(last.backoff.into()) >= STUCK
-        && last.in_flight > 0
-        && last.acknowledged < 10 * u64::from(last.segment.max(1))
-        && flow.bytes < 10 * u64::from(last.segment.max(1));
-    is_stuck.then(|| {
+    let timeouts = last.timeouts.max(last.backoff.into());
+    let few = 10 * u64::from(last.segment.max(1));
+    let has_got_nowhere = last.acknowledged < few && flow.bytes < few;
+    (timeouts >= STUCK && last.in_flight > 0 && has_got_nowhere).then(|| {
         format!(
-            "the connection came about, but no whole segment of {} bytes was acknowledged in {} timeouts: something on the way drops packets of {} bytes and the message that says so (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1",
+            "the connection came about, but no whole segment of {} bytes was acknowledged in {timeouts} timeouts: something on the way drops packets of {} bytes and the message that says so (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1",
             last.segment,
-            last.timeouts.max(last.backoff.into()),
             last.path_mtu
         )
     })
@@ -125,13 +116,10 @@ pub fn held_back(parts: &[(f64, &str)]) -> String {
 }
 
 fn loss(flow: &Flow) -> String {
-    let trip = flow
-        .course
-        .round_trip
-        .map_or(String::new(), |[least, mean, most]| {
-            let [least, mean, most] = [least, mean, most].map(|time| show_seconds(time * 1e-6));
-            format!("; round trip {least} to {most}, {mean} on average")
-        });
+    let trip = flow.course.round_trip.map_or(String::new(), |times| {
+        let [least, mean, most] = times.map(|time| show_seconds(time * 1e-6));
+        format!("; round trip {least} to {most}, {mean} on average")
+    });
     match flow.sent_again {
         0 => format!("nothing was sent again{trip}"),
         again => format!(
@@ -199,17 +187,15 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
             show_seconds(late.worst as f64 * 1e-9),
             show_bytes(late.delayed_bytes as f64)
         );
-        said.push(match late.until {
-            Some(until) => format!(
-                "{what}; timely again after {}",
-                show_seconds(until - late.from)
-            ),
-            None if is_shrinking(messages) => format!(
-                "{what}; still by {} at the end",
-                show_seconds(messages.timely.at_end as f64 * 1e-9)
-            ),
-            None => format!("{what}; never timely again"),
-        });
+        let end = match late.until {
+            Some(until) => format!("timely again after {}", show_seconds(until - late.from)),
+            None if is_shrinking(messages) => {
+                let at_end = show_seconds(messages.timely.at_end as f64 * 1e-9);
+                format!("still by {at_end} at the end")
+            }
+            None => "never timely again".to_owned(),
+        };
+        said.push(format!("{what}; {end}"));
     }
     if let Some(longest) = others.first() {
         said.push(format!(
@@ -235,14 +221,12 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
             ));
         }
     }
-    let never = messages
-        .timely
-        .late
-        .last()
-        .is_some_and(|late| late.until.is_none())
-        && !is_shrinking(messages);
-    if let (true, Some(flow)) = (never && messages.blocked > 0.0, law(flow, asked)) {
-        let (algorithm, cbr) = flow;
+    let last = messages.timely.late.last();
+    let never = last.is_some_and(|late| late.until.is_none()) && !is_shrinking(messages);
+    if never
+        && messages.blocked > 0.0
+        && let Some((algorithm, cbr)) = law(flow, asked)
+    {
         let needs = cbr.needs(algorithm);
         said.push(format!(
             "to be timely again after a loss, {algorithm} needs a send buffer of {} here, and {} of time (evlbi plan tcp)",
@@ -300,13 +284,12 @@ fn disturbance(flow: &Flow) -> Option<String> {
         show_rate(found.before),
         show_rate(found.lowest)
     );
-    Some(match found.recovery {
-        Some(after) => format!(
-            "{rates}, and was as before {} after its end",
-            show_seconds(after)
-        ),
-        None => format!("{rates}, and did not come back"),
-    })
+    let end = found
+        .recovery
+        .map_or("did not come back".to_owned(), |after| {
+            format!("was as before {} after its end", show_seconds(after))
+        });
+    Some(format!("{rates}, and {end}"))
 }
 
 /// What to change, with what that would give.

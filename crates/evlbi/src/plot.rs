@@ -7,6 +7,8 @@ mod scale;
 mod tests;
 mod text;
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 use scale::Scale;
 
@@ -78,20 +80,11 @@ pub enum Style {
 }
 
 impl Figure {
-    /// The picture as an SVG document.
-    pub fn svg(&self) -> Result<String> {
-        canvas::svg(self)
-    }
-
-    /// The picture as a PNG file.
-    pub fn png(&self) -> Result<Vec<u8>> {
-        canvas::png(self)
-    }
-
-    /// The picture in Braille dots, no line longer than `width`, about `height` lines: the panels share
-    /// them, and none is lower than it can be drawn.
-    pub fn text(&self, width: usize, height: usize) -> String {
-        text::draw(self, width, height)
+    /// The picture as files `STEM.svg` and `STEM.png` of a directory.
+    pub fn files(&self, directory: &Path, stem: &str) -> Result<[(PathBuf, Vec<u8>); 2]> {
+        let path = |ending: &str| directory.join(format!("{stem}.{ending}"));
+        let svg = (path("svg"), self.svg()?.into_bytes());
+        Ok([svg, (path("png"), self.png()?)])
     }
 }
 
@@ -112,12 +105,25 @@ impl Panel {
 }
 
 impl Series {
+    /// Points without errors.
+    pub fn new(name: &str, style: Style, points: Vec<(f64, f64)>) -> Series {
+        Series {
+            name: name.to_owned(),
+            points,
+            error: None,
+            style,
+        }
+    }
+
+    /// Places of the points on the axes; none where they are not on them.
+    fn places(&self, x: &Scale, y: &Scale) -> Vec<Option<(f64, f64)>> {
+        let place = |point: &(f64, f64)| x.place(point.0).zip(y.place(point.1));
+        self.points.iter().map(place).collect()
+    }
+
     /// 0 where there is none.
     fn error_of(&self, point: usize) -> f64 {
         let error = self.error.as_ref().and_then(|error| error.get(point));
-        error
-            .copied()
-            .filter(|error| error.is_finite())
-            .unwrap_or(0.0)
+        error.copied().filter(|e| e.is_finite()).unwrap_or(0.0)
     }
 }

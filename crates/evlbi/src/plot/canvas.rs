@@ -49,33 +49,36 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
-pub fn svg(figure: &Figure) -> Result<String> {
-    let mut text = String::new();
-    let (width, height) = size(figure);
-    let backend = SVGBackend::with_string(&mut text, (width, height));
-    draw(figure, &backend.into_drawing_area())?;
-    let drawn = format!("width=\"{width}\" height=\"{height}\"");
-    let (width, height) = (width / DRAWN, height / DRAWN);
-    let shown = format!("width=\"{width}\" height=\"{height}\"");
-    Ok(text.replacen(&drawn, &shown, 1))
-}
+impl Figure {
+    /// The picture as an SVG document.
+    pub fn svg(&self) -> Result<String> {
+        let mut text = String::new();
+        let (width, height) = size(self);
+        let backend = SVGBackend::with_string(&mut text, (width, height));
+        draw(self, &backend.into_drawing_area())?;
+        let drawn = format!("width=\"{width}\" height=\"{height}\"");
+        let (width, height) = (width / DRAWN, height / DRAWN);
+        let shown = format!("width=\"{width}\" height=\"{height}\"");
+        Ok(text.replacen(&drawn, &shown, 1))
+    }
 
-pub fn png(figure: &Figure) -> Result<Vec<u8>> {
-    let drawn = size(figure);
-    let mut points = vec![0; 3 * drawn.0 as usize * drawn.1 as usize];
-    let backend = BitMapBackend::with_buffer(&mut points, drawn);
-    draw(figure, &backend.into_drawing_area())?;
-    let (width, height) = png_size(figure);
-    let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    let mut writer = encoder.write_header().context("cannot write a PNG")?;
-    let pixels = averaged(&points, drawn.0 as usize);
-    writer
-        .write_image_data(&pixels)
-        .context("cannot write a PNG")?;
-    writer.finish().context("cannot write a PNG")?;
-    Ok(file)
+    /// The picture as a PNG file.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        let drawn = size(self);
+        let mut points = vec![0; 3 * drawn.0 as usize * drawn.1 as usize];
+        let backend = BitMapBackend::with_buffer(&mut points, drawn);
+        draw(self, &backend.into_drawing_area())?;
+        let (width, height) = png_size(self);
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, width, height);
+        encoder.set_color(png::ColorType::Rgb);
+        let mut writer = encoder.write_header().context("cannot write a PNG")?;
+        let pixels = averaged(&points, drawn.0 as usize);
+        let written = writer.write_image_data(&pixels);
+        let written = written.and_then(|()| writer.finish());
+        written.context("cannot write a PNG")?;
+        Ok(file)
+    }
 }
 
 pub fn png_size(figure: &Figure) -> (u32, u32) {
@@ -105,9 +108,8 @@ fn averaged(points: &[u8], width: usize) -> Vec<u8> {
             (of_square.sum::<u32>() / (AVERAGED * AVERAGED)) as u8
         };
         let pixels = 0..width / side;
-        pixels
-            .flat_map(|at| [pixel(at, 0), pixel(at, 1), pixel(at, 2)])
-            .collect()
+        let pixels = pixels.flat_map(|at| [0, 1, 2].map(|colour| pixel(at, colour)));
+        pixels.collect()
     };
     let rows = points.chunks_exact(3 * width * side);
     rows.flat_map(squares).collect()
@@ -116,7 +118,7 @@ fn averaged(points: &[u8], width: usize) -> Vec<u8> {
 /// Of the drawing.
 fn size(figure: &Figure) -> (u32, u32) {
     let height = TITLE + PANEL * figure.panels.len().clamp(1, 100) as u32;
-    (WIDTH * DRAWN, height * DRAWN)
+    (long(WIDTH), long(height))
 }
 
 type Area<'a, B> = DrawingArea<B, Shift>;
@@ -136,18 +138,17 @@ fn use_embedded_font() {
     });
 }
 
-type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+type Drawn<B, T = ()> = Result<T, DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 fn try_draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Drawn<B> {
     area.fill(&WHITE)?;
-    let (top, panels) = area.split_vertically(TITLE * DRAWN);
-    let pen = Pen { scale: DRAWN };
+    let (top, panels) = area.split_vertically(long(TITLE));
     let (left, bottom) = (14, TITLE as i32 - 10);
     let most = WIDTH as i32 - 2 * left;
-    pen.write(&top, &figure.title, 16, (left, bottom), most)?;
+    write(&top, &figure.title, 16, (left, bottom), most)?;
     let areas = panels.split_evenly((figure.panels.len().max(1), 1));
     for (panel, area) in figure.panels.iter().zip(&areas) {
-        pen.panel(panel, area)?;
+        draw_panel(panel, area)?;
     }
     area.present()
 }
@@ -161,178 +162,136 @@ struct Entry<'a> {
     from_right: i32,
 }
 
-/// Lengths are in units of the SVG.
-#[derive(Clone, Copy)]
-struct Pen {
-    scale: u32,
+/// Points of the drawing for a length in units of the SVG, as all lengths here are.
+fn long(units: u32) -> u32 {
+    units * DRAWN
 }
 
-impl Pen {
-    fn long(self, units: u32) -> u32 {
-        units * self.scale
-    }
+/// A place of the drawing.
+fn at(x: i32, y: i32) -> (i32, i32) {
+    (x * DRAWN as i32, y * DRAWN as i32)
+}
 
-    /// `place` is the lower left end of the text. Text that is longer than `most` is written smaller.
-    fn write<B: DrawingBackend>(
-        self,
-        area: &Area<'_, B>,
-        text: &str,
-        size: u32,
-        place: (i32, i32),
-        most: i32,
-    ) -> Drawn<B> {
-        let length = self.length(area, text, size)?;
-        let size = if length > most {
-            (size * most.unsigned_abs() / length.unsigned_abs()).max(SMALLEST)
-        } else {
-            size
-        };
-        let style = self.style(size).pos(Pos::new(HPos::Left, VPos::Bottom));
-        let place = (place.0 * self.scale as i32, place.1 * self.scale as i32);
-        area.draw(&Text::new(printable(text), place, style))
+/// `place` is the lower left end of the text. Text that is longer than `most` is written smaller.
+fn write<B: DrawingBackend>(
+    area: &Area<'_, B>,
+    text: &str,
+    mut size: u32,
+    (x, y): (i32, i32),
+    most: i32,
+) -> Drawn<B> {
+    let length = length(area, text, size)?;
+    if length > most {
+        size = (size * most.unsigned_abs() / length.unsigned_abs()).max(SMALLEST);
     }
+    let style = style(size).pos(Pos::new(HPos::Left, VPos::Bottom));
+    area.draw(&Text::new(printable(text), at(x, y), style))
+}
 
-    fn length<B: DrawingBackend>(
-        self,
-        area: &Area<'_, B>,
-        text: &str,
-        size: u32,
-    ) -> Result<i32, DrawingAreaErrorKind<B::ErrorType>> {
-        let (length, _) = area.estimate_text_size(&printable(text), &self.style(size))?;
-        Ok((length / self.scale) as i32)
-    }
+fn length<B: DrawingBackend>(area: &Area<'_, B>, text: &str, size: u32) -> Drawn<B, i32> {
+    let (length, _) = area.estimate_text_size(&printable(text), &style(size))?;
+    Ok((length / DRAWN) as i32)
+}
 
-    fn style(self, size: u32) -> TextStyle<'static> {
-        TextStyle::from((FONT, f64::from(self.long(size)))).color(&TEXT)
-    }
+fn style(size: u32) -> TextStyle<'static> {
+    TextStyle::from((FONT, f64::from(long(size)))).color(&TEXT)
+}
 
-    fn panel<B: DrawingBackend>(self, panel: &Panel, area: &Area<'_, B>) -> Drawn<B> {
-        let (x, y) = panel.scales(8, 5);
-        let legend = self.legend(panel, area)?;
-        let rows = legend.last().map_or(0, |entry| entry.row);
-        let (head, body) = area.split_vertically(self.long(26 + LEGEND_ROW * rows));
-        self.head(panel, &legend, &head)?;
-        let mut chart = ChartBuilder::on(&body)
-            .margin_right(self.long(24))
-            .margin_left(self.long(8))
-            .margin_top(self.long(4))
-            .x_label_area_size(self.long(40))
-            .y_label_area_size(self.long(72))
-            .build_cartesian_2d(Ticks(&x), Ticks(&y))?;
-        chart
-            .configure_mesh()
-            .x_desc(printable(x.label()))
-            .y_desc(printable(y.label()))
-            .label_style(self.style(12))
-            .axis_desc_style(self.style(13))
-            .axis_style(TEXT.stroke_width(self.scale))
-            .bold_line_style(GRID.stroke_width(self.scale))
-            .light_line_style(TRANSPARENT)
-            .set_all_tick_mark_size(self.long(4))
-            .draw()?;
-        let plane = chart.plotting_area();
-        for (series, colour) in coloured(panel) {
-            for run in runs(series, &x, &y) {
-                match series.style {
-                    Style::Line if run.len() > 1 => {
-                        let style = colour.stroke_width(self.long(3) / 2);
-                        plane.draw(&PathElement::new(run, style))?;
-                    }
-                    Style::Line => self.dots(plane, &run, *colour)?,
-                    Style::Dots => self.dots(plane, &thinned(&run), *colour)?,
+fn draw_panel<B: DrawingBackend>(panel: &Panel, area: &Area<'_, B>) -> Drawn<B> {
+    let (x, y) = panel.scales(8, 5);
+    let legend = legend(panel, area)?;
+    let rows = legend.last().map_or(0, |entry| entry.row);
+    let (top, body) = area.split_vertically(long(26 + LEGEND_ROW * rows));
+    head(panel, &legend, &top)?;
+    let mut chart = ChartBuilder::on(&body)
+        .margin_right(long(24))
+        .margin_left(long(8))
+        .margin_top(long(4))
+        .x_label_area_size(long(40))
+        .y_label_area_size(long(72))
+        .build_cartesian_2d(Ticks(&x), Ticks(&y))?;
+    chart
+        .configure_mesh()
+        .x_desc(printable(x.label()))
+        .y_desc(printable(y.label()))
+        .label_style(style(12))
+        .axis_desc_style(style(13))
+        .axis_style(TEXT.stroke_width(DRAWN))
+        .bold_line_style(GRID.stroke_width(DRAWN))
+        .light_line_style(TRANSPARENT)
+        .set_all_tick_mark_size(long(4))
+        .draw()?;
+    let plane = chart.plotting_area();
+    for (series, colour) in coloured(panel) {
+        for run in runs(series, &x, &y) {
+            let dots = match series.style {
+                Style::Line if run.len() > 1 => {
+                    let style = colour.stroke_width(long(3) / 2);
+                    plane.draw(&PathElement::new(run, style))?;
+                    continue;
                 }
-            }
-            for (place, low, high) in bars(series, &x, &y) {
-                let bar = vec![(place, low), (place, high)];
-                plane.draw(&PathElement::new(bar, colour.stroke_width(self.scale)))?;
+                Style::Line => run,
+                Style::Dots => thinned(&run),
+            };
+            for place in dots {
+                plane.draw(&Circle::new(place, long(5) / 2, colour.filled()))?;
             }
         }
-        Ok(())
-    }
-
-    fn dots<B: DrawingBackend>(
-        self,
-        plane: &DrawingArea<B, Cartesian2d<Ticks<'_>, Ticks<'_>>>,
-        places: &[(f64, f64)],
-        colour: RGBColor,
-    ) -> Drawn<B> {
-        let radius = self.long(5) / 2;
-        for place in places {
-            plane.draw(&Circle::new(*place, radius, colour.filled()))?;
+        for (place, low, high) in bars(series, &x, &y) {
+            let bar = vec![(place, low), (place, high)];
+            plane.draw(&PathElement::new(bar, colour.stroke_width(DRAWN)))?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// What is where in the legend: at the right of the title, and in as many rows below as it needs.
-    fn legend<'a, B: DrawingBackend>(
-        self,
-        panel: &'a Panel,
-        area: &Area<'_, B>,
-    ) -> Result<Vec<Entry<'a>>, DrawingAreaErrorKind<B::ErrorType>> {
-        let title = self.length(area, &panel.title, 14)?;
-        let mut entries: Vec<Entry<'_>> = Vec::new();
-        let (mut row, mut used) = (0, title);
-        for (series, colour) in coloured(panel).filter(|(series, _)| !series.name.is_empty()) {
-            let length = SAMPLE + self.length(area, &series.name, 12)?;
-            if used + length > HEAD && (row == 0 || used > 0) {
-                (row, used) = (row + 1, 0);
-            }
-            // Curves are worth more than the names of all of them.
-            if row == MOST_ROWS {
-                break;
-            }
-            used += length;
-            // All of the row before it make room.
-            let in_row = entries.iter_mut().rev();
-            for entry in in_row.take_while(|entry| entry.row == row) {
-                entry.from_right += length;
-            }
-            entries.push(Entry {
-                series,
-                colour,
-                row,
-                from_right: length,
-            });
+/// What is where in the legend: at the right of the title, and in as many rows below as it needs.
+fn legend<'a, B: DrawingBackend>(panel: &'a Panel, area: &Area<'_, B>) -> Drawn<B, Vec<Entry<'a>>> {
+    let mut entries: Vec<Entry<'_>> = Vec::new();
+    let (mut row, mut used) = (0, length(area, &panel.title, 14)?);
+    for (series, colour) in coloured(panel).filter(|(series, _)| !series.name.is_empty()) {
+        let length = SAMPLE + length(area, &series.name, 12)?;
+        if used + length > HEAD && (row == 0 || used > 0) {
+            (row, used) = (row + 1, 0);
         }
-        Ok(entries)
-    }
-
-    /// Title at the left, legend at the right, so that neither hides what is drawn.
-    fn head<B: DrawingBackend>(
-        self,
-        panel: &Panel,
-        legend: &[Entry<'_>],
-        area: &Area<'_, B>,
-    ) -> Drawn<B> {
-        let (left, bottom) = (WIDTH as i32 - 24 - HEAD, 22);
-        for entry in legend {
-            let bottom = bottom + (LEGEND_ROW * entry.row) as i32;
-            let x = left + HEAD - entry.from_right + SAMPLE;
-            let most = entry.from_right - SAMPLE;
-            self.write(area, &entry.series.name, 12, (x, bottom), most)?;
-            let sample = (x - 6, bottom - 7);
-            self.sample(area, entry.series.style, sample, *entry.colour)?;
+        // Curves are worth more than the names of all of them.
+        if row == MOST_ROWS {
+            break;
         }
-        self.write(area, &panel.title, 14, (left, bottom), HEAD)
+        used += length;
+        // All of the row before it make room.
+        for entry in entries.iter_mut().filter(|entry| entry.row == row) {
+            entry.from_right += length;
+        }
+        entries.push(Entry {
+            series,
+            colour,
+            row,
+            from_right: length,
+        });
     }
+    Ok(entries)
+}
 
-    /// As the series is drawn, ending at a place.
-    fn sample<B: DrawingBackend>(
-        self,
-        area: &Area<'_, B>,
-        style: Style,
-        (x, y): (i32, i32),
-        colour: RGBColor,
-    ) -> Drawn<B> {
-        let at = |x: i32| (x * self.scale as i32, y * self.scale as i32);
-        match style {
+/// Title at the left, legend at the right, so that neither hides what is drawn.
+fn head<B: DrawingBackend>(panel: &Panel, legend: &[Entry<'_>], area: &Area<'_, B>) -> Drawn<B> {
+    let (left, bottom) = (WIDTH as i32 - 24 - HEAD, 22);
+    for entry in legend {
+        let bottom = bottom + (LEGEND_ROW * entry.row) as i32;
+        let x = left + HEAD - entry.from_right + SAMPLE;
+        let most = entry.from_right - SAMPLE;
+        write(area, &entry.series.name, 12, (x, bottom), most)?;
+        // As the series is drawn.
+        let (x, y, colour) = (x - 6, bottom - 7, entry.colour);
+        match entry.series.style {
             Style::Line => {
-                let stroke = colour.stroke_width(self.long(2));
-                area.draw(&PathElement::new(vec![at(x - 20), at(x)], stroke))
+                let stroke = colour.stroke_width(long(2));
+                area.draw(&PathElement::new(vec![at(x - 20, y), at(x, y)], stroke))?;
             }
-            Style::Dots => area.draw(&Circle::new(at(x - 8), self.long(3), colour.filled())),
+            Style::Dots => area.draw(&Circle::new(at(x - 8, y), long(3), colour.filled()))?,
         }
     }
+    write(area, &panel.title, 14, (left, bottom), HEAD)
 }
 
 /// Without what no document may hold.
@@ -342,18 +301,16 @@ fn printable(text: &str) -> String {
 
 /// Places of the points that follow each other without a break. Lines are thinned so that they look alike.
 fn runs(series: &Series, x: &Scale, y: &Scale) -> Vec<Vec<(f64, f64)>> {
-    let places: Vec<Option<(f64, f64)>> = series
-        .points
-        .iter()
-        .map(|point| x.place(point.0).zip(y.place(point.1)))
-        .collect();
+    let places = series.places(x, y);
     let runs = places.split(Option::is_none).filter(|run| !run.is_empty());
-    runs.map(|run| run.iter().flatten().copied().collect())
-        .map(|run: Vec<(f64, f64)>| match series.style {
+    let runs = runs.map(|run| {
+        let run: Vec<(f64, f64)> = run.iter().flatten().copied().collect();
+        match series.style {
             Style::Line => outline(&run, COLUMNS),
             Style::Dots => run,
-        })
-        .collect()
+        }
+    });
+    runs.collect()
 }
 
 /// First, lowest, highest and last point of each column of a line that has more points than these.
@@ -388,15 +345,13 @@ fn thinned(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
 /// Place, lower and upper end of the bars of errors.
 fn bars(series: &Series, x: &Scale, y: &Scale) -> Vec<(f64, f64, f64)> {
     let points = series.points.iter().enumerate();
-    points
-        .filter(|(at, _)| series.error_of(*at) > 0.0)
-        .filter_map(|(at, point)| {
-            let error = series.error_of(at);
-            y.place(point.1)?;
-            let low = y.clamped(point.1 - error).unwrap_or(0.0);
-            Some((x.place(point.0)?, low, y.clamped(point.1 + error)?))
-        })
-        .collect()
+    let bars = points.filter_map(|(at, point)| {
+        let error = Some(series.error_of(at)).filter(|error| *error > 0.0)?;
+        y.place(point.1)?;
+        let low = y.clamped(point.1 - error).unwrap_or(0.0);
+        Some((x.place(point.0)?, low, y.clamped(point.1 + error)?))
+    });
+    bars.collect()
 }
 
 /// A scale as `plotters` wants it, which knows places alone.

@@ -12,43 +12,28 @@ pub fn fringe_figure(
     fringe: &Fringe,
     scale: f64,
 ) -> Figure {
-    let searched = |width: f64| (width > 0.0).then_some((-width, width));
-    let some = |error: f64| Some(error).filter(|error| *error > 0.0);
+    let scaled = |(place, amplitude): (f64, f64)| (place, amplitude * scale);
+    let along_delay = fringe::over_delay(visibilities, fringe).into_iter();
+    let along_rate = fringe::over_rate(visibilities, fringe).into_iter();
     let delay = cut(
-        format!(
-            "Delay {}",
-            measured(fringe.delay_s, some(fringe.delay_error_s), "s")
-        ),
-        over("delay", "s", searched(fringe.window.0)),
-        fringe::over_delay(visibilities, fringe),
-        (fringe.delay_s, fringe.amplitude),
-        scale,
+        ("Delay", "delay", "s"),
+        (fringe.delay_s, fringe.delay_error_s, fringe.window.0),
+        along_delay.map(scaled).collect(),
+        fringe.amplitude * scale,
     );
     let rate = cut(
-        format!(
-            "Rate {}",
-            measured(fringe.rate_hz, some(fringe.rate_error_hz), "Hz")
-        ),
-        over("fringe rate", "Hz", searched(fringe.window.1)),
-        fringe::over_rate(visibilities, fringe),
-        (fringe.rate_hz, fringe.amplitude),
-        scale,
+        ("Rate", "fringe rate", "Hz"),
+        (fringe.rate_hz, fringe.rate_error_hz, fringe.window.1),
+        along_rate.map(scaled).collect(),
+        fringe.amplitude * scale,
     );
+    let probability = probability(fringe.false_alarm);
     Figure {
         title: format!(
-            "{title}: SNR {:.1}, false alarm probability {}",
-            fringe.snr,
-            probability(fringe.false_alarm)
+            "{title}: SNR {:.1}, false alarm probability {probability}",
+            fringe.snr
         ),
         panels: vec![delay, rate, phase(visibilities, fringe)],
-    }
-}
-
-/// An axis over the window that was searched.
-fn over(label: &str, unit: &'static str, window: Option<(f64, f64)>) -> Axis {
-    Axis {
-        range: window,
-        ..Axis::new(label, Unit::Si(unit))
     }
 }
 
@@ -60,25 +45,25 @@ fn probability(probability: f64) -> String {
     }
 }
 
-/// An amplitude along an axis, with the fringe marked.
-fn cut(title: String, x: Axis, line: Vec<(f64, f64)>, peak: (f64, f64), scale: f64) -> Panel {
-    let scaled = |(x, y): (f64, f64)| (x, y * scale);
+/// An amplitude along an axis over the window that was searched, with the fringe marked. `found`: where it is, its error and half
+/// of the window's width.
+fn cut(
+    (title, label, unit): (&str, &str, &'static str),
+    found: (f64, f64, f64),
+    line: Vec<(f64, f64)>,
+    peak: f64,
+) -> Panel {
+    let (place, error, width) = found;
     Panel {
-        title,
-        x,
+        title: format!("{title} {}", measured(place, error, unit)),
+        x: Axis {
+            range: (width > 0.0).then_some((-width, width)),
+            ..Axis::new(label, Unit::Si(unit))
+        },
         y: Axis::new("amplitude", Unit::Bare),
         series: vec![
-            Series {
-                name: "visibilities".to_string(),
-                points: line.into_iter().map(scaled).collect(),
-                ..Series::default()
-            },
-            Series {
-                name: "fringe".to_string(),
-                points: vec![scaled(peak)],
-                style: Style::Dots,
-                ..Series::default()
-            },
+            Series::new("visibilities", Style::Line, line),
+            Series::new("fringe", Style::Dots, vec![(place, peak)]),
         ],
     }
 }
@@ -106,17 +91,8 @@ fn phase(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Panel {
             ..Axis::new("phase", Unit::Degrees)
         },
         series: vec![
-            Series {
-                name: "fringe".to_string(),
-                points: vec![(0.0, mean), (end, mean)],
-                ..Series::default()
-            },
-            Series {
-                name: "periods".to_string(),
-                points: points.collect(),
-                style: Style::Dots,
-                ..Series::default()
-            },
+            Series::new("fringe", Style::Line, vec![(0.0, mean), (end, mean)]),
+            Series::new("periods", Style::Dots, points.collect()),
         ],
     }
 }

@@ -39,11 +39,10 @@ impl Scale {
                 let ends = [a.min(b), a.max(b)].map(|end| transformed(end, axis.log));
                 spread(ends[0].unwrap_or(0.0), ends[1].unwrap_or(1.0))
             }
-            _ => range(
-                values.filter_map(|value| transformed(value, axis.log)),
-                axis.log,
-                margin,
-            ),
+            _ => {
+                let values = values.filter_map(|value| transformed(value, axis.log));
+                range(values, axis.log, margin)
+            }
         };
         let exponent = exponent(axis, low, high);
         let mut scale = Scale {
@@ -96,10 +95,7 @@ impl Scale {
                 .collect();
         }
         // Reckoned in the unit of the labels, so that no factor spoils round numbers.
-        let scale = match unit {
-            Unit::Degrees => 1.0,
-            Unit::Bare | Unit::Si(_) => 10f64.powi(self.exponent),
-        };
+        let scale = 10f64.powi(self.exponent);
         let step = nice(step / scale, unit);
         let decimals = decimals(step);
         multiples(self.low / scale, self.high / scale, step)
@@ -145,15 +141,11 @@ fn sound(value: f64) -> bool {
 
 /// The value as the axis counts it; `None` where it has none.
 fn transformed(value: f64, log: bool) -> Option<f64> {
-    let value = if value.abs() < 1.0 / LARGEST {
-        0.0
-    } else {
-        value
-    };
-    match log {
+    match value.abs() {
         _ if !sound(value) => None,
-        true => (value > 0.0).then(|| value.log10()),
-        false => Some(value),
+        small if small < 1.0 / LARGEST => (!log).then_some(0.0),
+        _ if log => (value > 0.0).then(|| value.log10()),
+        _ => Some(value),
     }
 }
 
@@ -172,11 +164,8 @@ fn range(values: impl Iterator<Item = f64>, log: bool, margin: bool) -> (f64, f6
         () => (low, high),
     };
     let (wide_low, wide_high) = spread(low, high);
-    let free = if margin {
-        MARGIN * (wide_high - wide_low)
-    } else {
-        0.0
-    };
+    let share = if margin { MARGIN } else { 0.0 };
+    let free = share * (wide_high - wide_low);
     let beyond = |end: f64, by: f64| if end == 0.0 && !log { 0.0 } else { end + by };
     (beyond(wide_low, -free), beyond(wide_high, free))
 }
@@ -208,9 +197,8 @@ fn exponent(axis: &Axis, low: f64, high: f64) -> i32 {
             let most = if unit.starts_with('s') { 0 } else { 24 };
             thousands.clamp(-24, most)
         }
-        Unit::Bare if axis.log || (1e-2..1e5).contains(&largest) => 0,
-        Unit::Bare => thousands,
-        Unit::Degrees => 0,
+        Unit::Bare if !axis.log && !(1e-2..1e5).contains(&largest) => thousands,
+        Unit::Bare | Unit::Degrees => 0,
     }
 }
 
@@ -247,22 +235,20 @@ fn decimals(step: f64) -> usize {
     (-step.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize
 }
 
-/// A value with its error in a unit with prefix, to two digits of the error: `12.34 ± 0.56 ns`.
-pub fn measured(value: f64, error: Option<f64>, unit: &'static str) -> String {
+/// A value with its error, where it has one, in a unit with prefix, to two digits of the error: `12.34 ± 0.56 ns`.
+pub fn measured(value: f64, error: f64, unit: &'static str) -> String {
     let axis = Axis::new("", Unit::Si(unit));
-    let largest = value.abs().max(error.unwrap_or(0.0));
-    let exponent = match transformed(largest, false) {
+    let exponent = match transformed(value.abs().max(error), false) {
         Some(largest) if largest > 0.0 => exponent(&axis, 0.0, largest),
         _ => 0,
     };
     let scale = 10f64.powi(-exponent);
     let unit = format!("{}{unit}", prefix(exponent));
-    let value = value * scale;
-    match error.map(|error| error * scale) {
-        Some(error) if error > 0.0 => {
-            let decimals = decimals(error / 10.0);
-            format!("{value:.decimals$} ± {error:.decimals$} {unit}")
-        }
-        _ => format!("{value:.6} {unit}"),
+    let (value, error) = (value * scale, error * scale);
+    if error > 0.0 {
+        let decimals = decimals(error / 10.0);
+        format!("{value:.decimals$} ± {error:.decimals$} {unit}")
+    } else {
+        format!("{value:.6} {unit}")
     }
 }

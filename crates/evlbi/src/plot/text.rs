@@ -12,23 +12,24 @@ const MARKS: [char; 5] = ['o', 'x', '+', '*', '#'];
 /// The bit of each dot of a Braille character, by row and column.
 const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
-pub fn draw(figure: &Figure, width: usize, height: usize) -> String {
-    let panels = figure.panels.len().max(1);
-    let rows = (height.saturating_sub(1) / panels).saturating_sub(AROUND);
-    let mut lines = vec![figure.title.clone()];
-    for panel in &figure.panels {
-        lines.extend(draw_panel(panel, width, rows.max(LOWEST)));
+impl Figure {
+    /// The picture in Braille dots, no line longer than `width`, about `height` lines: the panels share
+    /// them, and none is lower than it can be drawn.
+    pub fn text(&self, width: usize, height: usize) -> String {
+        let panels = self.panels.len().max(1);
+        let rows = (height.saturating_sub(1) / panels).saturating_sub(AROUND);
+        let mut lines = vec![self.title.clone()];
+        for panel in &self.panels {
+            lines.extend(draw_panel(panel, width, rows.max(LOWEST)));
+        }
+        let lines = lines.iter().map(|line| cut(line, width));
+        lines.collect::<Vec<_>>().join("\n")
     }
-    let lines = lines.iter().map(|line| cut(line, width));
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn cut(line: &str, width: usize) -> String {
-    let line: String = line
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(width)
-        .collect();
+    let shown = line.chars().filter(|c| !c.is_control());
+    let line: String = shown.take(width).collect();
     line.trim_end().to_string()
 }
 
@@ -128,18 +129,14 @@ impl Grid {
             over: vec![None; columns * rows],
         };
         for (series, mark) in panel.series.iter().zip(marks(panel)) {
-            let place = |point: &(f64, f64)| x.place(point.0).zip(y.place(point.1));
-            let places: Vec<Option<(f64, f64)>> = series.points.iter().map(place).collect();
-            match (series.style, mark) {
-                (Style::Line, _) => grid.line(&places),
-                (Style::Dots, None) => {
-                    let dots = places.into_iter().flatten();
-                    dots.for_each(|place| grid.dot(place));
-                }
-                (Style::Dots, Some(mark)) => {
-                    for (x, y) in places.into_iter().flatten() {
-                        grid.over[row_of(y, rows) * columns + column_of(x, columns)] = Some(mark);
-                    }
+            let places = series.places(x, y);
+            if series.style == Style::Line {
+                grid.line(&places);
+            }
+            for (x, y) in places.into_iter().flatten() {
+                match mark {
+                    None => grid.dot((x, y)),
+                    _ => grid.over[row_of(y, rows) * columns + column_of(x, columns)] = mark,
                 }
             }
         }
@@ -159,7 +156,6 @@ impl Grid {
                 }
             }
         }
-        places.iter().flatten().for_each(|place| self.dot(*place));
     }
 
     fn dot(&mut self, (x, y): (f64, f64)) {
@@ -169,13 +165,12 @@ impl Grid {
 
     fn lines(&self) -> impl Iterator<Item = String> {
         let dots = self.dots.chunks(self.columns);
-        dots.zip(self.over.chunks(self.columns))
-            .map(|(dots, over)| {
-                let cells = dots.iter().zip(over);
-                cells
-                    .map(|(dots, over)| over.unwrap_or(braille(*dots)))
-                    .collect()
-            })
+        let rows = dots.zip(self.over.chunks(self.columns));
+        rows.map(|(dots, over)| {
+            let cells = dots.iter().zip(over);
+            let cells = cells.map(|(dots, over)| over.unwrap_or(braille(*dots)));
+            cells.collect()
+        })
     }
 }
 

@@ -1,19 +1,20 @@
 //! What a recording holds, from reading the whole of it.
 
 mod extended;
-mod look;
 mod picture;
 mod thread;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use evlbi_core::deframe::{Counts, Format};
+use evlbi_core::deframe::{Chunk, Deframer, Format, Frame, FrameState};
 use evlbi_net::run::Run;
 use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::{self, StreamKey};
+use evlbi_wire::{fill, mark5b};
 use serde::Serialize;
 
-use self::look::{FillFound, Look};
 use self::thread::{Gap, Sampling, Thread, ThreadReport};
 use crate::recording::{self, Blocks, Recording};
 use crate::units;
@@ -78,6 +79,17 @@ pub struct Report {
     pub interrupted: bool,
 }
 
+/// Where the fill pattern was found.
+#[derive(Clone, Copy, Default, Serialize)]
+struct FillFound {
+    /// Bytes of it, in runs of 16 bytes or more.
+    bytes: u64,
+    /// Frames with some of it.
+    frames: u64,
+    /// Those of them that are not marked invalid.
+    valid_frames: u64,
+}
+
 /// How the frame rate is known.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -120,13 +132,87 @@ pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Repor
     Ok(report(&recording, given, &walked))
 }
 
+/// Everything that was seen so far.
+struct Look {
+    format: Format,
+    frame_rate: Option<FrameRate>,
+    sampling: Sampling,
+    /// In the order in which they first appear.
+    threads: Vec<Thread>,
+    by_key: HashMap<StreamKey, usize>,
+    fill: FillFound,
+    /// VDIF version number of the first frame.
+    version: Option<u8>,
+}
+
+impl Look {
+    fn new(recording: &Recording, frame_rate: Option<FrameRate>) -> Look {
+        Look {
+            format: recording.format,
+            frame_rate,
+            sampling: Sampling::new(recording.frames(), recording.keys.len()),
+            threads: Vec::new(),
+            by_key: HashMap::new(),
+            fill: FillFound::default(),
+            version: None,
+        }
+    }
+
+    /// Looks at a piece of the recording.
+    fn take(&mut self, chunk: Chunk<'_>) {
+        if chunk.frames.is_empty() {
+            self.fill.bytes += fill_in(chunk.bytes);
+        }
+        for frame in chunk.frames {
+            self.take_frame(frame, &chunk.bytes[frame.bytes.clone()]);
+        }
+    }
+
+    fn take_frame(&mut self, frame: &Frame, bytes: &[u8]) {
+        let header = match self.format {
+            Format::Vdif => vdif::Header::parse(bytes).ok(),
+            Format::Mark5b | Format::Raw => None,
+        };
+        let header_length = header.map_or(mark5b::HEADER_LEN, |header| header.len());
+        let payload = bytes.get(header_length..).unwrap_or_default();
+        let valid = frame.state == FrameState::Whole;
+        let filled = fill_in(payload);
+        self.fill.bytes += filled;
+        self.fill.frames += u64::from(filled > 0);
+        self.fill.valid_frames += u64::from(filled > 0 && valid);
+        let (Some(key), Some(time)) = (frame.key, frame.time) else {
+            return;
+        };
+        if valid || self.version.is_none() {
+            self.version = header.map(|header| header.version());
+        }
+        let (threads, frame_rate) = (&mut self.threads, self.frame_rate);
+        let index = *self.by_key.entry(key).or_insert_with(|| {
+            threads.push(Thread::new(key, header, frame_rate, threads.len()));
+            threads.len() - 1
+        });
+        let thread = &mut threads[index];
+        if valid && let Some(header) = header {
+            thread.describe(header, index);
+        }
+        thread.see(time, valid);
+        if valid && filled == 0 {
+            thread.sample(payload, self.sampling);
+        }
+    }
+}
+
+/// Bytes of the fill pattern.
+fn fill_in(bytes: &[u8]) -> u64 {
+    fill::find(bytes).map(|run| run.len() as u64).sum()
+}
+
 /// A walk through the file.
 struct Walked {
     look: Look,
-    counts: Counts,
+    deframer: Deframer,
+    blocks: Blocks,
     frame_rate: Option<FrameRate>,
-    bytes: u64,
-    leading: u64,
     interrupted: bool,
 }
 
@@ -145,16 +231,17 @@ fn walk(recording: &Recording, frame_rate: Option<FrameRate>, run: &Run) -> Resu
     }
     Ok(Walked {
         look,
-        counts: deframer.counts(),
         frame_rate: frame_rate.or(deframer.frame_rate()),
-        bytes: blocks.offset(),
-        leading: blocks.leading().unwrap_or(0),
+        deframer,
+        blocks,
         interrupted: more,
     })
 }
 
 fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> Report {
     let (look, rate) = (&walked.look, walked.frame_rate);
+    let counts = walked.deframer.counts();
+    let leading = walked.blocks.leading().unwrap_or(0);
     let threads = &look.threads;
     let sum = |of: fn(&Thread) -> u64| threads.iter().map(of).sum();
     let (gaps, gaps_total) = gaps(threads, rate);
@@ -165,10 +252,8 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         let rate = recording::stream_rate(rate?, threads.len(), length?)?;
         Some(rate.get())
     };
-    let payload = recording
-        .frame_length
-        .zip(header_length)
-        .map(|(frame, header)| frame.saturating_sub(header));
+    let lengths = recording.frame_length.zip(header_length);
+    let payload = lengths.map(|(frame, header)| frame.saturating_sub(header));
     let sampled = threads.iter().any(|thread| thread.sampled > 0);
     Report {
         schema: "evlbi.inspect/1",
@@ -188,17 +273,15 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         }),
         first: first.map(|time| Moment::new(time, rate)),
         last: last.map(|time| Moment::new(time, rate)),
-        frames: walked.counts.frames,
-        invalid_frames: walked.counts.source_invalid,
-        odd_headers: walked.counts.odd_headers,
+        frames: counts.frames,
+        invalid_frames: counts.source_invalid,
+        odd_headers: counts.odd_headers,
         missing_frames: threads.iter().map(|thread| thread.missing(rate)).sum(),
         duplicate_frames: sum(|thread| thread.duplicates),
         backward_frames: sum(|thread| thread.backward),
-        leading_bytes: walked.leading,
-        trailing_bytes: walked
-            .bytes
-            .saturating_sub(walked.leading + walked.counts.bytes),
-        unframed_bytes: walked.counts.unframed_bytes,
+        leading_bytes: leading,
+        trailing_bytes: (walked.blocks.offset()).saturating_sub(leading + counts.bytes),
+        unframed_bytes: counts.unframed_bytes,
         fill: look.fill,
         threads: threads.iter().map(|thread| thread.report(rate)).collect(),
         gaps_total,
@@ -209,28 +292,21 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
 }
 
 fn origin(given: Option<FrameRate>, threads: &[Thread], rate: FrameRate) -> RateOrigin {
-    if given.is_some() {
-        RateOrigin::Given
-    } else if threads
-        .iter()
-        .any(|thread| thread.told_rate() == Some(rate))
-    {
-        RateOrigin::Header
-    } else {
-        RateOrigin::Counted
+    let is_told = |thread: &Thread| thread.told_rate() == Some(rate);
+    match given {
+        Some(_) => RateOrigin::Given,
+        None if threads.iter().any(is_told) => RateOrigin::Header,
+        None => RateOrigin::Counted,
     }
 }
 
 /// The first gaps in the order of their times, and how many there are.
 fn gaps(threads: &[Thread], rate: Option<FrameRate>) -> (Vec<Gap>, u64) {
-    let total = threads
-        .iter()
-        .map(|thread| thread.gaps(rate).count() as u64)
-        .sum();
-    let mut gaps: Vec<Gap> = threads
-        .iter()
-        .flat_map(|thread| thread.gaps(rate).take(MOST_GAPS))
-        .collect();
+    let all = threads.iter().flat_map(|thread| thread.gaps(rate));
+    let total = all.count() as u64;
+    let first = threads.iter();
+    let first = first.flat_map(|thread| thread.gaps(rate).take(MOST_GAPS));
+    let mut gaps: Vec<Gap> = first.collect();
     gaps.sort_by_key(|gap| (gap.start.time, gap.station_id, gap.thread));
     gaps.truncate(MOST_GAPS);
     (gaps, total)

@@ -60,10 +60,8 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport> {
     let stations = plan
         .stations()
         .with_context(|| format!("in the plan {}", options.plan.display()))?;
-    let files: Vec<PathBuf> = stations
-        .iter()
-        .map(|station| options.out.join(format!("{}.vdif", station.name())))
-        .collect();
+    let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
+    let files: Vec<PathBuf> = stations.iter().map(file).collect();
     output::check_new(files.iter().map(PathBuf::as_path), options.force)?;
     fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make the directory {}", options.out.display()))?;
@@ -88,15 +86,26 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport> {
             report.interrupted = true;
             break;
         }
-        report.files.push(written(station, file, bytes));
+        let frames = bytes / station.frame_length() as u64;
+        let (threads, frame_rate) = (station.threads(), station.frame_rate().get());
+        report.files.push(Written {
+            station: station.name().to_string(),
+            file,
+            bytes,
+            frames,
+            threads,
+            frame_length: station.frame_length(),
+            frame_rate,
+            bit_rate: station.bit_rate(),
+            seconds: frames as f64 / f64::from(threads) / f64::from(frame_rate),
+        });
     }
     Ok(report)
 }
 
 fn length(station: &Station) -> u64 {
-    station
-        .total_frames()
-        .saturating_mul(station.frame_length() as u64)
+    let frames = station.total_frames();
+    frames.saturating_mul(station.frame_length() as u64)
 }
 
 /// Writes all frames, and returns how many bytes these are. If stopped, it returns how many were written, and leaves no file.
@@ -129,42 +138,22 @@ fn write(
     Ok(bytes)
 }
 
-fn written(station: &Station, file: PathBuf, bytes: u64) -> Written {
-    let frames = bytes / station.frame_length() as u64;
-    let frame_rate = station.frame_rate().get();
-    let cycles = frames as f64 / f64::from(station.threads());
-    Written {
-        station: station.name().to_string(),
-        file,
-        bytes,
-        frames,
-        threads: station.threads(),
-        frame_length: station.frame_length(),
-        frame_rate,
-        bit_rate: station.bit_rate(),
-        seconds: cycles / f64::from(frame_rate),
-    }
-}
-
 /// The same for people.
 pub fn text(report: &SkyReport) -> String {
-    let mut lines: Vec<String> = report
-        .files
-        .iter()
-        .map(|file| {
-            format!(
-                "{}  {} bytes: {} frames of {} in {} threads, {:.3} s at {} frames/s each, {}",
-                file.file.display(),
-                units::show_count(file.bytes),
-                units::show_count(file.frames),
-                file.frame_length,
-                file.threads,
-                file.seconds,
-                file.frame_rate,
-                units::show_rate(file.bit_rate as f64),
-            )
-        })
-        .collect();
+    let lines = report.files.iter().map(|file| {
+        format!(
+            "{}  {} bytes: {} frames of {} in {} threads, {:.3} s at {} frames/s each, {}",
+            file.file.display(),
+            units::show_count(file.bytes),
+            units::show_count(file.frames),
+            file.frame_length,
+            file.threads,
+            file.seconds,
+            file.frame_rate,
+            units::show_rate(file.bit_rate as f64),
+        )
+    });
+    let mut lines: Vec<String> = lines.collect();
     if report.interrupted {
         lines.push("interrupted: the next recording was not kept".to_string());
     }

@@ -49,10 +49,8 @@ fn overview(report: &Report) -> String {
         ("size", format!("{} bytes", count(report.bytes))),
     ];
     if report.format == Format::Raw {
-        pairs.push((
-            "fill pattern",
-            format!("{} bytes", count(report.fill.bytes)),
-        ));
+        let fill = format!("{} bytes", count(report.fill.bytes));
+        pairs.push(("fill pattern", fill));
         pairs.extend(interrupted(report));
         return output::lines(&pairs);
     }
@@ -154,20 +152,18 @@ fn threads(threads: &[ThreadReport]) -> String {
         "station", "thread", "frames", "missing", "invalid", "samples",
     ];
     let mut rows = vec![heads.map(str::to_string).to_vec()];
-    rows.extend(threads.iter().take(THREADS).map(|thread| {
-        [
+    for thread in threads.iter().take(THREADS) {
+        rows.push(vec![
             thread.station.clone(),
             thread.thread.to_string(),
             count(thread.frames),
             count(thread.missing),
             count(thread.invalid),
             shape(thread),
-        ]
-        .to_vec()
-    }));
-    let mut lines = vec![output::columns(&rows, |column| {
-        column == 0 || column == SAMPLES
-    })];
+        ]);
+    }
+    let table = output::columns(&rows, |column| [0, SAMPLES].contains(&column));
+    let mut lines = vec![table];
     lines.extend(more(threads.len(), THREADS, "threads"));
     lines.join("\n")
 }
@@ -176,19 +172,15 @@ fn shape(thread: &ThreadReport) -> String {
     let (Some(bits), Some(channels)) = (thread.bits, thread.channels) else {
         return "not told".to_string();
     };
-    let complex = if thread.complex == Some(true) {
-        "complex"
-    } else {
-        "real"
+    let complex = match thread.complex {
+        Some(true) => "complex",
+        _ => "real",
     };
     let plural = if channels == 1 { "" } else { "s" };
     let mut text = format!("{channels} channel{plural}, {bits}-bit {complex}");
     if let (Some(rate), Some(bandwidth)) = (thread.sample_rate, thread.bandwidth) {
-        text.push_str(&format!(
-            ", {} MHz at {} Ms/s",
-            bandwidth / 1e6,
-            rate as f64 / 1e6
-        ));
+        let (mhz, ms) = (bandwidth / 1e6, rate as f64 / 1e6);
+        text.push_str(&format!(", {mhz} MHz at {ms} Ms/s"));
     }
     if thread.legacy == Some(true) {
         text.push_str(", legacy header");
@@ -199,10 +191,8 @@ fn shape(thread: &ThreadReport) -> String {
 
 fn extended(extended: Option<&Value>) -> String {
     let version = extended.and_then(|extended| extended["version"].as_u64());
-    match (
-        version,
-        extended.and_then(|extended| extended["name"].as_str()),
-    ) {
+    let name = extended.and_then(|extended| extended["name"].as_str());
+    match (version, name) {
         (None | Some(0), _) => String::new(),
         (Some(version), Some(name)) => format!(", extended data {version} ({name})"),
         (Some(version), None) => format!(", extended data {version}"),
@@ -263,35 +253,26 @@ fn samples(thread: &ThreadReport, every: u64) -> String {
 fn levels(counts: &[u64]) -> String {
     let total = counts.iter().sum::<u64>().max(1) as f64;
     let per_bar = counts.len().div_ceil(LEVELS).max(1);
-    let shares: Vec<f64> = counts
-        .chunks(per_bar)
-        .map(|counts| counts.iter().sum::<u64>() as f64 / total)
-        .collect();
+    let bars = counts.chunks(per_bar).map(|counts| counts.iter().sum());
+    let shares: Vec<f64> = bars.map(|count: u64| count as f64 / total).collect();
     let highest = shares.iter().copied().fold(0.0, f64::max);
     let bars: String = shares.iter().map(|share| block(share / highest)).collect();
     if counts.len() > 4 {
         return bars;
     }
-    let percent: Vec<String> = shares
-        .iter()
-        .map(|s| format!("{:4.1}", s * 100.0))
-        .collect();
-    format!("{bars}  {} %", percent.join(" "))
+    let percent = shares.iter().map(|share| format!("{:4.1}", share * 100.0));
+    format!("{bars}  {} %", percent.collect::<Vec<String>>().join(" "))
 }
 
 /// Power over frequency, in dB below the highest.
 fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
     let per_column = channel.spectrum.len().div_ceil(COLUMNS).max(1);
-    let columns: Vec<f64> = channel
-        .spectrum
-        .chunks(per_column)
-        .map(|powers| powers.iter().sum::<f64>() / powers.len() as f64)
-        .collect();
+    let mean = |powers: &[f64]| powers.iter().sum::<f64>() / powers.len() as f64;
+    let columns: Vec<f64> = channel.spectrum.chunks(per_column).map(mean).collect();
     let highest = columns.iter().copied().fold(0.0, f64::max);
-    let bars: String = columns
-        .iter()
-        .map(|power| block(1.0 + 10.0 * (power / highest).log10() / DECIBELS))
-        .collect();
+    let decibels = |power: &f64| 10.0 * (power / highest).log10();
+    let bars = columns.iter().map(decibels);
+    let bars: String = bars.map(|below| block(1.0 + below / DECIBELS)).collect();
     let lowest = channel.lowest_frequency;
     let end = lowest + channel.spectrum.len() as f64 * channel.resolution;
     let scale = match sample_rate {

@@ -1,6 +1,9 @@
 //! One station's one thread: its numbering and its samples.
 
-use evlbi_fx::codec::{Codec, CodecError};
+use std::num::NonZeroU32;
+
+use anyhow::{Result, bail};
+use evlbi_fx::codec::Codec;
 use evlbi_fx::statistics::{ChannelStatistics, Statistics};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Intervals;
@@ -15,7 +18,7 @@ const SAMPLED: u64 = 64;
 /// Threads whose samples are looked at, the first ones.
 const THREADS_SAMPLED: usize = 64;
 /// More frames than any second has: numbers frames where the rate is not known.
-const UNKNOWN_RATE: u32 = 1 << 24;
+const UNKNOWN_RATE: FrameRate = FrameRate(NonZeroU32::new(1 << 24).unwrap());
 /// Bits of the samples of Mark 5B, whose headers do not tell.
 const MARK5B_BITS: u8 = 2;
 
@@ -98,7 +101,7 @@ pub struct Thread {
     numbering: FrameRate,
     seen: Intervals,
     ends: Option<(FrameTime, FrameTime)>,
-    samples: Result<(Codec, Statistics), String>,
+    samples: Result<(Codec, Statistics)>,
     pub sampled: u64,
     /// Frames before the next sample.
     next_sample: u64,
@@ -112,10 +115,6 @@ impl Thread {
         rate: Option<FrameRate>,
         place: usize,
     ) -> Thread {
-        const UNKNOWN: Option<FrameRate> = match std::num::NonZeroU32::new(UNKNOWN_RATE) {
-            Some(rate) => Some(FrameRate(rate)),
-            None => None,
-        };
         Thread {
             key,
             header,
@@ -123,9 +122,7 @@ impl Thread {
             invalid: 0,
             duplicates: 0,
             backward: 0,
-            numbering: rate
-                .or(UNKNOWN)
-                .unwrap_or(FrameRate(std::num::NonZeroU32::MIN)),
+            numbering: rate.unwrap_or(UNKNOWN_RATE),
             seen: Intervals::new(),
             ends: None,
             samples: statistics(header.as_ref(), place),
@@ -149,11 +146,9 @@ impl Thread {
         let number = time.index(self.numbering);
         let (first, last) = self.ends.unwrap_or((time, time));
         if self.ends.is_some() && time <= last {
-            if self.seen.contains(number) {
-                self.duplicates += 1;
-            } else {
-                self.backward += 1;
-            }
+            let is_there = self.seen.contains(number);
+            self.duplicates += u64::from(is_there);
+            self.backward += u64::from(!is_there);
         }
         self.ends = Some((first.min(time), last.max(time)));
         self.seen.insert(number..number.saturating_add(1));
@@ -173,9 +168,8 @@ impl Thread {
 
     /// Times of the earliest and the latest frame.
     pub fn ends(&self) -> impl Iterator<Item = FrameTime> {
-        self.ends
-            .into_iter()
-            .flat_map(|(first, last)| [first, last])
+        let ends = self.ends.into_iter();
+        ends.flat_map(|(first, last)| [first, last])
     }
 
     /// The frame rate that the header tells.
@@ -197,7 +191,7 @@ impl Thread {
             let from = match rate {
                 Some(_) => from,
                 // Not before the second in which the frames go on.
-                None => from.max(until - until.rem_euclid(i64::from(UNKNOWN_RATE))),
+                None => from.max(until - until.rem_euclid(i64::from(UNKNOWN_RATE.get()))),
             };
             let frames = u64::try_from(until.checked_sub(from)?).ok()?;
             (frames > 0).then(|| Gap {
@@ -214,11 +208,9 @@ impl Thread {
     pub fn report(&self, rate: Option<FrameRate>) -> ThreadReport {
         let shape = self.header.map(|header| header.shape());
         let samples_per_frame = shape.map(|shape| shape.samples_per_frame());
-        let counted = samples_per_frame
-            .zip(rate)
-            .and_then(|(samples, rate)| samples.checked_mul(u64::from(rate.get())));
+        let counted = || samples_per_frame?.checked_mul(u64::from(rate?.get()));
         let told = self.header.and_then(|header| header.sample_rate());
-        let sample_rate = told.or(counted).filter(|rate| *rate > 0);
+        let sample_rate = told.or_else(counted).filter(|rate| *rate > 0);
         ThreadReport {
             station: self.key.station.to_string(),
             station_id: self.key.station.0,
@@ -249,7 +241,7 @@ impl Thread {
 
     fn note(&self) -> Option<String> {
         match (&self.samples, self.header) {
-            (Err(why), _) => Some(why.clone()),
+            (Err(why), _) => Some(why.to_string()),
             (Ok(_), None) => Some(format!(
                 "Mark 5B does not tell its channels: all counted together, as {MARK5B_BITS} bits"
             )),
@@ -267,13 +259,10 @@ impl Thread {
     }
 
     fn statistics(&self) -> Vec<ChannelStatistics> {
-        let Ok((_, statistics)) = &self.samples else {
-            return Vec::new();
+        let mut channels = match &self.samples {
+            Ok((_, statistics)) if self.sampled > 0 => statistics.channels(),
+            _ => Vec::new(),
         };
-        if self.sampled == 0 {
-            return Vec::new();
-        }
-        let mut channels = statistics.channels();
         if self.header.is_none() {
             // That of all channels together would be none of any.
             for channel in &mut channels {
@@ -285,23 +274,17 @@ impl Thread {
 }
 
 /// What counts the samples of frames with this header, or why nothing does.
-fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics), String> {
+fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics)> {
     if place >= THREADS_SAMPLED {
-        return Err(format!(
-            "only the first {THREADS_SAMPLED} threads are sampled"
-        ));
+        bail!("only the first {THREADS_SAMPLED} threads are sampled");
     }
-    let codec = |codec: Result<Codec, CodecError>| codec.map_err(|error| error.to_string());
-    let gather = |codec, channels, complex| {
-        let statistics = Statistics::new(codec, channels, complex);
-        statistics.map_err(|error| error.to_string())
-    };
     let Some(header) = header else {
-        let codec = codec(Codec::mark5b(MARK5B_BITS))?;
-        return Ok((codec, gather(codec, 1, false)?));
+        let codec = Codec::mark5b(MARK5B_BITS)?;
+        return Ok((codec, Statistics::new(codec, 1, false)?));
     };
     let shape = header.shape();
-    shape.check().map_err(|error| error.to_string())?;
-    let codec = codec(Codec::of(header))?;
-    Ok((codec, gather(codec, shape.channels(), shape.complex)?))
+    shape.check()?;
+    let codec = Codec::of(header)?;
+    let statistics = Statistics::new(codec, shape.channels(), shape.complex)?;
+    Ok((codec, statistics))
 }

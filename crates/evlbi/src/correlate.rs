@@ -2,7 +2,6 @@
 
 mod arrived;
 mod clocks;
-mod correlation;
 mod feed;
 mod integrations;
 mod job;
@@ -20,13 +19,15 @@ mod tests;
 pub mod visibilities;
 mod watch;
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use evlbi_fx::correlator::Sums;
+use evlbi_fx::correlator::{Input, Setup, Sums};
+use evlbi_fx::fringe::{self, Fringe, Window};
 use evlbi_net::run::Run;
 
-pub use self::correlation::Correlation;
 pub use self::lines::Integration;
 pub use self::live::{StreamResult, correlate_streams};
 pub use self::options::{
@@ -34,11 +35,12 @@ pub use self::options::{
 };
 pub use self::result::{text, write_csv};
 pub use self::series::{Amplitude, Dump, Found, check_window};
-pub use self::station::Tampered;
-pub use self::tamper::Tamper;
+pub use self::tamper::{Tamper, Tampered};
 
 use self::job::Job;
 use self::plan::Shape;
+use self::result::{BaselineResult, StationResult, baselines};
+use self::series::Series;
 use self::station::{StationFile, StationReader};
 use self::visibilities::VisibilityWriter;
 
@@ -61,15 +63,94 @@ impl Recordings {
             (None, None) => None,
         };
         let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust);
-        let files = paths
-            .iter()
-            .map(open)
-            .collect::<Result<Vec<StationFile>>>()?;
+        let files = paths.iter().map(open);
+        let files = files.collect::<Result<Vec<StationFile>>>()?;
         Ok(Recordings {
             paths: paths.to_vec(),
             shapes: files.iter().map(|file| file.shape().clone()).collect(),
             files,
         })
+    }
+}
+
+/// What came of a run.
+pub struct Correlation {
+    pub setup: Arc<Setup>,
+    pub series: Series,
+    stations: Vec<StationResult>,
+    /// Where fringes are searched.
+    window: Window,
+    /// What was received, of streams.
+    streams: Vec<StreamResult>,
+    visibilities: Option<PathBuf>,
+    /// Of each station what tampering did.
+    tampered: Vec<Option<Tampered>>,
+    /// Whether it was stopped before the end: what was correlated is whole periods until then.
+    pub interrupted: bool,
+    /// Parts since the grid's beginning in which each station could have had data, and those correlated.
+    spans: Vec<Range<i64>>,
+    correlated: Range<i64>,
+    integration: f64,
+}
+
+impl Correlation {
+    /// # Errors
+    /// When it was stopped before there was anything.
+    pub fn has_any(&self) -> Result<()> {
+        match self.interrupted && self.series.added == 0 {
+            true => bail!("interrupted before anything was correlated"),
+            false => Ok(()),
+        }
+    }
+
+    /// The parts in which both stations of a product could have had data.
+    pub fn span(&self, a: Input, b: Input) -> i64 {
+        let (a, b) = (&self.spans[a.station], &self.spans[b.station]);
+        let start = a.start.max(b.start).max(self.correlated.start);
+        let end = a.end.min(b.end).min(self.correlated.end);
+        (end - start).max(0)
+    }
+
+    /// The fringes of all baselines.
+    pub fn fringes(&self) -> Vec<BaselineResult> {
+        baselines(&self.setup, &self.found())
+    }
+
+    fn found(&self) -> Vec<Found> {
+        let products = 0..self.setup.products().len();
+        products.map(|index| self.find(index)).collect()
+    }
+
+    /// Parts that were correlated.
+    pub fn parts(&self) -> i64 {
+        self.correlated.end - self.correlated.start
+    }
+
+    /// What tampering did to a station's frames.
+    pub fn tampered(&self, station: usize) -> Option<Tampered> {
+        self.tampered.get(station).copied().flatten()
+    }
+
+    /// The first block that was correlated.
+    pub fn first_block(&self) -> i64 {
+        self.correlated.start / self.setup.block_parts()
+    }
+
+    /// A product at a delay and rate that are known.
+    pub fn find_at(&self, index: usize, known: &Fringe) -> Found {
+        let fringe = fringe::at(&self.series.visibilities(index), known);
+        self.series.found(index, self.span_of(index), fringe)
+    }
+
+    /// Finds the fringe of a product.
+    pub fn find(&self, index: usize) -> Found {
+        let span = self.span_of(index);
+        self.series.find(index, span, &self.window)
+    }
+
+    fn span_of(&self, index: usize) -> i64 {
+        let product = self.setup.products()[index];
+        self.span(product.a, product.b)
     }
 }
 
@@ -110,34 +191,24 @@ pub fn correlate(
         shapes,
     } = recordings;
     let plan = plan::plan(paths, shapes, options, run)?;
-    let names: Vec<String> = plan.stations.iter().map(|s| s.name.clone()).collect();
-    let (averaged, of_difx) = (plan.averaged, plan.job.clone());
     let window = options.window();
     let mut job = Job::of_files(plan, files, options.chunk, &window)?;
+    let Range { start, end } = job.range;
     let dumps = |seconds: f64| (seconds / job.dump_seconds()).ceil() as i64;
-    match options.stretch {
-        Stretch::All => {}
-        Stretch::First(seconds) => {
-            job.range.end = job.range.end.min(job.range.start + dumps(seconds));
-        }
-        Stretch::Last(seconds) => {
-            job.range.start = job.range.start.max(job.range.end - dumps(seconds));
-        }
-    }
+    job.range = match options.stretch {
+        Stretch::All => start..end,
+        Stretch::First(seconds) => start..end.min(start + dumps(seconds)),
+        Stretch::Last(seconds) => start.max(end - dumps(seconds))..end,
+    };
+    let names = plan::station_names(&job.setup);
     check_flags(options, &names)?;
     let dumps = job.range.clone().count();
     let mut series = job.series();
     series.check(&window, dumps)?;
     let mut writer = match &options.visibilities {
-        Some(directory) if !job.range.is_empty() => Some(VisibilityWriter::create(
-            directory,
-            &job.setup,
-            of_difx,
-            averaged,
-            job.integration,
-            job.begins(job.range.start),
-            options.force,
-        )?),
+        Some(directory) if !job.range.is_empty() => {
+            Some(VisibilityWriter::create(directory, &job, options.force)?)
+        }
         _ => None,
     };
     let mut readers = files
@@ -177,17 +248,14 @@ pub fn correlate(
     let interrupted = series.added < dumps;
     job.range.end = job.range.start + series.added as i64;
     Ok(Correlation {
-        names,
-        sources: paths.clone(),
+        stations: StationResult::all(&job.setup, paths, shapes, &counts),
         window,
         streams: Vec::new(),
         tampered: readers.iter().map(StationReader::tampered).collect(),
         visibilities,
         interrupted,
-        counts,
-        threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
         correlated: job.correlated(),
-        integration: job.integration,
+        integration: job.plan.integration,
         spans: job.spans,
         setup: job.setup,
         series,

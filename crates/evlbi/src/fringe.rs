@@ -75,15 +75,12 @@ struct Names(HashSet<String>);
 impl Names {
     /// `name`, with a number behind it where that is taken.
     fn take(&mut self, name: &str) -> String {
-        let mut name = name.to_owned();
-        let stem = name.clone();
-        for number in 2.. {
-            if self.0.insert(name.clone()) {
-                break;
-            }
-            name = format!("{stem}-{number}");
+        let (mut taken, mut number) = (name.to_owned(), 1);
+        while !self.0.insert(taken.clone()) {
+            number += 1;
+            taken = format!("{name}-{number}");
         }
-        name
+        taken
     }
 }
 
@@ -123,7 +120,7 @@ pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Re
                 visibilities: found.series.visibilities(index),
                 scale: found.series.scale(index),
             };
-            search(&product, options, &mut names)
+            search(product, options, &mut names)
         })
         .collect::<Result<Vec<Found>>>()?;
     Ok(FringeResult::new(fringes, found.interrupted))
@@ -160,9 +157,8 @@ pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeR
                 .context("a record is of a frequency that the description does not have")?;
             let gathered = Gathered::new(records, frequency, description.integration_s)?;
             let name = |station: u8| {
-                let known = description
-                    .stations
-                    .get(usize::from(station).wrapping_sub(1));
+                let place = usize::from(station).wrapping_sub(1);
+                let known = description.stations.get(place);
                 known.cloned().unwrap_or_else(|| station.to_string())
             };
             let product = Product {
@@ -172,7 +168,7 @@ pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeR
                 visibilities: gathered.visibilities(frequency, description.integration_s),
                 scale: 1.0 / gathered.weights.max(1e-30),
             };
-            search(&product, options, &mut names)
+            search(product, options, &mut names)
         })
         .collect::<Result<Vec<Found>>>()?;
     Ok(FringeResult::new(fringes, false))
@@ -234,26 +230,27 @@ impl Gathered {
     }
 }
 
-fn search(product: &Product<'_>, options: &FringeOptions, names: &mut Names) -> Result<Found> {
-    let visibilities = &product.visibilities;
+fn search(product: Product<'_>, options: &FringeOptions, names: &mut Names) -> Result<Found> {
+    let Product {
+        stations,
+        polarisations,
+        number,
+        visibilities,
+        scale,
+    } = product;
     let window = &options.correlate.window();
     correlate::check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
-    let fringe = fringe::search(visibilities, window);
-    let name = format!("{} {}", product.stations.join("-"), product.polarisations);
-    let figure = fringe_figure(&name, &product.visibilities, &fringe, product.scale);
-    let reference = product.visibilities.reference_hz;
+    let fringe = fringe::search(&visibilities, window);
+    let baseline = stations.join("-");
+    let name = format!("{baseline} {polarisations}");
+    let figure = fringe_figure(&name, &visibilities, &fringe, scale);
+    let reference = visibilities.reference_hz;
     let mut pictures = Vec::new();
     if let Some(directory) = &options.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        let stem = names.take(&format!(
-            "fringe-{}-{}-{}",
-            product.stations.join("-"),
-            product.polarisations,
-            product.number
-        ));
-        for (ending, bytes) in [("svg", figure.svg()?.into_bytes()), ("png", figure.png()?)] {
-            let path = directory.join(format!("{stem}.{ending}"));
+        let stem = names.take(&format!("fringe-{baseline}-{polarisations}-{number}"));
+        for (path, bytes) in figure.files(directory, &stem)? {
             output::check_new([path.as_path()], options.force)?;
             std::fs::write(&path, bytes)
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -261,10 +258,10 @@ fn search(product: &Product<'_>, options: &FringeOptions, names: &mut Names) -> 
         }
     }
     Ok(Found {
-        stations: product.stations.clone(),
-        polarisations: product.polarisations.clone(),
+        stations,
+        polarisations,
         frequency_hz: (reference != 0.0).then_some(reference),
-        correlation: fringe.amplitude * product.scale,
+        correlation: fringe.amplitude * scale,
         fringe,
         pictures,
         drawn: figure.text(TEXT.0, TEXT.1),
@@ -274,28 +271,21 @@ fn search(product: &Product<'_>, options: &FringeOptions, names: &mut Names) -> 
 /// The same for people.
 pub fn text(result: &FringeResult) -> String {
     let shown = result.fringes.iter().map(|found| {
-        let Fringe {
-            delay_s,
-            rate_hz,
-            phase_rad,
-            snr,
-            ..
-        } = found.fringe;
+        let fringe = &found.fringe;
         format!(
-            "{}\n{} {}: correlation {:.6}, SNR {snr:.1}, delay {}, rate {:.4} mHz, phase {:.1} deg{}",
+            "{}\n{} {}: correlation {:.6}, SNR {:.1}, delay {}, rate {:.4} mHz, phase {:.1} deg{}",
             found.drawn,
             found.stations.join("-"),
             found.polarisations,
             found.correlation,
-            show_seconds(delay_s),
-            rate_hz * 1e3,
-            phase_rad.to_degrees(),
-            if found.fringe.false_alarm > 1e-3 {
-                " (no fringe: noise alone does as much)"
-            } else if found.fringe.in_lines == Some(true) {
-                " (lines only: tones, interference or a maser)"
-            } else {
-                ""
+            fringe.snr,
+            show_seconds(fringe.delay_s),
+            fringe.rate_hz * 1e3,
+            fringe.phase_rad.to_degrees(),
+            match fringe.in_lines {
+                _ if fringe.false_alarm > 1e-3 => " (no fringe: noise alone does as much)",
+                Some(true) => " (lines only: tones, interference or a maser)",
+                _ => "",
             }
         )
     });

@@ -18,7 +18,7 @@ use evlbi_net::run::Run;
 use serde::Serialize;
 
 use crate::correlate::{
-    self, Along, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper,
+    self, Along, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper, Tampered,
 };
 use crate::output::{self, name};
 
@@ -36,6 +36,9 @@ const STEP: f64 = 1e-3;
 const BURST: f64 = 8.0;
 /// Least weight of a period for the mean with a cut.
 const WEIGHT_CUT: f64 = 0.5;
+
+/// Head of the table of a curve.
+const HEAD: &str = "    loss     shed     lost       all    autos    valid   weight      SNR   theory:      all    autos    valid      SNR  off";
 
 /// Fractions where nothing is said.
 pub const DEFAULT_LOSSES: &str = "0.5%..20%";
@@ -58,7 +61,7 @@ impl FromStr for Losses {
             None => text
                 .split(',')
                 .map(fraction)
-                .collect::<Result<Vec<f64>, String>>()?,
+                .collect::<Result<Vec<_>, _>>()?,
         };
         losses.retain(|loss| *loss > 0.0);
         losses.sort_by(f64::total_cmp);
@@ -172,13 +175,20 @@ pub struct LossCurve {
     pub interrupted: bool,
 }
 
-/// One policy and replacement.
-#[derive(Serialize)]
-pub struct Curve {
+/// What is done to the recordings, and what the correlator knows of it.
+#[derive(Clone, Copy, PartialEq, Serialize)]
+struct Harm {
     knows: Knows,
     shed: Kind,
     replace: Replace,
     at: Where,
+}
+
+/// The losses of one harm.
+#[derive(Serialize)]
+pub struct Curve {
+    #[serde(flatten)]
+    harm: Harm,
     points: Vec<Point>,
     /// Smallest loss at which more than 1 % of the periods lie 5 standard errors off the theory.
     breaks_at: Option<f64>,
@@ -247,10 +257,8 @@ impl From<Ratios> for Measures {
 /// When the recordings cannot be correlated or show no fringe, or a result exists or cannot be written.
 pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
     // Before minutes of work.
-    let curves = asked
-        .out
-        .as_ref()
-        .map(|directory| directory.join("loss-curve.json"));
+    let directory = asked.out.as_ref();
+    let curves = directory.map(|directory| directory.join("loss-curve.json"));
     output::check_new(curves.as_deref(), asked.force)?;
     if let Some(directory) = &asked.out {
         std::fs::create_dir_all(directory)
@@ -266,24 +274,15 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
     if let Some(directory) = &asked.out {
         let mut files = Vec::new();
         let mut drawn = Vec::new();
-        for curve in &result.curves {
-            if drawn.contains(&(curve.at, curve.shed)) {
+        for Harm { at, shed, .. } in result.curves.iter().map(|curve| curve.harm) {
+            if drawn.contains(&(at, shed)) {
                 continue;
             }
-            drawn.push((curve.at, curve.shed));
-            let place = match curve.at {
-                Where::One => "one",
-                Where::Both => "both",
-            };
-            let shed = name(&curve.shed);
-            let title = format!(
-                "Loss at {place} of {}, shed {shed}",
-                result.stations.join("-")
-            );
-            let figure = picture::figure(&result.curves, curve.at, curve.shed, &title);
-            let path = |ending: &str| directory.join(format!("{place}-{shed}.{ending}"));
-            files.push((path("svg"), figure.svg()?.into_bytes()));
-            files.push((path("png"), figure.png()?));
+            drawn.push((at, shed));
+            let (place, shown, pair) = (name(&at), name(&shed), result.stations.join("-"));
+            let title = format!("Loss at {place} of {pair}, shed {shown}");
+            let figure = picture::figure(&result.curves, at, shed, &title);
+            files.extend(figure.files(directory, &format!("{place}-{shown}"))?);
         }
         output::check_new(files.iter().map(|(path, _)| path.as_path()), asked.force)?;
         for (path, bytes) in files {
@@ -300,14 +299,16 @@ fn measure_all(
     run: &Run,
     keep: &dyn Fn(&LossCurve) -> Result<()>,
 ) -> Result<LossCurve> {
-    let mut experiments = Vec::new();
-    for knows in &asked.knows {
-        experiments.push(Experiment::new(asked, *knows, run)?);
-    }
-    let count = experiments
-        .iter()
-        .map(|experiment| experiment.harms().len());
-    let mut progress = run.progress(Some(count.sum::<usize>() as u64));
+    let experiments = asked.knows.iter();
+    let experiments = experiments
+        .map(|knows| Experiment::new(asked, *knows, run))
+        .collect::<Result<Vec<Experiment<'_>>>>()?;
+    let all = experiments.iter().flat_map(|experiment| {
+        let points = experiment.points().into_iter();
+        points.map(move |(harm, loss)| (experiment, harm, loss))
+    });
+    let all: Vec<(&Experiment<'_>, Harm, f64)> = all.collect();
+    let mut progress = run.progress(Some(all.len() as u64));
     let first = experiments.first().context("--knows names nothing")?;
     let mut result = LossCurve {
         schema: "evlbi.loss-curve/1",
@@ -317,21 +318,17 @@ fn measure_all(
         seed: asked.seed,
         period_s: first.period_s,
         conclusions: Vec::new(),
-        lossless: first.measure(&first.whole, 0.0, (0.0, 0.0), &[], None),
+        lossless: first.measure(&first.whole, 0.0, (0.0, 0.0), Vec::new(), None),
         curves: Vec::new(),
         finished: false,
         interrupted: false,
     };
-    let points = experiments.iter().flat_map(|experiment| {
-        let harms = experiment.harms().into_iter();
-        harms.map(move |harm| (experiment, harm))
-    });
-    for (done, (experiment, harm)) in (1..).zip(points) {
-        let Some(point) = experiment.point(harm, run)? else {
+    for (done, (experiment, harm, loss)) in (1..).zip(all) {
+        let Some(point) = experiment.point(harm, loss, run)? else {
             result.interrupted = true;
             break;
         };
-        result.add(experiment.knows, harm, point);
+        result.add(harm, point);
         keep(&result)?;
         if progress.is_due() {
             progress.show(done, &format!("{done} points"));
@@ -344,14 +341,10 @@ fn measure_all(
 
 impl LossCurve {
     /// Adds a point to its curve.
-    fn add(&mut self, knows: Knows, harm: Harm, point: Point) {
-        let is_of = |curve: &&mut Curve| {
-            (curve.knows, curve.shed, curve.replace, curve.at)
-                == (knows, harm.kind, harm.instead, harm.at)
-        };
+    fn add(&mut self, harm: Harm, point: Point) {
         let is_broken = point.periods_off.is_some_and(|off| off > MOST_OFF);
         let breaks_at = is_broken.then_some(point.loss);
-        match self.curves.iter_mut().find(is_of) {
+        match self.curves.iter_mut().find(|curve| curve.harm == harm) {
             Some(curve) => {
                 // The periods of the highest loss are kept.
                 if let Some(before) = curve.points.last_mut() {
@@ -361,10 +354,7 @@ impl LossCurve {
                 curve.points.push(point);
             }
             None => self.curves.push(Curve {
-                knows,
-                shed: harm.kind,
-                replace: harm.instead,
-                at: harm.at,
+                harm,
                 points: vec![point],
                 breaks_at,
             }),
@@ -372,11 +362,12 @@ impl LossCurve {
     }
 }
 
-impl Along for (&Experiment<'_>, Harm) {
+impl Along for (&Experiment<'_>, Harm, f64) {
     fn tamper(&mut self, station: usize) -> Result<Option<Tamper>> {
-        let (experiment, harm) = *self;
-        let loses = harm.at == Where::Both || station == experiment.lossy;
-        loses.then(|| experiment.tamper(station, harm)).transpose()
+        let (experiment, harm, loss) = *self;
+        let loses = experiment.loses(station, harm);
+        let tamper = loses.then(|| experiment.tamper(station, harm, loss));
+        tamper.transpose()
     }
 }
 
@@ -396,40 +387,24 @@ struct Experiment<'a> {
     period_s: f64,
 }
 
-/// What is done to the recordings for one point.
-#[derive(Clone, Copy)]
-struct Harm {
-    kind: Kind,
-    loss: f64,
-    instead: Replace,
-    at: Where,
-}
-
 impl Experiment<'_> {
     fn new<'a>(asked: &'a LossCurveOptions, knows: Knows, run: &Run) -> Result<Experiment<'a>> {
-        let station = usize::from(asked.station);
-        if station > asked.files.len() {
-            bail!(
-                "--station {station} is not among the {} recordings",
-                asked.files.len()
-            );
+        let (station, files) = (usize::from(asked.station), &asked.files);
+        if station > files.len() {
+            let count = files.len();
+            bail!("--station {station} is not among the {count} recordings");
         }
         // The first of the others is its partner.
         let partner = usize::from(station == 1);
         let mut pair = [partner, station - 1];
         pair.sort_unstable();
-        let paths: Vec<String> = pair
-            .iter()
-            .map(|index| asked.files[*index].clone())
-            .collect();
+        let paths = pair.map(|index| files[index].clone());
         let mut options = asked.correlate.clone();
         if options.model.is_some() && pair != [0, 1] {
             bail!("with --model give the two recordings of the model's first two stations");
         }
-        options.delay = pair
-            .iter()
-            .filter_map(|index| asked.correlate.delay.get(*index).cloned())
-            .collect();
+        let delays = pair.iter().filter_map(|index| options.delay.get(*index));
+        options.delay = delays.cloned().collect();
         options.trust = match knows {
             Knows::All => Trust::Exact,
             Knows::Headers | Knows::Papers => Trust::Headers,
@@ -446,128 +421,106 @@ impl Experiment<'_> {
                 found.snr
             );
         }
-        let mut experiment = Experiment {
+        Ok(Experiment {
             asked,
             knows,
-            lossy: pair
-                .iter()
-                .position(|index| *index == station - 1)
-                .unwrap_or(1),
+            lossy: usize::from(station - 1 == pair[1]),
             stations: [0, 1].map(|place| whole.setup.stations()[place].name.clone()),
             period_s: whole.series.dump_seconds,
             recordings,
             options,
-            whole: found,
             spectra: theory::spectra(&whole),
-            whole_mean: 1.0,
-        };
-        experiment.whole_mean = mean(&experiment.periods(&whole), 0.0);
-        Ok(experiment)
+            whole_mean: mean(&whole.series.dumps_at(0, &found.fringe), 0.0),
+            whole: found,
+        })
     }
 
     /// All points: the policies and replacements at one station; then at both, independent and in common.
-    fn harms(&self) -> Vec<Harm> {
+    fn points(&self) -> Vec<(Harm, f64)> {
         // What another knowledge measures alike is measured once.
         let asked = |knows: Knows| self.asked.knows.contains(&knows);
-        let again = |instead: &&Replace| match (self.knows, instead) {
+        let again = |replace: Replace| match (self.knows, replace) {
             (Knows::Headers, Replace::Nothing | Replace::Invalid) => asked(Knows::All),
             (Knows::Papers, Replace::Nothing) => false,
             (Knows::Papers, Replace::Invalid) => asked(Knows::All) || asked(Knows::Headers),
             (Knows::Papers, _) => asked(Knows::Headers),
             _ => false,
         };
-        let replacements = || self.asked.replace.iter().filter(|instead| !again(instead));
-        let mut harms = Vec::new();
-        let mut add = |kind, instead, at| {
-            for loss in &self.asked.loss.0 {
-                harms.push(Harm {
-                    kind,
-                    loss: *loss,
-                    instead,
+        let at_one = self.asked.shed.iter().map(|shed| (*shed, Where::One));
+        let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
+        let mut points = Vec::new();
+        for (shed, at) in at_one.chain(at_both) {
+            for replace in self.asked.replace.iter().filter(|it| !again(**it)) {
+                let harm = Harm {
+                    knows: self.knows,
+                    shed,
+                    replace: *replace,
                     at,
-                });
-            }
-        };
-        for kind in &self.asked.shed {
-            for instead in replacements() {
-                add(*kind, *instead, Where::One);
+                };
+                points.extend(self.asked.loss.0.iter().map(|loss| (harm, *loss)));
             }
         }
-        for kind in [Kind::Random, Kind::Common] {
-            for instead in replacements() {
-                add(kind, *instead, Where::Both);
-            }
-        }
-        harms
+        points
+    }
+
+    fn loses(&self, station: usize, harm: Harm) -> bool {
+        harm.at == Where::Both || station == self.lossy
     }
 
     /// Measures a point; none if the run is stopped.
-    fn point(&self, harm: Harm, run: &Run) -> Result<Option<Point>> {
-        let mut harming = (self, harm);
+    fn point(&self, harm: Harm, loss: f64, run: &Run) -> Result<Option<Point>> {
+        let mut harming = (self, harm, loss);
         let found = correlate::correlate(&self.recordings, &self.options, run, &mut harming)?;
         if found.interrupted {
             return Ok(None);
         }
-        let lossy = (0..2).filter(|station| harm.at == Where::Both || *station == self.lossy);
-        let done: Vec<correlate::Tampered> = lossy
+        let lossy = (0..2).filter(|station| self.loses(*station, harm));
+        let done: Vec<Tampered> = lossy
             .filter_map(|station| found.tampered(station))
             .collect();
-        let mean = |share: fn(&correlate::Tampered) -> f64| {
+        let mean = |share: fn(&Tampered) -> f64| {
             done.iter().map(share).sum::<f64>() / done.len().max(1) as f64
         };
         let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
         let delay = self.delay_between(&found);
+        // What the correlator takes the place of lost data for.
         let known = Harm {
-            instead: self.knowledge(harm.instead),
+            replace: match self.knows {
+                Knows::All => Replace::Nothing,
+                Knows::Headers | Knows::Papers => harm.replace,
+            },
             ..harm
         };
         let predict = |shed: f64| {
-            theory::predict(&found, &self.spectra, known, self.lossy, shed, delay)
-                .map(Measures::from)
+            let ratios = theory::predict(&found, &self.spectra, known, self.lossy, shed, delay);
+            ratios.map(Measures::from)
         };
-        let theory = predict(shed);
-        let scatter = theory
-            .zip(predict(shed + STEP))
-            .map_or(0.0, |(here, there)| {
-                (there.valid - here.valid).abs() / STEP * self.scatter(harm.kind, shed)
-            });
-        let here = found.find_at(0, &self.whole.fringe);
-        let periods = self.periods(&found);
-        let point = self.measure(
-            &here,
-            harm.loss,
-            (shed, lost),
-            &periods,
-            theory.map(|theory| (theory, scatter)),
-        );
+        let theory = predict(shed).map(|here| {
+            let slope = predict(shed + STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
+            (here, slope / STEP * self.scatter(harm.shed, shed))
+        });
+        let fringe = &self.whole.fringe;
+        let (here, periods) = (found.find_at(0, fringe), found.series.dumps_at(0, fringe));
+        let point = self.measure(&here, loss, (shed, lost), periods, theory);
         Ok(Some(point))
     }
 
-    /// What the correlator takes the place of lost data for.
-    fn knowledge(&self, instead: Replace) -> Replace {
-        match (self.knows, instead) {
-            (Knows::All, _) => Replace::Nothing,
-            (Knows::Headers | Knows::Papers, other) => other,
-        }
-    }
-
     fn delay_between(&self, found: &Correlation) -> f64 {
+        let middle = found.setup.middle(found.first_block());
         let late = |station: usize| {
-            let delay = &found.setup.stations()[station].delay;
-            delay
-                .about(found.setup.middle(found.first_block()))
-                .map_or(0.0, |(late, _)| late)
+            let late = found.setup.stations()[station].delay.about(middle);
+            late.map_or(0.0, |(late, _)| late)
         };
         (late(0) - late(1)).abs()
     }
 
-    fn tamper(&self, station: usize, harm: Harm) -> Result<Tamper> {
-        let policy: Policy = match harm.kind {
-            Kind::Every => format!("every:{}", (1.0 / harm.loss).round().max(2.0)),
-            Kind::Bunch => format!("bunch:{}", harm.loss),
-            Kind::Random => format!("random:{}", harm.loss),
-            Kind::Burst => format!("burst:{},{BURST}", harm.loss),
-            Kind::Common => format!("common:{}", harm.loss),
+    fn tamper(&self, station: usize, harm: Harm, loss: f64) -> Result<Tamper> {
+        let policy: Policy = match harm.shed {
+            Kind::Every => format!("every:{}", (1.0 / loss).round().max(2.0)),
+            Kind::Bunch => format!("bunch:{loss}"),
+            Kind::Random => format!("random:{loss}"),
+            Kind::Burst => format!("burst:{loss},{BURST}"),
+            Kind::Common => format!("common:{loss}"),
         }
         .parse()
         .map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -582,25 +535,18 @@ impl Experiment<'_> {
             frame_rate: Some(shape.layout.frame_rate),
         };
         // Common shedding goes by one seed, all other by one a station.
-        let seed = match harm.kind {
+        let seed = match harm.shed {
             Kind::Common => self.asked.seed,
             _ => self.asked.seed.wrapping_add(1000 * station as u64),
         };
-        let replace = match harm.instead {
-            Replace::Nothing => Replace::Nothing,
-            Replace::Fill => Replace::Fill,
-            Replace::Invalid => Replace::Invalid,
+        let replace = match harm.replace {
             // Who knows the list of gaps does not look at what lies there.
             Replace::Random if self.knows == Knows::All => Replace::Invalid,
-            Replace::Random => Replace::Random,
+            other => other,
         };
+        let shed = Shed::new(policy, seed, &stream)?;
         let loses_step = self.knows == Knows::Papers;
-        Ok(Tamper::new(
-            Shed::new(policy, seed, &stream)?,
-            replace,
-            seed,
-            loses_step,
-        ))
+        Ok(Tamper::new(shed, replace, seed, loses_step))
     }
 
     /// Standard deviation of the share that a period loses: chance decides which frames it has.
@@ -619,16 +565,12 @@ impl Experiment<'_> {
         (shed * (1.0 - shed) * together / frames).sqrt() + 1.0 / frames
     }
 
-    fn periods(&self, found: &Correlation) -> Vec<Dump> {
-        found.series.dumps_at(0, &self.whole.fringe)
-    }
-
     fn measure(
         &self,
         here: &Found,
         loss: f64,
         (shed, lost): (f64, f64),
-        periods: &[Dump],
+        periods: Vec<Dump>,
         theory: Option<(Measures, f64)>,
     ) -> Point {
         let whole = &self.whole;
@@ -639,20 +581,16 @@ impl Experiment<'_> {
             weight: here.weight / whole.weight,
             snr: here.snr / whole.snr,
         };
-        let off = theory
-            .filter(|_| !periods.is_empty())
-            .map(|(theory, scatter)| {
-                let scatter = scatter * self.whole_mean;
-                let expected = theory.valid * self.whole_mean;
-                let with_data: Vec<&Dump> = periods
-                    .iter()
-                    .filter(|period| period.weight > 0.0)
-                    .collect();
-                let off = |period: &&&Dump| {
-                    (period.amplitude - expected).abs() > OFF * period.error.hypot(scatter)
-                };
-                with_data.iter().filter(off).count() as f64 / with_data.len().max(1) as f64
-            });
+        let theory_of_periods = theory.filter(|_| !periods.is_empty());
+        let off = theory_of_periods.map(|(theory, scatter)| {
+            let scatter = scatter * self.whole_mean;
+            let expected = theory.valid * self.whole_mean;
+            let with_data = || periods.iter().filter(|period| period.weight > 0.0);
+            let off = |period: &&Dump| {
+                (period.amplitude - expected).abs() > OFF * period.error.hypot(scatter)
+            };
+            with_data().filter(off).count() as f64 / with_data().count().max(1) as f64
+        });
         let is_light = |period: &&Dump| period.weight < WEIGHT_CUT;
         Point {
             loss,
@@ -665,23 +603,20 @@ impl Experiment<'_> {
             ratio,
             theory: theory.map(|(theory, _)| theory),
             periods_off: off,
-            mean_of_periods: mean(periods, 0.0) / self.whole_mean,
-            mean_of_heavy_periods: mean(periods, WEIGHT_CUT) / self.whole_mean,
+            mean_of_periods: mean(&periods, 0.0) / self.whole_mean,
+            mean_of_heavy_periods: mean(&periods, WEIGHT_CUT) / self.whole_mean,
             light_periods: periods.iter().filter(is_light).count(),
-            periods: periods.to_vec(),
+            periods,
         }
     }
 }
 
 /// Mean amplitude of the periods of some weight.
 fn mean(periods: &[Dump], least: f64) -> f64 {
-    let heavy = periods
-        .iter()
-        .filter(|period| period.weight > 0.0 && period.weight >= least);
-    let (sum, count) = heavy.fold((0.0, 0usize), |(sum, count), period| {
-        (sum + period.amplitude, count + 1)
-    });
-    if count > 0 { sum / count as f64 } else { 0.0 }
+    let is_heavy = |period: &&Dump| period.weight > 0.0 && period.weight >= least;
+    let heavy = || periods.iter().filter(is_heavy);
+    let sum = heavy().fold(0.0, |sum, period| sum + period.amplitude);
+    sum / heavy().count().max(1) as f64
 }
 
 /// An input of the pair: its first product's.
@@ -700,27 +635,15 @@ pub fn text(result: &LossCurve) -> String {
         result.period_s
     );
     for curve in &result.curves {
-        let place = match curve.at {
-            Where::One => result.lossy.clone(),
-            Where::Both => "both".into(),
+        let place = match curve.harm.at {
+            Where::One => &result.lossy,
+            Where::Both => "both",
         };
         shown += &format!(
-            "\n{} at {place}, replaced by {}, known by {}\n{:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}   theory: {:>8} {:>8} {:>8} {:>8}  off\n",
-            name(&curve.shed),
-            name(&curve.replace),
-            name(&curve.knows),
-            "loss",
-            "shed",
-            "lost",
-            "all",
-            "autos",
-            "valid",
-            "weight",
-            "SNR",
-            "all",
-            "autos",
-            "valid",
-            "SNR"
+            "\n{} at {place}, replaced by {}, known by {}\n{HEAD}\n",
+            name(&curve.harm.shed),
+            name(&curve.harm.replace),
+            name(&curve.harm.knows)
         );
         for point in &curve.points {
             let theory = point.theory.map_or_else(String::new, |theory| {
@@ -729,9 +652,8 @@ pub fn text(result: &LossCurve) -> String {
                     theory.all, theory.autos, theory.valid, theory.snr
                 )
             });
-            let off = point
-                .periods_off
-                .map_or_else(String::new, |off| format!("{:.0} %", off * 100.0));
+            let off = point.periods_off.map(|off| format!("{:.0} %", off * 100.0));
+            let off = off.unwrap_or_default();
             shown += &format!(
                 "{:>7.2}% {:>7.3}% {:>7.3}%  {:>8.4} {:>8.4} {:>8.4} {:>8.4} {:>8.4}           {theory:<35}  {off}\n",
                 point.loss * 100.0,

@@ -116,20 +116,12 @@ impl Clocks {
     ) -> (f64, BTreeSet<usize>) {
         let leap = self.leap();
         let group = |of: f64| -> BTreeSet<usize> {
-            let near = |(_, time): &(usize, &Option<(f64, f64)>)| {
-                time.is_some_and(|(_, newest)| (newest - of).abs() <= leap)
-            };
-            times
-                .iter()
-                .enumerate()
-                .filter(near)
-                .map(|(at, _)| at)
-                .collect()
+            let is_near = |(_, newest): (f64, f64)| (newest - of).abs() <= leap;
+            let all = 0..times.len();
+            all.filter(|at| times[*at].is_some_and(is_near)).collect()
         };
-        let groups = times
-            .iter()
-            .flatten()
-            .map(|(_, newest)| (group(*newest), *newest));
+        let groups = times.iter().flatten();
+        let groups = groups.map(|(_, newest)| (group(*newest), *newest));
         let best = groups.min_by(|(a, x), (b, y)| {
             let far = |time: &f64| (time - host).abs();
             b.len().cmp(&a.len()).then(far(x).total_cmp(&far(y)))
@@ -186,12 +178,10 @@ impl Clocks {
 
     /// The newest time of the other stations that send.
     fn front(&self, station: usize, now: f64) -> Option<f64> {
-        let senders = self
-            .others(station)
-            .filter(|clock| !self.is_silent(clock, now));
-        senders
-            .filter_map(|clock| clock.reach(now))
-            .reduce(f64::max)
+        let is_sending = |clock: &&Clock| !self.is_silent(clock, now);
+        let senders = self.others(station).filter(is_sending);
+        let reached = senders.filter_map(|clock| clock.reach(now));
+        reached.reduce(f64::max)
     }
 
     fn others(&self, station: usize) -> impl Iterator<Item = &Clock> {
@@ -209,11 +199,8 @@ impl Clocks {
     fn is_agreed(&self, station: usize, time: f64, now: f64) -> bool {
         let leap = self.leap();
         let (mut with, mut without) = (1, 0);
-        for (at, clock) in self.stations.iter().enumerate() {
-            if at == station {
-                continue;
-            }
-            let is_near = |there: f64| (there - time).abs() <= leap;
+        let is_near = |there: f64| (there - time).abs() <= leap;
+        for clock in self.others(station) {
             if clock.odd >= RUN && clock.at(now).is_some_and(is_near) {
                 with += 1;
             } else if clock.newest.is_some() && now - clock.advanced < leap {
@@ -286,30 +273,21 @@ impl Clocks {
     pub fn reason(&self, station: usize, late: bool, has_ended: bool, now: f64) -> String {
         let clock = &self.stations[station];
         let offset = self.offset(station, now);
-        if self.refuses(station, now) {
-            let count = show_count(clock.refused);
-            return format!(
-                "{count} frames refused, {} ahead of the other stations",
+        let (refused, silence) = (show_count(clock.refused), now - clock.advanced);
+        match clock.newest {
+            _ if self.refuses(station, now) => format!(
+                "{refused} frames refused, {} ahead of the other stations",
                 show_seconds(offset)
-            );
-        }
-        if offset <= -self.wait || (late && offset < 0.0) {
-            return format!(
+            ),
+            _ if offset <= -self.wait || (late && offset < 0.0) => format!(
                 "its frames are {} behind the other stations, and the wait is {}",
                 show_seconds(-offset),
                 show_seconds(self.wait)
-            );
-        }
-        match clock.newest {
-            None if clock.refused == 0 => "no data have arrived".into(),
-            None => format!(
-                "all of its {} frames were refused",
-                show_count(clock.refused)
             ),
+            None if clock.refused == 0 => "no data have arrived".into(),
+            None => format!("all of its {refused} frames were refused"),
             Some(_) if has_ended => "its stream has ended".into(),
-            Some(_) if now - clock.advanced >= self.wait => {
-                format!("no data for {}", show_seconds(now - clock.advanced))
-            }
+            Some(_) if silence >= self.wait => format!("no data for {}", show_seconds(silence)),
             Some(_) => "no valid samples at the time that is correlated".into(),
         }
     }

@@ -27,11 +27,11 @@ const LEAST_BLOCKS: i64 = 4;
 
 /// A set-up and the time that is to be correlated.
 pub struct Job {
+    pub plan: Plan,
     pub setup: Arc<Setup>,
     pub periods: Periods,
     pub range: Range<i64>,
     pub spans: Vec<Range<i64>>,
-    pub integration: f64,
 }
 
 impl Job {
@@ -46,89 +46,58 @@ impl Job {
         let spans = stations
             .map(|(index, file)| plan.span(index, &file.samples(plan.epoch)?))
             .collect::<Result<Vec<Range<i64>>>>()?;
+        let rate = plan.part_rate() as f64;
         let common = common(&spans).with_context(|| {
+            let second = |part: i64| part as f64 / rate + (plan.epoch + plan.start) as f64;
             let shown = plan.stations.iter().zip(&spans).map(|(station, span)| {
-                let second = |part: i64| {
-                    part as f64 / plan.part_rate() as f64 + (plan.epoch + plan.start) as f64
-                };
-                format!(
-                    "{} from {} to {}",
-                    station.name,
-                    utc(second(span.start)),
-                    utc(second(span.end))
-                )
+                let [from, to] = [span.start, span.end].map(|part| utc(second(part)));
+                format!("{} from {from} to {to}", station.name)
             });
             let shown: Vec<String> = shown.collect();
             format!("no two recordings overlap in time: {}", shown.join("; "))
         })?;
-        let integration = plan.integration;
-        let rate = plan.part_rate() as f64;
-        let parts = (integration * rate).round() as i64;
-        let block = 2 * plan.channels as i64;
-        if parts < block {
+        let length = common.end - common.start;
+        let wanted = (LEAST_DUMPS * plan.parts() / length.max(1)).clamp(1, LEAST_DUMPS);
+        let there = (
+            spans.iter().map(|span| span.start).min().unwrap_or(0),
+            spans.iter().map(|span| span.end).max().unwrap_or(0),
+        );
+        let periods = periods(&plan, wanted, window, there);
+        if periods.parts < periods.block {
             bail!(
                 "an integration of {} is shorter than a spectrum of {} channels, {}",
-                show_seconds(integration),
+                show_seconds(plan.integration),
                 plan.channels,
-                show_seconds(block as f64 / rate)
+                show_seconds(periods.block as f64 / rate)
             );
         }
-        let length = common.end - common.start;
-        let wanted = (LEAST_DUMPS * parts / length.max(1)).clamp(1, LEAST_DUMPS);
-        let count = wanted
-            .max(told(window, integration))
-            .min(parts / (LEAST_BLOCKS * block))
-            .max(1);
-        let periods = Periods {
-            count,
-            parts,
-            block,
-            there: (
-                spans.iter().map(|span| span.start).min().unwrap_or(0),
-                spans.iter().map(|span| span.end).max().unwrap_or(0),
-            ),
-        };
-        let setup = plan.setup((common.start as f64 / rate, common.end as f64 / rate))?;
         let range = periods.of(common.start)..periods.of(common.end - 1) + 1;
         Ok(Job {
-            setup: Arc::new(setup),
-            range: chunk.map_or(range.clone(), |chunk| chunk.of(range, count)),
+            setup: plan.setup((common.start as f64 / rate, common.end as f64 / rate))?,
+            range: chunk.map_or(range.clone(), |chunk| chunk.of(range, periods.count)),
+            plan,
             periods,
             spans,
-            integration,
         })
     }
 
     /// Takes all of streams whose latest begins so many seconds after the plan's epoch.
     pub fn live(plan: Plan, first: f64, window: &Window) -> Result<Job> {
         let rate = plan.part_rate() as f64;
-        let integration = plan.integration;
-        let parts = (integration * rate).round() as i64;
-        let block = 2 * plan.channels as i64;
         let begin = ((first - plan.start as f64) * rate) as i64;
-        let periods = Periods {
-            count: LIVE_DUMPS
-                .max(told(window, integration))
-                .min(parts / (LEAST_BLOCKS * block))
-                .max(1),
-            parts,
-            block,
-            there: (i64::MIN, i64::MAX),
-        };
-        let stations = plan.stations.len();
-        let setup = plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?;
+        let periods = periods(&plan, LIVE_DUMPS, window, (i64::MIN, i64::MAX));
         Ok(Job {
-            setup: Arc::new(setup),
+            setup: plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?,
             range: periods.of(begin) + 1..i64::MAX,
+            spans: vec![0..0; plan.stations.len()],
+            plan,
             periods,
-            spans: vec![0..0; stations],
-            integration,
         })
     }
 
     /// Length of a dump in seconds.
     pub fn dump_seconds(&self) -> f64 {
-        self.integration / self.periods.count as f64
+        self.plan.integration / self.periods.count as f64
     }
 
     /// Where what is found goes.
@@ -142,7 +111,7 @@ impl Job {
 
     /// When the integration of a period begins, in seconds since the beginning of the grid.
     pub fn begins(&self, period: i64) -> f64 {
-        period.div_euclid(self.periods.count) as f64 * self.integration
+        period.div_euclid(self.periods.count) as f64 * self.plan.integration
     }
 
     /// The UTC of so many seconds after the beginning of the grid.
@@ -165,17 +134,26 @@ impl Job {
 
     /// The parts that are correlated and in which two stations have data.
     pub fn correlated(&self) -> Range<i64> {
-        let all =
-            self.periods.first_part(self.range.start)..self.periods.first_part(self.range.end);
+        let first = |period: i64| self.periods.first_part(period);
+        let all = first(self.range.start)..first(self.range.end);
         let there = common(&self.spans).unwrap_or(all.clone());
         let start = all.start.max(there.start);
         start..all.end.min(there.end).max(start)
     }
 }
 
-/// Dumps of an integration that tell the rates of a window apart.
-fn told(window: &Window, integration: f64) -> i64 {
-    (2.0 * window.rate_hz.unwrap_or(0.0) * integration).ceil() as i64
+/// Integrations of so many dumps, or of as many as tell the rates of a window apart, where the blocks are short enough.
+/// There can be data in the parts `there`.
+fn periods(plan: &Plan, dumps: i64, window: &Window, there: (i64, i64)) -> Periods {
+    let (parts, block) = (plan.parts(), 2 * plan.channels as i64);
+    let told = (2.0 * window.rate_hz.unwrap_or(0.0) * plan.integration).ceil() as i64;
+    let count = dumps.max(told).min(parts / (LEAST_BLOCKS * block));
+    Periods {
+        count: count.max(1),
+        parts,
+        block,
+        there,
+    }
 }
 
 /// The time in which at least two have data.

@@ -1,9 +1,10 @@
 //! What is shown of an integration of streams.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
+use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
+use evlbi_net::receive::Live;
 use serde::Serialize;
 
 use super::feed::now;
@@ -54,99 +55,72 @@ struct StreamLine {
 
 /// Why a series has nothing of a station; none if it has.
 pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> Option<String> {
-    let inputs = series
-        .setup
-        .inputs()
-        .filter(|input| input.station == station);
-    if inputs.map(|input| series.input(input).good).sum::<u64>() > 0 {
+    let has_some = |input: Input| input.station == station && series.input(input).good > 0;
+    if series.setup.inputs().any(has_some) {
         return None;
     }
     let state = stream.feed.state();
-    let late = state.late() > 0;
-    Some(
-        stream
-            .feed
-            .clocks()
-            .reason(station, late, state.ended, now()),
-    )
+    let (late, has_ended) = (state.late() > 0, state.ended);
+    let clocks = stream.feed.clocks();
+    Some(clocks.reason(station, late, has_ended, now()))
 }
 
 /// What was shown last of a stream.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Seen {
-    bytes: u64,
-    expected: u64,
-    lost: u64,
-    when: Instant,
-}
-
-impl Seen {
-    pub(super) fn new() -> Seen {
-        Seen {
-            bytes: 0,
-            expected: 0,
-            lost: 0,
-            when: Instant::now(),
-        }
-    }
+    pub(super) live: Live,
+    pub(super) when: Instant,
 }
 
 impl Integration {
     /// What `period`, which begins at `begins`, says of streams of which `seen` was shown before. Also says it as a status.
     pub(super) fn of(
         job: &Job,
-        names: &[String],
         (begins, period): (f64, &Series),
         window: &Window,
         seen: &mut [Seen],
         streams: &[Stream],
     ) -> (Integration, Vec<Baseline>) {
-        let parts = (job.integration * job.setup.part_rate() as f64).round() as i64;
-        let found: Vec<Found> = (0..job.setup.products().len())
-            .map(|index| period.find(index, parts, window))
-            .collect();
+        let products = 0..job.setup.products().len();
+        let find = |index| period.find(index, job.periods.parts, window);
+        let found: Vec<Found> = products.map(find).collect();
         let times: Vec<Option<f64>> = streams.iter().map(|stream| stream.feed.newest()).collect();
         let front = front(&times);
+        let name = |station: usize| job.setup.stations()[station].name.clone();
         let mut lines = Vec::new();
         let mut shares = Vec::new();
-        for (index, (stream, name)) in streams.iter().zip(names).enumerate() {
+        for (index, (stream, before)) in streams.iter().zip(seen).enumerate() {
             let live = stream.receiving.watch().last();
-            let before = &mut seen[index];
             let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
-            let gone = live.counters.lost;
-            let expected = live.counters.expected.saturating_sub(before.expected);
+            let (counters, old) = (&live.counters, &before.live.counters);
+            let expected = counters.expected.saturating_sub(old.expected);
             // What comes late is no longer lost.
-            let share = gone.saturating_sub(before.lost) as f64 / expected.max(1) as f64;
+            let share = counters.lost.saturating_sub(old.lost) as f64 / expected.max(1) as f64;
             shares.push(share.min(1.0));
-            let rate_bps = (live.bytes - before.bytes) as f64 * 8.0 / elapsed;
-            let now_has = Seen {
-                bytes: live.bytes,
-                expected: live.counters.expected,
-                lost: gone,
+            let rate_bps = (live.bytes - before.live.bytes) as f64 * 8.0 / elapsed;
+            *before = Seen {
+                live: live.clone(),
                 when: Instant::now(),
             };
             lines.push(StreamLine {
-                station: name.clone(),
+                station: name(index),
                 rate_bps,
                 counts: Counts::total(RECEIVED, &Received { live, rate_bps }),
                 late_frames: stream.feed.state().late(),
                 refused_frames: stream.feed.clocks().refused(index),
                 skew_s: front - times[index].unwrap_or(f64::NEG_INFINITY),
             });
-            *before = now_has;
         }
-        let place = |station: &String| names.iter().position(|name| name == station);
-        let share = |station: &String| place(station).map_or(0.0, |place| shares[place]);
-        let baselines = baselines(&job.setup, names, &found).into_iter();
+        let why = |station: usize| {
+            let reason = why_nothing(station, period, &streams[station])?;
+            Some(format!("{}: {reason}", name(station)))
+        };
+        let baselines = baselines(&job.setup, &found).into_iter();
         let baselines = baselines.map(|result| BaselineLine {
-            lost: result.stations.each_ref().map(share),
-            reason: (result.stations.iter())
+            lost: result.pair.map(|station| shares[station]),
+            reason: (result.pair.into_iter())
                 .filter(|_| result.weight <= 0.0)
-                .find_map(|name| {
-                    let station = place(name)?;
-                    let reason = why_nothing(station, period, &streams[station])?;
-                    Some(format!("{name}: {reason}"))
-                }),
+                .find_map(why),
             result,
         });
         let integration = Integration {
@@ -155,19 +129,13 @@ impl Integration {
             baselines: baselines.collect(),
             streams: lines,
         };
-        let status = integration.status(job, period, &found);
+        let status = integration.status(period, &found);
         (integration, status)
     }
 
     /// The baselines as a status says them.
-    fn status(&self, job: &Job, period: &Series, found: &[Found]) -> Vec<Baseline> {
-        let pairs = job
-            .setup
-            .products()
-            .iter()
-            .map(|product| (product.a.station, product.b.station));
-        let pairs: BTreeSet<(usize, usize)> = pairs.collect();
-        let baselines = self.baselines.iter().zip(pairs).map(|(line, pair)| {
+    fn status(&self, period: &Series, found: &[Found]) -> Vec<Baseline> {
+        let baselines = self.baselines.iter().map(|line| {
             let result = &line.result;
             Baseline {
                 stations: result.stations.clone(),
@@ -182,7 +150,7 @@ impl Integration {
                 phase_rad: result.phase_rad,
                 false_alarm: result.false_alarm,
                 lost: line.lost,
-                profile: period.profile(pair, found).unwrap_or_default(),
+                profile: period.profile(result.pair, found).unwrap_or_default(),
             }
         });
         baselines.collect()

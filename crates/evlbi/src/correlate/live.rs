@@ -5,27 +5,26 @@
 //! of it later is late, and counted.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_fx::track::Counts;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use evlbi_net::run::Run;
-use evlbi_net::transport::Local;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::Correlation;
 use super::clocks::Clocks;
-use super::correlation::Correlation;
 use super::feed::{Ending, Feed, LONG_ENOUGH, LiveStation, NAP, now};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, Seen, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
-use super::plan::Shape;
-use super::watch::{Looking, Watch, front};
+use super::plan::{Shape, station_names};
+use super::result::StationResult;
+use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
@@ -79,7 +78,6 @@ pub type Show = Box<dyn FnMut(&Integration) -> Result<()> + Send>;
 
 /// Streams that are being correlated. Dropping it ends that.
 pub struct Correlating {
-    local: Vec<Local>,
     watch: Arc<Watch>,
     ending: Arc<Ending>,
     thread: Option<JoinHandle<Result<Correlation>>>,
@@ -112,8 +110,6 @@ pub fn correlate_streams(
         let feed = Feed::new(rate, options.trust, &epoch, &clocks, number);
         opened.0.push(open(url, streams, feed, &ending.run)?);
     }
-    let local = opened.0.iter().flat_map(|it| it.receiving.local());
-    let local: Vec<Local> = local.cloned().collect();
     let watch = Arc::new(Watch::new(&opened.0));
     let work = Work {
         urls: urls.to_vec(),
@@ -124,12 +120,12 @@ pub fn correlate_streams(
         watch: Arc::clone(&watch),
     };
     // Who waits for this sends to any of them.
-    local.iter().for_each(|local| run.listens(local));
+    let local = opened.0.iter().flat_map(|it| it.receiving.local());
+    local.for_each(|local| run.listens(local));
     let thread = std::thread::Builder::new()
         .name("correlate".into())
         .spawn(move || work.run(opened, show))?;
     Ok(Correlating {
-        local,
         watch,
         ending,
         thread: Some(thread),
@@ -137,12 +133,6 @@ pub fn correlate_streams(
 }
 
 impl Correlating {
-    /// Where it listens, in the order of the streams.
-    #[cfg_attr(not(test), expect(dead_code, reason = "this program needs it not"))]
-    pub fn local(&self) -> &[Local] {
-        &self.local
-    }
-
     /// How the streams are, for other threads to watch.
     pub fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
@@ -151,12 +141,6 @@ impl Correlating {
     /// Ends the streams; what has come is correlated, if that takes no longer than ten seconds.
     pub fn stop(&self) {
         self.ending.run.stop();
-    }
-
-    /// Whether it has ended.
-    #[cfg_attr(not(test), expect(dead_code, reason = "this program needs it not"))]
-    pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits for the end.
@@ -196,10 +180,8 @@ impl Opened {
     }
 
     fn finish(mut self) -> Result<Vec<ReceiveReport>> {
-        std::mem::take(&mut self.0)
-            .into_iter()
-            .map(finish)
-            .collect()
+        let streams = std::mem::take(&mut self.0);
+        streams.into_iter().map(finish).collect()
     }
 }
 
@@ -223,36 +205,45 @@ struct Work {
 }
 
 impl Work {
-    fn run(&self, opened: Opened, mut show: Show) -> Result<Correlation> {
+    /// Correlates, with a thread beside it that looks at the streams, whatever the correlator waits for.
+    fn run(&self, opened: Opened, show: Show) -> Result<Correlation> {
+        let (end, ended) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let look = move || self.watch.look(&self.ending.run, &ended);
+            let thread = std::thread::Builder::new().name("status".into());
+            let looking = thread.spawn_scoped(scope, look)?;
+            self.correlate(opened, show, || {
+                drop(end);
+                // It has nothing to say but what it has told.
+                let _ = looking.join();
+            })
+        })
+    }
+
+    /// `over` is called when no stream is received any more.
+    fn correlate(
+        &self,
+        opened: Opened,
+        mut show: Show,
+        over: impl FnOnce(),
+    ) -> Result<Correlation> {
         let (options, run, streams) = (&self.options, &self.ending.run, &opened.0);
-        let looking = Looking::start(&self.watch, run)?;
         let mut shapes = wait_for_shapes(streams, self.wait, run)?;
         let first = begin(streams, &mut shapes, self.epoch.get().copied().unwrap_or(0));
         let mut plan = super::plan::plan(&self.urls, &shapes, options, run)?;
         plan.count_from(*self.epoch.get().context("no stream has a time")?);
-        let names: Vec<String> = plan
-            .stations
-            .iter()
-            .map(|station| station.name.clone())
-            .collect();
-        // Nobody named them before.
-        let _ = self.watch.names.set(names.clone());
-        let grid = plan.start as f64;
         let window = options.window();
         let job = Job::live(plan, first, &window)?;
-        let feeds: Vec<Arc<Feed>> = streams
-            .iter()
-            .map(|stream| Arc::clone(&stream.feed))
-            .collect();
-        let mut stations: Vec<LiveStation> = streams
-            .iter()
-            .zip(&shapes)
-            .map(|(stream, shape)| LiveStation {
-                feed: Arc::clone(&stream.feed),
-                layout: shape.layout,
-                ending: Arc::clone(&self.ending),
-            })
-            .collect();
+        let names = station_names(&job.setup);
+        // Nobody named them before.
+        let _ = self.watch.names.set(names.clone());
+        let shaped = streams.iter().zip(&shapes);
+        let stations = shaped.map(|(stream, shape)| LiveStation {
+            feed: Arc::clone(&stream.feed),
+            layout: shape.layout,
+            ending: Arc::clone(&self.ending),
+        });
+        let mut stations: Vec<LiveStation> = stations.collect();
         let whole = job.series();
         whole.check(&window, 0)?;
         let mut found = Integrations::new(&job, whole);
@@ -261,7 +252,11 @@ impl Work {
             names.join(", "),
             job.utc(first)
         ));
-        let mut seen = vec![Seen::new(); streams.len()];
+        let nothing = Seen {
+            live: receive::Live::default(),
+            when: Instant::now(),
+        };
+        let mut seen = vec![nothing; streams.len()];
         let mut dumps = job.range.start..job.range.start;
         let counts = super::run::run(
             &job.setup,
@@ -274,50 +269,57 @@ impl Work {
                 if sums.inputs.iter().any(|input| input.good > 0) {
                     dumps.end = dump + 1;
                 }
-                found.add(dump, sums, |done| {
-                    let period = match done {
-                        Done::Integration(begins, period) => (begins, period),
-                        Done::Gap(dumps) => {
-                            run.say(format_args!("{}", job.gap(&dumps)));
-                            return Ok(());
-                        }
-                    };
-                    let (integration, baselines) =
-                        Integration::of(&job, &names, period, &window, &mut seen, streams);
-                    *self.watch.baselines.lock() = baselines;
-                    show(&integration)
+                found.add(dump, sums, |done| match done {
+                    Done::Integration(begins, period) => {
+                        let period = (begins, period);
+                        let (integration, baselines) =
+                            Integration::of(&job, period, &window, &mut seen, streams);
+                        *self.watch.baselines.lock() = baselines;
+                        show(&integration)
+                    }
+                    Done::Gap(dumps) => {
+                        run.say(format_args!("{}", job.gap(&dumps)));
+                        Ok(())
+                    }
                 })
             },
         );
         let whole = found.whole;
-        let reasons: Vec<Option<String>> = (0..streams.len())
-            .map(|station| why_nothing(station, &whole, &streams[station]))
-            .collect();
+        let reasons = streams.iter().enumerate();
+        let reasons = reasons.map(|(station, stream)| why_nothing(station, &whole, stream));
+        let reasons: Vec<Option<String>> = reasons.collect();
         opened.stop();
         // A station's time ends with its stream, as that of a recording does; one that never came was missed all the time.
-        let newest: Vec<Option<f64>> = feeds.iter().map(|feed| feed.state().newest()).collect();
+        let newest = stations.iter();
+        let newest = newest.map(|station| station.feed.state().newest());
+        let newest: Vec<Option<f64>> = newest.collect();
         let front = front(&newest);
         let reports = opened.finish()?;
-        drop(looking);
+        over();
         let counts = counts?;
         let parts = reports.iter().zip(&counts).zip(reasons).enumerate();
-        let results: Vec<StreamResult> = parts
-            .map(|(number, ((report, counts), reason))| StreamResult {
-                refused_frames: feeds[number].clocks().refused(number),
+        let results = parts.map(|(number, ((report, counts), reason))| {
+            let (received, feed) = (Received::total(report), &stations[number].feed);
+            StreamResult {
+                station: names[number].clone(),
+                counts: counters::Counts::total(RECEIVED, &received),
+                late_frames: counts.late,
+                refused_frames: feed.clocks().refused(number),
                 reason,
-                left_s: feeds[number].state().left(),
+                left_s: feed.state().left(),
                 ended_early_s: newest[number].map_or(0.0, |newest| front - newest),
-                ..stream_result(&names[number], report, counts)
-            })
-            .collect();
-        for result in &results {
-            if result.ended_early_s > job.integration {
-                run.say(format_args!(
-                    "{} ended {} before the last stream: its weights are those of the time before",
-                    result.station,
-                    show_seconds(result.ended_early_s)
-                ));
+                seconds: report.seconds,
+                rate_bps: received.rate_bps,
             }
+        });
+        let results: Vec<StreamResult> = results.collect();
+        let integration = job.plan.integration;
+        for result in (results.iter()).filter(|result| result.ended_early_s > integration) {
+            run.say(format_args!(
+                "{} ended {} before the last stream: its weights are those of the time before",
+                result.station,
+                show_seconds(result.ended_early_s)
+            ));
         }
         for result in results.iter().filter(|result| result.left_s > 0.0) {
             run.say(format_args!(
@@ -328,23 +330,21 @@ impl Work {
         }
         let correlated = job.periods.first_part(dumps.start)..job.periods.first_part(dumps.end);
         let spans = newest.iter().map(|newest| {
-            let end = (newest.unwrap_or(f64::INFINITY) - grid) * job.setup.part_rate() as f64;
+            let seconds = newest.unwrap_or(f64::INFINITY) - job.plan.start as f64;
+            let end = seconds * job.setup.part_rate() as f64;
             let end = correlated.end.min(end.round() as i64);
             correlated.start..end.max(correlated.start)
         });
         Ok(Correlation {
+            stations: StationResult::all(&job.setup, &self.urls, &shapes, &counts),
             spans: spans.collect(),
             setup: job.setup,
             series: whole,
             visibilities: None,
             interrupted: run.is_stopped(),
-            counts,
-            tampered: vec![None; names.len()],
-            threads: shapes.iter().map(|shape| shape.threads.len()).collect(),
+            tampered: Vec::new(),
             correlated,
-            integration: job.integration,
-            names,
-            sources: self.urls.clone(),
+            integration,
             window,
             streams: results,
         })
@@ -378,10 +378,8 @@ fn open(url: &str, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
 }
 
 fn finish(stream: Stream) -> Result<ReceiveReport> {
-    stream
-        .drainer
-        .join()
-        .map_err(|_| anyhow!("the thread that empties a ring panicked"))?;
+    let drained = stream.drainer.join();
+    drained.map_err(|_| anyhow!("the thread that empties a ring panicked"))?;
     Ok(stream.receiving.join())
 }
 
@@ -390,13 +388,12 @@ fn finish(stream: Stream) -> Result<ReceiveReport> {
 fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
     // None of them takes a frame meanwhile.
     let mut states: Vec<_> = streams.iter().map(|stream| stream.feed.state()).collect();
-    let times: Vec<Option<(f64, f64)>> = states
-        .iter()
-        .zip(shapes.iter())
+    let shaped = states.iter().zip(shapes.iter());
+    let times: Vec<Option<(f64, f64)>> = shaped
         .map(|(state, shape)| {
-            let earliest = state.track.as_ref()?.earliest()?;
+            let earliest = state.track.as_ref()?.earliest()? as f64;
             Some((
-                earliest as f64 / shape.layout.sample_rate() as f64,
+                earliest / shape.layout.sample_rate() as f64,
                 state.newest()?,
             ))
         })
@@ -432,10 +429,8 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
             if let Some(error) = &state.error {
                 bail!("stream {}: {error}", number + 1);
             }
-            let long_ago = state
-                .first
-                .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
-            if long_ago {
+            let first = state.first;
+            if first.is_some_and(|first| first.elapsed() >= LONG_ENOUGH) {
                 state.learn(&stream.feed);
             }
             shapes.push(state.shape.clone().filter(|_| state.track.is_some()));
@@ -449,16 +444,10 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
         if missing.is_empty() {
             return Ok(shapes.into_iter().flatten().collect());
         }
-        let here = streams.len() - missing.len();
-        let since = match here {
-            0 | 1 => None,
-            _ => Some(*enough.get_or_insert_with(Instant::now)),
-        };
-        let is_late = since.is_some_and(|since| since.elapsed() >= patience);
-        let come = shapes.iter().flatten().next().cloned();
-        if let Some(like) = come
-            && here > 1
-            && (is_late || ended == missing)
+        let are_enough = streams.len() - missing.len() > 1;
+        let is_late = are_enough && enough.get_or_insert_with(Instant::now).elapsed() >= patience;
+        if let Some(like) = shapes.iter().flatten().next().cloned()
+            && (is_late || (are_enough && ended == missing))
         {
             for number in missing {
                 run.say(format_args!(
@@ -480,20 +469,5 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
             told = Instant::now();
         }
         std::thread::sleep(NAP);
-    }
-}
-
-fn stream_result(station: &str, report: &ReceiveReport, counts: &Counts) -> StreamResult {
-    let received = Received::total(report);
-    StreamResult {
-        station: station.to_owned(),
-        counts: counters::Counts::total(RECEIVED, &received),
-        late_frames: counts.late,
-        refused_frames: 0,
-        reason: None,
-        left_s: 0.0,
-        ended_early_s: 0.0,
-        seconds: report.seconds,
-        rate_bps: received.rate_bps,
     }
 }

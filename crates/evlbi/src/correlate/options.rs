@@ -140,19 +140,21 @@ impl FromStr for Hertz {
 
     fn from_str(text: &str) -> Result<Hertz, String> {
         let number = text.strip_suffix("Hz").unwrap_or(text).trim();
-        let (number, scale) = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3)]
-            .into_iter()
-            .find_map(|(unit, scale)| Some((number.strip_suffix(unit)?, scale)))
-            .unwrap_or((number, 1.0));
-        number
-            .trim()
-            .parse::<f64>()
-            .ok()
-            .map(|number| number * scale)
-            .filter(|hertz| hertz.is_finite() && *hertz > 0.0)
+        let prefixes = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3)];
+        let hertz = scaled(number, &prefixes).filter(|hertz| *hertz > 0.0);
+        hertz
             .map(Hertz)
             .ok_or_else(|| format!("`{text}` is no frequency; write 4.9G, 32M or 5000000"))
     }
+}
+
+/// A finite number, which may have one of these units behind it.
+fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let (number, scale) = (units.iter())
+        .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
+        .unwrap_or((text, 1.0));
+    let scaled = number.trim().parse::<f64>().ok()? * scale;
+    scaled.is_finite().then_some(scaled)
 }
 
 /// A polynomial of a delay: seconds, seconds per second and so on, `1.5us,2e-12`.
@@ -163,28 +165,13 @@ impl FromStr for DelayTerms {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DelayTerms, String> {
-        let term = |term: &str| {
-            let term = term.trim();
-            let (number, scale) = [("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("s", 1.0)]
-                .into_iter()
-                .find_map(|(unit, scale)| Some((term.strip_suffix(unit)?, scale)))
-                .unwrap_or((term, 1.0));
-            number
-                .trim()
-                .parse::<f64>()
-                .ok()
-                .map(|number| number * scale)
-                .filter(|seconds| seconds.is_finite())
-                .ok_or_else(|| {
-                    format!(
-                        "`{text}` is no delay; write seconds, seconds per second and so on: 1.5us,2e-12"
-                    )
-                })
-        };
-        text.split(',')
-            .map(term)
-            .collect::<Result<_, _>>()
-            .map(DelayTerms)
+        let units = [("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("s", 1.0)];
+        let terms = text.split(',').map(|term| scaled(term.trim(), &units));
+        terms.collect::<Option<_>>().map(DelayTerms).ok_or_else(|| {
+            format!(
+                "`{text}` is no delay; write seconds, seconds per second and so on: 1.5us,2e-12"
+            )
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! From what the user says of stations and bands to what the correlator is set up with.
 
+use std::collections::HashSet;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::{Band, Input, Product, Setup, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, Polynomial};
 use evlbi_fx::difx::{self, Model};
@@ -50,13 +52,12 @@ pub struct Plan {
     pub integration: f64,
     /// Channels that are averaged to one in what is written.
     pub averaged: usize,
-    /// A job of DiFX.
-    pub job: Option<Job>,
+    pub difx: Option<DifxJob>,
 }
 
 /// What of a job of DiFX goes into what is written.
 #[derive(Clone)]
-pub struct Job {
+pub struct DifxJob {
     pub model: Model,
     /// Records name frequencies by their place among these.
     pub frequencies: Vec<difx::Frequency>,
@@ -71,22 +72,19 @@ pub fn plan(
     options: &CorrelateOptions,
     run: &Run,
 ) -> Result<Plan> {
-    if options.delay.len() > shapes.len() {
-        bail!(
-            "--delay was given {} times for {} recordings",
-            options.delay.len(),
-            shapes.len()
-        );
+    let (delays, recordings) = (options.delay.len(), shapes.len());
+    if delays > recordings {
+        bail!("--delay was given {delays} times for {recordings} recordings");
     }
     match &options.model {
         Some(model) => by_model(shapes, model, options, run),
-        None => by_options(shapes, &names(files, shapes), options),
+        None => by_options(files, shapes, options),
     }
 }
 
 /// Sets stations up as the options say. Bands of a station are its threads' channels in their order; those of
 /// several polarisations follow each other at each frequency.
-fn by_options(shapes: &[Shape], names: &[String], options: &CorrelateOptions) -> Result<Plan> {
+fn by_options(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> Result<Plan> {
     let first = shapes.first().map_or(0, |shape| shape.first_second);
     let polarisations: Vec<char> = options.polarisations.chars().collect();
     if polarisations.is_empty() {
@@ -97,11 +95,11 @@ fn by_options(shapes: &[Shape], names: &[String], options: &CorrelateOptions) ->
         bail!("a delay that changes turns the phase by the sky frequency, which --freq says");
     }
     let mut stations = Vec::new();
-    for (index, (shape, name)) in shapes.iter().zip(names).enumerate() {
+    for (index, (shape, name)) in shapes.iter().zip(names(files, shapes)).enumerate() {
         let mut delay = Delay::default();
         delay.add(given_delay(index, first, options));
         stations.push(StationSetup {
-            name: name.clone(),
+            name,
             layout: shape.layout,
             delay,
             bands: bands(shape, &polarisations, options)?,
@@ -119,7 +117,7 @@ fn by_options(shapes: &[Shape], names: &[String], options: &CorrelateOptions) ->
         start: 0,
         integration: options.integration.map_or(1.0, |time| time.as_secs_f64()),
         averaged: 1,
-        job: None,
+        difx: None,
     })
 }
 
@@ -135,9 +133,7 @@ fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomi
 /// Sets stations up as a job of DiFX says: the files are its stations in their order.
 fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run) -> Result<Plan> {
     let model = Model::parse(&read(path)?).with_context(|| format!("in {}", path.display()))?;
-    let beside = path.with_extension("input");
-    let job =
-        difx::Input::parse(&read(&beside)?).with_context(|| format!("in {}", beside.display()))?;
+    let (beside, job) = read_input(path)?;
     if shapes.len() > job.telescopes.len() {
         bail!(
             "{} recordings were given, and the job of {} has {} stations",
@@ -148,67 +144,41 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
     }
     let mut stations = Vec::new();
     let mut of_bands = Vec::new();
+    let mut streams = Vec::new();
     for (number, (shape, telescope)) in shapes.iter().zip(&job.telescopes).enumerate() {
-        let of_station = |stream: &&difx::Datastream| stream.telescope == number;
-        let stream = job.datastreams.iter().find(of_station).with_context(|| {
-            format!(
-                "{} has no recording of station {}",
-                beside.display(),
-                telescope.name
-            )
-        })?;
-        let in_model = model
-            .telescopes
-            .iter()
-            .position(|name| *name == telescope.name);
-        let mut delay = model
-            .delay(in_model.with_context(|| {
-                format!("{} has no station {}", path.display(), telescope.name)
-            })?);
+        let name = &telescope.name;
+        let of_station = |stream: &difx::Datastream| stream.telescope == number;
+        let place = job.datastreams.iter().position(of_station);
+        let place = place
+            .with_context(|| format!("{} has no recording of station {name}", beside.display()))?;
+        let stream = &job.datastreams[place];
+        streams.push(place);
+        let in_model = model.telescopes.iter().position(|other| other == name);
+        let in_model =
+            in_model.with_context(|| format!("{} has no station {name}", path.display()))?;
+        let mut delay = model.delay(in_model);
         delay.add(telescope.clock.clone());
         delay.add(given_delay(number, shapes[0].first_second, options));
-        of_bands.push(
-            stream
-                .bands
-                .iter()
-                .map(|band| band.frequency)
-                .collect::<Vec<usize>>(),
-        );
+        let frequencies = stream.bands.iter().map(|band| band.frequency);
+        of_bands.push(frequencies.collect::<Vec<usize>>());
         stations.push(StationSetup {
-            name: telescope.name.clone(),
+            name: name.clone(),
             layout: shape.layout,
             delay,
             bands: recorded_bands(shape, stream, &job)
-                .with_context(|| format!("station {} in {}", telescope.name, beside.display()))?,
+                .with_context(|| format!("station {name} in {}", beside.display()))?,
         });
     }
-    let stream_of = |station: usize| {
-        job.datastreams
-            .iter()
-            .position(|stream| stream.telescope == station)
-    };
     let mut products = Vec::new();
     let mut zoomed = 0;
     for a in 0..stations.len() {
         for b in a + 1..stations.len() {
-            let of_pair = |baseline: &&difx::JobBaseline| {
-                Some(baseline.a) == stream_of(a) && Some(baseline.b) == stream_of(b)
-            };
-            let Some(baseline) = job.baselines.iter().find(of_pair) else {
-                continue;
-            };
-            for (x, y) in &baseline.products {
+            let pair = (streams[a], streams[b]);
+            let of_pair = |baseline: &&difx::JobBaseline| (baseline.a, baseline.b) == pair;
+            let baseline = job.baselines.iter().find(of_pair);
+            for (x, y) in baseline.iter().flat_map(|baseline| &baseline.products) {
                 if *x < stations[a].bands.len() && *y < stations[b].bands.len() {
-                    products.push(Product {
-                        a: Input {
-                            station: a,
-                            band: *x,
-                        },
-                        b: Input {
-                            station: b,
-                            band: *y,
-                        },
-                    });
+                    products.push(product((a, *x), (b, *y)));
                 } else {
                     zoomed += 1;
                 }
@@ -228,27 +198,22 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
         ));
     }
     let first = products[0].a;
-    let frequency = of_bands[first.station][first.band];
     let frequency = job
         .frequencies
-        .get(frequency)
+        .get(of_bands[first.station][first.band])
         .context("the job has no frequencies")?;
     let epoch = job.start.second - job.start.second.rem_euclid(DAY);
+    let integration = options.integration;
+    let averaged = options.channels.map_or(frequency.averaged, |_| 1);
     Ok(Plan {
         stations,
         products,
         channels: options.channels.unwrap_or(frequency.channels),
         epoch,
         start: job.start.plus(0.5).since(Moment::at(epoch)).floor() as i64,
-        integration: options
-            .integration
-            .map_or(job.integration, |time| time.as_secs_f64()),
-        averaged: if options.channels.is_some() {
-            1
-        } else {
-            frequency.averaged
-        },
-        job: Some(Job {
+        integration: integration.map_or(job.integration, |time| time.as_secs_f64()),
+        averaged,
+        difx: Some(DifxJob {
             model,
             frequencies: job.frequencies,
             of_bands,
@@ -260,24 +225,36 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
 pub fn sample_rate(model: &Path) -> Result<Option<u64>> {
     // If both are missing, the error names the file that was asked for.
     read(model)?;
-    let beside = model.with_extension("input");
-    let job =
-        difx::Input::parse(&read(&beside)?).with_context(|| format!("in {}", beside.display()))?;
+    let (_, job) = read_input(model)?;
     let stream = job.datastreams.first();
     let rate = stream.and_then(|stream| {
         let band = stream.bands.first()?;
         let width = job.frequencies.get(band.frequency)?.bandwidth_hz;
-        Some(if stream.is_complex {
-            width
-        } else {
-            2.0 * width
-        })
+        Some(width * if stream.is_complex { 1.0 } else { 2.0 })
     });
     Ok(rate.map(|rate| rate.round() as u64))
 }
 
+/// The `.input` beside a model.
+fn read_input(model: &Path) -> Result<(PathBuf, difx::Input)> {
+    let path = model.with_extension("input");
+    let job =
+        difx::Input::parse(&read(&path)?).with_context(|| format!("in {}", path.display()))?;
+    Ok((path, job))
+}
+
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Parts of a sample.
+pub fn sample_parts(layout: &Layout) -> i64 {
+    if layout.complex { 2 } else { 1 }
+}
+
+/// Width of a channel's band in Hz.
+fn bandwidth(layout: &Layout) -> f64 {
+    (layout.sample_rate() * sample_parts(layout)) as f64 / 2.0
 }
 
 fn recorded_bands(
@@ -285,15 +262,12 @@ fn recorded_bands(
     stream: &difx::Datastream,
     job: &difx::Input,
 ) -> Result<Vec<Band>> {
-    let channels = shape.layout.channels;
-    let there = channels * shape.threads.len();
-    if stream.bands.len() > there {
-        bail!(
-            "{} bands are named, and the recording has {there}",
-            stream.bands.len()
-        );
-    }
     let layout = &shape.layout;
+    let channels = layout.channels;
+    let (named, there) = (stream.bands.len(), channels * shape.threads.len());
+    if named > there {
+        bail!("{named} bands are named, and the recording has {there}");
+    }
     if (stream.bits, stream.is_complex) != (layout.codec.bits(), layout.complex) {
         bail!(
             "the job says samples of {} bits{}, and the recording has {} bits{}",
@@ -303,7 +277,7 @@ fn recorded_bands(
             if layout.complex { ", complex" } else { "" },
         );
     }
-    let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };
+    let width = bandwidth(layout);
     let bands = stream.bands.iter().enumerate().map(|(number, band)| {
         let of = job.frequencies.get(band.frequency);
         let of = of.with_context(|| format!("there is no frequency {}", band.frequency))?;
@@ -326,22 +300,23 @@ fn recorded_bands(
 
 fn bands(shape: &Shape, polarisations: &[char], options: &CorrelateOptions) -> Result<Vec<Band>> {
     let layout = shape.layout;
-    let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };
+    let width = bandwidth(&layout);
     let lanes = 0..shape.threads.len();
     let all = lanes.flat_map(|lane| (0..layout.channels).map(move |channel| (lane, channel)));
     let mut bands = Vec::new();
     for (number, (lane, channel)) in all.enumerate() {
         let frequency = number / polarisations.len();
         let zero_hz = match options.freq.as_slice() {
-            [] => frequency as f64 * width,
+            [] => 0.0,
             // The others follow without a gap.
             [one] => one.0 + frequency as f64 * width,
-            several => several.get(frequency).map(|hertz| hertz.0).ok_or_else(|| {
-                anyhow!(
+            several => match several.get(frequency) {
+                Some(hertz) => hertz.0,
+                None => bail!(
                     "--freq names {} frequencies, and there are more",
                     several.len()
-                )
-            })?,
+                ),
+            },
         };
         let below = match (layout.complex, options.sideband) {
             (true, _) => width / 2.0,
@@ -351,16 +326,8 @@ fn bands(shape: &Shape, polarisations: &[char], options: &CorrelateOptions) -> R
         bands.push(Band {
             lane,
             channel,
-            zero_hz: if options.freq.is_empty() {
-                0.0
-            } else {
-                zero_hz
-            },
-            edge_hz: if options.freq.is_empty() {
-                -below
-            } else {
-                zero_hz - below
-            },
+            zero_hz,
+            edge_hz: zero_hz - below,
             polarisation: polarisations[number % polarisations.len()],
         });
     }
@@ -377,16 +344,7 @@ fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
                 for (m, y) in second.bands.iter().enumerate() {
                     let alike = x.polarisation == y.polarisation || cross_hands;
                     if same_band(first, n, second, m) && alike {
-                        products.push(Product {
-                            a: Input {
-                                station: a,
-                                band: n,
-                            },
-                            b: Input {
-                                station: b,
-                                band: m,
-                            },
-                        });
+                        products.push(product((a, n), (b, m)));
                     }
                 }
             }
@@ -395,42 +353,46 @@ fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
     products
 }
 
+/// The product of two stations' bands.
+fn product(a: (usize, usize), b: (usize, usize)) -> Product {
+    let [a, b] = [a, b].map(|(station, band)| Input { station, band });
+    Product { a, b }
+}
+
 /// Where no frequencies are known, bands at the same place go together.
 fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) -> bool {
     let (x, y) = (&first.bands[n], &second.bands[m]);
-    let known = x.zero_hz != 0.0 || y.zero_hz != 0.0;
-    if known {
+    if x.zero_hz != 0.0 || y.zero_hz != 0.0 {
         return (x.edge_hz - y.edge_hz).abs() < 1.0;
     }
-    // Polarisations of a frequency follow each other.
-    let place = |station: &StationSetup, band: usize| {
-        let own = station.bands[band].polarisation;
-        let before = &station.bands[..band];
-        before
-            .iter()
-            .filter(|other| other.polarisation == own)
-            .count()
-    };
     place(first, n) == place(second, m)
+}
+
+/// Bands of a station before this one in its polarisation: polarisations of a frequency follow each other.
+pub fn place(station: &StationSetup, band: usize) -> usize {
+    let is_alike = |other: &&Band| other.polarisation == station.bands[band].polarisation;
+    station.bands[..band].iter().filter(is_alike).count()
+}
+
+/// The names of the stations in their order.
+pub fn station_names(setup: &Setup) -> Vec<String> {
+    let stations = setup.stations().iter();
+    stations.map(|station| station.name.clone()).collect()
 }
 
 /// Names for the stations: their codes where these differ, else those of the files.
 fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
-    let differ = |names: &[String]| {
-        let distinct: std::collections::HashSet<&String> = names.iter().collect();
-        distinct.len() == names.len()
-    };
-    let code =
-        |shape: &Shape| (shape.station != StationId::default()).then(|| shape.station.to_string());
-    let codes = shapes.iter().map(code);
-    let codes: Vec<Option<String>> = codes.collect();
-    if codes.iter().any(Option::is_some) {
-        // A stream that has not come has no code yet.
-        let numbered = |number: usize| format!("station {}", number + 1);
-        let codes = codes.into_iter().enumerate();
-        let codes: Vec<String> = codes
-            .map(|(number, code)| code.unwrap_or_else(|| numbered(number)))
-            .collect();
+    let differ = |names: &[String]| HashSet::<&String>::from_iter(names).len() == names.len();
+    // A stream that has not come has no code yet.
+    let has_code = |shape: &Shape| shape.station != StationId::default();
+    let numbered = |number: usize| format!("station {}", number + 1);
+    if shapes.iter().any(has_code) {
+        let shapes = shapes.iter().enumerate();
+        let codes = shapes.map(|(number, shape)| match has_code(shape) {
+            true => shape.station.to_string(),
+            false => numbered(number),
+        });
+        let codes: Vec<String> = codes.collect();
         if differ(&codes) {
             return codes;
         }
@@ -443,9 +405,7 @@ fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
     if differ(&stems) {
         return stems;
     }
-    (1..=files.len())
-        .map(|number| format!("station {number}"))
-        .collect()
+    (0..files.len()).map(numbered).collect()
 }
 
 impl Plan {
@@ -458,8 +418,7 @@ impl Plan {
     /// Parts in a second.
     pub fn part_rate(&self) -> i64 {
         self.stations.first().map_or(0, |station| {
-            let layout = &station.layout;
-            layout.sample_rate() * if layout.complex { 2 } else { 1 }
+            station.layout.sample_rate() * sample_parts(&station.layout)
         })
     }
 
@@ -468,35 +427,32 @@ impl Plan {
     /// # Errors
     /// When its delay model says nothing about them.
     pub fn span(&self, station: usize, samples: &Range<i64>) -> Result<Range<i64>> {
-        let StationSetup {
-            name,
-            delay,
-            layout,
-            ..
-        } = &self.stations[station];
-        let rate = layout.sample_rate() as f64;
+        let station = &self.stations[station];
         let part = |sample: i64| -> Result<i64> {
-            let seconds = sample as f64 / rate;
-            let moment = Moment::at(self.epoch).plus(seconds);
-            let (late, _) = delay
-                .about(moment)
-                .with_context(|| format!("station {name}"))?;
+            let seconds = sample as f64 / station.layout.sample_rate() as f64;
+            let late = station.delay.about(Moment::at(self.epoch).plus(seconds));
+            let (late, _) = late.with_context(|| format!("station {}", station.name))?;
             let since = seconds - late - self.start as f64;
             Ok((since * self.part_rate() as f64).round() as i64)
         };
         Ok(part(samples.start)?..part(samples.end)?)
     }
 
+    /// Parts of an integration.
+    pub fn parts(&self) -> i64 {
+        (self.integration * self.part_rate() as f64).round() as i64
+    }
+
     /// The set-up of a run over so many seconds after the plan's start.
-    pub fn setup(self, span: (f64, f64)) -> Result<Setup> {
-        let start = self.start * self.part_rate();
-        Ok(Setup::new(
-            self.stations,
-            self.products,
+    pub fn setup(&self, span: (f64, f64)) -> Result<Arc<Setup>> {
+        let setup = Setup::new(
+            self.stations.clone(),
+            self.products.clone(),
             self.channels,
             self.epoch,
-            start,
+            self.start * self.part_rate(),
             span,
-        )?)
+        )?;
+        Ok(Arc::new(setup))
     }
 }

@@ -1,15 +1,19 @@
 //! What is told of a correlation: as JSON, as text and as a table.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use evlbi_fx::correlator::{Input, Rotation, Setup};
+use evlbi_fx::fringe::Window;
 use evlbi_fx::quantise;
+use evlbi_fx::track::Counts;
 use serde::Serialize;
 
-use super::correlation::Correlation;
+use super::Correlation;
 use super::live::StreamResult;
-use super::series::{Amplitude, Found};
+use super::plan::Shape;
+use super::series::{Amplitude, Found, pair, quotient, snr_loss};
 use crate::steer::Profile;
 use crate::table::Table;
 use crate::units::{show_count, show_seconds, utc};
@@ -22,6 +26,9 @@ const MOST_LINES: usize = 64;
 const NO_FRINGE: f64 = 1e-3;
 /// A fringe so far off that amplitudes lose more than this is told.
 const LITTLE_LOST: f64 = 0.995;
+
+/// Head of the table of baselines.
+const HEAD: &str = "baseline             all     autos     valid corrected        SNR   weight          delay     rate mHz    phase";
 
 /// The result of a correlation.
 #[derive(Serialize)]
@@ -37,7 +44,7 @@ pub struct CorrelateResult {
     /// How fringes were stopped.
     rotation: Rotation,
     /// Half widths of the window that was searched.
-    window: SearchWindow,
+    window: Window,
     /// Cross products, 1-2, 1-3, ... in the order of the files.
     pub baselines: Vec<BaselineResult>,
     autos: Vec<AutoResult>,
@@ -60,16 +67,9 @@ struct BaselineProfile {
     profile: Profile,
 }
 
-/// Half widths of the window in which fringes were searched.
-#[derive(Clone, Copy, Serialize)]
-struct SearchWindow {
-    delay_s: f64,
-    rate_hz: f64,
-}
-
 /// What was read of a station.
-#[derive(Serialize)]
-struct StationResult {
+#[derive(Clone, Serialize)]
+pub struct StationResult {
     name: String,
     source: String,
     sample_rate: i64,
@@ -90,6 +90,9 @@ struct StationResult {
 /// that of the strongest band.
 #[derive(Clone, Serialize)]
 pub struct BaselineResult {
+    /// Indices of the stations.
+    #[serde(skip)]
+    pub pair: [usize; 2],
     pub stations: [String; 2],
     pub amplitude: Amplitude,
     pub snr: f64,
@@ -125,6 +128,9 @@ pub struct BandResult {
     rate_hz: f64,
     phase_rad: f64,
     in_lines: Option<bool>,
+    /// Sky frequency of the zero frequency of the samples; zero where it is not known.
+    #[serde(skip)]
+    reference_hz: f64,
 }
 
 /// The autocorrelation of a band.
@@ -142,6 +148,35 @@ struct AutoResult {
     lines_hz: Vec<f64>,
 }
 
+impl StationResult {
+    /// What was read of all stations.
+    pub fn all(
+        setup: &Setup,
+        sources: &[String],
+        shapes: &[Shape],
+        counts: &[Counts],
+    ) -> Vec<StationResult> {
+        let stations = setup.stations().iter().zip(sources);
+        let read = shapes.iter().zip(counts);
+        let all = stations
+            .zip(read)
+            .map(|((station, source), (shape, counts))| StationResult {
+                name: station.name.clone(),
+                source: source.clone(),
+                sample_rate: shape.layout.sample_rate(),
+                bits: shape.layout.codec.bits(),
+                complex: shape.layout.complex,
+                threads: shape.threads.len(),
+                channels: shape.layout.channels,
+                frames: counts.frames,
+                late: counts.late,
+                duplicates: counts.duplicates,
+                foreign: counts.foreign,
+            });
+        all.collect()
+    }
+}
+
 impl Correlation {
     /// Everything that is told of it; `profiles`: with amplitude against delay of each baseline.
     pub fn result(&self, profiles: bool) -> CorrelateResult {
@@ -149,118 +184,68 @@ impl Correlation {
         let rate = setup.part_rate() as f64;
         let start = setup.first_part(0) + self.correlated.start;
         let found = self.found();
-        let searched = found
-            .first()
-            .map_or((0.0, 0.0), |found| found.fringe.window);
+        // There is a product at least.
+        let (delay, turn) = found[0].fringe.window;
+        let baselines = baselines(setup, &found);
+        let profile = |baseline: &BaselineResult| {
+            Some(BaselineProfile {
+                stations: baseline.stations.clone(),
+                profile: self.series.profile(baseline.pair, &found)?,
+            })
+        };
+        let asked = baselines.iter().filter(|_| profiles);
         CorrelateResult {
             schema: "evlbi.correlate/1",
-            stations: self.stations(),
+            stations: self.stations.clone(),
             start: utc(setup.epoch() as f64 + start as f64 / rate),
-            seconds: (self.correlated.end - self.correlated.start) as f64 / rate,
+            seconds: self.parts() as f64 / rate,
             channels: setup.channels(),
             channel_width_hz: setup.channel_width(),
             integration_s: self.integration,
             rotation: setup.rotation(),
-            window: SearchWindow {
-                delay_s: searched.0,
-                rate_hz: searched.1,
+            window: Window {
+                delay_s: Some(delay),
+                rate_hz: Some(turn),
             },
-            baselines: baselines(setup, &self.names, &found),
-            autos: self.autos(),
+            profiles: asked.filter_map(profile).collect(),
+            baselines,
+            autos: setup.inputs().map(|input| self.auto(input)).collect(),
             streams: self.streams.clone(),
-            profiles: if profiles {
-                self.profiles(&found)
-            } else {
-                Vec::new()
-            },
             visibilities: self.visibilities.clone(),
             interrupted: self.interrupted,
         }
     }
 
-    fn profiles(&self, found: &[Found]) -> Vec<BaselineProfile> {
-        let count = self.names.len();
-        let pairs = (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b)));
-        let profile = |(a, b)| {
-            Some(BaselineProfile {
-                stations: [a, b].map(|station: usize| self.names[station].clone()),
-                profile: self.series.profile((a, b), found)?,
-            })
-        };
-        pairs.filter_map(profile).collect()
-    }
-
-    fn stations(&self) -> Vec<StationResult> {
-        let stations = self.setup.stations().iter().zip(&self.sources);
-        let read = self.counts.iter().zip(&self.threads);
-        stations
-            .zip(read)
-            .map(|((station, file), (counts, threads))| StationResult {
-                name: station.name.clone(),
-                source: file.clone(),
-                sample_rate: station.layout.sample_rate(),
-                bits: station.layout.codec.bits(),
-                complex: station.layout.complex,
-                threads: *threads,
-                channels: station.layout.channels,
-                frames: counts.frames,
-                late: counts.late,
-                duplicates: counts.duplicates,
-                foreign: counts.foreign,
-            })
-            .collect()
-    }
-
-    fn autos(&self) -> Vec<AutoResult> {
-        let inputs = self.setup.inputs();
-        inputs
-            .map(|input| {
-                let parts = self.span(input, input).max(1) as f64;
-                let station = &self.setup.stations()[input.station];
-                let layout = &station.layout;
-                let totals = self.series.input(input);
-                let (per_sample, components) = if layout.complex {
-                    (2.0, 2.0)
-                } else {
-                    (1.0, 1.0)
-                };
-                let samples = totals.good as f64 / per_sample;
-                let nominal = samples * components * quantise::power(layout.codec);
-                AutoResult {
-                    station: station.name.clone(),
-                    frequency_hz: frequency(&self.setup, input),
-                    polarisation: self.setup.band(input).polarisation,
-                    weight: totals.good as f64 / parts,
-                    power: if nominal > 0.0 {
-                        totals.energy / self.setup.channels() as f64 / nominal
-                    } else {
-                        0.0
-                    },
-                    lines_hz: self.lines(input, &totals.power),
-                }
-            })
-            .collect()
+    fn auto(&self, input: Input) -> AutoResult {
+        let station = &self.setup.stations()[input.station];
+        let totals = self.series.input(input);
+        let good = totals.good as f64;
+        // A complex sample has two parts and two components.
+        let nominal = good * quantise::power(station.layout.codec);
+        AutoResult {
+            station: station.name.clone(),
+            frequency_hz: frequency(&self.setup, input),
+            polarisation: self.setup.band(input).polarisation,
+            weight: good / self.span(input, input).max(1) as f64,
+            power: quotient(totals.energy / self.setup.channels() as f64, nominal),
+            lines_hz: self.lines(input, &totals.power),
+        }
     }
 
     /// The channels that are far above the median of all, and above their neighbours.
     fn lines(&self, input: Input, power: &[f64]) -> Vec<f64> {
         let mut sorted = power.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+        let median = sorted[sorted.len() / 2];
         let band = self.setup.band(input);
-        let around = |channel: usize| {
-            let from = channel.saturating_sub(1);
-            power[from..(channel + 2).min(power.len())].iter().copied()
-        };
-        let peaks = power.iter().enumerate().filter(|(channel, power)| {
-            **power > LINE * median && around(*channel).all(|other| other <= **power)
+        let peaks = (0..power.len()).filter(|channel| {
+            let around = &power[channel.saturating_sub(1)..(channel + 2).min(power.len())];
+            let here = power[*channel];
+            here > LINE * median && around.iter().all(|other| *other <= here)
         });
-        peaks
-            .take(MOST_LINES)
-            .map(|(channel, _)| {
-                band.edge_hz - band.zero_hz + channel as f64 * self.setup.channel_width()
-            })
-            .collect()
+        let lowest = band.edge_hz - band.zero_hz;
+        let hertz = |channel| lowest + channel as f64 * self.setup.channel_width();
+        peaks.take(MOST_LINES).map(hertz).collect()
     }
 }
 
@@ -271,125 +256,90 @@ fn frequency(setup: &Setup, input: Input) -> Option<f64> {
 }
 
 /// Puts the products of each pair together.
-pub fn baselines(setup: &Setup, names: &[String], found: &[Found]) -> Vec<BaselineResult> {
-    let mut baselines = Vec::new();
-    for a in 0..names.len() {
-        for b in a + 1..names.len() {
-            let products = setup.products().iter().zip(found);
-            let of_pair =
-                products.filter(|(product, _)| (product.a.station, product.b.station) == (a, b));
-            let bands: Vec<(BandResult, f64)> = of_pair
-                .map(|(product, found)| {
-                    let (x, y) = (setup.band(product.a), setup.band(product.b));
-                    let band = BandResult {
-                        frequency_hz: frequency(setup, product.a),
-                        polarisations: [x.polarisation, y.polarisation].iter().collect(),
-                        found: found.clone(),
-                        delay_s: found.fringe.delay_s,
-                        rate_hz: found.fringe.rate_hz,
-                        phase_rad: found.fringe.phase_rad,
-                        in_lines: found.fringe.in_lines,
-                    };
-                    (band, x.zero_hz)
-                })
-                .collect();
-            if !bands.is_empty() {
-                baselines.push(baseline([&names[a], &names[b]], bands));
-            }
-        }
+pub fn baselines(setup: &Setup, found: &[Found]) -> Vec<BaselineResult> {
+    let mut pairs: BTreeMap<[usize; 2], Vec<BandResult>> = BTreeMap::new();
+    for (product, found) in setup.products().iter().zip(found) {
+        let (x, y) = (setup.band(product.a), setup.band(product.b));
+        pairs.entry(pair(product)).or_default().push(BandResult {
+            frequency_hz: frequency(setup, product.a),
+            polarisations: [x.polarisation, y.polarisation].iter().collect(),
+            found: found.clone(),
+            delay_s: found.fringe.delay_s,
+            rate_hz: found.fringe.rate_hz,
+            phase_rad: found.fringe.phase_rad,
+            in_lines: found.fringe.in_lines,
+            reference_hz: x.zero_hz,
+        });
     }
-    baselines
+    let pairs = pairs.into_iter();
+    let baselines = pairs.filter_map(|(pair, bands)| baseline(setup, pair, bands));
+    baselines.collect()
 }
 
-fn baseline(stations: [&String; 2], all: Vec<(BandResult, f64)>) -> BaselineResult {
+/// None without bands.
+fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<BaselineResult> {
     // Different polarisations have little in common, and tell nothing of the baseline.
-    let is_parallel = |(band, _): &&(BandResult, f64)| {
+    let is_parallel = |band: &BandResult| {
         let mut letters = band.polarisations.chars();
         letters.next() == letters.next()
     };
-    let parallel = all.iter().any(|band| is_parallel(&band));
-    let bands: Vec<&(BandResult, f64)> = all
-        .iter()
-        .filter(|band| !parallel || is_parallel(band))
-        .collect();
+    let parallel = all.iter().any(is_parallel);
+    let bands = all.iter().filter(|band| !parallel || is_parallel(band));
+    let bands: Vec<&BandResult> = bands.collect();
     // Each band was searched for itself: noise has its highest peak in one of them.
     let trials = bands.len() as f64;
-    let least = bands.iter().map(|(band, _)| band.found.fringe.false_alarm);
-    let least = least.fold(1.0, f64::min);
-    let false_alarm = -f64::exp_m1(trials * f64::ln_1p(-least));
-    let has_fringe =
-        |band: &&&(BandResult, f64)| trials * band.0.found.fringe.false_alarm < NO_FRINGE;
-    let mut with_fringe: Vec<&(BandResult, f64)> =
-        bands.iter().filter(has_fringe).copied().collect();
-    if with_fringe
-        .iter()
-        .any(|(band, _)| band.in_lines != Some(true))
-    {
-        with_fringe.retain(|(band, _)| band.in_lines != Some(true));
+    let alarms = bands.iter().map(|band| band.found.fringe.false_alarm);
+    let false_alarm = -f64::exp_m1(trials * f64::ln_1p(-alarms.fold(1.0, f64::min)));
+    let strongest = (bands.iter().copied()).max_by(|a, b| a.found.snr.total_cmp(&b.found.snr))?;
+    let has_fringe = |band: &&BandResult| trials * band.found.fringe.false_alarm < NO_FRINGE;
+    let mut bands: Vec<&BandResult> = bands.into_iter().filter(has_fringe).collect();
+    let is_whole = |band: &&BandResult| band.in_lines != Some(true);
+    if bands.iter().any(is_whole) {
+        bands.retain(is_whole);
+    } else if bands.is_empty() {
+        bands.push(strongest);
     }
-    let strongest = bands
-        .iter()
-        .copied()
-        .max_by(|(a, _), (b, _)| a.found.snr.total_cmp(&b.found.snr));
-    let bands = if with_fringe.is_empty() {
-        strongest.into_iter().collect()
-    } else {
-        with_fringe
-    };
-    let mean = |weight: &dyn Fn(&Found) -> f64, value: &dyn Fn(&BandResult) -> f64| {
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for (band, _) in &bands {
+    let mean = |weight: fn(&Found) -> f64, value: fn(&Found) -> f64| {
+        let (sum, weights) = bands.iter().fold((0.0, 0.0), |(sum, weights), band| {
             let weight = weight(&band.found);
-            sum += weight * value(band);
-            weights += weight;
-        }
-        if weights > 0.0 { sum / weights } else { 0.0 }
+            (sum + weight * value(&band.found), weights + weight)
+        });
+        quotient(sum, weights)
     };
-    let by_weight = |value: &dyn Fn(&BandResult) -> f64| mean(&|found| found.weight, value);
-    let by_snr = |value: &dyn Fn(&BandResult) -> f64| mean(&|found| found.snr * found.snr, value);
-    let snr = bands
-        .iter()
-        .map(|(band, _)| band.found.snr.powi(2))
-        .sum::<f64>();
-    let snr = snr.sqrt();
-    let weight = mean(&|_| 1.0, &|band| band.found.weight);
+    let by_weight = |value: fn(&Found) -> f64| mean(|found| found.weight, value);
+    let by_snr = |value: fn(&Found) -> f64| mean(|found| found.snr * found.snr, value);
+    let squares = bands.iter().map(|band| band.found.snr.powi(2));
+    let snr = squares.sum::<f64>().sqrt();
+    let weight = mean(|_| 1.0, |found| found.weight);
+    let fringe = strongest.found.fringe;
     // As if all bands had the strongest one's errors but for the signal-to-noise ratio.
-    let error = |value: &dyn Fn(&Found) -> f64| {
-        strongest.map_or(0.0, |(band, _)| {
-            value(&band.found) * if snr > 0.0 { band.found.snr / snr } else { 1.0 }
-        })
-    };
-    let reference = strongest.map_or(0.0, |(_, reference)| *reference);
-    let rate_hz = by_snr(&|band| band.rate_hz);
-    BaselineResult {
-        stations: stations.map(Clone::clone),
+    let error = if snr > 0.0 { fringe.snr / snr } else { 1.0 };
+    let rate_hz = by_snr(|found| found.fringe.rate_hz);
+    Some(BaselineResult {
+        pair,
+        stations: pair.map(|station| setup.stations()[station].name.clone()),
         amplitude: Amplitude {
-            all: by_weight(&|band| band.found.amplitude.all),
-            autos: by_weight(&|band| band.found.amplitude.autos),
-            valid: by_weight(&|band| band.found.amplitude.valid),
-            corrected: by_weight(&|band| band.found.amplitude.corrected),
+            all: by_weight(|found| found.amplitude.all),
+            autos: by_weight(|found| found.amplitude.autos),
+            valid: by_weight(|found| found.amplitude.valid),
+            corrected: by_weight(|found| found.amplitude.corrected),
         },
         snr,
         weight,
-        snr_loss: 1.0 - weight.clamp(0.0, 1.0).sqrt(),
-        delay_s: by_snr(&|band| band.delay_s),
-        delay_error_s: error(&|found| found.fringe.delay_error_s),
-        rate: (reference != 0.0).then(|| rate_hz / reference),
+        snr_loss: snr_loss(weight),
+        delay_s: by_snr(|found| found.fringe.delay_s),
+        delay_error_s: fringe.delay_error_s * error,
+        rate: (strongest.reference_hz != 0.0).then(|| rate_hz / strongest.reference_hz),
         rate_hz,
-        rate_error_hz: error(&|found| found.fringe.rate_error_hz),
-        phase_rad: strongest.map_or(0.0, |(band, _)| band.phase_rad),
-        phase_error_rad: strongest.map_or(0.0, |(band, _)| band.found.fringe.phase_error_rad),
+        rate_error_hz: fringe.rate_error_hz * error,
+        phase_rad: fringe.phase_rad,
+        phase_error_rad: fringe.phase_error_rad,
         false_alarm,
-        in_lines: in_lines(&bands),
-        coherence: by_weight(&|band| band.found.coherence),
-        bands: all.into_iter().map(|(band, _)| band).collect(),
-    }
-}
-
-/// Whether all bands are in lines; none where one of them cannot tell.
-fn in_lines(bands: &[&(BandResult, f64)]) -> Option<bool> {
-    let told: Option<Vec<bool>> = bands.iter().map(|(band, _)| band.in_lines).collect();
-    told.map(|told| told.into_iter().all(|lines| lines))
+        // None where one of them cannot tell.
+        in_lines: (bands.iter()).try_fold(true, |all, band| Some(band.in_lines? && all)),
+        coherence: by_weight(|found| found.coherence),
+        bands: all,
+    })
 }
 
 impl BaselineResult {
@@ -453,11 +403,9 @@ pub fn text(result: &CorrelateResult) -> String {
         },
     );
     for station in &result.stations {
-        let odd = station.late + station.duplicates + station.foreign;
-        let other = if odd > 0 {
-            format!(", {} others", show_count(odd))
-        } else {
-            String::new()
+        let other = match station.late + station.duplicates + station.foreign {
+            0 => String::new(),
+            odd => format!(", {} others", show_count(odd)),
         };
         shown += &format!(
             "{:>12}  {} frames{other}\n",
@@ -466,22 +414,9 @@ pub fn text(result: &CorrelateResult) -> String {
         );
     }
     shown += &format!(
-        "fringes searched within {} and {:.3} Hz\n\n",
-        show_seconds(result.window.delay_s),
-        result.window.rate_hz
-    );
-    shown += &format!(
-        "{:<14} {:>9} {:>9} {:>9} {:>9} {:>10} {:>8} {:>14} {:>12} {:>8}\n",
-        "baseline",
-        "all",
-        "autos",
-        "valid",
-        "corrected",
-        "SNR",
-        "weight",
-        "delay",
-        "rate mHz",
-        "phase"
+        "fringes searched within {} and {:.3} Hz\n\n{HEAD}\n",
+        show_seconds(result.window.delay_s.unwrap_or(0.0)),
+        result.window.rate_hz.unwrap_or(0.0)
     );
     for baseline in &result.baselines {
         let Amplitude {

@@ -12,6 +12,8 @@ use evlbi_fx::track::{Counts, Slab};
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 
+use super::plan::sample_parts;
+
 /// Where the samples of a station come from.
 pub trait Station {
     /// The samples in `range`; those before it are forgotten.
@@ -118,7 +120,7 @@ pub fn run(
     range: Range<i64>,
     threads: usize,
     run: &Run,
-    mut sink: impl FnMut(i64, &Sums) -> Result<()>,
+    sink: impl FnMut(i64, &Sums) -> Result<()>,
 ) -> Result<Vec<Counts>> {
     // A stream shows what it finds instead.
     let is_stream = range.end == i64::MAX;
@@ -132,29 +134,39 @@ pub fn run(
             scope.spawn(move || work(setup, units, &to_main));
         }
         drop(to_main);
-        let mut order = Order::default();
+        let mut order = Order {
+            pending: BTreeMap::new(),
+            sink,
+        };
         let mut period = range.start;
         'periods: while period < range.end {
             let blocks = periods.blocks(period);
-            if (run.is_stopped() && !is_stream) || are_over(setup, stations, blocks.clone())? {
+            if (run.is_stopped() && !is_stream) || are_over(setup, stations, &blocks)? {
                 break;
             }
             for done in found.try_iter() {
-                order.add(done?, &mut sink)?;
+                order.add(done?)?;
             }
             if let Some(parts) = gap(setup, stations, &blocks)? {
                 period = periods.behind(period, parts);
                 continue;
             }
             let pieces = pieces(setup, blocks);
-            order.expect(setup, period, pieces.len());
+            let pending = Pending {
+                sums: Sums::new(setup),
+                left: pieces.len(),
+            };
+            order.pending.insert(period, pending);
             for blocks in pieces {
                 if run.is_stopped() && !is_stream {
                     // A part of a period would look like a period with loss.
                     order.pending.remove(&period);
                     break 'periods;
                 }
-                let slabs = slabs(setup, stations, &blocks)?;
+                let slabs = stations.iter_mut().enumerate();
+                let slabs = slabs
+                    .map(|(index, station)| station.slab(samples(setup, index, &blocks)?))
+                    .collect::<Result<Vec<Slab>>>()?;
                 let unit = Unit {
                     period,
                     blocks,
@@ -164,33 +176,29 @@ pub fn run(
                     .send(unit)
                     .map_err(|_| anyhow!("a correlating thread ended early"))?;
                 for done in found.try_iter() {
-                    order.add(done?, &mut sink)?;
+                    order.add(done?)?;
                 }
             }
-            order.finish(&mut sink)?;
+            order.finish()?;
             if progress.is_due() && !is_stream {
-                let done = period - range.start;
-                progress.show(
-                    done as u64,
-                    &format!("{done} of {} periods", range.end - range.start),
-                );
+                let (done, all) = (period - range.start, range.end - range.start);
+                progress.show(done as u64, &format!("{done} of {all} periods"));
             }
             period += 1;
         }
         drop(to_workers);
         for done in found {
-            order.add(done?, &mut sink)?;
+            order.add(done?)?;
         }
-        order.finish(&mut sink)
+        order.finish()
     })?;
     Ok(stations.iter().map(Station::counts).collect())
 }
 
 /// Whether no station has anything for these blocks.
-fn are_over(setup: &Setup, stations: &[impl Station], blocks: Range<i64>) -> Result<bool> {
+fn are_over(setup: &Setup, stations: &[impl Station], blocks: &Range<i64>) -> Result<bool> {
     for (index, station) in stations.iter().enumerate() {
-        let samples = samples(setup, index, &blocks)?;
-        if !station.is_over(samples.start) {
+        if !station.is_over(samples(setup, index, blocks)?.start) {
             return Ok(false);
         }
     }
@@ -199,23 +207,19 @@ fn are_over(setup: &Setup, stations: &[impl Station], blocks: Range<i64>) -> Res
 
 /// Parts from the end of these blocks to the earliest data of any station. None if there are data of the blocks.
 fn gap(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> Result<Option<i64>> {
-    let mut gap = None;
+    let mut gaps = Vec::new();
     for (index, station) in stations.iter_mut().enumerate() {
         let range = samples(setup, index, blocks)?;
         let Some(first) = station.first(range.clone())? else {
             continue;
         };
-        let parts = match setup.stations()[index].layout.complex {
-            true => 2,
-            false => 1,
-        };
-        let behind = first.saturating_sub(range.end).saturating_mul(parts);
         if first < range.end {
             return Ok(None);
         }
-        gap = Some(gap.map_or(behind, |gap: i64| gap.min(behind)));
+        let parts = sample_parts(&setup.stations()[index].layout);
+        gaps.push(first.saturating_sub(range.end).saturating_mul(parts));
     }
-    Ok(Some(gap.unwrap_or(0)))
+    Ok(Some(gaps.into_iter().min().unwrap_or(0)))
 }
 
 fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>> {
@@ -245,57 +249,33 @@ fn work(
 /// Cuts blocks into pieces for the threads.
 fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
     let most = (UNIT / setup.block_parts()).max(1);
-    let mut pieces = Vec::new();
-    let mut from = blocks.start;
-    while from < blocks.end {
-        let to = (from + most).min(blocks.end);
-        pieces.push(from..to);
-        from = to;
-    }
-    pieces
-}
-
-fn slabs(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> Result<Vec<Slab>> {
-    let mut slabs = Vec::with_capacity(stations.len());
-    for (index, station) in stations.iter_mut().enumerate() {
-        slabs.push(station.slab(samples(setup, index, blocks)?)?);
-    }
-    Ok(slabs)
+    let begins = blocks.clone().step_by(most as usize);
+    begins
+        .map(|from| from..(from + most).min(blocks.end))
+        .collect()
 }
 
 /// Hands periods on in the order in which they are expected, which is that of time.
-#[derive(Default)]
-struct Order {
+struct Order<S> {
     pending: BTreeMap<i64, Pending>,
+    sink: S,
 }
 
-impl Order {
-    fn expect(&mut self, setup: &Setup, period: i64, pieces: usize) {
-        let pending = Pending {
-            sums: Sums::new(setup),
-            left: pieces,
-        };
-        self.pending.insert(period, pending);
-    }
-
-    fn add(
-        &mut self,
-        (period, sums): (i64, Sums),
-        sink: &mut impl FnMut(i64, &Sums) -> Result<()>,
-    ) -> Result<()> {
+impl<S: FnMut(i64, &Sums) -> Result<()>> Order<S> {
+    fn add(&mut self, (period, sums): (i64, Sums)) -> Result<()> {
         if let Some(pending) = self.pending.get_mut(&period) {
             pending.sums.add(&sums);
             pending.left -= 1;
         }
-        self.finish(sink)
+        self.finish()
     }
 
-    fn finish(&mut self, sink: &mut impl FnMut(i64, &Sums) -> Result<()>) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         while let Some(entry) = self.pending.first_entry()
             && entry.get().left == 0
         {
             let (period, pending) = entry.remove_entry();
-            sink(period, &pending.sums)?;
+            (self.sink)(period, &pending.sums)?;
         }
         Ok(())
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use evlbi_fx::correlator::{Input, Product, Setup, Sums};
+use evlbi_fx::correlator::{Input, InputSums, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
 use evlbi_fx::quantise::{self, VanVleck};
-use rustfft::num_complex::Complex32;
+use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
 use crate::steer::Profile;
@@ -33,7 +33,8 @@ pub struct Series {
     /// Channels that are averaged to one for the search.
     averaged: usize,
     products: Vec<ProductSeries>,
-    inputs: Vec<InputTotals>,
+    /// Of each input over the whole time.
+    inputs: Vec<InputSums>,
 }
 
 /// One product, dump by dump.
@@ -48,14 +49,6 @@ pub struct ProductSeries {
     energy_b: f64,
     /// Variance of each component of the sum of a dump.
     noise: Vec<f64>,
-}
-
-/// One input over the whole time.
-#[derive(Clone)]
-pub struct InputTotals {
-    pub power: Vec<f64>,
-    pub energy: f64,
-    pub good: u64,
 }
 
 /// An amplitude in four measures.
@@ -108,7 +101,7 @@ impl Series {
         while bytes / averaged > MOST_BYTES && setup.channels().is_multiple_of(2 * averaged) {
             averaged *= 2;
         }
-        let totals = InputTotals {
+        let totals = InputSums {
             power: vec![0.0; setup.channels()],
             energy: 0.0,
             good: 0,
@@ -156,12 +149,11 @@ impl Series {
 
     /// Begins dumps.
     fn extend(&mut self, dumps: usize) {
-        let channels = self.setup.channels() / self.averaged;
+        let channels = self.channels();
         for series in &mut self.products {
             let length = series.overlap.len() + dumps;
-            series
-                .values
-                .resize(length * channels, Complex32::default());
+            let values = &mut series.values;
+            values.resize(length * channels, Complex32::default());
             series.overlap.resize(length, 0);
             series.energy.resize(length, 0.0);
             series.noise.resize(length, 0.0);
@@ -186,15 +178,14 @@ impl Series {
         }
         self.has += 1;
         self.added += 1;
-        let block = self.setup.block_parts() as f64;
+        let (block, channels) = (self.setup.block_parts() as f64, self.channels());
         let products = self.setup.products().iter().zip(&sums.products);
         for (series, (product, found)) in self.products.iter_mut().zip(products) {
             let averaged = found.values.chunks(self.averaged);
             let last = series.overlap.len() - 1;
-            let channels = self.setup.channels() / self.averaged;
             let values = series.values[last * channels..].iter_mut();
             for (value, found) in values.zip(averaged) {
-                let sum = found.iter().sum::<rustfft::num_complex::Complex64>();
+                let sum = found.iter().sum::<Complex64>();
                 *value += Complex32::new(sum.re as f32, sum.im as f32);
             }
             series.overlap[last] += found.overlap;
@@ -225,7 +216,7 @@ impl Series {
             }
             values.truncate(dumps.div_ceil(2) * length);
         }
-        let channels = self.setup.channels() / self.averaged;
+        let channels = self.channels();
         // Of an odd number the last stays alone.
         if self.dumps_kept().is_multiple_of(2) {
             self.has += self.together;
@@ -240,6 +231,11 @@ impl Series {
         self.dump_seconds *= 2.0;
     }
 
+    /// Channels in which a fringe is searched.
+    fn channels(&self) -> usize {
+        self.setup.channels() / self.averaged
+    }
+
     /// Dumps that are kept so far.
     fn dumps_kept(&self) -> usize {
         let first = self.products.first();
@@ -247,52 +243,35 @@ impl Series {
     }
 
     /// The totals of an input.
-    pub fn input(&self, input: Input) -> &InputTotals {
+    pub fn input(&self, input: Input) -> &InputSums {
         &self.inputs[self.setup.index(input)]
     }
 
     /// Finds the fringe of a product. `span`: parts of the time at which both stations could have had data.
     pub fn find(&self, index: usize, span: i64, window: &Window) -> Found {
-        self.found(
-            index,
-            span,
-            fringe::search(&self.visibilities(index), window),
-        )
+        let fringe = fringe::search(&self.visibilities(index), window);
+        self.found(index, span, fringe)
     }
 
-    /// A product at a known delay and rate.
-    pub fn find_at(&self, index: usize, span: i64, known: &Fringe) -> Found {
-        self.found(index, span, fringe::at(&self.visibilities(index), known))
-    }
-
-    fn found(&self, index: usize, span: i64, fringe: Fringe) -> Found {
+    /// What a fringe of a product says.
+    pub fn found(&self, index: usize, span: i64, fringe: Fringe) -> Found {
         let series = &self.products[index];
-        let product = self.setup.products()[index];
+        let Product { a, b } = self.setup.products()[index];
         let overlap: u64 = series.overlap.iter().sum();
         let weight = overlap as f64 / span.max(1) as f64;
-        let of = |energy_a: f64, energy_b: f64| {
-            let energy = (energy_a * energy_b).sqrt();
-            if energy > 0.0 {
-                fringe.amplitude / energy
-            } else {
-                0.0
-            }
-        };
-        let valid = of(series.energy_a, series.energy_b);
+        let by = |a: f64, b: f64| quotient(fringe.amplitude, (a * b).sqrt());
+        let valid = by(series.energy_a, series.energy_b);
         let codec = |input: Input| self.setup.stations()[input.station].layout.codec;
         Found {
             amplitude: Amplitude {
-                all: of(
-                    self.nominal_energy(product.a, span),
-                    self.nominal_energy(product.b, span),
-                ),
-                autos: of(self.input(product.a).energy, self.input(product.b).energy),
+                all: by(self.nominal_energy(a, span), self.nominal_energy(b, span)),
+                autos: by(self.input(a).energy, self.input(b).energy),
                 valid,
-                corrected: VanVleck::between(codec(product.a), codec(product.b)).corrected(valid),
+                corrected: VanVleck::between(codec(a), codec(b)).corrected(valid),
             },
             snr: fringe.snr,
             weight,
-            snr_loss: 1.0 - weight.clamp(0.0, 1.0).sqrt(),
+            snr_loss: snr_loss(weight),
             coherence: self.coherence(&fringe),
             fringe,
         }
@@ -301,17 +280,15 @@ impl Series {
     /// What makes correlation coefficients of the amplitudes of a product.
     pub fn scale(&self, index: usize) -> f64 {
         let series = &self.products[index];
-        let energy = (series.energy_a * series.energy_b).sqrt();
-        if energy > 0.0 { 1.0 / energy } else { 0.0 }
+        quotient(1.0, (series.energy_a * series.energy_b).sqrt())
     }
 
     /// Amplitude against delay of the strongest of a pair of stations' products; of delays too many to be shown, the
     /// highest of neighbours. `found`: the fringes of all products.
-    pub fn profile(&self, pair: (usize, usize), found: &[Found]) -> Option<Profile> {
-        let products = self.setup.products().iter().enumerate();
-        let index = products
-            .filter(|(_, product)| (product.a.station, product.b.station) == pair)
-            .map(|(index, _)| index)
+    pub fn profile(&self, stations: [usize; 2], found: &[Found]) -> Option<Profile> {
+        let products = self.setup.products();
+        let index = (0..products.len())
+            .filter(|index| pair(&products[*index]) == stations)
             .max_by(|a, b| found[*a].snr.total_cmp(&found[*b].snr))?;
         let points = fringe::over_delay(&self.visibilities(index), &found[index].fringe);
         let together = points.len().div_ceil(MOST_DELAYS).max(1);
@@ -340,15 +317,12 @@ impl Series {
         let dumps = stopped.iter().zip(&series.overlap).zip(per_dump);
         dumps
             .enumerate()
-            .map(|(number, ((sum, overlap), (energy, noise)))| {
-                let per_energy = |value: f64| if *energy > 0.0 { value / energy } else { 0.0 };
-                Dump {
-                    seconds: (number as f64 + 0.5) * self.dump_seconds,
-                    amplitude: per_energy(sum.norm()),
-                    phase_rad: sum.arg(),
-                    weight: *overlap as f64 / parts,
-                    error: per_energy(noise.sqrt()),
-                }
+            .map(|(number, ((sum, overlap), (energy, noise)))| Dump {
+                seconds: (number as f64 + 0.5) * self.dump_seconds,
+                amplitude: quotient(sum.norm(), *energy),
+                phase_rad: sum.arg(),
+                weight: *overlap as f64 / parts,
+                error: quotient(noise.sqrt(), *energy),
             })
             .collect()
     }
@@ -356,15 +330,13 @@ impl Series {
     /// What of a product a fringe is searched in.
     pub fn visibilities(&self, index: usize) -> Visibilities<'_> {
         let setup = &self.setup;
-        let product: Product = setup.products()[index];
-        let band = setup.band(product.a);
-        let width = setup.channel_width() * self.averaged as f64;
+        let band = setup.band(setup.products()[index].a);
         // Averaged channels lie about their middle.
         let offset = (self.averaged - 1) as f64 / 2.0 * setup.channel_width();
         Visibilities {
             values: &self.products[index].values,
-            channels: setup.channels() / self.averaged,
-            channel_width_hz: width,
+            channels: self.channels(),
+            channel_width_hz: setup.channel_width() * self.averaged as f64,
             first_channel_hz: band.edge_hz - band.zero_hz + offset,
             reference_hz: band.zero_hz,
             period_s: self.dump_seconds,
@@ -382,30 +354,40 @@ impl Series {
     /// Energy that an input has in so many parts if its samples use the levels as they are meant.
     fn nominal_energy(&self, input: Input, parts: i64) -> f64 {
         let layout = &self.setup.stations()[input.station].layout;
-        let samples = if layout.complex { parts / 2 } else { parts };
-        let components = if layout.complex { 2.0 } else { 1.0 };
-        let power = quantise::power(layout.codec) * components;
-        samples as f64 * power * self.setup.channels() as f64
+        // Whole complex samples, which have two components.
+        let parts = if layout.complex { parts / 2 * 2 } else { parts };
+        parts as f64 * quantise::power(layout.codec) * self.setup.channels() as f64
     }
+}
+
+/// The stations of a product.
+pub fn pair(product: &Product) -> [usize; 2] {
+    [product.a.station, product.b.station]
+}
+
+/// A quotient; zero where there is nothing to divide by.
+pub fn quotient(value: f64, by: f64) -> f64 {
+    if by > 0.0 { value / by } else { 0.0 }
+}
+
+/// Share of the signal-to-noise ratio that missing samples cost.
+pub fn snr_loss(weight: f64) -> f64 {
+    1.0 - weight.clamp(0.0, 1.0).sqrt()
 }
 
 /// Refuses a window beyond what channels so wide, in Hz, and periods so long, in s, can tell apart.
 pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<()> {
     let (delay, rate) = (0.5 / channel, 0.5 / period);
-    if let Some(asked) = window
-        .delay_s
-        .filter(|asked| asked.abs() > delay * (1.0 + 1e-9))
-    {
+    let beyond =
+        |asked: Option<f64>, most: f64| asked.filter(|asked| asked.abs() > most * (1.0 + 1e-9));
+    if let Some(asked) = beyond(window.delay_s, delay) {
         bail!(
             "delays up to {} can be told apart with these channels, and --delay-window asks for {}; take more --channels",
             show_seconds(delay),
             show_seconds(asked)
         );
     }
-    if let Some(asked) = window
-        .rate_hz
-        .filter(|asked| asked.abs() > rate * (1.0 + 1e-9))
-    {
+    if let Some(asked) = beyond(window.rate_hz, rate) {
         bail!(
             "rates up to {rate:.3} Hz can be told apart here, and --rate-window asks for {asked} Hz; correlate with fewer --channels and shorter --integration"
         );
@@ -421,7 +403,6 @@ pub(super) mod tests {
     use evlbi_fx::delay::Delay;
     use evlbi_fx::track::Layout;
     use evlbi_wire::time::FrameRate;
-    use rustfft::num_complex::Complex64;
 
     /// Two stations at 16 MHz, of which nothing is delayed.
     pub fn setup() -> Arc<Setup> {

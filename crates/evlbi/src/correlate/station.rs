@@ -14,7 +14,7 @@ use super::arrived::arrived;
 use super::options::Flag;
 use super::plan::Shape;
 use super::run::Station;
-use super::tamper::Tamper;
+use super::tamper::{Tamper, Tampered};
 use crate::output;
 use crate::recording::{self, Blocks, Recording};
 
@@ -49,12 +49,8 @@ impl StationFile {
         })?;
         let layout = Layout::of(&header, rate).with_context(|| format!("cannot decode {shown}"))?;
         let station = header.key().station;
-        let mut threads: Vec<u16> = recording
-            .keys
-            .iter()
-            .filter(|key| key.station == station)
-            .map(|key| key.thread)
-            .collect();
+        let ours = recording.keys.iter().filter(|key| key.station == station);
+        let mut threads: Vec<u16> = ours.map(|key| key.thread).collect();
         threads.sort_unstable();
         let gaps = match trust {
             Trust::Exact => read_gaps(path, &layout)?,
@@ -112,21 +108,22 @@ impl StationFile {
         flags: impl IntoIterator<Item = &'a Flag>,
         since: i64,
     ) -> Result<StationReader> {
-        let mut track = Track::new(self.shape.layout, &self.shape.threads, self.trust);
-        let samples = self.shape.layout.frame_samples();
+        let Shape {
+            layout, threads, ..
+        } = &self.shape;
+        let mut track = Track::new(*layout, threads, self.trust);
+        let (samples, frame_rate) = (layout.frame_samples(), layout.frame_rate);
         let there = self.samples(epoch)?;
         let there = there.start / samples..there.end / samples;
         let ours = |gap: &&TimeGap| gap.key.station == self.shape.station;
         for gap in self.gaps.iter().flat_map(|gaps| &gaps.time).filter(ours) {
-            let begin = frame_number(gap.start, epoch, self.shape.layout.frame_rate);
+            let begin = frame_number(gap.start, epoch, frame_rate);
             // What the recording holds of it.
             let first = begin.max(there.start);
             let end = begin.saturating_add_unsigned(gap.frames).min(there.end);
-            let bits = self.shape.layout.bits() as i64;
+            let bits = layout.bits() as i64;
             match &gap.bytes {
-                None => {
-                    track.flag(gap.key.thread, first * samples..end * samples);
-                }
+                None => track.flag(gap.key.thread, first * samples..end * samples),
                 Some(bytes) => {
                     let of = |byte: usize| byte as i64 * 8;
                     let part = of(bytes.start) / bits..(of(bytes.end) + bits - 1) / bits;
@@ -137,30 +134,26 @@ impl StationFile {
                 }
             }
         }
-        let rate = self.shape.layout.sample_rate() as f64;
+        let rate = layout.sample_rate() as f64;
         for flag in flags {
             let of = |seconds: f64| (((since - epoch) as f64 + seconds) * rate).round() as i64;
-            for thread in &self.shape.threads {
+            for thread in threads {
                 track.flag(*thread, of(flag.seconds.start)..of(flag.seconds.end));
             }
         }
         let file = recording::open(&self.recording.path)?;
-        let frame_rate = self.shape.layout.frame_rate;
-        let frame = from.div_euclid(samples);
-        let time = FrameTime::from_index(
-            frame.saturating_add(epoch.saturating_mul(i64::from(frame_rate.get()))),
-            frame_rate,
-        );
+        let epoch_frame = epoch.saturating_mul(i64::from(frame_rate.get()));
+        let frame = from.div_euclid(samples).saturating_add(epoch_frame);
+        let time = FrameTime::from_index(frame, frame_rate);
+        // A second of frames before it is read all the same, for those out of order.
+        let before = u64::from(frame_rate.get());
         let offset = match tamper {
             Some(_) => 0,
-            // A second of frames before it is read all the same, for those out of order.
-            None => self
-                .recording
-                .offset_of(time, u64::from(frame_rate.get()))?,
+            None => self.recording.offset_of(time, before)?,
         };
         Ok(StationReader {
             blocks: Blocks::from(file, offset, self.recording.size)?,
-            deframer: recording::deframer(Some(self.shape.layout.frame_rate)),
+            deframer: recording::deframer(Some(frame_rate)),
             feeder: Feeder {
                 track,
                 tamper,
@@ -171,13 +164,6 @@ impl StationFile {
             ended: false,
         })
     }
-}
-
-/// The shares of a station's frames that tampering shed, and that nobody reads for it.
-#[derive(Clone, Copy, Debug)]
-pub struct Tampered {
-    pub shed: f64,
-    pub lost: f64,
 }
 
 /// A recording that is being read.
@@ -201,10 +187,7 @@ struct Feeder {
 impl StationReader {
     /// What tampering did to the frames.
     pub fn tampered(&self) -> Option<Tampered> {
-        self.feeder.tamper.as_ref().map(|tamper| Tampered {
-            shed: tamper.fraction(),
-            lost: tamper.lost(),
-        })
+        self.feeder.tamper.as_ref().map(Tamper::done)
     }
 }
 
@@ -212,11 +195,8 @@ impl Station for StationReader {
     fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
         self.feeder.track.forget(range.start);
         while !self.ended && !self.feeder.track.has_come_to(range.end, MARGIN) {
-            let feeder = &mut self.feeder;
-            let more = self
-                .blocks
-                .step(&mut self.deframer, |chunk| feeder.take(chunk))?;
-            self.ended = !more;
+            let take = |chunk: Chunk<'_>| self.feeder.take(chunk);
+            self.ended = !self.blocks.step(&mut self.deframer, take)?;
         }
         Ok(self.feeder.track.slab(range))
     }
@@ -253,9 +233,8 @@ impl Feeder {
 /// Number of a frame since the UTC second `epoch`.
 pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
     let second = time.second.saturating_sub(epoch);
-    second
-        .saturating_mul(i64::from(rate.get()))
-        .saturating_add(i64::from(time.frame))
+    let frames = second.saturating_mul(i64::from(rate.get()));
+    frames.saturating_add(i64::from(time.frame))
 }
 
 /// The frame rate of samples at a rate.
@@ -297,16 +276,10 @@ fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>> {
     };
     let gaps: Gaps =
         serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
-    let other_rate = gaps
-        .frame_rate
-        .is_some_and(|rate| rate != layout.frame_rate);
+    let is_other = |rate: FrameRate| rate != layout.frame_rate;
     let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > layout.payload;
-    let beyond = gaps
-        .time
-        .iter()
-        .filter_map(|gap| gap.bytes.as_ref())
-        .any(is_beyond);
-    if other_rate || beyond {
+    let mut bytes = gaps.time.iter().flat_map(|gap| &gap.bytes);
+    if gaps.frame_rate.is_some_and(is_other) || bytes.any(is_beyond) {
         bail!(
             "{} does not describe {}: its frame rate or frames are others; remove it, or --trust headers leaves it out",
             path.display(),

@@ -20,6 +20,13 @@ pub struct Tamper {
     payload: Vec<u8>,
 }
 
+/// The shares of a station's frames that tampering shed, and that nobody reads for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tampered {
+    pub shed: f64,
+    pub lost: f64,
+}
+
 impl Tamper {
     /// Sheds as `shed` says. With `loses_step` the first frame after each gap is lost too.
     pub fn new(shed: Shed, replace: Replace, seed: u64, loses_step: bool) -> Tamper {
@@ -36,14 +43,12 @@ impl Tamper {
         }
     }
 
-    /// The share of the frames that was shed so far.
-    pub fn fraction(&self) -> f64 {
-        self.shed.report().fraction
-    }
-
-    /// The share of the frames that is lost: those that were shed, and those that were read over.
-    pub fn lost(&self) -> f64 {
-        self.lost as f64 / self.frames.max(1) as f64
+    /// What was done so far.
+    pub fn done(&self) -> Tampered {
+        Tampered {
+            shed: self.shed.report().fraction,
+            lost: self.lost as f64 / self.frames.max(1) as f64,
+        }
     }
 
     /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.

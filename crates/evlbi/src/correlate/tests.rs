@@ -1,7 +1,10 @@
 use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::Arc;
 
+use evlbi_net::run::{Note, Notes};
 use evlbi_testkit::Room;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::sky::{self, SkyOptions};
@@ -89,26 +92,42 @@ fn correlations_of_one_process_are_apart() {
     assert!(fringes[0].snr > 100.0, "{}", fringes[0].snr);
 }
 
+/// Where a run listens.
+#[derive(Default)]
+struct Places(Mutex<Vec<String>>);
+
+impl Notes for Places {
+    fn take(&self, note: &Note<'_>) {
+        if let Note::Listens(place) = note {
+            self.0.lock().push(place.to_string());
+        }
+    }
+}
+
 /// A live correlation that nobody wants any more leaves its ports; another goes on meanwhile.
 #[test]
 fn live_correlations_of_one_process_are_apart() {
-    let begin = |urls: &[String], run: &Run| {
-        let streams = StreamOptions::default();
-        correlate_streams(urls, &options(), &streams, run, Box::new(|_| Ok(()))).unwrap()
+    let begin = |urls: &[String]| {
+        let (streams, places) = (StreamOptions::default(), Arc::new(Places::default()));
+        let (run, show) = (Run::new(places.clone()), Box::new(|_: &Integration| Ok(())));
+        let begun = correlate_streams(urls, &options(), &streams, &run, show).unwrap();
+        let places = places.0.lock().clone();
+        (begun, places)
     };
     let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(String::from);
-    let other = begin(&anywhere, &Run::silent());
+    let (other, others) = begin(&anywhere);
     let mut urls = anywhere.clone();
     for _ in 0..3 {
-        let correlating = begin(&urls, &Run::silent());
-        let addresses = correlating.local().to_vec();
+        let (correlating, addresses) = begin(&urls);
         drop(correlating);
         for address in &addresses {
-            UdpSocket::bind(address.to_string()).unwrap();
+            UdpSocket::bind(address).unwrap();
         }
         urls = [0, 1].map(|number| format!("udp://{}", addresses[number]));
     }
-    assert!(!other.is_finished());
+    for address in &others {
+        UdpSocket::bind(address).unwrap_err();
+    }
     other.stop();
     let error = other.join().err().unwrap().to_string();
     assert!(

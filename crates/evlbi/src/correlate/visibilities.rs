@@ -6,13 +6,14 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::{Input, Setup, Sums};
 use evlbi_fx::difx::{self, swin};
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::{Deserialize, Serialize};
 
-use super::plan::Job;
+use super::job::Job;
+use super::plan::{DifxJob, place, station_names};
 use crate::output;
 
 /// What is in a directory of visibilities.
@@ -52,16 +53,14 @@ impl Description {
     /// The description of `directory`.
     pub fn read(directory: &Path) -> Result<Description> {
         let path = directory.join(DESCRIPTION);
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let shown = path.display();
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
         let description: Description =
-            serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
-        if description.schema != SCHEMA {
-            bail!(
-                "{} says schema {}, this program reads {SCHEMA}",
-                path.display(),
-                description.schema
-            );
+            serde_json::from_str(&text).with_context(|| format!("in {shown}"))?;
+        let schema = &description.schema;
+        if schema != SCHEMA {
+            bail!("{shown} says schema {schema}, this program reads {SCHEMA}");
         }
         let sound = |frequency: &FrequencyDescription| {
             (1..=MOST_CHANNELS).contains(&frequency.channels)
@@ -70,10 +69,7 @@ impl Description {
         };
         let integration = description.integration_s;
         if !description.frequencies.iter().all(sound) || !(1e-9..1e9).contains(&integration) {
-            bail!(
-                "{} describes no visibilities: a length or a width is wrong",
-                path.display()
-            );
+            bail!("{shown} describes no visibilities: a length or a width is wrong");
         }
         Ok(description)
     }
@@ -107,16 +103,15 @@ impl Description {
 /// Writes the visibilities of a run.
 pub struct VisibilityWriter {
     setup: Arc<Setup>,
-    job: Option<Job>,
+    difx: Option<DifxJob>,
     directory: PathBuf,
-    name: String,
+    path: PathBuf,
     file: BufWriter<File>,
     description: Description,
     /// Index of the frequency of each input.
     frequencies: Vec<usize>,
     /// Channels that are averaged to one.
     averaged: usize,
-    integration_s: f64,
     /// The integration at hand.
     sums: Sums,
     /// When it begins, in seconds since the beginning of the grid.
@@ -126,20 +121,14 @@ pub struct VisibilityWriter {
 }
 
 impl VisibilityWriter {
-    /// Makes the directory and the file. `first`: seconds since the beginning of the grid of what comes first.
-    pub fn create(
-        directory: &Path,
-        setup: &Arc<Setup>,
-        job: Option<Job>,
-        averaged: usize,
-        integration_s: f64,
-        first: f64,
-        force: bool,
-    ) -> Result<VisibilityWriter> {
-        let (frequencies, table) = frequencies(setup, averaged, job.as_ref())?;
+    /// Makes the directory and the file.
+    pub fn create(directory: &Path, job: &Job, force: bool) -> Result<VisibilityWriter> {
+        let Job { plan, setup, .. } = job;
+        let (frequencies, table) = frequencies(setup, plan.averaged, plan.difx.as_ref())?;
         check_distinct(setup, &frequencies)?;
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        let first = job.begins(job.range.start);
         let start = setup.middle(0).plus(first - setup.block_seconds() / 2.0);
         // A hair on, lest rounding makes it the second before.
         let (mjd, second) = difx::mjd(start.plus(1e-6));
@@ -157,33 +146,26 @@ impl VisibilityWriter {
             is_described: false,
             sums: Sums::new(setup),
             setup: Arc::clone(setup),
-            job,
+            difx: plan.difx.clone(),
             directory: directory.to_path_buf(),
+            path,
             file: BufWriter::new(file),
             description: Description {
                 schema: SCHEMA.into(),
-                stations: setup
-                    .stations()
-                    .iter()
-                    .map(|station| station.name.clone())
-                    .collect(),
+                stations: station_names(setup),
                 frequencies: table,
-                integration_s,
+                integration_s: plan.integration,
             },
-            name,
             frequencies,
-            averaged,
-            integration_s,
+            averaged: plan.averaged,
             begins: None,
         })
     }
 
     /// Adds a dump of the integration that begins so many seconds after the beginning of the grid.
     pub fn add(&mut self, begins: f64, sums: &Sums) -> Result<()> {
-        if self
-            .begins
-            .is_some_and(|now| begins > now + self.integration_s / 2.0)
-        {
+        let half = self.description.integration_s / 2.0;
+        if self.begins.is_some_and(|now| begins > now + half) {
             self.flush()?;
         }
         self.begins.get_or_insert(begins);
@@ -195,16 +177,12 @@ impl VisibilityWriter {
     pub fn finish(mut self) -> Result<PathBuf> {
         self.flush()?;
         self.describe()?;
-        Ok(self.path())
+        Ok(self.path)
     }
 
     /// Removes the file, which nothing was written to.
     pub fn abandon(self) {
-        let _ = std::fs::remove_file(self.path());
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.join(&self.name)
+        let _ = std::fs::remove_file(self.path);
     }
 
     /// Writes the description, with which what has been written can be read.
@@ -231,63 +209,53 @@ impl VisibilityWriter {
             return Ok(());
         };
         let sums = std::mem::replace(&mut self.sums, Sums::new(&self.setup));
-        let middle = self
-            .setup
-            .middle(0)
-            .plus(begins + self.integration_s / 2.0 - self.setup.block_seconds() / 2.0);
+        let (setup, integration) = (&self.setup, self.description.integration_s);
+        let middle = begins + integration / 2.0 - setup.block_seconds() / 2.0;
+        let middle = setup.middle(0).plus(middle);
         let (mjd, seconds) = difx::mjd(middle);
-        let record = |a: Input, b: Input| {
+        // A block belongs to the integration in which it begins, so that there may be more of them than fit.
+        let parts = integration * setup.part_rate() as f64;
+        let parts = parts.max(sums.blocks as f64 * setup.block_parts() as f64);
+        let channels = setup.channels() as f64;
+        let record = |a: Input, b: Input, good: u64, channels: Vec<Complex32>| {
             let number = |input: Input| u8::try_from(input.station + 1);
+            let uvw = |input: Input| self.difx.as_ref()?.model.uvw(input.station, middle);
+            let uvw = uvw(a).zip(uvw(b));
             Ok::<_, anyhow::Error>(swin::Record {
                 baseline: (number(a)?, number(b)?),
                 mjd: i32::try_from(mjd)?,
                 seconds,
-                frequency: i32::try_from(self.frequencies[self.setup.index(a)])?,
-                polarisations: [a, b].map(|input| self.setup.band(input).polarisation as u8),
+                frequency: i32::try_from(self.frequencies[setup.index(a)])?,
+                polarisations: [a, b].map(|input| setup.band(input).polarisation as u8),
+                weight: good as f64 / parts,
+                uvw: uvw.map_or([0.0; 3], |(a, b)| [0, 1, 2].map(|axis| a[axis] - b[axis])),
+                channels,
                 ..swin::Record::default()
             })
         };
-        // A block belongs to the integration in which it begins, so that there may be more of them than fit.
-        let parts = self.integration_s * self.setup.part_rate() as f64;
-        let parts = parts.max(sums.blocks as f64 * self.setup.block_parts() as f64);
-        let channels = self.setup.channels() as f64;
         let mut records = Vec::new();
-        for (product, sums) in self.setup.products().iter().zip(&sums.products) {
-            if sums.overlap == 0 {
-                continue;
+        for (product, sums) in setup.products().iter().zip(&sums.products) {
+            if sums.overlap > 0 {
+                let scale = channels / (sums.energy_a * sums.energy_b).sqrt();
+                let values = self.average(sums.values.iter().map(|value| value * scale));
+                records.push(record(product.a, product.b, sums.overlap, values)?);
             }
-            let uvw = |input: Input| {
-                let job = self.job.as_ref()?;
-                job.model.uvw(input.station, middle)
-            };
-            let scale = channels / (sums.energy_a * sums.energy_b).sqrt();
-            let mut record = record(product.a, product.b)?;
-            record.weight = sums.overlap as f64 / parts;
-            if let (Some(a), Some(b)) = (uvw(product.a), uvw(product.b)) {
-                record.uvw = [0, 1, 2].map(|axis| a[axis] - b[axis]);
-            }
-            record.channels = self.average(sums.values.iter().map(|value| value * scale));
-            records.push(record);
         }
-        for (input, sums) in self.setup.inputs().zip(&sums.inputs) {
-            if sums.good == 0 {
-                continue;
+        for (input, sums) in setup.inputs().zip(&sums.inputs) {
+            if sums.good > 0 {
+                let scale = channels / sums.energy;
+                let power = sums
+                    .power
+                    .iter()
+                    .map(|power| Complex64::from(power * scale));
+                records.push(record(input, input, sums.good, self.average(power))?);
             }
-            let scale = channels / sums.energy;
-            let mut record = record(input, input)?;
-            record.weight = sums.good as f64 / parts;
-            let power = sums
-                .power
-                .iter()
-                .map(|power| Complex64::new(power * scale, 0.0));
-            record.channels = self.average(power);
-            records.push(record);
         }
         let written = records
             .iter()
             .try_for_each(|record| record.write(&mut self.file))
             .and_then(|()| self.file.flush());
-        written.with_context(|| format!("cannot write {}", self.path().display()))?;
+        written.with_context(|| format!("cannot write {}", self.path.display()))?;
         self.describe()
     }
 
@@ -305,13 +273,11 @@ impl VisibilityWriter {
 fn frequencies(
     setup: &Setup,
     averaged: usize,
-    job: Option<&Job>,
+    job: Option<&DifxJob>,
 ) -> Result<(Vec<usize>, Vec<FrequencyDescription>)> {
-    if !setup.channels().is_multiple_of(averaged) {
-        return Err(anyhow!(
-            "{} channels cannot be averaged by {averaged}",
-            setup.channels()
-        ));
+    let channels = setup.channels();
+    if !channels.is_multiple_of(averaged) {
+        bail!("{channels} channels cannot be averaged by {averaged}");
     }
     let width = setup.channel_width();
     let described = |zero_hz: f64, edge_hz: f64, band: usize| FrequencyDescription {
@@ -319,21 +285,18 @@ fn frequencies(
         // Averaged channels lie about their middle.
         first_channel_hz: edge_hz - zero_hz + (averaged - 1) as f64 / 2.0 * width,
         channel_width_hz: width * averaged as f64,
-        channels: setup.channels() / averaged,
+        channels: channels / averaged,
         band,
     };
-    let known = job.map_or(&[][..], |job| &job.frequencies);
-    let known = known
-        .iter()
-        .map(|known| described(known.zero_hz, known.edge_hz(), 0));
+    let known = job.iter().flat_map(|job| &job.frequencies);
+    let known = known.map(|known| described(known.zero_hz, known.edge_hz(), 0));
     let mut table: Vec<FrequencyDescription> = known.collect();
     let mut indices = Vec::new();
     for input in setup.inputs() {
         let band = setup.band(input);
-        let number = if band.zero_hz == 0.0 {
-            place(setup, input)
-        } else {
-            0
+        let number = match band.zero_hz {
+            0.0 => place(&setup.stations()[input.station], input.band),
+            _ => 0,
         };
         let frequency = described(band.zero_hz, band.edge_hz, number);
         let of_job = job.map(|job| job.of_bands[input.station][input.band]);
@@ -362,14 +325,6 @@ fn check_distinct(setup: &Setup, frequencies: &[usize]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Bands of a polarisation before this one.
-fn place(setup: &Setup, input: Input) -> usize {
-    let bands = &setup.stations()[input.station].bands;
-    let own = bands[input.band].polarisation;
-    let before = bands[..input.band].iter();
-    before.filter(|band| band.polarisation == own).count()
 }
 
 /// What tells products apart in records: baseline, frequency and polarisations.

@@ -1,11 +1,9 @@
 //! How the streams of a live correlation are, for those who watch it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
@@ -24,13 +22,13 @@ pub struct Watch {
     pub(super) names: OnceLock<Vec<String>>,
     /// The last integration of each baseline.
     pub(super) baselines: Mutex<Vec<Baseline>>,
-    /// Bits of data a second of each stream.
-    rates: Mutex<Vec<f64>>,
 }
 
 struct Watched {
     watch: Arc<receive::Watch>,
     feed: Arc<Feed>,
+    /// Bits of data a second.
+    rate: Mutex<f64>,
 }
 
 impl Watch {
@@ -38,12 +36,12 @@ impl Watch {
         let watched = streams.iter().map(|stream| Watched {
             watch: stream.receiving.watch(),
             feed: Arc::clone(&stream.feed),
+            rate: Mutex::default(),
         });
         Watch {
             streams: watched.collect(),
             names: OnceLock::new(),
             baselines: Mutex::default(),
-            rates: Mutex::new(vec![0.0; streams.len()]),
         }
     }
 
@@ -56,33 +54,28 @@ impl Watch {
     pub fn tell(&self, status: &mut Status) {
         let newest: Vec<Option<f64>> = self.streams.iter().map(|s| s.feed.newest()).collect();
         let front = front(&newest);
-        let of = |((number, stream), rate): ((usize, &Watched), &f64)| Receiving {
+        let of = |(number, stream): (usize, &Watched)| Receiving {
             station: self.names.get().map(|names| names[number].clone()),
             skew_s: newest[number].map(|newest| front - newest),
-            ..Receiving::of(stream.watch.last(), *rate)
+            ..Receiving::of(stream.watch.last(), *stream.rate.lock())
         };
-        let streams = self.streams.iter().enumerate();
-        let rates = self.rates.lock().clone();
-        status.receiving = streams.zip(&rates).map(of).collect();
+        status.receiving = self.streams.iter().enumerate().map(of).collect();
         self.baselines.lock().clone_into(&mut status.baselines);
     }
 
-    /// Looks at the streams once a second, and a last time when it is over.
-    fn look(&self, run: &Run, is_over: &AtomicBool) {
+    /// Looks at the streams once a second, and a last time when the other end of `ended` is dropped.
+    pub(super) fn look(&self, run: &Run, ended: &Receiver<()>) {
         let mut before = Instant::now();
         let mut bytes = vec![0; self.streams.len()];
         loop {
-            let has_ended = is_over.load(Ordering::Relaxed);
+            let rest = LOOK.saturating_sub(before.elapsed());
+            let has_ended = ended.recv_timeout(rest) == Err(RecvTimeoutError::Disconnected);
             let elapsed = before.elapsed();
-            if elapsed < LOOK && !has_ended {
-                std::thread::park_timeout(LOOK.saturating_sub(elapsed));
-                continue;
-            }
             before = Instant::now();
             for (number, stream) in self.streams.iter().enumerate() {
                 let now_has = stream.watch.last().bytes;
                 let came = now_has.saturating_sub(std::mem::replace(&mut bytes[number], now_has));
-                self.rates.lock()[number] = match has_ended {
+                *stream.rate.lock() = match has_ended {
                     true => 0.0,
                     false => came as f64 * 8.0 / elapsed.as_secs_f64(),
                 };
@@ -90,12 +83,10 @@ impl Watch {
                 let late = stream.feed.state().late();
                 let report = stream.feed.clocks().report(number, late, host, now());
                 if let Some(report) = report {
-                    let name = self
-                        .names
-                        .get()
-                        .and_then(|names| names.get(number).cloned());
-                    let name = name.unwrap_or_else(|| format!("stream {}", number + 1));
-                    run.say(format_args!("{name}: {report}"));
+                    match self.names.get() {
+                        Some(names) => run.say(format_args!("{}: {report}", names[number])),
+                        None => run.say(format_args!("stream {}: {report}", number + 1)),
+                    }
                 }
             }
             if has_ended {
@@ -109,35 +100,4 @@ impl Watch {
 pub(super) fn front(newest: &[Option<f64>]) -> f64 {
     let times = newest.iter().flatten().copied();
     times.fold(f64::NEG_INFINITY, f64::max)
-}
-
-/// Looks at the streams, whatever the correlator waits for, until it is dropped.
-pub(super) struct Looking {
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Looking {
-    pub(super) fn start(watch: &Arc<Watch>, run: &Run) -> Result<Looking> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::Builder::new().name("status".into()).spawn({
-            let (watch, run, is_over) = (Arc::clone(watch), run.clone(), Arc::clone(&is_over));
-            move || watch.look(&run, &is_over)
-        })?;
-        Ok(Looking {
-            is_over,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Looking {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It has nothing to say but what it has told.
-            let _ = thread.join();
-        }
-    }
 }

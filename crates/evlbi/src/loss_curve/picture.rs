@@ -1,12 +1,13 @@
 //! Pictures of the curves: what was measured as dots with their errors, theory as lines.
 
 use super::{Curve, Kind, Measures, Point, Where};
+use crate::correlate::Dump;
 use crate::output::name;
 use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// The curves of a policy at a place, a panel a measure.
 pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
-    let is_of = |curve: &&Curve| (curve.at, curve.shed) == (at, shed);
+    let is_of = |curve: &&Curve| (curve.harm.at, curve.harm.shed) == (at, shed);
     let curves: Vec<&Curve> = curves.iter().filter(is_of).collect();
     type Get = fn(&Measures) -> f64;
     let measures: [(&str, Get); 4] = [
@@ -15,18 +16,13 @@ pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
         ("weight", |m| m.weight),
         ("signal-to-noise ratio", |m| m.snr),
     ];
-    let mut panels: Vec<Panel> = measures
-        .iter()
-        .map(|(label, get)| Panel {
-            title: format!("{label} over that without loss; lines: theory"),
-            x: Axis::new("loss (%)", Unit::Bare),
-            y: Axis::new(label, Unit::Bare),
-            series: curves
-                .iter()
-                .flat_map(|curve| series(curve, *get))
-                .collect(),
-        })
-        .collect();
+    let panels = measures.map(|(label, get)| Panel {
+        title: format!("{label} over that without loss; lines: theory"),
+        x: Axis::new("loss (%)", Unit::Bare),
+        y: Axis::new(label, Unit::Bare),
+        series: curves.iter().flat_map(|curve| series(curve, get)).collect(),
+    });
+    let mut panels = Vec::from(panels);
     panels.extend(curves.iter().find_map(|curve| periods(curve)));
     Figure {
         title: title.to_owned(),
@@ -34,57 +30,49 @@ pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
     }
 }
 
-fn series(curve: &Curve, get: fn(&Measures) -> f64) -> Vec<Series> {
-    let found = curve
-        .points
-        .iter()
-        .map(|point| (point.shed * 100.0, get(&point.ratio)));
+fn series(curve: &Curve, get: fn(&Measures) -> f64) -> [Series; 2] {
+    let found = curve.points.iter();
+    let found = found.map(|point| (point.shed * 100.0, get(&point.ratio)));
     let error = |point: &Point| point.relative_error * get(&point.ratio);
     let theory = curve.points.iter().filter_map(|point| {
         let theory = point.theory.as_ref()?;
         Some((point.shed * 100.0, get(theory)))
     });
-    vec![
-        Series {
-            name: format!("{} ({})", name(&curve.replace), name(&curve.knows)),
-            points: found.collect(),
-            error: Some(curve.points.iter().map(error).collect()),
-            style: Style::Dots,
-        },
-        Series {
-            points: theory.collect(),
-            ..Series::default()
-        },
-    ]
+    let name = format!(
+        "{} ({})",
+        name(&curve.harm.replace),
+        name(&curve.harm.knows)
+    );
+    let measured = Series {
+        error: Some(curve.points.iter().map(error).collect()),
+        ..Series::new(&name, Style::Dots, found.collect())
+    };
+    [measured, Series::new("", Style::Line, theory.collect())]
 }
 
 /// The periods of the highest loss, all and those with half of their data or more.
 fn periods(curve: &Curve) -> Option<Panel> {
     let last = curve.points.last()?;
-    let point = |period: &crate::correlate::Dump| (period.seconds, period.amplitude);
+    let point = |period: &Dump| (period.seconds, period.amplitude);
     let with_data = || last.periods.iter().filter(|period| period.weight > 0.0);
     let heavy = with_data().filter(|period| period.weight >= super::WEIGHT_CUT);
+    let all = Series {
+        error: Some(with_data().map(|period| period.error).collect()),
+        ..Series::new("all", Style::Dots, with_data().map(point).collect())
+    };
+    let heavy = heavy.map(point).collect();
     Some(Panel {
         title: format!(
             "periods at a loss of {:.1} % ({}, {})",
             last.shed * 100.0,
-            name(&curve.shed),
-            name(&curve.replace)
+            name(&curve.harm.shed),
+            name(&curve.harm.replace)
         ),
         x: Axis::new("time", Unit::Si("s")),
         y: Axis::new("amplitude by valid samples", Unit::Bare),
         series: vec![
-            Series {
-                name: "all".into(),
-                points: with_data().map(point).collect(),
-                error: Some(with_data().map(|period| period.error).collect()),
-                style: Style::Dots,
-            },
-            Series {
-                name: "with half of their data or more".into(),
-                points: heavy.map(point).collect(),
-                ..Series::default()
-            },
+            all,
+            Series::new("with half of their data or more", Style::Line, heavy),
         ],
     })
 }

@@ -4,7 +4,7 @@ use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 
-use super::{Curve, Harm, Kind, Knows, Where, inputs};
+use super::{Curve, Harm, Kind, Knows, Point, Where, inputs};
 use crate::correlate::Correlation;
 
 /// Length of the blocks of time of common shedding in seconds.
@@ -20,12 +20,12 @@ pub fn predict(
     shed: f64,
     delay: f64,
 ) -> Option<Ratios> {
-    let replaced = match harm.instead {
+    let replaced = match harm.replace {
         Replace::Nothing | Replace::Invalid => Replaced::Flagged,
         Replace::Random => Replaced::Random,
         Replace::Fill => Replaced::Fill,
     };
-    let lost = match (harm.at, harm.kind) {
+    let lost = match (harm.at, harm.shed) {
         (Where::Both, Kind::Common) => Lost::at_same_spread_times(shed, delay, COMMON_CELL),
         (Where::Both, _) => Lost::independent(shed, shed),
         (Where::One, _) if lossy == 0 => Lost::independent(shed, 0.0),
@@ -54,20 +54,21 @@ fn turn(found: &Correlation, input: Input) -> f64 {
     let rate = station.delay.about(setup.middle(found.first_block()));
     let rate = rate.map_or(0.0, |(_, rate)| rate);
     let up = rate * band.zero_hz / station.layout.sample_rate() as f64;
-    if band.edge_hz < band.zero_hz && !station.layout.complex {
-        -up
-    } else {
-        up
-    }
+    if is_reversed(found, input) { -up } else { up }
+}
+
+/// Whether a station's samples are real ones of a lower side band.
+fn is_reversed(found: &Correlation, input: Input) -> bool {
+    let band = found.setup.band(input);
+    let layout = &found.setup.stations()[input.station].layout;
+    band.edge_hz < band.zero_hz && !layout.complex
 }
 
 /// The power of both stations from zero to half of the sample rate; of complex samples from minus half of it.
 pub fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
     inputs(found).map(|input| {
         let mut power = found.series.input(input).power.clone();
-        let band = found.setup.band(input);
-        let is_lower = band.edge_hz < band.zero_hz;
-        if is_lower && !found.setup.stations()[input.station].layout.complex {
+        if is_reversed(found, input) {
             power.reverse();
         }
         power
@@ -77,72 +78,53 @@ pub fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
 /// What the curves say in sentences.
 pub fn conclusions(curves: &[Curve]) -> Vec<String> {
     let mut said = Vec::new();
-    let nearest = |curve: &Curve| {
-        let distance = |loss: f64| (loss - 0.1).abs();
-        let points = curve.points.iter();
-        points
-            .min_by(|a, b| distance(a.loss).total_cmp(&distance(b.loss)))
-            .map(|point| (point.shed, point.ratio.snr))
+    // The point of a curve whose loss is nearest to 10 %.
+    let nearest = |harm: &dyn Fn(Harm) -> bool| {
+        let distance = |point: &&Point| (point.loss - 0.1).abs();
+        let points = &curves.iter().find(|curve| harm(curve.harm))?.points;
+        let points = points.iter();
+        points.min_by(|a, b| distance(a).total_cmp(&distance(b)))
     };
-    let known = |curve: &&Curve| curve.at == Where::One && curve.knows == Knows::All;
-    let taken = |instead: Replace| {
-        let of = move |curve: &&Curve| {
-            (curve.at, curve.knows, curve.replace) == (Where::One, Knows::Headers, instead)
-        };
-        curves.iter().find(of)
-    };
-    let cost = |snr: f64| {
+    let cost = |point: &Point, what: &str| {
+        let snr = point.ratio.snr;
         format!(
-            "{:.1} % of the signal-to-noise ratio: as much as {:.1} % less integration time or bandwidth",
+            "{:.1} % {what} costs {:.1} % of the signal-to-noise ratio: as much as {:.1} % less integration time or bandwidth.",
+            point.shed * 100.0,
             (1.0 - snr) * 100.0,
             (1.0 - snr * snr) * 100.0
         )
     };
-    if let Some((shed, snr)) = curves.iter().find(known).and_then(nearest) {
-        said.push(format!(
-            "{:.1} % lost at one station costs {}.",
-            shed * 100.0,
-            cost(snr)
-        ));
-    }
-    for (instead, shown) in [
+    let known = |harm: Harm| harm.at == Where::One && harm.knows == Knows::All;
+    said.extend(nearest(&known).map(|point| cost(point, "lost at one station")));
+    for (replace, shown) in [
         (Replace::Fill, "the fill pattern"),
         (Replace::Random, "random bytes"),
     ] {
-        if let Some((shed, snr)) = taken(instead).and_then(nearest) {
-            said.push(format!(
-                "{:.1} % replaced by {shown} that the correlator takes for data costs {}.",
-                shed * 100.0,
-                cost(snr)
-            ));
-        }
+        let taken = |harm: Harm| {
+            (harm.at, harm.knows, harm.replace) == (Where::One, Knows::Headers, replace)
+        };
+        let what = format!("replaced by {shown} that the correlator takes for data");
+        said.extend(nearest(&taken).map(|point| cost(point, &what)));
     }
-    let papers = curves.iter().filter(|curve| curve.knows == Knows::Papers);
-    let steps: Vec<f64> = papers
-        .flat_map(|curve| &curve.points)
-        .filter(|point| point.lost > point.shed)
-        .map(|point| point.lost / point.shed)
-        .collect();
-    if !steps.is_empty() {
+    let known_by = |knows: Knows| curves.iter().filter(move |curve| curve.harm.knows == knows);
+    let points = known_by(Knows::Papers).flat_map(|curve| &curve.points);
+    let steps = points.filter(|point| point.lost > point.shed);
+    let steps = steps.map(|point| point.lost / point.shed);
+    if let Some((least, most)) = extremes(steps) {
         said.push(format!(
-            "A correlator that loses step at each gap loses {:.2} to {:.2} times what the path lost.",
-            steps.iter().copied().fold(f64::INFINITY, f64::min),
-            steps.iter().copied().fold(0.0, f64::max)
+            "A correlator that loses step at each gap loses {least:.2} to {most:.2} times what the path lost.",
         ));
     }
-    let at_both = |kind: Kind| {
-        let both = curves
-            .iter()
-            .find(|curve| (curve.at, curve.knows, curve.shed) == (Where::Both, Knows::All, kind))?;
-        both.points
-            .last()
-            .map(|point| (point.shed, point.ratio.weight))
+    let at_both = |shed: Kind| {
+        let is_both = |curve: &&Curve| (curve.harm.at, curve.harm.shed) == (Where::Both, shed);
+        known_by(Knows::All).find(is_both)?.points.last()
     };
-    if let (Some((shed, apart)), Some((_, alike))) = (at_both(Kind::Random), at_both(Kind::Common))
-    {
+    if let (Some(apart), Some(alike)) = (at_both(Kind::Random), at_both(Kind::Common)) {
         said.push(format!(
-            "{:.1} % lost at both stations leaves a weight of {apart:.4} when each loses its own, and of {alike:.4} when both lose alike.",
-            shed * 100.0
+            "{:.1} % lost at both stations leaves a weight of {:.4} when each loses its own, and of {:.4} when both lose alike.",
+            apart.shed * 100.0,
+            apart.ratio.weight,
+            alike.ratio.weight
         ));
     }
     for (knows, shown) in [
@@ -151,27 +133,30 @@ pub fn conclusions(curves: &[Curve]) -> Vec<String> {
         (Knows::Papers, "One that loses step besides"),
     ] {
         let has_theory = |curve: &&Curve| curve.points.iter().any(|point| point.theory.is_some());
-        let of_kind = curves.iter().filter(|curve| curve.knows == knows);
-        let curves: Vec<&Curve> = of_kind.filter(has_theory).collect();
-        let points = curves.iter().flat_map(|curve| &curve.points);
-        let highest = points.map(|point| point.loss).fold(0.0, f64::max);
-        let broken: Vec<f64> = curves.iter().filter_map(|curve| curve.breaks_at).collect();
-        if curves.is_empty() {
+        let curves: Vec<&Curve> = known_by(knows).filter(has_theory).collect();
+        let losses = curves.iter().flat_map(|curve| &curve.points);
+        let Some((_, highest)) = extremes(losses.map(|point| point.loss)) else {
             continue;
-        }
-        said.push(if broken.is_empty() {
-            format!(
+        };
+        let broken = || curves.iter().filter_map(|curve| curve.breaks_at);
+        said.push(match extremes(broken()) {
+            None => format!(
                 "{shown}: at no loss up to {:.1} % lie more than 1 % of the periods 5 standard errors off the theory.",
                 highest * 100.0
-            )
-        } else {
-            format!(
+            ),
+            Some((lowest, _)) => format!(
                 "{shown}: from a loss of {:.1} % on more than 1 % of the periods lie 5 standard errors off the theory ({} of {} curves).",
-                broken.iter().copied().fold(f64::INFINITY, f64::min) * 100.0,
-                broken.len(),
+                lowest * 100.0,
+                broken().count(),
                 curves.len()
-            )
+            ),
         });
     }
     said
+}
+
+/// The least and the most of them, if there are any.
+fn extremes(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
+    let least = values.clone().reduce(f64::min)?;
+    Some((least, values.reduce(f64::max)?))
 }

@@ -23,7 +23,6 @@ use tokio::task::JoinHandle;
 
 use self::config::Config;
 use self::flows::Agent;
-use crate::control::Fleet;
 use crate::control::api::Api;
 use crate::control::commands::Language;
 use crate::control::history::History;
@@ -61,9 +60,9 @@ pub struct Ready {
 
 /// An agent at work. It ends when it is dropped; its flows continue.
 pub struct Serving {
-    ready: Ready,
+    /// What is to be said of it.
+    pub ready: Ready,
     agent: Arc<Agent>,
-    history: Arc<History>,
     run: Run,
     serving: JoinHandle<()>,
     threads: Threads,
@@ -75,10 +74,7 @@ pub struct Serving {
 /// # Errors
 /// When another agent uses the folder, its settings cannot be understood, or it cannot listen.
 pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving> {
-    let folder = match &options.dir {
-        Some(folder) => folder.clone(),
-        None => usual_folder()?,
-    };
+    let folder = options.dir.clone().map_or_else(usual_folder, Ok)?;
     private_folder(&folder)?;
     let folder = folder.canonicalize()?;
     let lock = lock(&folder)?;
@@ -98,7 +94,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
         .finish(async {
             let listener = TcpListener::bind(config.bind).await;
             let listener = listener.with_context(|| format!("cannot listen on {}", config.bind))?;
-            let agent = Agent::open(config, Arc::clone(&history), language)?;
+            let agent = Agent::open(config, history, language)?;
             let ready = Ready {
                 schema: "evlbi.agent/1",
                 host: agent.config.name.clone(),
@@ -110,12 +106,11 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
                 running: agent.running(),
             };
             let begins = format!("the agent begins, {} flows run", ready.running);
-            history.tell(&agent.config.name, None, &begins);
-            let fleet: Arc<dyn Fleet> = Arc::new(Arc::clone(&agent));
+            agent.history.tell(&agent.config.name, None, &begins);
             let api = Api {
-                fleet,
+                fleet: Arc::new(Arc::clone(&agent)),
                 identity,
-                history: Arc::clone(&history),
+                history: Arc::clone(&agent.history),
                 language,
             };
             let serving = tokio::spawn(api.serve(listener, agent.config.idle)?);
@@ -130,7 +125,6 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
         .map(|(ready, agent, serving)| Serving {
             ready,
             agent,
-            history,
             run: run.clone(),
             serving,
             threads,
@@ -139,11 +133,6 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
 }
 
 impl Serving {
-    /// What is to be said of it.
-    pub fn ready(&self) -> &Ready {
-        &self.ready
-    }
-
     /// Waits until its run is stopped; its flows continue.
     pub fn join(mut self) {
         self.threads.finish(async {
@@ -153,7 +142,7 @@ impl Serving {
             }
         });
         let name = &self.agent.config.name;
-        self.history.tell(name, None, "the agent ends");
+        self.agent.history.tell(name, None, "the agent ends");
         let running = self.agent.running();
         if running > 0 {
             self.run.say(format_args!(
@@ -169,25 +158,18 @@ fn lock(folder: &Path) -> Result<File> {
     let mut options = File::options();
     // What stands there is the other agent's, if there is one.
     options.write(true).create(true).truncate(false);
-    let mut file = options
-        .open(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => {
-            let written = file
-                .set_len(0)
-                .and_then(|()| writeln!(file, "{}", std::process::id()));
-            // A full disk keeps no agent from its flows.
-            if let Err(error) = written {
-                tracing::warn!("cannot write the process into {}: {error}", path.display());
-            }
-            Ok(file)
-        }
-        Err(_) => bail!(
-            "another agent uses {}; give this one a --dir of its own",
-            folder.display()
-        ),
+    let file = options.open(&path);
+    let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    if file.try_lock().is_err() {
+        let folder = folder.display();
+        bail!("another agent uses {folder}; give this one a --dir of its own");
     }
+    let emptied = file.set_len(0);
+    // A full disk keeps no agent from its flows.
+    if let Err(error) = emptied.and_then(|()| writeln!(file, "{}", std::process::id())) {
+        tracing::warn!("cannot write the process into {}: {error}", path.display());
+    }
+    Ok(file)
 }
 
 /// Where agents keep their things when nothing else is said.
@@ -195,9 +177,8 @@ pub fn usual_folder() -> Result<PathBuf> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let state = state.filter(|path| path.is_absolute()).or(home);
-    Ok(state
-        .context("where should the agent keep its things? Give a --dir")?
-        .join("evlbi"))
+    let state = state.context("where should the agent keep its things? Give a --dir")?;
+    Ok(state.join("evlbi"))
 }
 
 /// Bytes that are free where `folder` is.
@@ -209,14 +190,12 @@ pub fn free_bytes(folder: &Path) -> Result<u64> {
 
 /// An agent for people.
 pub fn text(ready: &Ready) -> String {
+    let tokens = ready.tokens.display();
     output::lines(&[
         ("agent of", ready.host.clone()),
         ("address", ready.url.clone()),
         ("fingerprint", ready.fingerprint.clone()),
-        (
-            "tokens",
-            format!("{} (operate, watch)", ready.tokens.display()),
-        ),
+        ("tokens", format!("{tokens} (operate, watch)")),
         ("allows", format!("what {} says", ready.config.display())),
         ("recordings", ready.recordings.display().to_string()),
     ])

@@ -76,7 +76,7 @@ macro_rules! table {
     ($table:ident of $of:ty; $($(#[$when:meta])? $name:literal $kind:ident $unit:ident $metric:literal |$it:ident| $get:expr, $help:literal;)*) => {
         pub static $table: &[Field<$of>] = &[$($(#[$when])? Field {
             counter: Counter { name: $name, kind: Kind::$kind, unit: Unit::$unit, metric: $metric, help: $help },
-            get: |$it: &$of| $get.number(),
+            get: |$it: &$of| number($get),
         }),*];
     };
 }
@@ -139,26 +139,12 @@ table! { FRAMES of deframe::Counts;
     #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";
 }
 
-/// A number as JSON has it.
-trait AsNumber {
-    fn number(self) -> Number;
-}
-
-impl AsNumber for u64 {
-    fn number(self) -> Number {
-        self.into()
+/// A number as JSON has it: there is no float that is no number.
+pub fn number(value: impl Into<Value>) -> Number {
+    match value.into() {
+        Value::Number(number) => number,
+        _ => 0.into(),
     }
-}
-
-impl AsNumber for f64 {
-    fn number(self) -> Number {
-        number(self)
-    }
-}
-
-/// A float as JSON has it: there is none that is no number.
-pub fn number(value: f64) -> Number {
-    Number::from_f64(value).unwrap_or_else(|| 0.into())
 }
 
 /// The counters of statuses, a sender's first, each name once: a receiver and a sender have some in common.
@@ -215,17 +201,15 @@ pub struct Counts(Vec<(&'static str, Number)>);
 impl Counts {
     /// Reads all counters of a table, as a status has them.
     pub fn of<T>(table: &[Field<T>], it: &T) -> Counts {
-        let values = table
-            .iter()
-            .map(|field| (field.counter.name, (field.get)(it)));
+        let fields = table.iter();
+        let values = fields.map(|field| (field.counter.name, (field.get)(it)));
         Counts(values.collect())
     }
 
     /// Reads those that a result has: what counts from the start on.
     pub fn total<T>(table: &[Field<T>], it: &T) -> Counts {
-        let fields = table
-            .iter()
-            .filter(|field| field.counter.kind == Kind::Counter);
+        let fields = table.iter();
+        let fields = fields.filter(|field| field.counter.kind == Kind::Counter);
         let values = fields.map(|field| (field.counter.name, (field.get)(it)));
         Counts(values.collect())
     }
@@ -344,11 +328,8 @@ pub fn sent_schema() -> Schema {
 /// Lists of values of all counters, as the interface describes them.
 pub fn lists_schema() -> Schema {
     schema(shown(), |value| {
-        Schema::Array(
-            ArrayBuilder::new()
-                .items(RefOr::T(Schema::Object(value)))
-                .build(),
-        )
+        let list = ArrayBuilder::new().items(RefOr::T(Schema::Object(value)));
+        Schema::Array(list.build())
     })
 }
 

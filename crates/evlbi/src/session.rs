@@ -11,7 +11,7 @@ mod timetable;
 mod trust;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -22,9 +22,10 @@ use self::hosts::Hosts;
 use self::plan::Host;
 use self::trust::Trusted;
 use crate::control::commands::Language;
-use crate::control::flow::FlowId;
+use crate::control::flow::{End, FlowId, State};
 use crate::control::history::History;
 use crate::control::identity::private_folder;
+use crate::output;
 
 /// What a controller is asked for.
 #[derive(Clone, Debug, Default)]
@@ -65,30 +66,14 @@ impl ControllerOptions {
     /// # Errors
     /// When it cannot be made.
     pub fn folder(&self) -> Result<PathBuf> {
-        let folder = match &self.dir {
-            Some(folder) => folder.clone(),
-            None => crate::agent::usual_folder()?.join("controller"),
-        };
+        let usual = || Ok(crate::agent::usual_folder()?.join("controller"));
+        let folder = self.dir.clone().map_or_else(usual, anyhow::Ok)?;
         private_folder(&folder)?;
         Ok(folder)
     }
 
-    /// The agents that the user of the controller in `folder` trusts, from now on also those of the hosts named in the options.
-    fn trusted(&self, session: &Session, folder: &Path) -> Result<Trusted> {
-        let mut trusted = Trusted::open(folder)?;
-        for name in &self.trust {
-            let host = session.hosts.iter().find(|host| host.name == *name);
-            let host =
-                host.with_context(|| format!("--trust {name}: the session has no such host"))?;
-            let fingerprint = host.fingerprint.with_context(|| {
-                format!("--trust {name}: the session gives no `fingerprint` of its agent")
-            })?;
-            trusted.add(name, fingerprint)?;
-        }
-        Ok(trusted)
-    }
-
-    /// Begins to ask the hosts of a session but for those that are left out. `only`: what the names of flows begin with.
+    /// Begins to ask the hosts of a session but for those that are left out. Their agents are trusted by the user of the controller,
+    /// from now on also those that the options name. `only`: what the names of flows begin with.
     async fn hosts(
         &self,
         session: &Session,
@@ -97,7 +82,16 @@ impl ControllerOptions {
     ) -> Result<Arc<Hosts>> {
         let folder = self.folder()?;
         let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
-        let trusted = self.trusted(session, &folder)?;
+        let mut trusted = Trusted::open(&folder)?;
+        for name in &self.trust {
+            let host = session.hosts.iter().find(|host| host.name == *name);
+            let fails = |what| format!("--trust {name}: the session {what}");
+            let host = host.with_context(|| fails("has no such host"))?;
+            let fingerprint = host.fingerprint;
+            let fingerprint =
+                fingerprint.with_context(|| fails("gives no `fingerprint` of its agent"))?;
+            trusted.add(name, fingerprint)?;
+        }
         let hosts = session.hosts.iter();
         let hosts: Vec<&Host> = hosts.filter(|host| !without.contains(&host.name)).collect();
         Hosts::open(session.name.as_str(), &hosts, &trusted, history, only)
@@ -108,4 +102,25 @@ impl ControllerOptions {
 fn name_of_run(session: &FlowId) -> String {
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S");
     format!("{session}-{now}")
+}
+
+/// A flow in a list of many: what it is, how it is or how it ended, and why, or else what it counted.
+fn row(
+    about: [&str; 3],
+    state: State,
+    end: Option<&End>,
+    counts: impl FnOnce() -> String,
+) -> Vec<String> {
+    let how = end.map_or_else(|| output::name(&state), |end| output::name(&end.outcome));
+    let why = end.and_then(|end| end.message.clone());
+    let last = [how, why.unwrap_or_else(counts)];
+    about.map(str::to_owned).into_iter().chain(last).collect()
+}
+
+/// A list of flows.
+fn table(rows: Vec<Vec<String>>) -> String {
+    match rows.is_empty() {
+        true => "no flows".to_owned(),
+        false => output::columns(&rows, |_| true),
+    }
 }

@@ -10,7 +10,6 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::time::Nanos;
@@ -27,6 +26,8 @@ use crate::counters::{self, Counter, Counts, Received};
 const LONGEST: u64 = 1 << 16;
 /// Connections at once; more are closed.
 const MOST_CONNECTIONS: usize = 16;
+/// What is said to a change of a run of which nothing can be changed.
+const FIXED: &str = "nothing of this run can be changed while it lasts";
 
 /// What is asked of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -191,7 +192,7 @@ pub trait Watched: Send + Sync {
 
     /// Takes a change up, or says why not.
     fn change(&self, _change: &Change) -> Result<(), String> {
-        Err("nothing of this run can be changed while it lasts".into())
+        Err(FIXED.to_owned())
     }
 
     /// How far it is, and how far it goes where that is known, in units of its own.
@@ -247,7 +248,6 @@ pub struct Steering {
     status: Mutex<Status>,
     teller: Mutex<Option<Teller>>,
     changer: Mutex<Option<Changer>>,
-    connections: AtomicUsize,
 }
 
 impl Steering {
@@ -258,7 +258,6 @@ impl Steering {
             status: Mutex::default(),
             teller: Mutex::default(),
             changer: Mutex::default(),
-            connections: AtomicUsize::new(0),
         }
     }
 
@@ -295,12 +294,8 @@ impl Steering {
             // What an earlier run left there.
             let _ = std::fs::remove_file(&place);
             let mut options = std::fs::OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(place)?;
-            file.write_all(&text)?;
+            options.write(true).create_new(true).mode(0o600);
+            options.open(place)?.write_all(&text)?;
             Ok(std::fs::remove_file(path)?)
         };
         if let Err(error) = write() {
@@ -326,25 +321,24 @@ impl Steering {
     }
 
     fn accept(self: Arc<Steering>, listener: &UnixListener) {
+        // Held by each connection.
+        let places = Arc::new(());
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
                 // Out of descriptors: some connection will end.
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 continue;
             };
-            if self.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-                self.connections.fetch_sub(1, Ordering::Relaxed);
+            if Arc::strong_count(&places) > MOST_CONNECTIONS {
                 continue;
             }
-            let steering = Arc::clone(&self);
-            let serving = std::thread::Builder::new().spawn(move || {
+            let (steering, place) = (Arc::clone(&self), Arc::clone(&places));
+            // One for which there is no thread is closed.
+            let _ = std::thread::Builder::new().spawn(move || {
                 // Whoever went away is no matter of the run's.
                 let _ = steering.serve(&stream);
-                steering.connections.fetch_sub(1, Ordering::Relaxed);
+                drop(place);
             });
-            if serving.is_err() {
-                self.connections.fetch_sub(1, Ordering::Relaxed);
-            }
         }
     }
 
@@ -378,20 +372,21 @@ impl Steering {
                 self.run.stop();
                 Answer::Done
             }
-            Request::Change(change) => match self.changer.lock().as_mut() {
-                Some(changer) => match changer(&change) {
-                    Ok(()) => Answer::Done,
-                    Err(why) => Answer::Refused(why),
-                },
-                None => Answer::Refused("nothing of this run can be changed while it lasts".into()),
-            },
+            Request::Change(change) => {
+                let mut changer = self.changer.lock();
+                let changed = match changer.as_mut() {
+                    Some(changer) => changer(&change),
+                    None => Err(FIXED.to_owned()),
+                };
+                changed.map_or_else(Answer::Refused, |()| Answer::Done)
+            }
         }
     }
 }
 
 fn is_socket(path: &Path) -> bool {
-    path.symlink_metadata()
-        .is_ok_and(|file| file.file_type().is_socket())
+    let file = path.symlink_metadata();
+    file.is_ok_and(|file| file.file_type().is_socket())
 }
 
 /// Where a run with a socket leaves how it was at its end.

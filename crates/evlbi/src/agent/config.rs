@@ -1,7 +1,6 @@
 //! What the operator of a host allows: `agent.toml`.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
 use crate::control::client::KEPT;
+use crate::control::identity::read_if_there;
 use crate::units::setting;
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
@@ -52,15 +52,12 @@ impl Config {
     /// # Errors
     /// What in it cannot be understood, and where.
     pub fn open(path: &Path) -> Result<Config> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                fs::write(path, SHIPPED)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
+        let text = match read_if_there(path)? {
+            Some(text) => text,
+            None => {
+                let written = fs::write(path, SHIPPED);
+                written.with_context(|| format!("cannot write {}", path.display()))?;
                 SHIPPED.to_owned()
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
         let mut config = Config::parse(&text).with_context(|| format!("{}", path.display()))?;

@@ -12,13 +12,13 @@ use axum::body::Body;
 use evlbi_core::rate::BitRate;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::process::Child;
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 
 use super::config::Config;
-use super::guard::{self, Allowed};
-use super::process::{Line, Room, kill, rooms};
+use super::guard::{self, Allowed, Load};
+use super::process::{self, Line, ROOMS, Room};
 use crate::control::api::off_thread;
 use crate::control::body::file_body;
 use crate::control::commands::{Care, Command, Language};
@@ -41,14 +41,13 @@ const ANSWERING: Duration = Duration::from_secs(2);
 /// The agent of a host.
 pub struct Agent {
     pub config: Config,
-    history: Arc<History>,
+    pub history: Arc<History>,
     language: Language,
     started: f64,
     flows: Mutex<BTreeMap<FlowId, Entry>>,
 }
 
 /// A flow, and what is needed to keep it.
-#[derive(Clone)]
 struct Entry {
     kept: Kept,
     process: Option<u32>,
@@ -58,17 +57,30 @@ struct Entry {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
+impl Entry {
+    fn new(kept: Kept) -> Entry {
+        Entry {
+            kept,
+            process: None,
+            is_unwritten: false,
+            turn: Arc::default(),
+        }
+    }
+
+    fn is_told_to_stop(&mut self) {
+        let flow = &mut self.kept.flow;
+        if !flow.has_ended() {
+            flow.state = State::Stopping;
+        }
+    }
+}
+
 /// What of a flow outlives its agent.
 #[derive(Clone, Serialize, Deserialize)]
 struct Kept {
     flow: Flow,
-    /// Bits a second that it was asked to send.
-    rate: Option<u64>,
-    /// When it sends, in seconds since 1970: not before, and not after.
-    #[serde(default)]
-    from: Option<f64>,
-    #[serde(default)]
-    until: Option<f64>,
+    #[serde(flatten)]
+    load: Load,
     /// It writes a recording.
     #[serde(default)]
     records: bool,
@@ -77,51 +89,20 @@ struct Kept {
     ended_for: Option<String>,
 }
 
-/// How much a flow sends, and when.
-#[derive(Clone, Copy)]
-struct Sends {
-    /// Bits a second.
-    rate: Option<u64>,
-    /// Seconds since 1970.
-    from: f64,
-    until: f64,
-}
-
-impl Sends {
-    fn of(allowed: &Allowed) -> Sends {
-        Sends {
-            rate: allowed.rate,
-            from: allowed.from.unwrap_or(0.0),
-            until: allowed.until.unwrap_or(f64::INFINITY),
+impl Kept {
+    /// How much it sends that has not ended. One that is past its time sends until it does.
+    fn load(&self, now: f64) -> Load {
+        Load {
+            until: self.load.until.filter(|until| *until > now),
+            ..self.load
         }
-    }
-
-    /// A flow that has not ended. One that is past its time sends until it does.
-    fn kept(kept: &Kept, now: f64) -> Sends {
-        let until = kept.until.filter(|until| *until > now);
-        Sends {
-            rate: kept.rate,
-            from: kept.from.unwrap_or(0.0),
-            until: until.unwrap_or(f64::INFINITY),
-        }
-    }
-
-    /// Highest sum of the others' bit rates while this sends. Sums grow only where a flow begins.
-    fn beside(&self, others: &[Sends]) -> u64 {
-        let begins = others.iter().map(|other| other.from.max(self.from));
-        let sums = begins.filter(|time| *time < self.until).map(|time| {
-            let at = others.iter();
-            let at = at.filter(|other| other.from <= time && time < other.until);
-            at.filter_map(|other| other.rate).sum()
-        });
-        sums.max().unwrap_or(0)
     }
 }
 
 impl Agent {
     /// With the flows that an agent before this one started, of which some may still run.
     pub fn open(config: Config, history: Arc<History>, language: Language) -> Result<Arc<Agent>> {
-        private_folder(rooms())?;
+        private_folder(ROOMS.as_ref())?;
         let agent = Arc::new(Agent {
             config,
             history,
@@ -129,7 +110,7 @@ impl Agent {
             started: now(),
             flows: Mutex::default(),
         });
-        for folder in fs::read_dir(rooms())? {
+        for folder in fs::read_dir(ROOMS)? {
             let folder = folder?;
             // Of a flow that an agent had no time to begin.
             if folder.file_name().as_encoded_bytes().starts_with(b".") {
@@ -149,13 +130,8 @@ impl Agent {
     async fn watch_disk(self: Arc<Agent>) {
         loop {
             sleep(LOOK).await;
-            let unwritten: Vec<Kept> = {
-                let flows = self.flows.lock();
-                let unwritten = flows.values().filter(|entry| entry.is_unwritten);
-                unwritten.map(|entry| entry.kept.clone()).collect()
-            };
-            for kept in unwritten {
-                self.keep(&room(&kept.flow.id), &kept);
+            for kept in self.those(|entry| entry.is_unwritten) {
+                self.keep(&kept);
             }
             let Ok(free) = super::free_bytes(&self.config.recordings) else {
                 continue;
@@ -168,16 +144,11 @@ impl Agent {
                 show_bytes(free as f64),
                 show_bytes(self.config.min_free as f64)
             );
-            let recording: Vec<FlowId> = {
-                let flows = self.flows.lock();
-                let recording = flows.iter().filter(|(_, entry)| {
-                    let kept = &entry.kept;
-                    kept.records && kept.ended_for.is_none() && kept.flow.state != State::Ended
-                });
-                recording.map(|(id, _)| id.clone()).collect()
-            };
-            for id in recording {
-                self.end_for(&id, &why).await;
+            let recording = self.those(|Entry { kept, .. }| {
+                kept.records && kept.ended_for.is_none() && !kept.flow.has_ended()
+            });
+            for kept in recording {
+                self.end_for(&kept.flow.id, &why).await;
             }
         }
     }
@@ -187,19 +158,15 @@ impl Agent {
         if room(id).ask(&Request::Stop).await.is_err() {
             return;
         }
-        let kept = {
-            let mut flows = self.flows.lock();
-            let Some(entry) = flows.get_mut(id) else {
-                return;
-            };
-            if entry.kept.flow.state != State::Ended {
-                entry.kept.flow.state = State::Stopping;
-            }
+        let noted = self.with(id, |entry| {
+            entry.is_told_to_stop();
             entry.kept.ended_for = Some(why.to_owned());
             entry.kept.clone()
-        };
-        self.keep(&room(id), &kept);
-        self.tell(id, &format!("is told to stop: {why}"));
+        });
+        if let Ok(kept) = noted {
+            self.keep(&kept);
+            self.tell(id, &format!("is told to stop: {why}"));
+        }
     }
 
     /// Takes up a flow of an agent before this one.
@@ -210,34 +177,35 @@ impl Agent {
         };
         let kept: Kept = serde_json::from_str(&text).context("flow.json")?;
         let id = kept.flow.id.clone();
-        let has_ended = kept.flow.state == State::Ended;
-        let entry = Entry {
-            kept,
-            process: None,
-            is_unwritten: false,
-            turn: Arc::default(),
-        };
-        self.flows.lock().insert(id.clone(), entry);
+        let has_ended = kept.flow.has_ended();
+        self.flows.lock().insert(id.clone(), Entry::new(kept));
         if !has_ended {
-            let agent = Arc::clone(self);
-            tokio::spawn(async move { agent.follow(id, None).await });
+            tokio::spawn(Arc::clone(self).follow(id, None));
         }
         Ok(())
     }
 
     /// How many flows have not ended.
     pub fn running(&self) -> usize {
+        running(&self.flows.lock()).count()
+    }
+
+    /// Does something with a flow that is known.
+    fn with<T>(&self, id: &FlowId, work: impl FnOnce(&mut Entry) -> T) -> Result<T, Problem> {
+        let mut flows = self.flows.lock();
+        let entry = flows.get_mut(id).ok_or_else(|| Problem::unknown(id))?;
+        Ok(work(entry))
+    }
+
+    /// The flows of which something is so.
+    fn those(&self, is_so: impl Fn(&Entry) -> bool) -> Vec<Kept> {
         let flows = self.flows.lock();
-        let running = flows
-            .values()
-            .filter(|entry| entry.kept.flow.state != State::Ended);
-        running.count()
+        let those = flows.values().filter(|entry| is_so(entry));
+        those.map(|entry| entry.kept.clone()).collect()
     }
 
     fn flow(&self, id: &FlowId) -> Result<Flow, Problem> {
-        let flows = self.flows.lock();
-        let entry = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
-        Ok(entry.kept.flow.clone())
+        self.with(id, |entry| entry.kept.flow.clone())
     }
 
     fn tell(&self, id: &FlowId, text: &str) {
@@ -247,48 +215,38 @@ impl Agent {
     /// Starts a flow that may run, and waits for its first words.
     async fn begin(self: Arc<Agent>, new: NewFlow) -> Result<Flow, Problem> {
         let agent = Arc::clone(&self);
-        let (id, allowed, secret) = off_thread(move || {
-            let allowed = guard::allow(&new, &agent.config, agent.language, true)
-                .map_err(|error| output::explain(&error));
-            let secret = Command::of(&new).map(|command| shown(command, &new));
-            Ok((new, allowed, secret))
-        })
-        .await
-        .map(|(new, allowed, shown)| {
-            (new.id.clone(), allowed.map(|allowed| (new, allowed)), shown)
-        })?;
-        let (new, allowed) = allowed.map_err(Problem::unprocessable)?;
-        let flow = Flow {
-            id: id.clone(),
-            host: self.config.name.clone(),
-            command: new.command,
-            options: secret.map_err(Problem::unprocessable)?,
-            revision: 1,
-            state: State::Starting,
-            started: now(),
-            end: None,
-            status: None,
+        let allowing = move || {
+            let allowed = guard::allow(&new, &agent.config, agent.language, true);
+            Ok((new, allowed))
         };
-        let room = room(&id);
+        let (new, allowed) = off_thread(allowing).await?;
+        let refused = |error| Problem::unprocessable(output::explain(&error));
+        let allowed = allowed.map_err(refused)?;
+        let command = Command::named(&new.command).map_err(Problem::unprocessable)?;
+        let id = new.id;
+        let mut options = new.options;
+        options.retain(|name, _| command.care(name) != Care::Secret);
         let kept = Kept {
-            flow,
-            rate: allowed.rate,
-            from: allowed.from,
-            until: allowed.until,
+            flow: Flow {
+                id: id.clone(),
+                host: self.config.name.clone(),
+                command: new.command,
+                options,
+                revision: 1,
+                state: State::Starting,
+                started: now(),
+                end: None,
+                status: None,
+            },
+            load: allowed.load,
             records: allowed.records,
             ended_for: None,
         };
         self.take_place(&kept)?;
-        let child = match make(&room, &kept, &allowed) {
-            Ok(child) => child,
-            Err(problem) => {
-                self.flows.lock().remove(&id);
-                return Err(problem);
-            }
-        };
-        if let Some(entry) = self.flows.lock().get_mut(&id) {
-            entry.process = child.id();
-        }
+        let child = make(&kept, &allowed).inspect_err(|_| {
+            self.flows.lock().remove(&id);
+        })?;
+        let _ = self.with(&id, |entry| entry.process = child.id());
         self.tell(&id, &format!("starts: evlbi {}", allowed.words.join(" ")));
         tokio::spawn(Arc::clone(&self).follow(id.clone(), Some(child)));
         let begun = Instant::now();
@@ -296,7 +254,7 @@ impl Agent {
             let flow = self.flow(&id)?;
             let says = |status: &Status| !status.line.is_empty() || !status.listening.is_empty();
             let has_said = flow.status.as_ref().is_some_and(says);
-            if has_said || flow.state == State::Ended || begun.elapsed() >= ANSWERING {
+            if has_said || flow.has_ended() || begun.elapsed() >= ANSWERING {
                 return Ok(flow);
             }
             sleep(LOOK_EARLY).await;
@@ -306,18 +264,15 @@ impl Agent {
     /// What stands against flows that are to be started together.
     fn check_flows(&self, new: &[NewFlow]) -> Vec<Checked> {
         // What was found of those before, which may send at the same time.
-        let mut before: Vec<Sends> = Vec::new();
+        let mut before: Vec<Load> = Vec::new();
         let mut taken = BTreeSet::new();
         let found = new.iter().map(|new| {
             let mut problems = Vec::new();
             if self.flows.lock().contains_key(&new.id) || room(&new.id).0.exists() {
                 problems.push(format!("the name {} was used before", new.id));
             }
-            let allowed =
-                guard::allow(new, &self.config, self.language, false).and_then(|allowed| {
-                    guard::is_free(&allowed)?;
-                    Ok(allowed)
-                });
+            let allowed = guard::allow(new, &self.config, self.language, false);
+            let allowed = allowed.and_then(guard::free);
             for shared in allowed.iter().flat_map(Allowed::owns) {
                 if !taken.insert(shared.clone()) {
                     problems.push(format!("{shared} is another flow's as well"));
@@ -325,16 +280,12 @@ impl Agent {
             }
             let rate_bps = match allowed {
                 Ok(allowed) => {
-                    let sends = Sends::of(&allowed);
-                    if let Err(problem) =
-                        self.check_rate(&self.flows.lock(), &new.id, &sends, &before)
-                    {
-                        problems.push(problem.error);
-                    }
-                    before.push(sends);
-                    allowed
-                        .rate
-                        .or_else(|| guard::rate_of_source(new, &self.config))
+                    let load = allowed.load;
+                    let fits = self.check_rate(&self.flows.lock(), &new.id, load, &before);
+                    problems.extend(fits.err().map(|problem| problem.error));
+                    before.push(load);
+                    let of_source = || guard::rate_of_source(new, &self.config);
+                    load.rate.or_else(of_source)
                 }
                 Err(error) => {
                     problems.push(output::explain(&error));
@@ -359,23 +310,14 @@ impl Agent {
                 "the name {id} was used before; a flow has a name of its own"
             )));
         }
-        let running = flows
-            .values()
-            .filter(|entry| entry.kept.flow.state != State::Ended);
-        if running.count() >= self.config.max_flows {
+        if running(&flows).count() >= self.config.max_flows {
             return Err(Problem::conflict(format!(
                 "{} flows run already, which are the most that this agent allows (max-flows)",
                 self.config.max_flows
             )));
         }
-        self.check_rate(&flows, id, &Sends::kept(kept, now()), &[])?;
-        let entry = Entry {
-            kept: kept.clone(),
-            process: None,
-            is_unwritten: false,
-            turn: Arc::default(),
-        };
-        flows.insert(id.clone(), entry);
+        self.check_rate(&flows, id, kept.load(now()), &[])?;
+        flows.insert(id.clone(), Entry::new(kept.clone()));
         Ok(())
     }
 
@@ -384,20 +326,18 @@ impl Agent {
         &self,
         flows: &BTreeMap<FlowId, Entry>,
         id: &FlowId,
-        sends: &Sends,
-        more: &[Sends],
+        load: Load,
+        more: &[Load],
     ) -> Result<(), Problem> {
-        let (Some(most), Some(rate)) = (self.config.max_rate, sends.rate) else {
+        let (Some(most), Some(rate)) = (self.config.max_rate, load.rate) else {
             return Ok(());
         };
-        let others = flows
-            .iter()
-            .filter(|(other, entry)| *other != id && entry.kept.flow.state != State::Ended);
-        let others = others.map(|(_, entry)| Sends::kept(&entry.kept, now()));
-        let others: Vec<Sends> = others.chain(more.iter().copied()).collect();
-        let taken = sends.beside(&others);
-        if rate > most.get().saturating_sub(taken) {
-            let free = BitRate::new(most.get().saturating_sub(taken));
+        let others = running(flows).filter(|kept| kept.flow.id != *id);
+        let others = others.map(|kept| kept.load(now()));
+        let others: Vec<Load> = others.chain(more.iter().copied()).collect();
+        let free = most.get().saturating_sub(load.beside(&others));
+        if rate > free {
+            let free = BitRate::new(free);
             let free = free.map_or("nothing".to_owned(), |free| format!("{free}bit/s"));
             return Err(Problem::conflict(format!(
                 "this agent sends {most}bit/s at most (max-rate), of which {free} is left"
@@ -410,12 +350,10 @@ impl Agent {
     async fn follow(self: Arc<Agent>, id: FlowId, child: Option<Child>) {
         let room = room(&id);
         let status = match child {
-            Some(mut child) => {
-                tokio::select! {
-                    status = child.wait() => status.ok(),
-                    () = self.listen_to(&id, &room, true) => child.wait().await.ok(),
-                }
-            }
+            Some(mut child) => tokio::select! {
+                status = child.wait() => status.ok(),
+                () = self.listen_to(&id, &room, true) => child.wait().await.ok(),
+            },
             None => {
                 self.listen_to(&id, &room, false).await;
                 None
@@ -441,242 +379,94 @@ impl Agent {
     /// Asks over one connection until that ends.
     async fn hear(&self, id: &FlowId, mut line: Line) {
         let begun = Instant::now();
-        if let Some(entry) = self.flows.lock().get_mut(id) {
+        let _ = self.with(id, |entry| {
             entry.process = line.process().or(entry.process);
-        }
+        });
         loop {
             match line.ask(&Request::Status).await {
                 Ok(Answer::Status(status)) => self.note(id, *status),
                 Ok(_) => {}
                 Err(_) => return,
             }
-            sleep(if begun.elapsed() < ANSWERING {
-                LOOK_EARLY
-            } else {
-                LOOK
-            })
-            .await;
+            let is_early = begun.elapsed() < ANSWERING;
+            sleep(if is_early { LOOK_EARLY } else { LOOK }).await;
         }
     }
 
     fn note(&self, id: &FlowId, status: Status) {
-        if let Some(entry) = self.flows.lock().get_mut(id) {
+        let _ = self.with(id, |entry| {
             let flow = &mut entry.kept.flow;
             if flow.state == State::Starting {
                 flow.state = State::Running;
             }
             flow.status = Some(status);
-        }
+        });
     }
 
     fn ended(&self, id: &FlowId, room: &Room, status: Option<ExitStatus>) {
         if let Some(last) = room.last_words() {
             self.note(id, last);
         }
-        let kept = {
-            let mut flows = self.flows.lock();
-            let Some(entry) = flows.get_mut(id) else {
-                return;
-            };
+        let ended = self.with(id, |entry| {
             let flow = &mut entry.kept.flow;
-            let (outcome, message) = room.outcome(status, flow.state == State::Stopping);
-            let (outcome, message) = match &entry.kept.ended_for {
-                Some(why) if outcome != Outcome::Killed => (Outcome::Full, Some(why.clone())),
-                _ => (outcome, message),
-            };
-            flow.state = State::Ended;
-            flow.end = Some(End {
+            let (mut outcome, mut message) = room.outcome(status, flow.state == State::Stopping);
+            if outcome != Outcome::Killed && entry.kept.ended_for.is_some() {
+                (outcome, message) = (Outcome::Full, entry.kept.ended_for.clone());
+            }
+            let end = End {
                 time: now(),
                 outcome,
                 message,
-            });
-            entry.process = None;
-            entry.kept.clone()
-        };
-        self.keep(room, &kept);
-        if let Some(End {
-            outcome, message, ..
-        }) = &kept.flow.end
-        {
-            let how = match outcome {
-                Outcome::Finished => "finished",
-                Outcome::Stopped => "stopped",
-                Outcome::Failed => "failed",
-                Outcome::Killed => "was killed",
-                Outcome::Full => "was stopped",
             };
-            let why = message
-                .as_ref()
-                .map_or_else(String::new, |message| format!(": {message}"));
-            self.tell(id, &format!("{how}{why}"));
-        }
+            flow.state = State::Ended;
+            flow.end = Some(end.clone());
+            entry.process = None;
+            (entry.kept.clone(), end)
+        });
+        let Ok((kept, end)) = ended else { return };
+        self.keep(&kept);
+        let how = match end.outcome {
+            Outcome::Finished => "finished",
+            Outcome::Stopped => "stopped",
+            Outcome::Failed => "failed",
+            Outcome::Killed => "was killed",
+            Outcome::Full => "was stopped",
+        };
+        self.tell(id, &format!("{how}{}", end.why()));
     }
 
     /// Writes down what has to outlive this agent.
-    fn keep(&self, room: &Room, kept: &Kept) {
-        let written = write(room, kept);
-        if let Some(entry) = self.flows.lock().get_mut(&kept.flow.id) {
+    fn keep(&self, kept: &Kept) {
+        let id = &kept.flow.id;
+        let written = write(&room(id), kept);
+        let _ = self.with(id, |entry| {
             if let Err(error) = &written
                 && !entry.is_unwritten
             {
                 let error = output::explain(error);
-                tracing::warn!(
-                    "flow {} cannot be written down, which is tried again: {error}",
-                    kept.flow.id
-                );
+                tracing::warn!("flow {id} cannot be written down, which is tried again: {error}");
             }
             entry.is_unwritten = written.is_err();
-        }
+        });
     }
 
     /// The flow's turn, and the flow when that has come.
     async fn turn(&self, id: &FlowId) -> Result<(tokio::sync::OwnedMutexGuard<()>, Flow), Problem> {
-        let turn = {
-            let flows = self.flows.lock();
-            let entry = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
-            Arc::clone(&entry.turn)
-        };
+        let turn = self.with(id, |entry| Arc::clone(&entry.turn))?;
         let turn = turn.lock_owned().await;
         Ok((turn, self.flow(id)?))
-    }
-
-    async fn change_flow(
-        &self,
-        id: FlowId,
-        revision: u64,
-        change: Change,
-    ) -> Result<Flow, Problem> {
-        let (_turn, flow) = self.turn(&id).await?;
-        if flow.revision != revision {
-            return Err(Problem::conflict(format!(
-                "flow {id} is at revision {}, and this was meant for {revision}: look at it again",
-                flow.revision
-            )));
-        }
-        if flow.state != State::Running {
-            return Err(Problem::conflict(format!(
-                "flow {id} does not run, so nothing of it can be changed"
-            )));
-        }
-        let rate = change
-            .rate
-            .as_deref()
-            .map(str::parse::<BitRate>)
-            .transpose();
-        let rate = rate.map_err(|error| Problem::unprocessable(error.to_string()))?;
-        let before = self.book(&id, rate.map(BitRate::get))?;
-        let asked = room(&id).ask(&Request::Change(change.clone())).await;
-        let refused = match asked {
-            Ok(Answer::Done) => None,
-            Ok(Answer::Refused(why)) => Some(Problem::unprocessable(why)),
-            Ok(Answer::Status(_)) => Some(Problem::conflict("the flow answered something else")),
-            Err(error) => Some(Problem::conflict(output::explain(&error))),
-        };
-        if let Some(problem) = refused {
-            if let Some(entry) = self.flows.lock().get_mut(&id) {
-                entry.kept.rate = before;
-            }
-            return Err(problem);
-        }
-        let kept = {
-            let mut flows = self.flows.lock();
-            let entry = flows.get_mut(&id).ok_or_else(|| Problem::unknown(&id))?;
-            let flow = &mut entry.kept.flow;
-            flow.revision += 1;
-            for (name, value) in [("rate", &change.rate), ("shed", &change.shed)] {
-                if let Some(value) = value {
-                    flow.options
-                        .insert(name.to_owned(), Value::from(value.clone()));
-                }
-            }
-            entry.kept.clone()
-        };
-        self.keep(&room(&id), &kept);
-        let parts = [("rate", change.rate), ("shed", change.shed)];
-        let parts = parts
-            .into_iter()
-            .filter_map(|(name, value)| Some(format!("{name} {}", value?)));
-        self.tell(
-            &id,
-            &format!("changed: {}", parts.collect::<Vec<String>>().join(", ")),
-        );
-        Ok(kept.flow)
     }
 
     /// A flow is to send at another rate, which no other has from now on. Gives the rate before.
     fn book(&self, id: &FlowId, rate: Option<u64>) -> Result<Option<u64>, Problem> {
         let mut flows = self.flows.lock();
         let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
-        let sends = Sends {
-            rate,
-            ..Sends::kept(&known.kept, now())
-        };
-        self.check_rate(&flows, id, &sends, &[])?;
-        let entry = flows.get_mut(id).ok_or_else(|| Problem::unknown(id))?;
-        let before = entry.kept.rate;
-        entry.kept.rate = rate.or(before);
-        Ok(before)
-    }
-
-    async fn stop_flow(&self, id: FlowId, at_once: bool) -> Result<Flow, Problem> {
-        let (_turn, flow) = self.turn(&id).await?;
-        if flow.state == State::Ended {
-            return Ok(flow);
+        let before = known.kept.load(now());
+        self.check_rate(&flows, id, Load { rate, ..before }, &[])?;
+        if let Some(entry) = flows.get_mut(id) {
+            entry.kept.load.rate = rate.or(before.rate);
         }
-        let process = {
-            let mut flows = self.flows.lock();
-            let entry = flows.get_mut(&id).ok_or_else(|| Problem::unknown(&id))?;
-            if entry.kept.flow.state != State::Ended {
-                entry.kept.flow.state = State::Stopping;
-            }
-            entry.process
-        };
-        self.tell(
-            &id,
-            if at_once {
-                "is killed"
-            } else {
-                "is told to stop"
-            },
-        );
-        if at_once {
-            // One that does not listen yet, of an agent before this one, is found by its folder.
-            let process = process
-                .or_else(|| room(&id).process())
-                .ok_or_else(|| Problem::conflict("the flow's process is not known"))?;
-            kill(process).map_err(|error| Problem::conflict(output::explain(&error)))?;
-        } else if let Err(error) = room(&id).ask(&Request::Stop).await {
-            let has_ended = self.flow(&id)?.state == State::Ended;
-            if !has_ended {
-                if let Some(entry) = self.flows.lock().get_mut(&id) {
-                    entry.kept.flow.state = flow.state;
-                }
-                let error = output::explain(&error);
-                return Err(Problem::conflict(format!("{error}; it can be killed")));
-            }
-        }
-        self.flow(&id)
-    }
-
-    async fn forget_flow(&self, id: FlowId) -> Result<(), Problem> {
-        let (_turn, flow) = self.turn(&id).await?;
-        if flow.state != State::Ended {
-            return Err(Problem::conflict(format!(
-                "flow {id} has not ended; stop it first"
-            )));
-        }
-        let room = room(&id);
-        off_thread(move || {
-            // The folder stays: its name is used.
-            for file in ["flow.json", "result.json", "log", "control", "control.last"] {
-                let _ = fs::remove_file(room.file(file));
-            }
-            Ok(())
-        })
-        .await?;
-        self.flows.lock().remove(&id);
-        self.tell(&id, "is forgotten");
-        Ok(())
+        Ok(before.rate)
     }
 }
 
@@ -697,33 +487,116 @@ impl Fleet for Arc<Agent> {
     }
 
     fn flows(&self) -> Vec<Flow> {
-        self.flows
-            .lock()
-            .values()
-            .map(|entry| entry.kept.flow.clone())
-            .collect()
+        let all = self.those(|_| true).into_iter();
+        all.map(|kept| kept.flow).collect()
     }
 
     fn start(&self, flow: NewFlow) -> Later<'_, Flow> {
-        let agent = Arc::clone(self);
         // Whoever goes away meanwhile leaves no half of a flow behind.
-        let done = tokio::spawn(agent.begin(flow));
-        Box::pin(async {
-            done.await
-                .unwrap_or_else(|error| Err(Problem::internal(&error.into())))
-        })
+        let done = tokio::spawn(Arc::clone(self).begin(flow));
+        let failed = |error: JoinError| Problem::internal(&error.into());
+        Box::pin(async move { done.await.map_err(failed)? })
     }
 
     fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow> {
-        Box::pin(self.change_flow(id, revision, change))
+        Box::pin(async move {
+            let (_turn, flow) = self.turn(&id).await?;
+            if flow.revision != revision {
+                return Err(Problem::conflict(format!(
+                    "flow {id} is at revision {}, and this was meant for {revision}: look at it again",
+                    flow.revision
+                )));
+            }
+            if flow.state != State::Running {
+                return Err(Problem::conflict(format!(
+                    "flow {id} does not run, so nothing of it can be changed"
+                )));
+            }
+            let rate = change.rate.as_deref().map(str::parse::<BitRate>);
+            let rate = rate.transpose();
+            let rate = rate.map_err(|error| Problem::unprocessable(error.to_string()))?;
+            let before = self.book(&id, rate.map(BitRate::get))?;
+            let asked = room(&id).ask(&Request::Change(change.clone())).await;
+            let answered = match asked {
+                Ok(Answer::Done) => Ok(()),
+                Ok(Answer::Refused(why)) => Err(Problem::unprocessable(why)),
+                Ok(Answer::Status(_)) => Err(Problem::conflict("the flow answered something else")),
+                Err(error) => Err(Problem::conflict(output::explain(&error))),
+            };
+            answered.inspect_err(|_| {
+                let _ = self.with(&id, |entry| entry.kept.load.rate = before);
+            })?;
+            let mut said = Vec::new();
+            let kept = self.with(&id, |entry| {
+                let flow = &mut entry.kept.flow;
+                flow.revision += 1;
+                for (name, value) in [("rate", change.rate), ("shed", change.shed)] {
+                    if let Some(value) = value {
+                        said.push(format!("{name} {value}"));
+                        flow.options.insert(name.to_owned(), value.into());
+                    }
+                }
+                entry.kept.clone()
+            })?;
+            self.keep(&kept);
+            self.tell(&id, &format!("changed: {}", said.join(", ")));
+            Ok(kept.flow)
+        })
     }
 
     fn stop(&self, id: FlowId, kill: bool) -> Later<'_, Flow> {
-        Box::pin(self.stop_flow(id, kill))
+        Box::pin(async move {
+            let (_turn, flow) = self.turn(&id).await?;
+            if flow.has_ended() {
+                return Ok(flow);
+            }
+            let process = self.with(&id, |entry| {
+                entry.is_told_to_stop();
+                entry.process
+            })?;
+            let said = match kill {
+                true => "is killed",
+                false => "is told to stop",
+            };
+            self.tell(&id, said);
+            if kill {
+                // One that does not listen yet, of an agent before this one, is found by its folder.
+                let unknown = || Problem::conflict("the flow's process is not known");
+                let process = process.or_else(|| room(&id).process());
+                let killed = process::kill(process.ok_or_else(unknown)?);
+                killed.map_err(|error| Problem::conflict(output::explain(&error)))?;
+            } else if let Err(error) = room(&id).ask(&Request::Stop).await {
+                if !self.flow(&id)?.has_ended() {
+                    let _ = self.with(&id, |entry| entry.kept.flow.state = flow.state);
+                    let error = output::explain(&error);
+                    return Err(Problem::conflict(format!("{error}; it can be killed")));
+                }
+            }
+            self.flow(&id)
+        })
     }
 
     fn forget(&self, id: FlowId) -> Later<'_, ()> {
-        Box::pin(self.forget_flow(id))
+        Box::pin(async move {
+            let (_turn, flow) = self.turn(&id).await?;
+            if !flow.has_ended() {
+                return Err(Problem::conflict(format!(
+                    "flow {id} has not ended; stop it first"
+                )));
+            }
+            let room = room(&id);
+            let removing = move || {
+                // The folder stays: its name is used.
+                for file in ["flow.json", "result.json", "log", "control", "control.last"] {
+                    let _ = fs::remove_file(room.file(file));
+                }
+                Ok(())
+            };
+            off_thread(removing).await?;
+            self.flows.lock().remove(&id);
+            self.tell(&id, "is forgotten");
+            Ok(())
+        })
     }
 
     fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>> {
@@ -736,12 +609,8 @@ impl Fleet for Arc<Agent> {
             self.flow(&id)?;
             let room = room(&id);
             let result = off_thread(move || Ok(room.result())).await?;
-            let (file, length) = result.ok_or_else(|| {
-                Problem::new(
-                    axum::http::StatusCode::NOT_FOUND,
-                    format!("flow {id} has no result yet"),
-                )
-            })?;
+            let missing = || Problem::missing(format!("flow {id} has no result yet"));
+            let (file, length) = result.ok_or_else(missing)?;
             Ok(file_body(file, length))
         })
     }
@@ -755,22 +624,22 @@ impl Fleet for Arc<Agent> {
     }
 }
 
-/// The options of a flow that may be shown.
-fn shown(command: &Command, new: &NewFlow) -> crate::control::flow::Options {
-    let options = new.options.iter();
-    let open = options.filter(|(name, _)| command.care(name) != Care::Secret);
-    open.map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+/// The flows that have not ended.
+fn running(flows: &BTreeMap<FlowId, Entry>) -> impl Iterator<Item = &Kept> {
+    let all = flows.values().map(|entry| &entry.kept);
+    all.filter(|kept| !kept.flow.has_ended())
 }
 
 fn room(id: &FlowId) -> Room {
-    Room(rooms().join(id.as_str()))
+    Room(Path::new(ROOMS).join(id.as_str()))
 }
 
-fn make(room: &Room, kept: &Kept, allowed: &Allowed) -> Result<Child, Problem> {
+/// Makes a flow's folder, and starts it there.
+fn make(kept: &Kept, allowed: &Allowed) -> Result<Child, Problem> {
+    let room = room(&kept.flow.id);
     let made = || -> Result<Child> {
         // An agent that is killed leaves either all of it or nothing that has its name.
-        let draft = Room(rooms().join(format!(".new-{}", kept.flow.id)));
+        let draft = Room(Path::new(ROOMS).join(format!(".new-{}", kept.flow.id)));
         let _ = fs::remove_dir_all(&draft.0);
         private_folder(&draft.0)?;
         write(&draft, kept)?;
@@ -785,10 +654,8 @@ fn make(room: &Room, kept: &Kept, allowed: &Allowed) -> Result<Child, Problem> {
 }
 
 fn write(room: &Room, kept: &Kept) -> Result<()> {
-    write_private(
-        &room.file("flow.json"),
-        &serde_json::to_string_pretty(kept)?,
-    )
+    let text = serde_json::to_string_pretty(kept)?;
+    write_private(&room.file("flow.json"), &text)
 }
 
 #[cfg(test)]
@@ -798,22 +665,19 @@ mod tests {
     /// Rates count together only while they are sent together.
     #[test]
     fn rates_are_summed_in_time() {
-        let sends = |rate, from, until| Sends {
+        let sends = |rate, from, until| Load {
             rate: Some(rate),
-            from,
+            from: Some(from),
             until,
         };
-        let first = sends(60, 0.0, 10.0);
-        let second = sends(60, 10.0, 20.0);
-        let third = sends(30, 5.0, 15.0);
+        let first = sends(60, 0.0, Some(10.0));
+        let second = sends(60, 10.0, Some(20.0));
+        let third = sends(30, 5.0, Some(15.0));
         assert_eq!(second.beside(&[first]), 0);
         assert_eq!(third.beside(&[first, second]), 60);
-        assert_eq!(
-            sends(1, 0.0, f64::INFINITY).beside(&[first, second, third]),
-            90
-        );
-        assert_eq!(first.beside(&[third, sends(5, 9.0, f64::INFINITY)]), 35);
-        let nothing = Sends {
+        assert_eq!(sends(1, 0.0, None).beside(&[first, second, third]), 90);
+        assert_eq!(first.beside(&[third, sends(5, 9.0, None)]), 35);
+        let nothing = Load {
             rate: None,
             ..first
         };
@@ -827,12 +691,12 @@ mod tests {
             "state": "running", "started": 0.0});
         let kept = serde_json::json!({"flow": flow, "rate": 60, "from": 0.0, "until": 10.0});
         let kept: Kept = serde_json::from_value(kept).unwrap();
-        let new = Sends {
+        let new = Load {
             rate: Some(1),
-            from: 12.0,
-            until: 20.0,
+            from: Some(12.0),
+            until: Some(20.0),
         };
-        assert_eq!(new.beside(&[Sends::kept(&kept, 5.0)]), 0);
-        assert_eq!(new.beside(&[Sends::kept(&kept, 12.0)]), 60);
+        assert_eq!(new.beside(&[kept.load(5.0)]), 0);
+        assert_eq!(new.beside(&[kept.load(12.0)]), 60);
     }
 }

@@ -6,9 +6,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::config::Config;
@@ -27,17 +28,47 @@ const TOKEN: &str = "EVLBI_TOKEN";
 /// Ends of the range of ports that Linux gives to those who ask for any, as it is shipped.
 const EPHEMERAL: [u16; 2] = [32_768, 60_999];
 
+/// How much a flow sends, and when.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Load {
+    /// Bits a second that it is asked to send; none of one that sends nothing.
+    pub rate: Option<u64>,
+    /// When it sends, in seconds since 1970, where its options say so: not before, and not after.
+    #[serde(default)]
+    pub from: Option<f64>,
+    #[serde(default)]
+    pub until: Option<f64>,
+}
+
+impl Load {
+    fn begins(&self) -> f64 {
+        self.from.unwrap_or(0.0)
+    }
+
+    fn ends(&self) -> f64 {
+        self.until.unwrap_or(f64::INFINITY)
+    }
+
+    /// Highest sum of the others' bit rates while this sends. Sums grow only where a flow begins.
+    pub fn beside(&self, others: &[Load]) -> u64 {
+        let begins = others.iter().map(|other| other.begins().max(self.begins()));
+        let sums = begins.filter(|time| *time < self.ends()).map(|time| {
+            let at = others.iter();
+            let at = at.filter(|other| other.begins() <= time && time < other.ends());
+            at.filter_map(|other| other.rate).sum()
+        });
+        sums.max().unwrap_or(0)
+    }
+}
+
 /// A flow that may run.
+#[derive(Default)]
 pub struct Allowed {
     /// Its command line, without the program.
     pub words: Vec<String>,
     /// Its environment, beside the agent's own.
     pub environment: Vec<(&'static str, String)>,
-    /// Bits a second that it is asked to send; none of one that sends nothing.
-    pub rate: Option<u64>,
-    /// When it sends, in seconds since 1970, where its options say so.
-    pub from: Option<f64>,
-    pub until: Option<f64>,
+    pub load: Load,
     /// Whether it writes a recording.
     pub records: bool,
     /// Where it listens.
@@ -50,9 +81,8 @@ impl Allowed {
     /// What no other flow can have: ports and files.
     pub fn owns(&self) -> impl Iterator<Item = String> {
         let single = self.listens.iter().filter(|it| it.is_exclusive());
-        let ports = single.map(Listening::to_string);
         let files = self.writes.iter().map(|path| path.display().to_string());
-        ports.chain(files).collect::<Vec<String>>().into_iter()
+        single.map(Listening::to_string).chain(files)
     }
 }
 
@@ -61,9 +91,9 @@ impl Allowed {
 /// # Errors
 /// What is not allowed or cannot be understood, and what to do.
 pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) -> Result<Allowed> {
-    let command = Command::of(flow).map_err(|error| anyhow!(error))?;
+    let command = Command::named(&flow.command).map_err(Error::msg)?;
     let names = command.check_names(&flow.options, language);
-    names.map_err(|error| anyhow!(error))?;
+    names.map_err(Error::msg)?;
     if let Some(host) = flow.host.as_ref().filter(|host| **host != config.name) {
         bail!(
             "this is the agent of {}, and the flow is meant for {}",
@@ -76,13 +106,7 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
         is_live: is_live(&flow.options),
         allowed: Allowed {
             words: command.name.split(' ').map(str::to_owned).collect(),
-            environment: Vec::new(),
-            rate: None,
-            from: None,
-            until: None,
-            records: false,
-            listens: Vec::new(),
-            writes: Vec::new(),
+            ..Allowed::default()
         },
         begins,
         continues: command.continues,
@@ -95,9 +119,7 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
             let values = values(&option, value).with_context(within)?;
             let care = command.care(name);
             let values = values.into_iter().map(|value| guard.see_to(care, value));
-            let values = values
-                .collect::<Result<Vec<String>>>()
-                .with_context(within)?;
+            let values: Vec<String> = values.collect::<Result<_>>().with_context(within)?;
             let words = &mut guard.allowed.words;
             match option {
                 _ if care == Care::Secret => {}
@@ -119,10 +141,10 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
     if command.waits {
         // One whose start is over sends now.
         let begin = meaning.start.map_or_else(now, |begin| begin.max(now()));
-        guard.allowed.from = Some(begin);
-        guard.allowed.until = meaning.duration.map(|lasts| begin + lasts.as_secs_f64());
+        guard.allowed.load.from = Some(begin);
+        guard.allowed.load.until = meaning.duration.map(|lasts| begin + lasts.as_secs_f64());
     }
-    guard.allowed.rate = match meaning.sends {
+    guard.allowed.load.rate = match meaning.sends {
         Sends::AtMost(rate) => Some(rate),
         Sends::Unlimited if config.max_rate.is_some() => bail!(
             "this agent has a max-rate, so a flow that sends must be held by its `{}`",
@@ -133,26 +155,23 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
     Ok(guard.allowed)
 }
 
-/// Whether the ports that a flow listens on are free now.
+/// Makes sure that the ports that a flow listens on are free now.
 ///
 /// # Errors
 /// Which is not.
-pub fn is_free(allowed: &Allowed) -> Result<()> {
+pub fn free(allowed: Allowed) -> Result<Allowed> {
     for listening in &allowed.listens {
         let tried = listening.try_out();
         tried.with_context(|| format!("cannot listen on {}", listening.at))?;
     }
-    Ok(())
+    Ok(allowed)
 }
 
 /// Bits a second of the recording that a flow sends by the times in it.
 pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     let source = Known::of(&flow.command, &flow.options).source()?;
-    let path = config.recordings.join(source);
-    let recording = path
-        .is_file()
-        .then(|| Recording::survey(&path, None))?
-        .ok()?;
+    let path = Some(config.recordings.join(source)).filter(|path| path.is_file())?;
+    let recording = Recording::survey(&path, None).ok()?;
     let input = Input::Recording(Box::new(recording));
     input.rate().map(BitRate::get)
 }
@@ -221,9 +240,7 @@ impl Guard<'_> {
             Care::Destination => {
                 let mut url = transport::destination(&value).map_err(|error| anyhow!(error))?;
                 let addresses = url.addresses()?.into_iter();
-                let firsts: Vec<SocketAddr> =
-                    addresses.filter_map(|it| it.first().copied()).collect();
-                let target = self.target(&firsts)?;
+                let target = self.target(addresses.filter_map(|it| it.first().copied()))?;
                 if let Place::Host(host) = &mut url.place {
                     // The name may mean something else a moment later.
                     host.name = target.ip().to_string();
@@ -231,12 +248,9 @@ impl Guard<'_> {
                 Ok(url.to_string())
             }
             Care::Target => {
-                let found = value.to_socket_addrs();
-                let found = found
-                    .with_context(|| format!("`{value}` is no HOST:PORT that can be found"))?;
-                Ok(self
-                    .target(&found.collect::<Vec<SocketAddr>>())?
-                    .to_string())
+                let unknown = || format!("`{value}` is no HOST:PORT that can be found");
+                let found = value.to_socket_addrs().with_context(unknown)?;
+                Ok(self.target(found)?.to_string())
             }
         }
     }
@@ -245,15 +259,12 @@ impl Guard<'_> {
         if value.starts_with("pattern:") {
             return Ok(value.to_owned());
         }
-        match value.strip_prefix("sky:") {
-            Some(place) => {
-                let (plan, station) = place
-                    .rsplit_once('/')
-                    .context("names no station; write sky:PLAN.toml/STATION")?;
-                Ok(format!("sky:{}/{station}", self.read(plan)?))
-            }
-            None => self.read(value),
-        }
+        let Some(place) = value.strip_prefix("sky:") else {
+            return self.read(value);
+        };
+        let place = place.rsplit_once('/');
+        let (plan, station) = place.context("names no station; write sky:PLAN.toml/STATION")?;
+        Ok(format!("sky:{}/{station}", self.read(plan)?))
     }
 
     /// A file that is there, below a folder that may be read.
@@ -278,17 +289,12 @@ impl Guard<'_> {
                 "{value} is no name below the folder for recordings: write it without a / at its ends, and without .."
             );
         }
-        let base = fs::canonicalize(&self.config.recordings).with_context(|| {
-            format!(
-                "the folder for recordings, {}",
-                self.config.recordings.display()
-            )
-        })?;
+        let base = &self.config.recordings;
+        let what = || format!("the folder for recordings, {}", base.display());
+        let base = fs::canonicalize(base).with_context(what)?;
         let folder = base.join(path.parent().unwrap_or(Path::new("")));
-        let first = folder
-            .ancestors()
-            .find(|folder| folder.exists())
-            .unwrap_or(&base);
+        let first = folder.ancestors().find(|folder| folder.exists());
+        let first = first.unwrap_or(&base);
         let outside = || anyhow!("{value} leads out of the folder for recordings");
         if !fs::canonicalize(first)?.starts_with(&base) {
             return Err(outside());
@@ -317,10 +323,9 @@ impl Guard<'_> {
     fn has_room(&self) -> Result<()> {
         let free = super::free_bytes(&self.config.recordings)?;
         if free < self.config.min_free {
+            let (free, least) = (show_size(free), show_size(self.config.min_free));
             bail!(
-                "{} are free for recordings, and this agent begins none with less than {}",
-                show_size(free),
-                show_size(self.config.min_free)
+                "{free} are free for recordings, and this agent begins none with less than {least}"
             );
         }
         Ok(())
@@ -328,9 +333,9 @@ impl Guard<'_> {
 
     fn listen(&mut self, value: &str) -> Result<String> {
         let url: Url = value.parse().map_err(|error: String| anyhow!(error))?;
-        let host = url.host().with_context(|| {
-            format!("`{value}` names no port, and flows of an agent listen on ports alone")
-        })?;
+        let bare =
+            || format!("`{value}` names no port, and flows of an agent listen on ports alone");
+        let host = url.host().with_context(bare)?;
         for port in 0..host.ports {
             self.port(host.port.saturating_add(port))?;
         }
@@ -358,49 +363,42 @@ impl Guard<'_> {
                 self.allowed.words.insert(1, ports);
             }
         }
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            self.allowed.listens.push(Listening {
-                protocol,
-                at: Local::Socket(bind),
-            });
-        }
+        let at = || Local::Socket(bind);
+        let both = [Protocol::Tcp, Protocol::Udp].into_iter();
+        let listens = both.map(|protocol| Listening { protocol, at: at() });
+        self.allowed.listens.extend(listens);
         Ok(())
     }
 
     fn port(&self, port: u16) -> Result<()> {
         let ports = &self.config.ports;
         // The kernel takes one of its own range for 0.
-        let is_within = match port {
-            0 => EPHEMERAL.iter().all(|port| ports.contains(port)),
-            port => ports.contains(&port),
-        };
-        if !is_within {
-            bail!(
-                "flows of this host may listen on ports {} to {}, not on {port}",
-                ports.start(),
-                ports.end()
-            );
+        let possible = if port == 0 { &EPHEMERAL[..] } else { &[port] };
+        if !possible.iter().all(|port| ports.contains(port)) {
+            let (first, last) = (ports.start(), ports.end());
+            bail!("flows of this host may listen on ports {first} to {last}, not on {port}");
         }
         Ok(())
     }
 
-    fn target(&self, addresses: &[SocketAddr]) -> Result<SocketAddr> {
-        let first = addresses.first().context("has no address")?;
-        let is_target = |address: &&SocketAddr| {
+    /// The first address that may be sent to.
+    fn target(&self, addresses: impl IntoIterator<Item = SocketAddr>) -> Result<SocketAddr> {
+        let mut addresses = addresses.into_iter().peekable();
+        let first = *addresses.peek().context("has no address")?;
+        let is_target = |address: &SocketAddr| {
             let ip = address.ip().to_canonical();
             self.config.targets.iter().any(|net| net.contains(&ip))
         };
-        match addresses.iter().find(is_target) {
-            Some(address) => Ok(*address),
-            None => bail!(
+        addresses.find(is_target).with_context(|| {
+            format!(
                 "{} is not among the `targets` of this host's agent.toml, so nothing is sent there",
                 first.ip().to_canonical()
-            ),
-        }
+            )
+        })
     }
 }
 
 fn text(path: &Path) -> Result<String> {
-    let text = PathBuf::from(path).into_os_string().into_string();
-    text.map_err(|path| anyhow!("{} is not UTF-8", path.display()))
+    let text = path.to_str().map(str::to_owned);
+    text.with_context(|| format!("{} is not UTF-8", path.display()))
 }

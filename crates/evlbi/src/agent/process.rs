@@ -26,6 +26,9 @@ const LONGEST_ANSWER: u64 = 16 << 20;
 /// How much of what a flow had to say is looked at.
 const LONGEST_LOG: u64 = 64 << 10;
 
+/// The folder of all flows.
+pub const ROOMS: &str = "flows";
+
 /// The folder of a flow.
 #[derive(Clone, Debug)]
 pub struct Room(pub PathBuf);
@@ -145,24 +148,19 @@ impl Room {
 
     /// How the flow ended, by its exit status where that is known, and by what it left behind.
     pub fn outcome(&self, status: Option<ExitStatus>, was_told: bool) -> (Outcome, Option<String>) {
-        let well = if was_told {
-            Outcome::Stopped
-        } else {
-            Outcome::Finished
-        };
         if let Some(signal) = status.and_then(|status| status.signal()) {
             return (Outcome::Killed, Some(format!("killed by signal {signal}")));
         }
-        match status.map(|status| status.success()) {
-            Some(true) => (well, None),
-            Some(false) => (Outcome::Failed, self.complaint()),
-            None if self.has_result() => (well, None),
-            None if self.complaint().is_some() => (Outcome::Failed, self.complaint()),
-            None => {
+        let is_well = status.map_or_else(|| self.has_result(), |status| status.success());
+        match (status, self.complaint()) {
+            _ if is_well && was_told => (Outcome::Stopped, None),
+            _ if is_well => (Outcome::Finished, None),
+            (None, None) => {
                 let message =
                     "it ended without a result while nobody looked: killed, or its host went down";
                 (Outcome::Killed, Some(message.to_owned()))
             }
+            (_, complaint) => (Outcome::Failed, complaint),
         }
     }
 }
@@ -183,10 +181,8 @@ impl Line {
         text.push('\n');
         self.0.get_mut().write_all(text.as_bytes()).await?;
         let mut answer = String::new();
-        (&mut self.0)
-            .take(LONGEST_ANSWER)
-            .read_line(&mut answer)
-            .await?;
+        let mut most = (&mut self.0).take(LONGEST_ANSWER);
+        most.read_line(&mut answer).await?;
         if answer.is_empty() {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
@@ -230,11 +226,6 @@ fn last_document(file: &mut File, end: u64) -> std::io::Result<Option<u64>> {
         block_end = begin;
     }
     Ok(None)
-}
-
-/// The folder of all flows.
-pub fn rooms() -> &'static Path {
-    Path::new("flows")
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub fn run(args: AgentArgs, program: &Program) -> Result<()> {
     });
     let agent = agent::start(&args.into(), &CommandLine, run)?;
     // The file `address` says it too.
-    if let Err(error) = output::print(json, agent.ready(), agent::text) {
+    if let Err(error) = output::print(json, &agent.ready, agent::text) {
         say!("evlbi: {}", output::explain(&error));
     }
     agent.join();

@@ -104,10 +104,10 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
     }
     let mut session = run::prepare(&options, &CommandLine, run)?;
     if check {
-        if !session.checked().problems.is_empty() {
+        if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));
         }
-        return output::print(json, session.checked(), |checked| {
+        return output::print(json, &session.checked, |checked| {
             format!(
                 "{} hosts, {} flows: nothing stands against it",
                 checked.hosts.len(),

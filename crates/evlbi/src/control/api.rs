@@ -8,9 +8,11 @@
     reason = "what utoipa makes of parameters is qualified"
 )]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
@@ -18,12 +20,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
+use utoipa::openapi::{self, Content, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoParams, IntoResponses, Modify, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -68,7 +72,7 @@ struct Document;
 struct Bearer;
 
 impl Modify for Bearer {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+    fn modify(&self, document: &mut openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(
@@ -107,29 +111,22 @@ impl Api {
         components.schemas.insert(schema::NEW_FLOW.into(), new_flow);
         let is_known = middleware::from_fn_with_state(self.clone(), let_in);
         let interface = interface
-            .route("/metrics", axum::routing::get(scrape))
+            .route("/metrics", get(scrape))
             .route_layer(is_known)
             .with_state(self)
             .layer(middleware::from_fn(take_body))
             .layer(DefaultBodyLimit::max(LONGEST_BODY));
         // Made once: it is given to whoever asks.
         let document = Bytes::from(document.to_json().unwrap_or_default());
-        let show = move || async move { ([(header::CONTENT_TYPE, "application/json")], document) };
+        let document = ([(header::CONTENT_TYPE, "application/json")], document);
+        let nothing = "there is nothing here; see /api/v1/openapi.json";
+        let not_so = "this cannot be done here; see /api/v1/openapi.json";
+        let refuse = |status, error| async move { Problem::new(status, error) };
         interface
-            .route("/api/v1/openapi.json", axum::routing::get(show))
+            .route("/api/v1/openapi.json", get(document))
             .merge(page::router())
-            .fallback(async || {
-                Problem::new(
-                    StatusCode::NOT_FOUND,
-                    "there is nothing here; see /api/v1/openapi.json",
-                )
-            })
-            .method_not_allowed_fallback(async || {
-                Problem::new(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "this cannot be done here; see /api/v1/openapi.json",
-                )
-            })
+            .fallback(move || refuse(StatusCode::NOT_FOUND, nothing))
+            .method_not_allowed_fallback(move || refuse(StatusCode::METHOD_NOT_ALLOWED, not_so))
             .layer(middleware::map_response(guard_headers))
     }
 }
@@ -201,19 +198,13 @@ async fn let_in(State(api): State<Api>, mut request: Request, next: Next) -> Res
             }
             Some(_) => "this token is none of those that are known here",
         };
-        let mut response = Problem::new(StatusCode::UNAUTHORIZED, error).into_response();
-        let scheme = HeaderValue::from_static("Bearer");
-        response
-            .headers_mut()
-            .insert(header::WWW_AUTHENTICATE, scheme);
-        return response;
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, error);
+        return ([(header::WWW_AUTHENTICATE, "Bearer")], problem).into_response();
     };
-    if headers
-        .get("sec-fetch-site")
-        .is_some_and(|site| site == "cross-site")
-    {
-        return Problem::new(StatusCode::FORBIDDEN, "no other site may act for you here")
-            .into_response();
+    let site = headers.get("sec-fetch-site");
+    if site.is_some_and(|site| site == "cross-site") {
+        let error = "no other site may act for you here";
+        return Problem::new(StatusCode::FORBIDDEN, error).into_response();
     }
     if let Some(peer) = request.extensions().get::<Peer>() {
         peer.is_known();
@@ -231,9 +222,8 @@ async fn guard_headers(mut response: Response) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ] {
-        headers
-            .entry(name)
-            .or_insert(HeaderValue::from_static(value));
+        let value = HeaderValue::from_static(value);
+        headers.entry(name).or_insert(value);
     }
     response
 }
@@ -294,6 +284,34 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
         let found = axum::extract::Query::<T>::from_request_parts(parts, state).await;
         let bad = |error: QueryRejection| Problem::unprocessable(error.body_text());
         found.map(|query| Query(query.0)).map_err(bad)
+    }
+}
+
+/// How requests are refused before anything is decided: those that look, then those that act, then those that tell in a body how.
+const REFUSALS: [(&str, &str); TELLS] = [
+    ("401", ""),
+    ("403", "The token may watch only"),
+    ("400", ""),
+    ("408", ""),
+    ("413", ""),
+    ("422", ""),
+];
+const LOOKS: usize = 1;
+const ACTS: usize = 2;
+const TELLS: usize = 6;
+
+/// The first so many of [`REFUSALS`], as the interface describes them.
+struct Refused<const COUNT: usize>;
+
+impl<const COUNT: usize> IntoResponses for Refused<COUNT> {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let refusals = REFUSALS[..COUNT].iter().map(|(status, description)| {
+            let body = Content::new(Some(Ref::from_schema_name("ProblemBody")));
+            let response = ResponseBuilder::new().description(*description);
+            let response = response.content("application/json", body).build();
+            ((*status).to_owned(), response.into())
+        });
+        refusals.collect()
     }
 }
 
@@ -378,8 +396,8 @@ pub struct Events {
 }
 
 /// What answers here, and its clock
-#[utoipa::path(get, path = "/api/v1/about", responses(
-    (status = 200, body = AboutYou), (status = 401, body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/v1/about", responses(Refused<LOOKS>,
+    (status = 200, body = AboutYou)))]
 async fn about(
     State(api): State<Api>,
     axum::Extension(role): axum::Extension<Role>,
@@ -399,8 +417,8 @@ pub struct AboutYou {
 }
 
 /// All flows
-#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(
-    (status = 200, body = Flows), (status = 401, body = ProblemBody), (status = 422, body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(Refused<LOOKS>,
+    (status = 200, body = Flows), (status = 422, body = ProblemBody)))]
 async fn flows(State(api): State<Api>, sight: Query<Sight>) -> Json<Flows> {
     let mut flows = api.fleet.flows();
     if !sight.0.pictures {
@@ -410,20 +428,17 @@ async fn flows(State(api): State<Api>, sight: Query<Sight>) -> Json<Flows> {
 }
 
 /// A session: its scans, the flows that are to come, and the hosts that do not answer
-#[utoipa::path(get, path = "/api/v1/session", responses(
+#[utoipa::path(get, path = "/api/v1/session", responses(Refused<LOOKS>,
     (status = 200, body = SessionPlan),
-    (status = 401, body = ProblemBody),
     (status = 404, body = ProblemBody, description = "This is an agent")))]
 async fn session(State(api): State<Api>) -> Result<Json<SessionPlan>, Problem> {
-    let missing = || Problem::new(StatusCode::NOT_FOUND, NO_SESSION);
-    api.fleet.session().map(Json).ok_or_else(missing)
+    let plan = api.fleet.session();
+    plan.map(Json).ok_or_else(|| Problem::missing(NO_SESSION))
 }
 
 /// Begin a session that is held
-#[utoipa::path(post, path = "/api/v1/session/begin", responses(
+#[utoipa::path(post, path = "/api/v1/session/begin", responses(Refused<ACTS>,
     (status = 200, body = SessionPlan),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
     (status = 404, body = ProblemBody, description = "This is an agent"),
     (status = 409, body = ProblemBody, description = "It has begun")))]
 async fn begin(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, Problem> {
@@ -431,10 +446,8 @@ async fn begin(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>,
 }
 
 /// End a session: its senders first, and the others when all has come
-#[utoipa::path(post, path = "/api/v1/session/end", responses(
+#[utoipa::path(post, path = "/api/v1/session/end", responses(Refused<ACTS>,
     (status = 200, body = SessionPlan),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
     (status = 404, body = ProblemBody, description = "This is an agent"),
     (status = 409, body = ProblemBody, description = "It has not begun, or ends already")))]
 async fn end(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, Problem> {
@@ -442,14 +455,8 @@ async fn end(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, P
 }
 
 /// Whether flows could be started, without starting any
-#[utoipa::path(post, path = "/api/v1/check", request_body = CheckFlows, responses(
-    (status = 200, body = Checks),
-    (status = 400, body = ProblemBody),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
-    (status = 408, body = ProblemBody),
-    (status = 413, body = ProblemBody),
-    (status = 422, body = ProblemBody)))]
+#[utoipa::path(post, path = "/api/v1/check", request_body = CheckFlows, responses(Refused<TELLS>,
+    (status = 200, body = Checks)))]
 async fn check(
     State(api): State<Api>,
     _: Operator,
@@ -460,14 +467,9 @@ async fn check(
 }
 
 /// Start a flow: a command with its options
-#[utoipa::path(post, path = "/api/v1/flows", request_body = NewFlowSchema, responses(
+#[utoipa::path(post, path = "/api/v1/flows", request_body = NewFlowSchema, responses(Refused<TELLS>,
     (status = 201, body = Flow),
-    (status = 400, body = ProblemBody),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
-    (status = 408, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "The name was used before, or there is no room for the flow"),
-    (status = 413, body = ProblemBody),
     (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
 async fn start(
     State(api): State<Api>,
@@ -478,8 +480,8 @@ async fn start(
 }
 
 /// One flow, with the pictures of its fringes
-#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(
-    (status = 200, body = Flow), (status = 401, body = ProblemBody), (status = 404, body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
+    (status = 200, body = Flow), (status = 404, body = ProblemBody)))]
 async fn flow(State(api): State<Api>, Named(id): Named) -> Result<Json<Flow>, Problem> {
     let flows = api.fleet.flows().into_iter();
     let mut found = flows.filter(|flow| flow.id == id);
@@ -487,15 +489,10 @@ async fn flow(State(api): State<Api>, Named(id): Named) -> Result<Json<Flow>, Pr
 }
 
 /// Change a running flow: rate, shed policy
-#[utoipa::path(patch, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), request_body = ChangeFlow, responses(
+#[utoipa::path(patch, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), request_body = ChangeFlow, responses(Refused<TELLS>,
     (status = 200, body = Flow),
-    (status = 400, body = ProblemBody),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
     (status = 404, body = ProblemBody),
-    (status = 408, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "The flow is not at that revision, or does not run"),
-    (status = 413, body = ProblemBody),
     (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
 async fn change(
     State(api): State<Api>,
@@ -516,16 +513,10 @@ async fn change(
 }
 
 /// Have a flow end, with everything written
-#[utoipa::path(post, path = "/api/v1/flows/{id}/stop", params(("id" = FlowId, Path)), request_body = StopFlow, responses(
+#[utoipa::path(post, path = "/api/v1/flows/{id}/stop", params(("id" = FlowId, Path)), request_body = StopFlow, responses(Refused<TELLS>,
     (status = 200, body = Flow),
-    (status = 400, body = ProblemBody),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
     (status = 404, body = ProblemBody),
-    (status = 408, body = ProblemBody),
-    (status = 409, body = ProblemBody, description = "The flow does not answer"),
-    (status = 413, body = ProblemBody),
-    (status = 422, body = ProblemBody)))]
+    (status = 409, body = ProblemBody, description = "The flow does not answer")))]
 async fn stop(
     State(api): State<Api>,
     Named(id): Named,
@@ -536,10 +527,8 @@ async fn stop(
 }
 
 /// Forget a flow that has ended; what it recorded stays, and its name stays used
-#[utoipa::path(delete, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(
+#[utoipa::path(delete, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<ACTS>,
     (status = 204),
-    (status = 401, body = ProblemBody),
-    (status = 403, body = ProblemBody, description = "The token may watch only"),
     (status = 404, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "It has not ended")))]
 async fn forget(
@@ -551,9 +540,8 @@ async fn forget(
 }
 
 /// What a flow printed as its result, as its command does with --json
-#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(
+#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
     (status = 200, body = Object),
-    (status = 401, body = ProblemBody),
     (status = 404, body = ProblemBody, description = "There is no such flow, or no result (yet)")))]
 async fn result(State(api): State<Api>, Named(id): Named) -> Result<Response, Problem> {
     let result = api.fleet.result(id).await?;
@@ -561,18 +549,16 @@ async fn result(State(api): State<Api>, Named(id): Named) -> Result<Response, Pr
 }
 
 /// The end of what a flow had to say beside its result
-#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(
+#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
     (status = 200, body = String, content_type = "text/plain"),
-    (status = 401, body = ProblemBody),
     (status = 404, body = ProblemBody)))]
 async fn log(State(api): State<Api>, Named(id): Named) -> Result<String, Problem> {
     api.fleet.log(id).await
 }
 
 /// The course of a flow: rate, loss and where, shed, ring fill, fringes
-#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(Refused<LOOKS>,
     (status = 200, body = Course),
-    (status = 401, body = ProblemBody),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
 async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Result<Json<Course>, Problem> {
@@ -580,9 +566,8 @@ async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Result<Json<Co
 }
 
 /// The same as a table
-#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(Refused<LOOKS>,
     (status = 200, body = String, content_type = "text/csv"),
-    (status = 401, body = ProblemBody),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
 async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Result<Response, Problem> {
@@ -597,18 +582,11 @@ async fn course_of(
     Query(part): Query<Part>,
 ) -> Result<Course, Problem> {
     let now = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
-    let at = |time: i64| {
-        if time < 0 {
-            now.saturating_add(time)
-        } else {
-            time
-        }
-    };
+    let at = |time: i64| time.saturating_add(if time < 0 { now } else { 0 });
     let to = at(part.to.unwrap_or(now));
+    let usual = to.saturating_sub(USUAL_COURSE).max(0);
     let span = Span {
-        from: at(part
-            .from
-            .unwrap_or_else(|| to.saturating_sub(USUAL_COURSE).max(0))),
+        from: at(part.from.unwrap_or(usual)),
         to,
         step: part.step.unwrap_or(1),
     };
@@ -623,9 +601,8 @@ async fn course_of(
 }
 
 /// What happened, the oldest first
-#[utoipa::path(get, path = "/api/v1/events", params(After), responses(
+#[utoipa::path(get, path = "/api/v1/events", params(After), responses(Refused<LOOKS>,
     (status = 200, body = Events),
-    (status = 401, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
 async fn events(
     State(api): State<Api>,
@@ -637,9 +614,8 @@ async fn events(
 }
 
 /// Counters of all flows as Prometheus reads them (OpenMetrics); `/metrics` answers the same
-#[utoipa::path(get, path = "/api/v1/metrics", responses(
-    (status = 200, body = String, content_type = "application/openmetrics-text"),
-    (status = 401, body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/v1/metrics", responses(Refused<LOOKS>,
+    (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn scrape(State(api): State<Api>) -> Result<Response, Problem> {
     let text = metrics::text(&api.fleet.about(), &api.fleet.flows());
     let text = text.map_err(|error| Problem::internal(&error.into()))?;
@@ -647,9 +623,8 @@ async fn scrape(State(api): State<Api>) -> Result<Response, Problem> {
 }
 
 /// What each counter of a status counts
-#[utoipa::path(get, path = "/api/v1/counters", responses(
-    (status = 200, body = Counters),
-    (status = 401, body = ProblemBody)))]
+#[utoipa::path(get, path = "/api/v1/counters", responses(Refused<LOOKS>,
+    (status = 200, body = Counters)))]
 async fn counters() -> Json<Counters> {
     Json(Counters::new())
 }
@@ -658,10 +633,7 @@ async fn counters() -> Json<Counters> {
 pub async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> Result<T, Problem> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| Problem::internal(&error)),
-        Err(panic) => Err(Problem::internal(&anyhow::anyhow!(
-            "a part of the program failed: {panic}"
-        ))),
-    }
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.unwrap_or_else(|panic| bail!("a part of the program failed: {panic}"));
+    done.map_err(|error| Problem::internal(&error))
 }

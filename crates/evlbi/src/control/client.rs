@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use reqwest::Method;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde::de::DeserializeOwned;
@@ -42,13 +42,14 @@ impl Client {
     /// To the agent at `url` that has this certificate.
     pub fn new(url: &str, fingerprint: Fingerprint, token: &str) -> Result<Client> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        let pinned = Pinned {
+            fingerprint,
+            algorithms: provider.signature_verification_algorithms,
+        };
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Pinned {
-                fingerprint,
-                provider,
-            }))
+            .with_custom_certificate_verifier(Arc::new(pinned))
             .with_no_client_auth();
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
@@ -75,22 +76,19 @@ impl Client {
     }
 
     pub async fn events(&self, after: i64) -> Result<Vec<Event>, Problem> {
-        let events: Events = self
-            .ask(Method::GET, &format!("events?after={after}"), None)
-            .await?;
+        let path = format!("events?after={after}");
+        let events: Events = self.ask(Method::GET, &path, None).await?;
         Ok(events.events)
     }
 
     pub async fn check(&self, flows: &[NewFlow]) -> Result<Vec<Checked>, Problem> {
-        let checks: Checks = self
-            .ask(Method::POST, "check", Some(json!({"flows": flows})))
-            .await?;
+        let body = json!({"flows": flows});
+        let checks: Checks = self.ask(Method::POST, "check", Some(body)).await?;
         Ok(checks.flows)
     }
 
     pub async fn start(&self, flow: &NewFlow) -> Result<Flow, Problem> {
-        let flow = serde_json::to_value(flow).map_err(|error| Problem::internal(&error.into()))?;
-        self.ask(Method::POST, "flows", Some(flow)).await
+        self.ask(Method::POST, "flows", Some(json!(flow))).await
     }
 
     pub async fn change(
@@ -99,35 +97,27 @@ impl Client {
         revision: u64,
         change: &Change,
     ) -> Result<Flow, Problem> {
-        let mut body = json!({"revision": revision});
-        for (name, value) in [("rate", &change.rate), ("shed", &change.shed)] {
-            if let Some(value) = value {
-                body[name] = Value::from(value.clone());
-            }
-        }
-        self.ask(Method::PATCH, &format!("flows/{id}"), Some(body))
-            .await
+        let mut body = json!(change);
+        body["revision"] = revision.into();
+        let path = format!("flows/{id}");
+        self.ask(Method::PATCH, &path, Some(body)).await
     }
 
     pub async fn stop(&self, id: &FlowId, kill: bool) -> Result<Flow, Problem> {
-        self.ask(
-            Method::POST,
-            &format!("flows/{id}/stop"),
-            Some(json!({"kill": kill})),
-        )
-        .await
+        let path = format!("flows/{id}/stop");
+        let body = json!({"kill": kill});
+        self.ask(Method::POST, &path, Some(body)).await
     }
 
     pub async fn forget(&self, id: &FlowId) -> Result<(), Problem> {
-        self.text(Method::DELETE, &format!("flows/{id}"), None)
-            .await
-            .map(drop)
+        let path = format!("flows/{id}");
+        self.text(Method::DELETE, &path, None).await.map(drop)
     }
 
     /// What a flow printed as its result, as it comes.
     pub async fn result(&self, id: &FlowId) -> Result<reqwest::Response, Problem> {
-        self.response(Method::GET, &format!("flows/{id}/result"), None)
-            .await
+        let path = format!("flows/{id}/result");
+        self.response(Method::GET, &path, None).await
     }
 
     /// The same as a whole, if it is not too long for that.
@@ -146,8 +136,8 @@ impl Client {
     }
 
     pub async fn log(&self, id: &FlowId) -> Result<String, Problem> {
-        self.text(Method::GET, &format!("flows/{id}/log"), None)
-            .await
+        let path = format!("flows/{id}/log");
+        self.text(Method::GET, &path, None).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -167,10 +157,8 @@ impl Client {
     }
 
     fn failed(&self, error: reqwest::Error) -> Problem {
-        self.silent(&format!(
-            "does not answer: {}",
-            crate::output::explain(&error.into())
-        ))
+        let error = crate::output::explain(&error.into());
+        self.silent(&format!("does not answer: {error}"))
     }
 
     async fn text(
@@ -192,14 +180,11 @@ impl Client {
     ) -> Result<reqwest::Response, Problem> {
         // What does nothing twice when it comes twice.
         let may_repeat = method == Method::GET || path == "check" || path.ends_with("/stop");
-        let request = self
-            .http
-            .request(method, format!("{}/api/v1/{path}", self.url));
-        let request = request.bearer_auth(&self.token);
-        let request = match &body {
-            Some(body) => request.json(body),
-            None => request,
-        };
+        let url = format!("{}/api/v1/{path}", self.url);
+        let mut request = self.http.request(method, url).bearer_auth(&self.token);
+        if let Some(body) = &body {
+            request = request.json(body);
+        }
         let again = may_repeat.then(|| request.try_clone()).flatten();
         let response = match (request.send().await, again) {
             // A connection that was kept may be closed by the agent while a request is under way to it.
@@ -222,10 +207,8 @@ impl Client {
     }
 
     fn silent(&self, what: &str) -> Problem {
-        Problem::new(
-            reqwest::StatusCode::BAD_GATEWAY,
-            format!("{} {what}", self.url),
-        )
+        let error = format!("{} {what}", self.url);
+        Problem::new(reqwest::StatusCode::BAD_GATEWAY, error)
     }
 }
 
@@ -233,7 +216,7 @@ impl Client {
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Fingerprint,
-    provider: Arc<CryptoProvider>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for Pinned {
@@ -261,12 +244,7 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -275,17 +253,10 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use evlbi_net::transport::{self, Url};
 use serde_json::Value;
 
-use super::flow::{Flow, NewFlow, Options};
+use super::flow::Options;
 
 /// The command line of the program that carries the flows out.
 pub trait Grammar: Sync {
@@ -92,7 +92,7 @@ pub enum Care {
 
 /// When something is so of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+pub enum When {
     Never,
     /// With its option `live`.
     Live,
@@ -106,14 +106,14 @@ pub struct Command {
     /// It waits for data of others, and so starts before them and ends after them.
     listens: When,
     /// Its `duration` says when it ends; it runs on without one.
-    lasts: When,
+    pub lasts: When,
     /// It gets ready at once, and waits for its `start` by itself.
     pub waits: bool,
     /// It continues the file that it has.
     pub continues: bool,
     /// The option that limits what it sends.
     pub limit: &'static str,
-    /// What is to be seen to; options that are not named here concern the flow alone.
+    /// What is to be seen to; options that are named neither here nor in [`CARES`] concern the flow alone.
     pub cares: &'static [(&'static str, Care)],
     /// Options that a flow does not have.
     left_out: &'static [&'static str],
@@ -122,6 +122,17 @@ pub struct Command {
 /// Of every command.
 const LEFT_OUT: [&str; 7] = [
     "json", "force", "format", "verbose", "control", "help", "version",
+];
+
+/// What is to be seen to of every command that has such an option.
+const CARES: [(&str, Care); 7] = [
+    ("target", Care::Target),
+    ("token", Care::Secret),
+    ("rate", Care::Whole),
+    ("spacing", Care::Whole),
+    ("records", Care::Write),
+    ("plot", Care::Write),
+    ("out", Care::Write),
 ];
 
 /// What most commands are: a test, which has its own times.
@@ -144,7 +155,6 @@ pub const COMMANDS: [Command; 9] = [
         cares: &[
             ("source", Care::Source),
             ("to", Care::Destination),
-            ("rate", Care::Whole),
             ("max", Care::Whole),
         ],
         ..TEST
@@ -161,11 +171,7 @@ pub const COMMANDS: [Command; 9] = [
         name: "correlate",
         listens: When::Live,
         lasts: When::Live,
-        cares: &[
-            ("files", Care::Stations),
-            ("model", Care::Read),
-            ("out", Care::Write),
-        ],
+        cares: &[("files", Care::Stations), ("model", Care::Read)],
         left_out: &["no-lines"],
         ..TEST
     },
@@ -175,7 +181,6 @@ pub const COMMANDS: [Command; 9] = [
         limit: "max-rate",
         cares: &[
             ("bind", Care::Whole),
-            ("token", Care::Secret),
             ("ports", Care::Whole),
             ("max-rate", Care::Whole),
         ],
@@ -184,94 +189,54 @@ pub const COMMANDS: [Command; 9] = [
     },
     Command {
         name: "probe udp",
-        cares: &[
-            ("target", Care::Target),
-            ("token", Care::Secret),
-            ("rate", Care::Whole),
-            ("spacing", Care::Whole),
-            ("records", Care::Write),
-            ("losses", Care::Write),
-            ("plot", Care::Write),
-            ("out", Care::Write),
-        ],
+        cares: &[("losses", Care::Write)],
         left_out: &["one-way", "load-tasks", "load-nice"],
         ..TEST
     },
     Command {
         name: "probe tcp",
         cares: &[
-            ("target", Care::Target),
-            ("token", Care::Secret),
-            ("rate", Care::Whole),
             ("streams", Care::Whole),
             ("background", Care::Whole),
             ("samples", Care::Write),
-            ("records", Care::Write),
-            ("plot", Care::Write),
-            ("out", Care::Write),
         ],
         left_out: &["from", "into"],
         ..TEST
     },
     Command {
         name: "probe latency",
-        cares: &[
-            ("target", Care::Target),
-            ("token", Care::Secret),
-            ("size", Care::Whole),
-            ("interval", Care::Whole),
-            ("plot", Care::Write),
-            ("out", Care::Write),
-        ],
+        cares: &[("size", Care::Whole), ("interval", Care::Whole)],
         ..TEST
     },
     Command {
         name: "probe capacity",
-        cares: &[
-            ("target", Care::Target),
-            ("token", Care::Secret),
-            ("highest", Care::Whole),
-            ("out", Care::Write),
-        ],
+        cares: &[("highest", Care::Whole)],
         ..TEST
     },
     Command {
         name: "watch",
         continues: true,
-        cares: &[
-            ("file", Care::Write),
-            ("target", Care::Target),
-            ("token", Care::Secret),
-            ("rate", Care::Whole),
-            ("spacing", Care::Whole),
-        ],
+        cares: &[("file", Care::Write)],
         ..TEST
     },
 ];
 
 impl Command {
-    /// The command of a flow.
-    pub fn of(flow: &NewFlow) -> Result<&'static Command, String> {
-        Command::named(&flow.command)
-    }
-
     /// The command of this name.
     pub fn named(asked: &str) -> Result<&'static Command, String> {
         let find = |command: &&Command| command.name == asked;
         COMMANDS.iter().find(find).ok_or_else(|| {
-            let names: Vec<&str> = COMMANDS.iter().map(|command| command.name).collect();
+            let names = COMMANDS.each_ref().map(|command| command.name).join(", ");
             let asked = asked.escape_debug();
-            format!(
-                "`{asked}` is no command of a flow: there are {}",
-                names.join(", ")
-            )
+            format!("`{asked}` is no command of a flow: there are {names}")
         })
     }
 
     /// What is to be seen to of an option.
     pub fn care(&self, option: &str) -> Care {
-        let known = self.cares.iter().find(|(name, _)| *name == option);
-        known.map_or(Care::None, |(_, care)| *care)
+        let mut known = self.cares.iter().chain(&CARES);
+        let found = known.find(|(name, _)| *name == option);
+        found.map_or(Care::None, |(_, care)| *care)
     }
 
     /// The options that a flow can have, as the command line knows them.
@@ -293,29 +258,19 @@ impl Command {
             return Ok(());
         };
         let names: Vec<&str> = known.iter().map(|option| option.name.as_str()).collect();
-        Err(format!(
-            "{} has no option `{}`: there are {}",
-            self.name,
-            odd.escape_debug(),
-            names.join(", ")
-        ))
+        let (odd, names) = (odd.escape_debug(), names.join(", "));
+        let name = self.name;
+        Err(format!("{name} has no option `{odd}`: there are {names}"))
     }
 
     /// The words that have it print its result, where it has one, and nothing else: what it finds on the way is in its status and in
     /// the history, which are bounded.
     pub fn printing(&self, options: &Options, language: Language) -> Vec<String> {
-        let has_result = language
-            .options(self.name)
-            .iter()
-            .any(|it| it.name == "json");
+        let known = language.options(self.name);
+        let has_result = known.iter().any(|it| it.name == "json");
         let words = [("--json", has_result), ("--no-lines", is_live(options))];
         let words = words.into_iter().filter(|(_, is_needed)| *is_needed);
         words.map(|(word, _)| word.to_owned()).collect()
-    }
-
-    /// Whether its `duration` says when it ends.
-    pub fn lasts(&self, options: &Options) -> bool {
-        self.lasts.is_so(options)
     }
 
     /// The option that an agent sees to in this way, of a flow that has one.
@@ -326,7 +281,8 @@ impl Command {
 }
 
 impl When {
-    fn is_so(self, options: &Options) -> bool {
+    /// Whether it is so of a command with these options.
+    pub fn is_so(self, options: &Options) -> bool {
         match self {
             When::Never => false,
             When::Live => is_live(options),
@@ -392,13 +348,6 @@ impl<'f> Known<'f> {
 
     fn text(&self, care: Care) -> Option<&'f str> {
         self.command?.cared(care, self.options)?.as_str()
-    }
-}
-
-impl Flow {
-    /// What is known of it by its command.
-    pub fn known(&self) -> Known<'_> {
-        Known::of(&self.command, &self.options)
     }
 }
 

@@ -1,7 +1,6 @@
 //! What is controlled: the flows of a host, or of all hosts of a session.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -10,6 +9,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId, NewFlow};
@@ -36,7 +36,7 @@ pub trait Fleet: Send + Sync + 'static {
     /// # Errors
     /// When there is none, or it is not held, or over.
     fn drive(&self, _drive: Drive) -> Result<SessionPlan, Problem> {
-        Err(Problem::new(StatusCode::NOT_FOUND, NO_SESSION))
+        Err(Problem::missing(NO_SESSION))
     }
 
     /// Starts a flow.
@@ -165,7 +165,8 @@ pub struct Storage {
 }
 
 /// Why something that was asked for is not done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Error)]
+#[error("{error}")]
 pub struct Problem {
     pub status: StatusCode,
     /// What is wrong, and what to do.
@@ -187,9 +188,14 @@ impl Problem {
         }
     }
 
+    /// It is not there.
+    pub fn missing(error: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, error)
+    }
+
     /// There is no such flow.
     pub fn unknown(id: &FlowId) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, format!("there is no flow {id}"))
+        Problem::missing(format!("there is no flow {id}"))
     }
 
     /// It makes no sense, or is not allowed.
@@ -204,20 +210,10 @@ impl Problem {
 
     /// Something of this host's failed.
     pub fn internal(error: &anyhow::Error) -> Problem {
-        Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            crate::output::explain(error),
-        )
+        let error = crate::output::explain(error);
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     }
 }
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.error)
-    }
-}
-
-impl std::error::Error for Problem {}
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {

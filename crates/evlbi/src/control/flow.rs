@@ -15,7 +15,7 @@ const LONGEST_ID: usize = 64;
 
 /// The name of a flow: up to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit. It is used once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples("ef-1"))]
 pub struct FlowId(String);
 
@@ -46,12 +46,6 @@ impl TryFrom<String> for FlowId {
 
     fn try_from(text: String) -> Result<FlowId, String> {
         text.parse()
-    }
-}
-
-impl From<FlowId> for String {
-    fn from(id: FlowId) -> String {
-        id.0
     }
 }
 
@@ -143,14 +137,22 @@ pub struct Flow {
     pub status: Option<Status>,
 }
 
+impl End {
+    /// Why it ended so, to be put behind how it did.
+    pub fn why(&self) -> String {
+        self.message.iter().map(|why| format!(": {why}")).collect()
+    }
+}
+
 impl Flow {
+    pub fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
     /// Without what a list of many has no room for.
     pub fn brief(mut self) -> Flow {
-        for baseline in self
-            .status
-            .iter_mut()
-            .flat_map(|status| &mut status.baselines)
-        {
+        let status = self.status.iter_mut();
+        for baseline in status.flat_map(|status| &mut status.baselines) {
             baseline.profile.amplitudes = Vec::new();
         }
         self

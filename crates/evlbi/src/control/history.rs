@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use parking_lot::Mutex;
+use rusqlite::ErrorCode::{
+    self, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, Unknown,
+};
 use rusqlite::types::{Value as Sql, ValueRef};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_iter};
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Number;
@@ -17,7 +20,7 @@ use utoipa::ToSchema;
 use super::flow::{Flow, FlowId};
 use crate::counters::{self, Counter, Kind, Unit};
 use crate::sqlite::{Schema, Unusable};
-use crate::steer::Status;
+use crate::steer::{Baseline, Status};
 use crate::table;
 
 /// The mark is "EVHI". No file of version 1 was ever kept. From version 3 on `sample` has a column for each counter
@@ -146,11 +149,13 @@ impl History {
         let (connection, said) = match connect(path) {
             Ok(connection) => (connection, None),
             Err(error) if is_busy(&error) => {
-                return Err(error).with_context(|| {
-                    format!("the history {} is in use: try again", path.display())
-                });
+                let path = path.display();
+                return Err(error.context(format!("the history {path} is in use: try again")));
             }
-            Err(error) => renew(path, &error)?,
+            Err(error) => {
+                let (connection, said) = renew(path, &error)?;
+                (connection, Some(said))
+            }
         };
         let history = History {
             path: path.to_owned(),
@@ -173,18 +178,15 @@ impl History {
     /// Does something with the file. If it turns out to be damaged, the same is done with a new one.
     fn with<T>(&self, work: impl Fn(&mut Connection) -> Result<T>) -> Result<T> {
         let mut connection = self.connection.lock();
-        let done = work(&mut connection);
-        let Err(error) = &done else { return done };
-        if !is_damaged(error) {
-            return done;
-        }
-        let (new, said) = renew(&self.path, error)?;
+        let error = match work(&mut connection) {
+            Err(error) if is_damaged(&error) => error,
+            done => return done,
+        };
+        let (new, said) = renew(&self.path, &error)?;
         *connection = new;
         let again = work(&mut connection);
         drop(connection);
-        if let Some(said) = said {
-            self.say(&said);
-        }
+        self.say(&said);
         again
     }
 
@@ -196,18 +198,16 @@ impl History {
     fn take_down(&self, connection: &mut Connection, flows: &[Flow], now: i64) -> Result<()> {
         let transaction = connection.transaction()?;
         let mut next_mean = self.next_mean.lock();
-        let next = match *next_mean {
+        let current = now / MEAN * MEAN;
+        let mut next = match *next_mean {
             Some(next) => next,
-            None => first_mean(&transaction)?.unwrap_or(now / MEAN * MEAN),
+            None => first_mean(&transaction)?.unwrap_or(current),
         };
-        let next = if next > now {
+        if next > now {
             // The clock was set back: the past from here on comes a second time.
-            let next = now / MEAN * MEAN;
+            next = current;
             means_to_seconds(&transaction, next)?;
-            next
-        } else {
-            next
-        };
+        }
         let columns = columns(&transaction)?;
         let mut seen = self.seen.lock();
         seen.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
@@ -215,10 +215,9 @@ impl History {
         for flow in flows {
             let Some(status) = &flow.status else { continue };
             // Another may have had its name.
-            let before = seen
-                .get(&flow.id)
-                .filter(|(started, _)| *started == flow.started)
-                .map(|(_, before)| before);
+            let before = seen.get(&flow.id);
+            let before = before.filter(|(started, _)| *started == flow.started);
+            let before = before.map(|(_, before)| before);
             let is_old = before.is_none() && flow.started < self.opened;
             // Another time is another status, also where the clock was set back.
             if before.is_none_or(|before| before.time != status.time) {
@@ -228,22 +227,20 @@ impl History {
                 looked.push((flow.id.clone(), (flow.started, status.clone())));
             }
         }
-        let next = next.max((now - KEEP_SECONDS) / MEAN * MEAN);
-        let mut complete = (next..)
-            .step_by(MEAN as usize)
-            .take_while(|from| from + MEAN <= now);
-        let mut last = None;
-        for from in complete.by_ref() {
-            average(&transaction, from)?;
-            last = Some(from);
+        next = next.max((now - KEEP_SECONDS) / MEAN * MEAN);
+        let is_complete = |from: i64| from + MEAN <= now;
+        let has_old = is_complete(next);
+        while is_complete(next) {
+            average(&transaction, next)?;
+            next += MEAN;
         }
-        if last.is_some() {
+        if has_old {
             prune(&transaction, now)?;
         }
         transaction.commit()?;
         // What could not be written is part of the next second.
         seen.extend(looked);
-        *next_mean = Some(last.map_or(next, |from| from + MEAN));
+        *next_mean = Some(next);
         Ok(())
     }
 
@@ -295,22 +292,18 @@ fn events(connection: &Connection, after: i64) -> Result<Vec<Event>> {
 
 fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<Course> {
     let is_old = span.from < now - KEEP_SECONDS;
-    let least =
-        (span.to.saturating_sub(span.from) / MOST_POINTS).max(if is_old { MEAN } else { 1 });
-    let mut step = span.step.max(least);
+    let least = if is_old { MEAN } else { 1 };
+    let least = least.max(span.to.saturating_sub(span.from) / MOST_POINTS);
+    let step = span.step.max(least);
     let kept = if step >= MEAN { MEAN } else { 1 };
-    if kept == MEAN {
-        step = (step + MEAN - 1) / MEAN * MEAN;
-    }
+    let step = (step + kept - 1) / kept * kept;
     let mut course = Course {
         step_s: step,
         ..Course::default()
     };
     let number = "select id from flow where name = ?";
-    let number: Option<i64> = connection
-        .query_row(number, [flow.as_str()], |row| row.get(0))
-        .optional()?;
-    let Some(number) = number else {
+    let number = connection.query_row(number, [flow.as_str()], |row| row.get::<_, i64>(0));
+    let Some(number) = number.optional()? else {
         return Ok(course);
     };
     let bounds = params![step, kept, number, span.from, span.to];
@@ -414,10 +407,8 @@ fn add_columns(connection: &mut Connection) -> Result<()> {
     let known = columns(&transaction)?;
     for counter in counters::shown() {
         if known.iter().all(|it| it.name != counter.name) {
-            let kind = match counter.unit.is_real() {
-                true => "real",
-                false => "integer",
-            };
+            let is_real = counter.unit.is_real();
+            let kind = if is_real { "real" } else { "integer" };
             let name = name(counter);
             let add = format!("alter table sample add column {name} {kind} not null default 0");
             transaction.execute(&add, [])?;
@@ -459,21 +450,18 @@ fn added(counter: &Counter) -> String {
 
 /// Opens a file of ours, or makes it.
 fn connect(path: &Path) -> Result<Connection> {
-    let mut connection = Connection::open(path)?;
-    make_tables(&mut connection)?;
-    Ok(connection)
+    with_tables(Connection::open(path)?)
 }
 
 /// Makes the tables if there are none, and makes sure that they are ours.
-fn make_tables(connection: &mut Connection) -> Result<()> {
-    SCHEMA.make(connection)?;
-    add_columns(connection)?;
+fn with_tables(mut connection: Connection) -> Result<Connection> {
+    SCHEMA.make(&mut connection)?;
+    add_columns(&mut connection)?;
     for table in ["flow", "sample", "fringe", "event"] {
-        let rows = format!("select * from {table} limit 1");
-        let mut rows = connection.prepare(&rows)?;
+        let mut rows = connection.prepare(&format!("select * from {table} limit 1"))?;
         let _ = rows.query([])?.next()?;
     }
-    Ok(())
+    Ok(connection)
 }
 
 fn code(error: &anyhow::Error) -> Option<ErrorCode> {
@@ -481,29 +469,20 @@ fn code(error: &anyhow::Error) -> Option<ErrorCode> {
 }
 
 fn is_busy(error: &anyhow::Error) -> bool {
-    matches!(
-        code(error),
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    )
+    matches!(code(error), Some(DatabaseBusy | DatabaseLocked))
 }
 
 /// Whether the file holds something else than it should.
 fn is_damaged(error: &anyhow::Error) -> bool {
-    matches!(
-        code(error),
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-    )
+    matches!(code(error), Some(DatabaseCorrupt | NotADatabase))
 }
 
 /// Whether a file that could not be opened is of no use to anybody, and so need not stay where it is.
 fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
     match code(error) {
-        Some(ErrorCode::CannotOpen) => path.is_dir(),
+        Some(CannotOpen) => path.is_dir(),
         // The last is what SQLite says of tables that are not there.
-        Some(code) => matches!(
-            code,
-            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
-        ),
+        Some(code) => matches!(code, DatabaseCorrupt | NotADatabase | Unknown),
         None => {
             !matches!(error.downcast_ref(), Some(Unusable::Version { version, known }) if version > known)
         }
@@ -511,43 +490,38 @@ fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
 }
 
 /// A new history in the place of one that cannot be used, which is moved aside if it is damaged; and what is to be said of it.
-fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, Option<String>)> {
-    let why = crate::output::explain(error);
+fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, String)> {
+    let (why, name) = (crate::output::explain(error), path.display());
     if is_useless(path, error)
         && let Ok(aside) = set_aside(path)
         && let Ok(connection) = connect(path)
     {
         let said = format!(
-            "the history {} could not be used ({why}): it is now {}, and a new one begins",
-            path.display(),
+            "the history {name} could not be used ({why}): it is now {}, and a new one begins",
             aside.display()
         );
-        return Ok((connection, Some(said)));
+        return Ok((connection, said));
     }
-    let mut connection = Connection::open_in_memory()?;
-    make_tables(&mut connection)?;
+    let connection = with_tables(Connection::open_in_memory()?)?;
     let said = format!(
-        "the history {} cannot be used ({why}): until the next start it is kept in memory",
-        path.display()
+        "the history {name} cannot be used ({why}): until the next start it is kept in memory"
     );
-    Ok((connection, Some(said)))
+    Ok((connection, said))
 }
 
 /// Gives a file another name, with what SQLite keeps beside it.
 fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
-    let with = |end: &str| {
+    let with = |path: &Path, end: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
         PathBuf::from(name)
     };
-    let names = (1..).map(|number| with(&format!(".damaged-{number}")));
+    let names = (1..).map(|number| path.with_added_extension(format!("damaged-{number}")));
     let mut names = names.filter(|name| !name.exists());
-    let aside = names.next().unwrap_or_else(|| with(".damaged"));
+    let aside = names.next().unwrap_or_else(|| with(path, ".damaged"));
     std::fs::rename(path, &aside)?;
     for end in ["-wal", "-shm"] {
-        let mut name = aside.as_os_str().to_owned();
-        name.push(end);
-        let _ = std::fs::rename(with(end), name);
+        let _ = std::fs::rename(with(path, end), with(&aside, end));
     }
     Ok(aside)
 }
@@ -562,44 +536,40 @@ fn write(
     time: i64,
 ) -> Result<()> {
     let id = flow.id.as_str();
-    transaction
-        .prepare_cached("insert or ignore into flow (name) values (?)")?
-        .execute([id])?;
-    let number: i64 = transaction
-        .prepare_cached("select id from flow where name = ?")?
-        .query_row([id], |row| row.get(0))?;
+    let mut insert = transaction.prepare_cached("insert or ignore into flow (name) values (?)")?;
+    insert.execute([id])?;
+    let mut number = transaction.prepare_cached("select id from flow where name = ?")?;
+    let number: i64 = number.query_row([id], |row| row.get(0))?;
     let start = [number, 1, time].map(Sql::Integer).into_iter();
     let values = columns.iter().map(|it| value(it, status, before));
-    transaction
-        // A clock that was set back passes a second again: the second holds what was counted both times.
-        .prepare_cached(&format!(
-            "insert into sample (flow, span, time, {}) values (?, ?, ?, {}) on conflict do update set {}",
-            list(columns, name),
-            list(columns, |_| "?".to_owned()),
-            list(columns, added)
-        ))?
-        .execute(params_from_iter(start.chain(values)))?;
+    // A clock that was set back passes a second again: the second holds what was counted both times.
+    let insert = format!(
+        "insert into sample (flow, span, time, {}) values (?, ?, ?, {}) on conflict do update set {}",
+        list(columns, name),
+        list(columns, |_| "?".to_owned()),
+        list(columns, added)
+    );
+    let mut insert = transaction.prepare_cached(&insert)?;
+    insert.execute(params_from_iter(start.chain(values)))?;
     for baseline in &status.baselines {
-        let known = before.into_iter().flat_map(|before| &before.baselines);
-        let is_old = known
-            .into_iter()
-            .any(|known| known.stations == baseline.stations && known.start == baseline.start);
-        if !is_old {
-            transaction
-                .prepare_cached(
-                    "insert into fringe values (?, ?, 1, ?, ?, ?, ?, ?) on conflict do update set
-                     amplitude = (amplitude + excluded.amplitude) / 2, snr = (snr + excluded.snr) / 2,
-                     delay_s = (delay_s + excluded.delay_s) / 2, weight = (weight + excluded.weight) / 2",
-                )?
-                .execute(params![
-                    number,
-                    baseline.stations.join("-"),
-                    time,
-                    baseline.amplitude,
-                    baseline.snr,
-                    baseline.delay_s,
-                    baseline.weight,
-                ])?;
+        let key = |baseline: &Baseline| (baseline.stations.clone(), baseline.start.clone());
+        let mut known = before.into_iter().flat_map(|before| &before.baselines);
+        if !known.any(|known| key(known) == key(baseline)) {
+            let mut insert = transaction.prepare_cached(
+                "insert into fringe values (?, ?, 1, ?, ?, ?, ?, ?) on conflict do update set
+                 amplitude = (amplitude + excluded.amplitude) / 2, snr = (snr + excluded.snr) / 2,
+                 delay_s = (delay_s + excluded.delay_s) / 2, weight = (weight + excluded.weight) / 2",
+            )?;
+            let stations = baseline.stations.join("-");
+            let Baseline {
+                amplitude,
+                snr,
+                delay_s,
+                weight,
+                ..
+            } = baseline;
+            let values = params![number, stations, time, amplitude, snr, delay_s, weight];
+            insert.execute(values)?;
         }
     }
     Ok(())
@@ -657,16 +627,14 @@ fn prune(transaction: &Transaction<'_>, now: i64) -> Result<()> {
             let oldest = format!(
                 "select min((select min(time) from {table} where span = ? and flow = flow.id)) from flow"
             );
-            let oldest: Option<i64> = transaction
-                .prepare_cached(&oldest)?
-                .query_row([span], |row| row.get(0))?;
+            let mut oldest = transaction.prepare_cached(&oldest)?;
+            let oldest: Option<i64> = oldest.query_row([span], |row| row.get(0))?;
             let Some(oldest) = oldest else { continue };
             let old = format!(
                 "delete from {table} where span = ? and flow in (select id from flow) and time < ?"
             );
-            transaction
-                .prepare_cached(&old)?
-                .execute([span, (now - keep).min(oldest + PRUNED)])?;
+            let mut old = transaction.prepare_cached(&old)?;
+            old.execute([span, (now - keep).min(oldest + PRUNED)])?;
         }
     }
     transaction.execute(

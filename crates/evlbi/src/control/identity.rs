@@ -3,6 +3,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::iter::zip;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
+use crate::output;
+
 /// Length of a token that an agent makes.
 const TOKEN_DIGITS: usize = 64;
 
@@ -27,17 +30,6 @@ pub enum Role {
     Watch,
     /// Start, change and stop as well.
     Operate,
-}
-
-impl Role {
-    const ALL: [Role; 2] = [Role::Watch, Role::Operate];
-
-    fn name(self) -> &'static str {
-        match self {
-            Role::Watch => "watch",
-            Role::Operate => "operate",
-        }
-    }
 }
 
 /// A certificate with its key, and the tokens.
@@ -62,10 +54,9 @@ impl Identity {
         }
         let tokens = folder.join("tokens");
         private_folder(&tokens)?;
-        let known = Role::ALL
-            .into_iter()
-            .map(|role| Ok((role, hash(&token(&tokens.join(role.name()))?))))
-            .collect::<Result<_>>()?;
+        let known = [Role::Watch, Role::Operate].into_iter();
+        let known = known.map(|role| Ok((role, hash(&token(&tokens.join(output::name(&role)))?))));
+        let known = known.collect::<Result<_>>()?;
         Ok(Identity {
             certificate: CertificateDer::from_pem_file(&certificate)
                 .with_context(|| format!("{} holds no certificate", certificate.display()))?,
@@ -79,13 +70,14 @@ impl Identity {
     /// What tells an agent on this machine from others, and its token to operate.
     pub fn read(folder: &Path) -> Result<(Fingerprint, String)> {
         let certificate = folder.join("certificate.pem");
-        let found = CertificateDer::from_pem_file(&certificate).with_context(|| {
+        let missing = || {
             format!(
                 "there is no certificate of an agent in {}",
                 folder.display()
             )
-        })?;
-        let token = folder.join("tokens").join(Role::Operate.name());
+        };
+        let found = CertificateDer::from_pem_file(&certificate).with_context(missing)?;
+        let token = folder.join("tokens").join(output::name(&Role::Operate));
         let failed = || format!("cannot read the token in {}", token.display());
         // A link could lead to another agent's token, or to something that is none.
         let real = fs::canonicalize(&token).with_context(failed)?;
@@ -103,17 +95,9 @@ impl Identity {
     /// What the bearer of a token may do; nothing, where it is none of ours. Takes as long for every token.
     pub fn role(&self, token: &str) -> Option<Role> {
         let found = hash(token);
-        let is = |known: &[u8; 32]| {
-            known
-                .iter()
-                .zip(&found)
-                .fold(0, |any, (a, b)| any | (a ^ b))
-                == 0
-        };
-        let roles = self
-            .known
-            .iter()
-            .map(|(role, known)| is(known).then_some(*role));
+        let is = |known| zip(known, &found).fold(0, |any, (a, b)| any | (a ^ b)) == 0;
+        let roles = self.known.iter();
+        let roles = roles.map(|(role, known)| is(known).then_some(*role));
         roles.fold(None, Ord::max)
     }
 
@@ -147,11 +131,8 @@ impl Fingerprint {
 
 impl std::fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (place, byte) in self.0.iter().enumerate() {
-            let colon = if place == 0 { "" } else { ":" };
-            write!(f, "{colon}{byte:02X}")?;
-        }
-        Ok(())
+        let bytes = self.0.map(|byte| format!("{byte:02X}"));
+        f.write_str(&bytes.join(":"))
     }
 }
 
@@ -159,18 +140,14 @@ impl std::str::FromStr for Fingerprint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Fingerprint, String> {
-        let error =
-            || format!("`{text}` is no fingerprint: 64 hexadecimal digits, as an agent shows it");
-        let digits: String = text.chars().filter(|c| *c != ':').collect();
-        if digits.len() != 64 || !digits.is_ascii() {
-            return Err(error());
-        }
-        let mut bytes = [0; 32];
-        for (place, byte) in bytes.iter_mut().enumerate() {
-            *byte =
-                u8::from_str_radix(&digits[2 * place..2 * place + 2], 16).map_err(|_| error())?;
-        }
-        Ok(Fingerprint(bytes))
+        let digits = text.replace(':', "");
+        let places = (0..digits.len()).step_by(2);
+        let bytes = places.map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
+        let bytes: Option<Vec<u8>> = bytes.collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Fingerprint).ok_or_else(|| {
+            format!("`{text}` is no fingerprint: 64 hexadecimal digits, as an agent shows it")
+        })
     }
 }
 
@@ -201,27 +178,34 @@ pub fn read_token(path: &Path) -> Result<String> {
 
 /// The token in a file, made up if there is none.
 fn token(path: &Path) -> Result<String> {
+    let Some(text) = read_if_there(path)? else {
+        let random = rand::random::<u128>;
+        let token = format!("{:032x}{:032x}", random(), random());
+        write_private(path, &format!("{token}\n"))?;
+        return Ok(token);
+    };
+    let token = text.trim();
+    if token.len() < 16 {
+        bail!(
+            "{} holds a token of less than 16 characters, which can be guessed; remove the file to have one made up",
+            path.display()
+        );
+    }
+    Ok(token.to_owned())
+}
+
+/// The text of a file, if it is there.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read_if_there(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
-        Ok(text) => {
-            let token = text.trim();
-            if token.len() < 16 {
-                bail!(
-                    "{} holds a token of less than 16 characters, which can be guessed; remove the file to have one made up",
-                    path.display()
-                );
-            }
-            Ok(token.to_owned())
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        text => {
+            Ok(Some(text.with_context(|| {
+                format!("cannot read {}", path.display())
+            })?))
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let token = format!(
-                "{:032x}{:032x}",
-                rand::random::<u128>(),
-                rand::random::<u128>()
-            );
-            write_private(path, &format!("{token}\n"))?;
-            Ok(token)
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -265,20 +249,15 @@ pub fn private_folder(path: &Path) -> Result<()> {
         bail!("{} belongs to somebody else: give another one", what());
     }
     if found.mode() & 0o022 != 0 {
-        bail!(
-            "others may write to {}: chmod go-w {}",
-            what(),
-            path.display()
-        );
+        let path = path.display();
+        bail!("others may write to {}: chmod go-w {path}", what());
     }
     Ok(())
 }
 
 /// Writes a new file that only this user may read, at once or not at all.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let draft = PathBuf::from(name);
+    let draft = path.with_added_extension("new");
     let write = || -> std::io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);

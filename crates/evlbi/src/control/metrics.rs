@@ -10,8 +10,11 @@ use prometheus_client::registry::Registry;
 use serde_json::Number;
 
 use super::fleet::About;
-use super::flow::{Flow, State};
+use super::flow::Flow;
+use super::flow::State::{Ended, Running, Starting, Stopping};
 use crate::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
+use crate::output;
+use crate::steer::Baseline;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -48,25 +51,11 @@ impl Collector for Snapshot {
                 storage.free_bytes as f64,
             )?;
         }
-        let states = [
-            State::Starting,
-            State::Running,
-            State::Stopping,
-            State::Ended,
-        ];
-        let of_state = |state: State| {
+        let flows = [Starting, Running, Stopping, Ended].map(|state| {
             let count = self.flows.iter().filter(|flow| flow.state == state).count();
-            (
-                vec![("state", format!("{state:?}").to_lowercase())],
-                count as f64,
-            )
-        };
-        gauge(
-            &mut encoder,
-            "flows",
-            "Flows by state",
-            states.map(of_state),
-        )?;
+            (vec![("state", output::name(&state))], count as f64)
+        });
+        gauge(&mut encoder, "flows", "Flows by state", flows)?;
         let streams = self.flows.iter().flat_map(|flow| {
             let streams = flow.status.iter().flat_map(|status| &status.receiving);
             streams.map(move |stream| {
@@ -87,49 +76,45 @@ impl Collector for Snapshot {
         for field in SENT {
             values(&mut encoder, &field.counter, &senders)?;
         }
-        for (name, help, value) in [
-            (
-                "fringe_amplitude",
-                "Correlation coefficient of the last integration",
-                0,
-            ),
-            (
-                "fringe_snr",
-                "Signal-to-noise ratio of the last integration",
-                1,
-            ),
-            (
-                "fringe_weight",
-                "Share of the last integration with data of both stations",
-                2,
-            ),
-            (
-                "fringe_delay_seconds",
-                "Delay of the second station behind the first",
-                3,
-            ),
-        ] {
-            let of = |baseline: &crate::steer::Baseline| {
-                [
-                    baseline.amplitude,
-                    baseline.snr,
-                    baseline.weight,
-                    baseline.delay_s,
-                ][value]
-            };
-            let values = self.flows.iter().flat_map(|flow| {
-                let baselines = flow.status.iter().flat_map(|status| &status.baselines);
-                baselines.map(move |baseline| {
-                    let mut labels = labels(flow);
-                    labels.push(("baseline", baseline.stations.join("-")));
-                    (labels, of(baseline))
-                })
+        let baselines = self.flows.iter().flat_map(|flow| {
+            let baselines = flow.status.iter().flat_map(|status| &status.baselines);
+            baselines.map(move |baseline| (flow, baseline))
+        });
+        for (name, help, value) in FRINGES {
+            let values = baselines.clone().map(|(flow, baseline)| {
+                let mut labels = labels(flow);
+                labels.push(("baseline", baseline.stations.join("-")));
+                (labels, value(baseline))
             });
             gauge(&mut encoder, name, help, values)?;
         }
         Ok(())
     }
 }
+
+/// What is shown of baselines: names, what they mean, and values.
+const FRINGES: [(&str, &str, fn(&Baseline) -> f64); 4] = [
+    (
+        "fringe_amplitude",
+        "Correlation coefficient of the last integration",
+        |it| it.amplitude,
+    ),
+    (
+        "fringe_snr",
+        "Signal-to-noise ratio of the last integration",
+        |it| it.snr,
+    ),
+    (
+        "fringe_weight",
+        "Share of the last integration with data of both stations",
+        |it| it.weight,
+    ),
+    (
+        "fringe_delay_seconds",
+        "Delay of the second station behind the first",
+        |it| it.delay_s,
+    ),
+];
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -143,10 +128,8 @@ fn values(
     counter: &Counter,
     of: &[(Labels, &Counts)],
 ) -> fmt::Result {
-    let known = of.iter().filter_map(|(labels, counts)| {
-        let value = counts.get(counter.name)?;
-        Some((labels.clone(), value))
-    });
+    let known = of.iter();
+    let known = known.filter_map(|(it, counts)| Some((it.clone(), counts.get(counter.name)?)));
     let help = counter.help.replace('`', "");
     match (counter.kind, counter.unit.is_real()) {
         (Kind::Counter, false) => {
@@ -171,9 +154,8 @@ fn gauge(
     help: &str,
     values: impl IntoIterator<Item = (Labels, f64)>,
 ) -> fmt::Result {
-    let values = values
-        .into_iter()
-        .map(|(labels, value)| (labels, ConstGauge::new(value)));
+    let values = values.into_iter();
+    let values = values.map(|(labels, value)| (labels, ConstGauge::new(value)));
     family(encoder, name, help, values)
 }
 

@@ -1,7 +1,7 @@
 //! The description of flows that can be started, made from the command line's own.
 
 use utoipa::openapi::schema::{
-    AdditionalProperties, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type,
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, SchemaType, Type,
 };
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -10,47 +10,29 @@ use super::commands::{COMMANDS, Command, CommandOption, Language};
 use super::flow::FlowId;
 
 /// [`super::flow::NewFlow`] as the interface describes it, in whose place [`new_flow`] comes.
-pub struct NewFlowSchema;
+#[derive(ToSchema)]
+#[schema(as = NewFlow)]
+pub struct NewFlowSchema {}
 
 /// The name of that schema.
 pub const NEW_FLOW: &str = "NewFlow";
 
-impl ToSchema for NewFlowSchema {
-    fn name() -> std::borrow::Cow<'static, str> {
-        NEW_FLOW.into()
-    }
-}
-
-impl PartialSchema for NewFlowSchema {
-    fn schema() -> RefOr<Schema> {
-        RefOr::T(Schema::Object(Object::new()))
-    }
-}
-
 /// A command each with its options.
 pub fn new_flow(language: Language) -> RefOr<Schema> {
     let description = "A command with its options, as on the command line: numbers with units are text (`512M`, `64MiB`, `10min`), what can be given several times is a list, and what has no value is true or false.";
-    let each = COMMANDS.iter();
-    let each = each.fold(OneOfBuilder::new(), |all, command| {
-        all.item(of(command, language))
-    });
+    let item = |all: OneOfBuilder, command| all.item(of(command, language));
+    let each = COMMANDS.iter().fold(OneOfBuilder::new(), item);
     RefOr::T(Schema::OneOf(each.description(Some(description)).build()))
 }
 
 fn of(command: &Command, language: Language) -> RefOr<Schema> {
     let text = || ObjectBuilder::new().schema_type(Type::String);
+    let host = "The host that it is meant for: one of a session's, or the agent's own";
     let mut object = ObjectBuilder::new()
         .title(Some(command.name))
         .property("id", FlowId::schema())
         .required("id")
-        .property(
-            "host",
-            text()
-                .description(Some(
-                    "The host that it is meant for: one of a session's, or the agent's own",
-                ))
-                .build(),
-        )
+        .property("host", text().description(Some(host)).build())
         .property("command", text().enum_values(Some([command.name])).build())
         .required("command")
         .additional_properties(Some(AdditionalProperties::FreeForm(false)));

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::hosts::{Hosts, has_ended, listens_or_has_ended};
+use super::check::{self, Finding};
+use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{Scan, Session};
-use super::{ControllerOptions, check, name_of_run};
+use super::{ControllerOptions, name_of_run};
 use crate::control::Fleet;
+use crate::control::api::AboutYou;
 use crate::control::commands::{COMMANDS, Command, Language};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::threads::Threads;
@@ -58,36 +60,25 @@ impl Words {
     /// What can stand after these words.
     pub fn candidates(&self, words: &[&str]) -> Vec<String> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        let flows = || {
-            self.hosts
-                .flows()
-                .into_iter()
-                .map(|flow| flow.id.to_string())
-        };
+        let flows = self.hosts.flows().into_iter();
+        let flows = flows.map(|flow| flow.id.to_string());
+        let hosts = self.hosts.hosts.iter();
         match words {
             [] => owned(&WORDS),
-            ["show" | "set" | "kill" | "forget" | "wait" | "result" | "log"] => flows().collect(),
-            ["stop"] => flows().chain(["all".to_owned()]).collect(),
+            ["show" | "set" | "kill" | "forget" | "wait" | "result" | "log"] => flows.collect(),
+            ["stop"] => flows.chain(["all".to_owned()]).collect(),
             ["set", _, ..] => owned(&["rate=", "shed="]),
             ["wait", _] => owned(&[&["running", "ended"], counted().as_slice()].concat()),
-            ["start"] => self
-                .hosts
-                .hosts
-                .iter()
-                .map(|host| host.plan.name.clone())
-                .collect(),
-            ["start", _, _] => COMMANDS
-                .iter()
-                .map(|command| command.name.replace(' ', "-"))
-                .collect(),
-            ["start", _, _, command, ..] => match Command::named(&command.replace('-', " ")) {
-                Ok(command) => command
-                    .options(self.language)
-                    .iter()
-                    .map(|option| format!("{}=", option.name))
-                    .collect(),
-                Err(_) => Vec::new(),
-            },
+            ["start"] => hosts.map(|host| host.plan.name.clone()).collect(),
+            ["start", _, _] => {
+                let names = COMMANDS.iter().map(|command| command.name);
+                names.map(|name| name.replace(' ', "-")).collect()
+            }
+            ["start", _, _, command, ..] => {
+                let known = Command::named(&command.replace('-', " ")).into_iter();
+                let options = known.flat_map(|command| command.options(self.language));
+                options.map(|option| format!("{}=", option.name)).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -127,14 +118,15 @@ impl Console {
             hosts.look_around().await;
             anyhow::Ok(hosts)
         })?;
+        // What was before is not this console's.
+        let events = hosts.history.events(0).unwrap_or_default();
         Ok(Console {
             run: name_of_run(&session.name),
             session,
             language,
             threads,
             started: Vec::new(),
-            // What was before is not this console's.
-            shown: last_event(&hosts),
+            shown: events.last().map_or(0, |event| event.id),
             hosts,
         })
     }
@@ -182,8 +174,7 @@ impl Console {
             ["stop", flow] => self.stop(flow, false).await?,
             ["kill", flow] => self.stop(flow, true).await?,
             ["forget", flow] => {
-                let flow = self.hosts.find(flow)?;
-                self.hosts.forget(flow.id).await?;
+                self.hosts.forget(self.hosts.find(flow)?.id).await?;
                 String::new()
             }
             ["wait", flow, state] => self.wait(flow, state, PATIENCE).await?,
@@ -194,16 +185,17 @@ impl Console {
                 self.wait_for_count(flow, counter, number, PATIENCE).await?
             }
             ["wait", flow, counter, number, time] => {
-                self.wait_for_count(flow, counter, number, duration(time)?)
-                    .await?
+                let time = duration(time)?;
+                self.wait_for_count(flow, counter, number, time).await?
             }
             ["wait", time] => {
                 sleep(duration(time)?).await;
                 String::new()
             }
-            ["result", flow] => serde_json::to_string_pretty(
-                &self.hosts.whole_result(&self.hosts.find(flow)?.id).await?,
-            )?,
+            ["result", flow] => {
+                let flow = self.hosts.find(flow)?;
+                serde_json::to_string_pretty(&self.hosts.whole_result(&flow.id).await?)?
+            }
             ["log", flow] => self.hosts.log(self.hosts.find(flow)?.id).await?,
             ["events"] => self.events()?,
             [word, ..] if WORDS.contains(word) => bail!("`{word}` is written otherwise; see help"),
@@ -215,31 +207,23 @@ impl Console {
     async fn hosts_text(&self) -> String {
         let mut rows = Vec::new();
         for host in &self.hosts.hosts {
-            let name = host.plan.name.clone();
             let sent = units::now();
-            rows.push(match host.client.about().await {
-                Ok(about) => {
+            let mut row = vec![host.plan.name.clone()];
+            match host.client.about().await {
+                Ok(AboutYou { about, your_role }) => {
                     let middle = (sent + units::now()) / 2.0;
-                    let free = about
-                        .about
-                        .storage
-                        .map_or(0.0, |storage| storage.free_bytes as f64);
-                    vec![
-                        name,
-                        format!("evlbi {}", about.about.version),
-                        format!("{:?}", about.your_role).to_lowercase(),
-                        format!("clock ahead {}", show_seconds(about.about.time - middle)),
-                        format!("{} free", units::show_bytes(free)),
-                    ]
+                    let free = about.storage.map_or(0, |storage| storage.free_bytes);
+                    row.extend([
+                        format!("evlbi {}", about.version),
+                        output::name(&your_role),
+                        format!("clock ahead {}", show_seconds(about.time - middle)),
+                        format!("{} free", units::show_bytes(free as f64)),
+                    ]);
                 }
-                Err(problem) => vec![
-                    name,
-                    problem.error,
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                ],
-            });
+                Err(problem) => row.push(problem.error),
+            }
+            row.resize_with(5, String::new);
+            rows.push(row);
         }
         output::columns(&rows, |_| true)
     }
@@ -249,65 +233,49 @@ impl Console {
         if found.problems.is_empty() {
             return Ok("nothing stands against the session".to_owned());
         }
-        let lines = found.problems.iter().map(|found| {
-            let flow = found
-                .flow
-                .as_ref()
-                .map_or_else(String::new, |flow| format!(" {flow}"));
-            format!("{}{flow}: {}", found.host, found.problem)
-        });
-        bail!("{}", lines.collect::<Vec<String>>().join("\n"))
+        let lines: Vec<String> = found.problems.iter().map(Finding::to_string).collect();
+        bail!("{}", lines.join("\n"))
     }
 
     async fn begin(&mut self, scan: Option<&str>) -> Result<String> {
-        let scan: Option<&Scan> = match scan {
-            Some(name) => {
-                let found = self
-                    .session
-                    .scans
-                    .iter()
-                    .find(|scan| scan.name.as_str() == name);
+        let scans = &self.session.scans;
+        let scan: Option<&Scan> = match (scan, scans.as_slice()) {
+            (Some(name), _) => {
+                let found = scans.iter().find(|scan| scan.name.as_str() == name);
                 Some(found.with_context(|| format!("the session has no scan {name}"))?)
             }
-            None => match self.session.scans.as_slice() {
-                [] => None,
-                [only] => Some(only),
-                _ => bail!("the session has several scans; name one"),
-            },
+            (None, []) => None,
+            (None, [only]) => Some(only),
+            (None, _) => bail!("the session has several scans; name one"),
         };
         // Each beginning is a run of its own.
         let known = self.hosts.flows();
         let is_used = |run: &str| {
             let begins = format!("{run}.");
-            known
-                .iter()
-                .any(|flow| flow.id.as_str().starts_with(&begins))
+            let mut names = known.iter().map(|flow| flow.id.as_str());
+            names.any(|name| name.starts_with(&begins))
         };
         if is_used(&self.run) {
             let name = name_of_run(&self.session.name);
-            let names = (2..).map(|number| format!("{name}-{number}"));
-            self.run = std::iter::once(name.clone())
-                .chain(names)
-                .find(|name| !is_used(name))
-                .unwrap_or(name);
+            self.run.clone_from(&name);
+            let mut number = 2;
+            while is_used(&self.run) {
+                self.run = format!("{name}-{number}");
+                number += 1;
+            }
         }
         let mut begun: Vec<Flow> = Vec::new();
         for listens in [true, false] {
             let flows = self.session.flows_of(&self.run, scan)?.into_iter();
             let those = flows.filter(|(plan, _)| plan.known().listens() == listens);
-            for (plan, flow) in those {
-                let flow = NewFlow {
-                    host: Some(plan.host.clone()),
-                    ..flow
-                };
-                let flow = self.hosts.begin(flow).await?;
+            for (_, flow) in those {
+                let flow = self.hosts.start(flow).await?;
                 self.started.push(flow.id.clone());
                 begun.push(flow);
             }
             for flow in begun.iter_mut().filter(|_| listens) {
-                let (seen, is_in_time) = self
-                    .seen(flow.id.as_str(), PATIENCE, listens_or_has_ended)
-                    .await?;
+                let seen = self.seen(flow.id.as_str(), PATIENCE, listens_or_has_ended);
+                let (seen, is_in_time) = seen.await?;
                 if !is_in_time {
                     bail!(
                         "{} does not listen after {} s, so no sender was started; the flows that were started still run",
@@ -335,7 +303,7 @@ impl Console {
         command: &str,
         options: &[&str],
     ) -> Result<String> {
-        let known = Command::named(&command.replace('-', " ")).map_err(|error| anyhow!(error))?;
+        let known = Command::named(&command.replace('-', " ")).map_err(Error::msg)?;
         let mut asked = Options::new();
         for option in options {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
@@ -351,12 +319,12 @@ impl Console {
             asked.insert(key.to_owned(), value);
         }
         let flow = NewFlow {
-            id: id.parse().map_err(|error: String| anyhow!(error))?,
+            id: id.parse().map_err(Error::msg::<String>)?,
             host: Some(host.to_owned()),
             command: known.name.to_owned(),
             options: asked,
         };
-        let begun = self.hosts.begin(flow).await?;
+        let begun = self.hosts.start(flow).await?;
         self.started.push(begun.id.clone());
         match begun.end.as_ref().and_then(|end| end.message.clone()) {
             Some(message) => bail!("{}: {message}", begun.id),
@@ -382,22 +350,17 @@ impl Console {
     }
 
     async fn stop(&self, flow: &str, kill: bool) -> Result<String> {
-        let flow = self.hosts.find(flow)?;
-        Ok(list(&[self.hosts.stop(flow.id, kill).await?]))
+        let id = self.hosts.find(flow)?.id;
+        Ok(list(&[self.hosts.stop(id, kill).await?]))
     }
 
     /// Senders first, so that receivers get all of it.
     async fn stop_all(&self) -> Result<String> {
         let mut problems = Vec::new();
         for listens in [false, true] {
-            let running = || {
-                let flows = self.begun().into_iter();
-                let those =
-                    move |flow: &Flow| !has_ended(flow) && flow.known().listens() == listens;
-                flows
-                    .filter(those)
-                    .map(|flow| flow.id)
-                    .collect::<Vec<FlowId>>()
+            let running = || -> Vec<FlowId> {
+                let running = self.hosts.running(listens).into_iter();
+                running.filter(|id| self.started.contains(id)).collect()
             };
             let mut asked = JoinSet::new();
             for id in running() {
@@ -416,11 +379,8 @@ impl Console {
             }
             let silent = running().into_iter().filter(is_told);
             problems.extend(silent.map(|id| format!("{id} does not end; it can be killed")));
-            problems.extend(
-                refused
-                    .iter()
-                    .map(|(id, problem)| format!("{id}: {problem}")),
-            );
+            let refused = refused.iter();
+            problems.extend(refused.map(|(id, problem)| format!("{id}: {problem}")));
             if !listens {
                 sleep(self.session.around).await;
             }
@@ -433,16 +393,15 @@ impl Console {
 
     /// The flows that were started here.
     fn begun(&self) -> Vec<Flow> {
-        let flows = self.hosts.flows().into_iter();
+        let mut flows = self.hosts.flows();
+        flows.retain(|flow| self.started.contains(&flow.id));
         flows
-            .filter(|flow| self.started.contains(&flow.id))
-            .collect()
     }
 
     async fn wait(&self, name: &str, state: &str, time: Duration) -> Result<String> {
         let is_so = |flow: &Flow| match state {
             "running" => flow.state == State::Running,
-            _ => has_ended(flow),
+            _ => flow.has_ended(),
         };
         if !matches!(state, "running" | "ended") {
             bail!("cannot wait for `{state}`: give running, ended, or a counter with a number");
@@ -463,17 +422,15 @@ impl Console {
         time: Duration,
     ) -> Result<String> {
         let Some(counter) = counters::named(counter).filter(|it| it.kind == Kind::Counter) else {
-            bail!(
-                "unknown counter `{counter}`: give one of {}",
-                counted().join(", ")
-            );
+            let known = counted().join(", ");
+            bail!("unknown counter `{counter}`: give one of {known}");
         };
         let wanted: u64 = number.parse().map_err(|_| {
             anyhow!("wait: `{number}` is not a whole number; give a count such as 100")
         })?;
         let value = |flow: &Flow| flow.status.as_ref()?.total(counter);
         let has_come = |flow: &Flow| value(flow).is_some_and(|it| real(&it) >= wanted as f64);
-        let is_over = |flow: &Flow| has_come(flow) || has_ended(flow);
+        let is_over = |flow: &Flow| has_come(flow) || flow.has_ended();
         let (flow, is_in_time) = self.seen(name, time, is_over).await?;
         if !has_come(&flow) {
             let found = value(&flow).map_or("no such counter".to_owned(), |it| counter.show(&it));
@@ -509,10 +466,7 @@ impl Console {
         let events = self.hosts.history.events(self.shown)?;
         self.shown = events.last().map_or(self.shown, |event| event.id);
         let lines = events.iter().map(|event| {
-            let flow = event
-                .flow
-                .as_ref()
-                .map_or_else(String::new, |flow| format!(" {flow}"));
+            let flow: String = event.flow.iter().map(|flow| format!(" {flow}")).collect();
             format!("{}  {}{flow}: {}", utc(event.time), event.host, event.text)
         });
         Ok(lines.collect::<Vec<String>>().join("\n"))
@@ -525,44 +479,23 @@ pub fn counted() -> Vec<&'static str> {
     counters.map(|counter| counter.name).collect()
 }
 
-/// The newest event there is.
-fn last_event(hosts: &Hosts) -> i64 {
-    let events = hosts.history.events(0).unwrap_or_default();
-    events.last().map_or(0, |event| event.id)
-}
-
 fn duration(text: &str) -> Result<Duration> {
-    units::duration(text).map_err(|error| anyhow!(error))
+    units::duration(text).map_err(Error::msg)
 }
 
 fn list(flows: &[Flow]) -> String {
-    let row = |flow: &Flow| {
-        let state = flow
-            .end
-            .as_ref()
-            .map_or(format!("{:?}", flow.state), |end| {
-                format!("{:?}", end.outcome)
-            });
+    let rows = flows.iter().map(|flow| {
+        let about = [flow.id.as_str(), &flow.host, &flow.command];
         // Of one that has ended the last line was said before the last counts.
-        let line = match flow.status.as_ref() {
-            Some(_) if has_ended(flow) => last_counts(flow),
-            Some(status) => status.line.clone(),
-            None => String::new(),
-        };
-        let message = flow.end.as_ref().and_then(|end| end.message.clone());
-        vec![
-            flow.id.to_string(),
-            flow.host.clone(),
-            flow.command.clone(),
-            state.to_lowercase(),
-            message.unwrap_or(line),
-        ]
-    };
-    let rows: Vec<Vec<String>> = flows.iter().map(row).collect();
-    match rows.is_empty() {
-        true => "no flows".to_owned(),
-        false => output::columns(&rows, |_| true),
-    }
+        super::row(about, flow.state, flow.end.as_ref(), || {
+            match &flow.status {
+                Some(_) if flow.has_ended() => last_counts(flow),
+                Some(status) => status.line.clone(),
+                None => String::new(),
+            }
+        })
+    });
+    super::table(rows.collect())
 }
 
 /// The words of a line. What follows a `#` at the beginning of a word is a comment.
@@ -572,11 +505,11 @@ fn words(line: &str) -> Result<Vec<String>> {
 
 /// What a flow has counted, in a line.
 fn last_counts(flow: &Flow) -> String {
-    let counted = ["sent", "shed", "not_sent", "unique", "lost"];
-    let counts = counted.iter().filter_map(|counter| {
-        let value = flow.status.as_ref()?.total(counters::named(counter)?)?;
-        let value = counters::named(counter)?.show(&value);
-        Some(format!("{} {value}", counter.replace('_', " ")))
+    let counters = ["sent", "shed", "not_sent", "unique", "lost"];
+    let counts = counters.into_iter().filter_map(|name| {
+        let counter = counters::named(name)?;
+        let value = counter.show(&flow.status.as_ref()?.total(counter)?);
+        Some(format!("{} {value}", name.replace('_', " ")))
     });
     counts.collect::<Vec<String>>().join(", ")
 }
@@ -591,16 +524,11 @@ pub fn show(flow: &Flow) -> String {
         other => format!("{name}={other}"),
     });
     pairs.push(("options", options.collect::<Vec<String>>().join(" ")));
-    pairs.push((
-        "state",
-        format!("{:?}, revision {}", flow.state, flow.revision).to_lowercase(),
-    ));
+    let state = output::name(&flow.state);
+    pairs.push(("state", format!("{state}, revision {}", flow.revision)));
     if let Some(end) = &flow.end {
-        let why = end
-            .message
-            .as_ref()
-            .map_or_else(String::new, |message| format!(": {message}"));
-        pairs.push(("end", format!("{:?}{why}", end.outcome).to_lowercase()));
+        let end = format!("{:?}{}", end.outcome, end.why());
+        pairs.push(("end", end.to_lowercase()));
     }
     let Some(status) = &flow.status else {
         return output::lines(&pairs);
@@ -613,47 +541,36 @@ pub fn show(flow: &Flow) -> String {
         let count = |name: &str| show_count(counts.count(name));
         pairs.push(("sends", show_rate(counts.real("rate_bps"))));
         pairs.push(("sent", count("sent")));
-        let (shed, offered) = (count("shed"), count("offered"));
-        pairs.push((
-            "shed",
-            format!("{shed} of {offered}, {}", sending.shed_policy),
-        ));
+        let (shed, offered, policy) = (count("shed"), count("offered"), &sending.shed_policy);
+        pairs.push(("shed", format!("{shed} of {offered}, {policy}")));
         pairs.push(("not sent", count("not_sent")));
         pairs.push(("counters", counts.text()));
     }
     for stream in &status.receiving {
         let counts = &stream.counts;
         let count = |name: &str| show_count(counts.count(name));
-        let station = stream.station.as_ref();
-        let station = station.map_or_else(String::new, |station| format!("{station}: "));
+        let station = stream.station.iter();
+        let station: String = station.map(|station| format!("{station}: ")).collect();
         let rate = show_rate(counts.real("rate_bps"));
         pairs.push(("receives", format!("{station}{rate}")));
         pairs.push(("unique", count("unique")));
-        pairs.push((
-            "lost",
-            format!(
-                "{} of {}: in this host {}, in the network {}",
-                count("lost"),
-                count("expected"),
-                count("host_lost"),
-                count("network_lost")
-            ),
-        ));
+        let (lost, expected) = (count("lost"), count("expected"));
+        let (host, network) = (count("host_lost"), count("network_lost"));
+        let lost = format!("{lost} of {expected}: in this host {host}, in the network {network}");
+        pairs.push(("lost", lost));
         pairs.push(("ring", format!("{:.1} %", counts.real("ring_fill") * 100.0)));
         pairs.push(("counters", counts.text()));
     }
     for baseline in &status.baselines {
-        pairs.push((
-            "baseline",
-            format!(
-                "{}  amplitude {:.5}  SNR {:.1}  delay {}  weight {:.4}",
-                baseline.stations.join("-"),
-                baseline.amplitude,
-                baseline.snr,
-                show_seconds(baseline.delay_s),
-                baseline.weight
-            ),
-        ));
+        let shown = format!(
+            "{}  amplitude {:.5}  SNR {:.1}  delay {}  weight {:.4}",
+            baseline.stations.join("-"),
+            baseline.amplitude,
+            baseline.snr,
+            show_seconds(baseline.delay_s),
+            baseline.weight
+        );
+        pairs.push(("baseline", shown));
     }
     output::lines(&pairs)
 }

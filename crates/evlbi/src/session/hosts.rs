@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use axum::body::Body;
-use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::sleep;
@@ -14,8 +13,9 @@ use tokio::time::sleep;
 use super::plan::Host;
 use super::trust::Trusted;
 use crate::control::client::Client;
+use crate::control::commands;
 use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
-use crate::control::flow::{Flow, FlowId, NewFlow, State};
+use crate::control::flow::{Flow, FlowId, NewFlow};
 use crate::control::history::History;
 use crate::control::{Fleet, Later, Problem};
 use crate::steer::Change;
@@ -59,10 +59,21 @@ impl Known {
         self.flows.values().filter(move |flow| flow.id == *id)
     }
 
+    /// Takes down how a flow is that an agent runs, by the host's name that is known here.
+    fn insert(&mut self, host: &Host, flow: Flow) -> Flow {
+        let flow = Flow {
+            host: host.name.clone(),
+            ..flow
+        };
+        let key = (flow.id.clone(), flow.host.clone());
+        self.flows.insert(key, flow.clone());
+        flow
+    }
+
     /// The flow of this name: of several, on several hosts, the only one that has not ended.
     fn only(&self, id: &FlowId) -> Result<&Flow, Problem> {
         let (ended, running): (Vec<&Flow>, Vec<&Flow>) =
-            self.called(id).partition(|flow| has_ended(flow));
+            self.called(id).partition(|flow| flow.has_ended());
         match (running.as_slice(), ended.as_slice()) {
             ([flow], _) | ([], [flow]) => Ok(flow),
             ([], []) => Err(Problem::unknown(id)),
@@ -131,21 +142,17 @@ impl Hosts {
     }
 
     async fn follow(self: Arc<Hosts>, number: usize) {
-        let Connected { plan, client } = &self.hosts[number];
+        let host = &self.hosts[number];
         let mut last_event = None;
         loop {
-            let looked = self.look(plan, client, &mut last_event).await;
-            self.note(plan, looked.err());
+            let looked = self.look(host, &mut last_event).await;
+            self.note(&host.plan, looked.err());
             sleep(LOOK).await;
         }
     }
 
-    async fn look(
-        &self,
-        plan: &Host,
-        client: &Client,
-        last_event: &mut Option<i64>,
-    ) -> Result<(), Problem> {
+    async fn look(&self, host: &Connected, last_event: &mut Option<i64>) -> Result<(), Problem> {
+        let Connected { plan, client } = host;
         let begun = self.known.lock().kept;
         let (flows, events) = tokio::join!(client.flows(), client.events(last_event.unwrap_or(0)));
         let (flows, events) = (flows?, events?);
@@ -156,60 +163,49 @@ impl Hosts {
                 self.history.tell(&plan.name, flow.as_ref(), &event.text);
             }
         }
-        *last_event = Some(
-            events
-                .last()
-                .map_or(last_event.unwrap_or(0), |event| event.id),
-        );
+        let last = events.last().map(|event| event.id);
+        *last_event = last.or(*last_event).or(Some(0));
         let mut known = self.known.lock();
         if known.kept != begun {
             // What was answered meanwhile is newer: the next look has all of it.
             return Ok(());
         }
         known.flows.retain(|_, flow| flow.host != plan.name);
-        for flow in flows
-            .into_iter()
-            .filter(|flow| self.is_ours(flow.id.as_str()))
-        {
-            let flow = Flow {
-                host: plan.name.clone(),
-                ..flow
-            };
-            known
-                .flows
-                .insert((flow.id.clone(), flow.host.clone()), flow);
+        for flow in flows {
+            if self.is_ours(flow.id.as_str()) {
+                known.insert(plan, flow);
+            }
         }
         Ok(())
     }
 
     fn note(&self, plan: &Host, problem: Option<Problem>) {
-        let news = {
-            let mut known = self.known.lock();
-            match problem {
-                None => {
-                    known.heard.insert(plan.name.clone());
-                    let was_silent = known.silent.remove(&plan.name).is_some();
-                    was_silent.then(|| "the agent answers again".to_owned())
-                }
-                Some(problem) => {
-                    let is_news = known
-                        .silent
-                        .insert(plan.name.clone(), problem.error.clone())
-                        .is_none();
-                    is_news.then(|| format!("{}; flows there go on without it", problem.error))
-                }
+        let name = plan.name.clone();
+        let mut known = self.known.lock();
+        let news = match problem {
+            None => {
+                let was_silent = known.silent.remove(&name).is_some();
+                known.heard.insert(name);
+                was_silent.then(|| "the agent answers again".to_owned())
+            }
+            Some(Problem { error, .. }) => {
+                let news = format!("{error}; flows there go on without it");
+                let before = known.silent.insert(name, error);
+                before.is_none().then_some(news)
             }
         };
+        drop(known);
         if let Some(news) = news {
             self.history.tell(&plan.name, None, &news);
         }
     }
 
     fn is_ours(&self, flow: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| {
-            flow.strip_prefix(only.as_str())
-                .is_some_and(|rest| rest.starts_with('.'))
-        })
+        let is_below = |only: &String| {
+            let rest = flow.strip_prefix(only.as_str());
+            rest.is_some_and(|rest| rest.starts_with('.'))
+        };
+        self.only.as_ref().is_none_or(is_below)
     }
 
     /// The host of a flow that is known.
@@ -220,9 +216,8 @@ impl Hosts {
 
     pub fn named(&self, name: &str) -> Result<&Connected, Problem> {
         let found = self.hosts.iter().find(|host| host.plan.name == name);
-        found.ok_or_else(|| {
-            Problem::unprocessable(format!("there is no host {}", name.escape_debug()))
-        })
+        let missing = || format!("there is no host {}", name.escape_debug());
+        found.ok_or_else(|| Problem::unprocessable(missing()))
     }
 
     /// The flow that is meant by a name, or by the end of one after a dot: one that has not ended before others, and of
@@ -235,20 +230,15 @@ impl Hosts {
             return known.only(&id).cloned();
         }
         let ending = format!(".{name}");
-        let called = known
-            .flows
-            .values()
-            .filter(|flow| flow.id.as_str().ends_with(&ending));
-        let (ended, running): (Vec<&Flow>, Vec<&Flow>) = called.partition(|flow| has_ended(flow));
-        let last = ended
-            .into_iter()
-            .max_by(|a, b| a.started.total_cmp(&b.started));
+        let called = known.flows.values();
+        let called = called.filter(|flow| flow.id.as_str().ends_with(&ending));
+        let (ended, running): (Vec<&Flow>, Vec<&Flow>) = called.partition(|flow| flow.has_ended());
+        let ended = ended.into_iter();
+        let last = ended.max_by(|a, b| a.started.total_cmp(&b.started));
+        let missing = || Problem::missing(format!("there is no flow {}", name.escape_debug()));
         match running.as_slice() {
             [only] => Ok((*only).clone()),
-            [] => last.cloned().ok_or_else(|| {
-                let error = format!("there is no flow {}", name.escape_debug());
-                Problem::new(StatusCode::NOT_FOUND, error)
-            }),
+            [] => last.cloned().ok_or_else(missing),
             [one, other, ..] => Err(Problem::conflict(format!(
                 "`{name}` may be {} or {}; write more of it",
                 one.id, other.id
@@ -263,45 +253,20 @@ impl Hosts {
 
     /// What an agent answered of a flow is known at once.
     fn keep(&self, host: &Connected, flow: Flow) -> Flow {
-        let flow = Flow {
-            host: host.plan.name.clone(),
-            ..flow
-        };
         let mut known = self.known.lock();
         known.kept += 1;
-        known
-            .flows
-            .insert((flow.id.clone(), flow.host.clone()), flow.clone());
-        flow
+        known.insert(&host.plan, flow)
     }
 
-    /// Starts a flow on a host.
-    pub async fn begin(&self, mut flow: NewFlow) -> Result<Flow, Problem> {
-        let host = match (flow.host.take(), self.hosts.as_slice()) {
-            (Some(name), _) => self.named(&name)?,
-            (None, [only]) => only,
-            (None, _) => {
-                return Err(Problem::unprocessable(
-                    "name the `host` that the flow is to run on",
-                ));
-            }
-        };
-        if let Some(only) = self
-            .only
-            .as_ref()
-            .filter(|_| !self.is_ours(flow.id.as_str()))
-        {
-            let id = format!("{only}.{}", flow.id);
-            flow.id = id.parse().map_err(Problem::unprocessable)?;
-        }
-        if self.known.lock().called(&flow.id).next().is_some() {
-            return Err(Problem::conflict(format!(
-                "the name {} was used before; a flow has a name of its own",
-                flow.id
-            )));
-        }
-        let begun = host.client.start(&flow).await?;
-        Ok(self.keep(host, begun))
+    /// Those that have not ended, and wait for data of others or do not.
+    pub fn running(&self, listens: bool) -> Vec<FlowId> {
+        let known = self.known.lock();
+        let all = known.flows.values();
+        let running = all.filter(|flow| {
+            let known = commands::Known::of(&flow.command, &flow.options);
+            !flow.has_ended() && known.listens() == listens
+        });
+        running.map(|flow| flow.id.clone()).collect()
     }
 }
 
@@ -331,17 +296,18 @@ impl Fleet for Arc<Hosts> {
 
     fn drive(&self, drive: Drive) -> Result<SessionPlan, Problem> {
         let mut plan = self.plan.lock();
-        let missing = || Problem::new(StatusCode::NOT_FOUND, NO_SESSION);
+        let missing = || Problem::missing(NO_SESSION);
         let plan = plan.as_mut().ok_or_else(missing)?;
-        let (state, said) = match (drive, plan.state) {
-            (Drive::Begin, SessionState::Held) => (SessionState::Running, "the session begins"),
-            (Drive::End, SessionState::Running) => (SessionState::Ending, "the session is ended"),
-            (Drive::Begin, _) => return Err(Problem::conflict("the session has begun already")),
-            (Drive::End, SessionState::Held) => {
-                return Err(Problem::conflict("the session has not begun"));
+        let driven = match (drive, plan.state) {
+            (Drive::Begin, SessionState::Held) => Ok((SessionState::Running, "the session begins")),
+            (Drive::End, SessionState::Running) => {
+                Ok((SessionState::Ending, "the session is ended"))
             }
-            (Drive::End, _) => return Err(Problem::conflict("the session ends already")),
+            (Drive::Begin, _) => Err("the session has begun already"),
+            (Drive::End, SessionState::Held) => Err("the session has not begun"),
+            (Drive::End, _) => Err("the session ends already"),
         };
+        let (state, said) = driven.map_err(Problem::conflict)?;
         plan.state = state;
         self.history.tell(&self.name, None, said);
         Ok(SessionPlan {
@@ -350,8 +316,28 @@ impl Fleet for Arc<Hosts> {
         })
     }
 
-    fn start(&self, flow: NewFlow) -> Later<'_, Flow> {
-        Box::pin(self.begin(flow))
+    fn start(&self, mut flow: NewFlow) -> Later<'_, Flow> {
+        Box::pin(async move {
+            let unnamed = || Problem::unprocessable("name the `host` that the flow is to run on");
+            let host = match (flow.host.take(), self.hosts.as_slice()) {
+                (Some(name), _) => self.named(&name)?,
+                (None, [only]) => only,
+                (None, _) => return Err(unnamed()),
+            };
+            if let Some(only) = &self.only
+                && !self.is_ours(flow.id.as_str())
+            {
+                let id = format!("{only}.{}", flow.id);
+                flow.id = id.parse().map_err(Problem::unprocessable)?;
+            }
+            if self.known.lock().called(&flow.id).next().is_some() {
+                return Err(Problem::conflict(format!(
+                    "the name {} was used before; a flow has a name of its own",
+                    flow.id
+                )));
+            }
+            Ok(self.keep(host, host.client.start(&flow).await?))
+        })
     }
 
     fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow> {
@@ -383,9 +369,8 @@ impl Fleet for Arc<Hosts> {
         Box::pin(async move {
             let mut checked = Vec::new();
             for mut flow in flows {
-                let name = flow.host.take();
-                let name =
-                    name.ok_or_else(|| Problem::unprocessable("name the `host` of each flow"))?;
+                let unnamed = || Problem::unprocessable("name the `host` of each flow");
+                let name = flow.host.take().ok_or_else(unnamed)?;
                 checked.extend(self.named(&name)?.client.check(&[flow]).await?);
             }
             Ok(checked)
@@ -404,13 +389,8 @@ impl Fleet for Arc<Hosts> {
     }
 }
 
-/// Whether a flow is over.
-pub fn has_ended(flow: &Flow) -> bool {
-    flow.state == State::Ended
-}
-
 /// Whether nobody waits any longer for a receiver to listen. What is sent to one that does not listen yet is lost.
 pub fn listens_or_has_ended(flow: &Flow) -> bool {
     let status = flow.status.as_ref();
-    has_ended(flow) || status.is_some_and(|status| !status.listening.is_empty())
+    flow.has_ended() || status.is_some_and(|status| !status.listening.is_empty())
 }

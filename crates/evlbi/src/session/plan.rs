@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -66,7 +66,7 @@ pub struct Host {
 pub struct Scan {
     pub name: FlowId,
     /// UTC, as `2026-11-22T12:00:00Z`; or `+30s`, after the beginning of the session.
-    #[serde(default, deserialize_with = "start")]
+    #[serde(default = "at_once", deserialize_with = "start")]
     pub start: Start,
     #[serde(deserialize_with = "setting::time")]
     pub duration: Duration,
@@ -98,6 +98,11 @@ impl FlowPlan {
     pub fn known(&self) -> Known<'_> {
         Known::of(&self.command, &self.options)
     }
+
+    /// Whether it runs in the scan of this name.
+    pub fn runs_in(&self, scan: &str) -> bool {
+        self.scans.is_empty() || self.scans.iter().any(|name| name.as_str() == scan)
+    }
 }
 
 impl Scan {
@@ -116,20 +121,17 @@ impl Session {
     /// # Errors
     /// What in it cannot be understood, and where.
     pub fn read(path: &Path, language: Language) -> Result<Session> {
-        let text =
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let session =
-            Session::parse(&text, language).with_context(|| format!("{}", path.display()))?;
+        let text = fs::read_to_string(path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        let session = Session::parse(&text, language);
+        let mut session = session.with_context(|| path.display().to_string())?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let hosts = session.hosts.into_iter().map(|host| Host {
-            folder: host.folder.map(|path| folder.join(path)),
-            token_file: host.token_file.map(|path| folder.join(path)),
-            ..host
-        });
-        Ok(Session {
-            hosts: hosts.collect(),
-            ..session
-        })
+        for host in &mut session.hosts {
+            for path in host.folder.iter_mut().chain(&mut host.token_file) {
+                *path = folder.join(&path);
+            }
+        }
+        Ok(session)
     }
 
     /// Understands the text of a session file.
@@ -169,24 +171,30 @@ impl Session {
                 }
             }
             let named = Command::named(&flow.command);
-            named
-                .and_then(|command| command.check_names(&flow.options, language))
-                .map_err(|error| anyhow!(error))
-                .with_context(what)?;
+            let checked = named.and_then(|command| command.check_names(&flow.options, language));
+            checked.map_err(Error::msg).with_context(what)?;
         }
         Ok(())
     }
 
     /// The flows of a scan as they are started; of none, those of the only, endless one.
     pub fn flows_of(&self, run: &str, scan: Option<&Scan>) -> Result<Vec<(&FlowPlan, NewFlow)>> {
-        let in_scan = |flow: &&FlowPlan| match scan {
-            Some(scan) => flow.scans.is_empty() || flow.scans.contains(&scan.name),
-            None => true,
-        };
-        let flows = self.flows.iter().filter(in_scan);
-        flows
-            .map(|flow| Ok((flow, self.flow(run, scan, flow)?)))
-            .collect()
+        let started = |flow| Ok((flow, self.flow(run, scan, flow)?));
+        self.plans_of(scan).map(started).collect()
+    }
+
+    /// The plans of those flows.
+    pub fn plans_of(&self, scan: Option<&Scan>) -> impl Iterator<Item = &FlowPlan> {
+        let runs = move |flow: &&FlowPlan| scan.is_none_or(|scan| flow.runs_in(scan.name.as_str()));
+        self.flows.iter().filter(runs)
+    }
+
+    /// The scans one by one; of a session that has none the one that does not end.
+    pub fn parts(&self) -> Vec<Option<&Scan>> {
+        match self.scans.is_empty() {
+            true => vec![None],
+            false => self.scans.iter().map(Some).collect(),
+        }
     }
 
     fn flow(&self, run: &str, scan: Option<&Scan>, flow: &FlowPlan) -> Result<NewFlow> {
@@ -198,15 +206,13 @@ impl Session {
             let scan = scan.map_or("", |scan| scan.name.as_str());
             text.replace("{session}", run).replace("{scan}", scan)
         };
-        let mut options: Options = flow
-            .options
-            .iter()
-            .map(|(name, value)| (name.clone(), filled(value, &fill)))
-            .collect();
+        let options = flow.options.iter();
+        let options = options.map(|(name, value)| (name.clone(), filled(value, &fill)));
+        let mut options: Options = options.collect();
         // However the controller ends, what it started does.
         if let Some(scan) = scan
             && !options.contains_key("duration")
-            && Command::named(&flow.command).is_ok_and(|command| command.lasts(&options))
+            && Command::named(&flow.command).is_ok_and(|command| command.lasts.is_so(&options))
         {
             let more = match Known::of(&flow.command, &options).listens() {
                 true => 2 * self.around,
@@ -216,8 +222,8 @@ impl Session {
             options.insert("duration".to_owned(), Value::from(format!("{seconds}s")));
         }
         Ok(NewFlow {
-            id: id.parse().map_err(|error: String| anyhow!(error))?,
-            host: None,
+            id: id.parse().map_err(Error::msg::<String>)?,
+            host: Some(flow.host.clone()),
             command: flow.command.clone(),
             options,
         })
@@ -287,10 +293,9 @@ impl Host {
     fn url(&self) -> Result<String> {
         match (&self.folder, self.agent.as_str()) {
             (Some(folder), "") => {
-                let address = folder.join("address");
-                let text = fs::read_to_string(&address)
-                    .with_context(|| format!("no agent has begun in {} yet", folder.display()))?;
-                Ok(text.trim().to_owned())
+                let text = fs::read_to_string(folder.join("address"));
+                let missing = || format!("no agent has begun in {} yet", folder.display());
+                Ok(text.with_context(missing)?.trim().to_owned())
             }
             (None, "") => bail!("give the `agent`, as https://HOST:3650"),
             (_, agent) if agent.starts_with("https://") => Ok(agent.to_owned()),
@@ -310,12 +315,6 @@ impl Host {
     }
 }
 
-impl Default for Start {
-    fn default() -> Start {
-        Start::After(Duration::ZERO)
-    }
-}
-
 /// As it is written in a session file.
 fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
     setting::read(from, |text| {
@@ -329,6 +328,10 @@ fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
         })?;
         Ok(Start::At(at.as_nanosecond() as f64 * 1e-9))
     })
+}
+
+fn at_once() -> Start {
+    Start::After(Duration::ZERO)
 }
 
 fn around() -> Duration {

@@ -1,13 +1,17 @@
 //! What came of a run: how each flow ended, and its numbers.
 
+use std::iter::zip;
+
 use evlbi_net::transport::Host;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::check::Findings;
+use super::hosts::Hosts;
+use crate::control::Problem;
 use crate::control::commands::Known;
+use crate::control::fleet::FlowToCome;
 use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
-use crate::output;
 use crate::units::{show_count, show_rate};
 
 /// The result of `evlbi run`.
@@ -67,30 +71,31 @@ impl RunResult {
 }
 
 impl FlowResult {
-    pub fn of(flow: Flow, result: Option<Value>) -> FlowResult {
+    pub async fn of(flow: Flow, hosts: &Hosts) -> FlowResult {
         FlowResult {
+            result: hosts.whole_result(&flow.id).await.ok(),
             id: flow.id,
             host: flow.host,
             command: flow.command,
             state: flow.state,
             end: flow.end,
-            result,
             senders: Vec::new(),
             options: flow.options,
         }
     }
 
     /// One that was never heard of.
-    pub fn missing(id: FlowId, host: &str, command: &str, why: String, time: f64) -> FlowResult {
+    pub fn missing(planned: &FlowToCome, problem: Problem, time: f64) -> FlowResult {
+        let why = planned.why_not.clone();
         FlowResult {
-            id,
-            host: host.to_owned(),
-            command: command.to_owned(),
+            id: planned.id.clone(),
+            host: planned.host.clone(),
+            command: planned.command.clone(),
             state: State::Ended,
             end: Some(End {
                 time,
                 outcome: Outcome::Failed,
-                message: Some(why),
+                message: why.or(Some(problem.error)),
             }),
             result: None,
             senders: Vec::new(),
@@ -107,10 +112,9 @@ impl FlowResult {
         let streams = result["streams"].as_array();
         let streams = streams.map_or(std::slice::from_ref(result), Vec::as_slice);
         let hosts = Known::of(&self.command, &self.options).streams();
-        let found = hosts.into_iter().zip(streams);
-        found
-            .filter_map(|(host, stream)| Some((host?, stream["unique"].as_u64()?)))
-            .collect()
+        let found = zip(hosts, streams);
+        let found = found.map(|(host, stream)| Some((host?, stream["unique"].as_u64()?)));
+        found.flatten().collect()
     }
 
     /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
@@ -145,19 +149,13 @@ impl FlowResult {
         ] {
             parts.extend(count(name).map(|count| format!("{word} {count}")));
         }
-        for baseline in result["baselines"].as_array().into_iter().flatten() {
-            let names: Vec<&str> = baseline["stations"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .collect();
-            parts.push(format!(
-                "{} SNR {:.1} weight {:.4}",
-                names.join("-"),
-                baseline["snr"].as_f64().unwrap_or(0.0),
-                baseline["weight"].as_f64().unwrap_or(0.0)
-            ));
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        for baseline in list(&result["baselines"]) {
+            let stations = list(&baseline["stations"]);
+            let names: Vec<&str> = stations.iter().filter_map(Value::as_str).collect();
+            let real = |name: &str| baseline[name].as_f64().unwrap_or(0.0);
+            let (names, snr, weight) = (names.join("-"), real("snr"), real("weight"));
+            parts.push(format!("{names} SNR {snr:.1} weight {weight:.4}"));
         }
         for sender in &self.senders {
             parts.push(format!(
@@ -174,26 +172,10 @@ impl FlowResult {
 
 pub fn text(result: &RunResult) -> String {
     let rows = result.flows.iter().map(|flow| {
-        let (how, why) = match &flow.end {
-            Some(end) => (
-                format!("{:?}", end.outcome).to_lowercase(),
-                end.message.clone(),
-            ),
-            None => (format!("{:?}", flow.state).to_lowercase(), None),
-        };
-        vec![
-            flow.id.to_string(),
-            flow.host.clone(),
-            flow.command.clone(),
-            how,
-            why.unwrap_or_else(|| flow.numbers()),
-        ]
+        let about = [flow.id.as_str(), &flow.host, &flow.command];
+        super::row(about, flow.state, flow.end.as_ref(), || flow.numbers())
     });
-    let rows: Vec<Vec<String>> = rows.collect();
-    match rows.is_empty() {
-        true => "no flows".to_owned(),
-        false => output::columns(&rows, |_| true),
-    }
+    super::table(rows.collect())
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ pub struct Running {
     /// Where it is written down when it began.
     book: PathBuf,
     timetable: Timetable,
-    hosts: Arc<Hosts>,
-    checked: Findings,
+    /// What was found of the hosts and the flows.
+    pub checked: Findings,
     threads: Threads,
     _page: Option<JoinHandle<()>>,
 }
@@ -57,15 +57,14 @@ pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Ru
     let folder = controller.folder()?;
     private_folder(&folder.join("runs"))?;
     let book = folder.join("runs").join(&name);
-    let begin = match &options.resume {
-        Some(_) => begin_of(&book)?,
-        None => now() + 0.5,
+    let begin = match options.resume.is_some() {
+        true => begin_of(&book)?,
+        false => now() + 0.5,
     };
     let threads = Threads::start()?;
-    let (timetable, hosts, checked, page) = threads.finish(async {
-        let hosts = controller
-            .hosts(&session, &options.without, Some(&name))
-            .await?;
+    let (timetable, checked, page) = threads.finish(async {
+        let hosts = controller.hosts(&session, &options.without, Some(&name));
+        let hosts = hosts.await?;
         let page = match options.bind {
             Some(address) => Some(show_page(address, &folder, &hosts, language, run).await?),
             None => None,
@@ -73,7 +72,7 @@ pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Ru
         let timetable = Timetable::new(&session, &name, options, begin, Arc::clone(&hosts))?;
         hosts.look_around().await;
         let checked = check::check(&session, &name, &hosts).await;
-        anyhow::Ok((timetable, hosts, checked, page))
+        anyhow::Ok((timetable, checked, page))
     })?;
     Ok(Running {
         session,
@@ -81,7 +80,6 @@ pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Ru
         options: options.clone(),
         book,
         timetable,
-        hosts,
         checked,
         threads,
         _page: page,
@@ -89,11 +87,6 @@ pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Ru
 }
 
 impl Running {
-    /// What was found of the hosts and the flows.
-    pub fn checked(&self) -> &Findings {
-        &self.checked
-    }
-
     /// How many flows the session has.
     pub fn flows(&self) -> usize {
         self.session.flows.len()
@@ -137,9 +130,7 @@ impl Running {
     /// Says what stands against the session, and gives how much that is.
     pub fn refuse(&self, run: &Run) -> String {
         for found in &self.checked.problems {
-            let flow = found.flow.as_ref();
-            let flow = flow.map_or_else(String::new, |flow| format!(" {flow}"));
-            run.say(format_args!("{}{flow}: {}", found.host, found.problem));
+            run.say(format_args!("{found}"));
         }
         let count = self.checked.problems.len();
         format!("{count} things stand against the session")
@@ -153,7 +144,7 @@ impl Running {
 
     /// Waits until somebody begins the session on its page: its times count from then on.
     async fn held(&self, run: &Run) -> Result<Timetable> {
-        let hosts = &self.hosts;
+        let hosts = &self.timetable.hosts;
         run.say(format_args!(
             "nothing is started until the page is told to begin"
         ));
@@ -165,13 +156,13 @@ impl Running {
                 }
                 sleep(LOOK).await;
             }
-            let (begin, hosts) = (now() + 0.5, Arc::clone(hosts));
-            match Timetable::new(&self.session, &self.name, &self.options, begin, hosts) {
+            let (begin, same) = (now() + 0.5, Arc::clone(hosts));
+            match Timetable::new(&self.session, &self.name, &self.options, begin, same) {
                 Ok(timetable) => return Ok(timetable),
                 Err(error) => {
                     let error = output::explain(&error);
                     run.say(format_args!("{error}"));
-                    self.hosts.history.tell("", None, &error);
+                    hosts.history.tell("", None, &error);
                 }
             }
         }
@@ -180,29 +171,25 @@ impl Running {
 
 /// When a run began whose controller was ended.
 fn begin_of(book: &Path) -> Result<f64> {
-    let name = |path: &Path| {
-        path.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-    };
+    let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let folder = book.parent().unwrap_or(book);
     let text = std::fs::read_to_string(book).map_err(|_| {
         let runs = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let mut runs: Vec<String> = runs.filter_map(|run| name(&run.path())).collect();
-        runs.sort();
-        let last: Vec<String> = runs.iter().rev().take(5).cloned().collect();
+        runs.sort_by(|a, b| b.cmp(a));
+        runs.truncate(5);
+        if runs.is_empty() {
+            runs.push("none".to_owned());
+        }
         anyhow!(
             "--resume {}: no run of this name was begun by the controller in {}; the last ones are: {}",
             name(book).unwrap_or_default(),
             folder.display(),
-            match last.is_empty() {
-                true => "none".to_owned(),
-                false => last.join(", "),
-            }
+            runs.join(", ")
         )
     })?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{} is no time", book.display()))
+    let begin = text.trim().parse();
+    begin.with_context(|| format!("{} is no time", book.display()))
 }
 
 /// Serves the page of the session.
@@ -214,9 +201,8 @@ async fn show_page(
     run: &Run,
 ) -> Result<JoinHandle<()>> {
     let identity = Arc::new(Identity::open(folder, "session", address.ip())?);
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))?;
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     run.line(format_args!(
         "page https://{}, fingerprint {}, tokens in {}",
         listener.local_addr()?,

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
 
 use super::RunOptions;
 use super::console::PATIENCE;
-use super::hosts::{Hosts, has_ended, listens_or_has_ended};
-use super::plan::{FlowPlan, Scan, Session, Start};
+use super::hosts::{Hosts, listens_or_has_ended};
+use super::plan::{FlowPlan, Session, Start};
 use super::result::FlowResult;
 use crate::control::commands::Command;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
@@ -37,7 +37,7 @@ pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> 
     if listens {
         return (start - around, flow);
     }
-    if !Command::of(&flow).is_ok_and(|command| command.waits) {
+    if !Command::named(&flow.command).is_ok_and(|command| command.waits) {
         return (start, flow);
     }
     let moment = jiff::Timestamp::from_nanosecond((start * 1e9) as i128);
@@ -56,12 +56,9 @@ fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {
     in_time.sort_by(|a, b| a.starts.unwrap_or(0.0).total_cmp(&b.starts.unwrap_or(0.0)));
     for (place, first) in in_time.iter().enumerate() {
         for second in &in_time[place + 1..] {
-            let runs_in = |plan: &FlowPlan, scan: &ScanPlan| {
-                plan.scans.is_empty() || plan.scans.iter().any(|name| name.as_str() == scan.name)
-            };
             let gap = second.starts.unwrap_or(0.0) - first.starts.unwrap_or(0.0) - first.lasts_s;
-            let shared = session.flows.iter();
-            let mut shared = shared.filter(|plan| runs_in(plan, first) && runs_in(plan, second));
+            let runs = |plan: &&FlowPlan| plan.runs_in(&first.name) && plan.runs_in(&second.name);
+            let mut shared = session.flows.iter().filter(runs);
             let needed = |plan: &FlowPlan| match plan.known().listens() {
                 true => 2.0 * around + FREE_AGAIN,
                 false => 0.0,
@@ -83,13 +80,13 @@ fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {
 
 /// Something that is due.
 enum Step {
-    Start { host: String, flow: NewFlow },
+    Start(NewFlow),
     Stop(FlowId),
 }
 
 /// What is due when, and what was started.
 pub struct Timetable {
-    hosts: Arc<Hosts>,
+    pub hosts: Arc<Hosts>,
     /// By when it is due, in seconds since 1970.
     steps: Vec<(f64, Step)>,
     /// All flows of the run, with why one could not be started.
@@ -100,8 +97,6 @@ pub struct Timetable {
     is_resumed: bool,
     /// When its flows end by themselves.
     end: f64,
-    /// Flows that were told to end, and did not in time.
-    stuck: BTreeSet<FlowId>,
     /// When the run began.
     pub begin: f64,
     run: String,
@@ -114,21 +109,17 @@ pub struct Timetable {
 struct Answered {
     id: FlowId,
     host: String,
-    done: Done,
-}
-
-enum Done {
-    Started(Result<(), Problem>),
-    Stopped(Result<(), Problem>),
+    /// The flow was to start, else to end.
+    is_start: bool,
+    done: Result<Flow, Problem>,
 }
 
 struct Planned {
-    host: String,
-    command: String,
+    /// Why it could not be started is said here; when it starts, in the steps.
+    to_come: FlowToCome,
     /// In which of the session's scans it runs.
     scan: usize,
     listens: bool,
-    why_not: Option<String>,
     /// When its start was asked for, in seconds since 1970.
     asked: Option<f64>,
     /// Its end was told.
@@ -152,18 +143,13 @@ impl Timetable {
             around: session.around,
             is_resumed: options.resume.is_some(),
             end: begin,
-            stuck: BTreeSet::new(),
             begin,
             run: run.to_owned(),
             scans: Vec::new(),
             asked: JoinSet::new(),
         };
         let now = now();
-        let scans: Vec<Option<&Scan>> = match session.scans.is_empty() {
-            true => vec![None],
-            false => session.scans.iter().map(Some).collect(),
-        };
-        for (place, scan) in scans.into_iter().enumerate() {
+        for (place, scan) in session.parts().into_iter().enumerate() {
             let start = match scan.map(|scan| scan.start) {
                 Some(Start::At(time)) if time - around < begin && !table.is_resumed => bail!(
                     "scan {} begins at a time that is over, or too close to make ready for (`around` is {:?})",
@@ -188,13 +174,17 @@ impl Timetable {
                 }
                 let listens = plan.known().listens();
                 let is_missed = end < now && table.hosts.find(flow.id.as_str()).is_err();
+                let why_not = "its scan was over when the run was gone on with";
                 let planned = Planned {
-                    host: plan.host.clone(),
-                    command: plan.command.clone(),
+                    to_come: FlowToCome {
+                        id: flow.id.clone(),
+                        host: plan.host.clone(),
+                        command: plan.command.clone(),
+                        starts: None,
+                        why_not: is_missed.then(|| why_not.to_owned()),
+                    },
                     scan: place,
                     listens,
-                    why_not: is_missed
-                        .then(|| "its scan was over when the run was gone on with".to_owned()),
                     asked: None,
                     is_told: false,
                 };
@@ -205,18 +195,17 @@ impl Timetable {
                 if end.is_finite() {
                     // What has a time of its own has ended by then.
                     let end = end + if listens { around } else { 0.0 };
-                    let told = end + GRACE;
-                    table.steps.push((told, Step::Stop(flow.id.clone())));
+                    let stop = Step::Stop(flow.id.clone());
+                    table.steps.push((end + GRACE, stop));
                     table.end = table.end.max(end);
                 }
-                let host = plan.host.clone();
                 let (due, flow) = made_ready(flow, start, around, listens);
-                table.steps.push((due, Step::Start { host, flow }));
+                table.steps.push((due, Step::Start(flow)));
             }
         }
         // What is due next stands last, receivers after the senders of the same time.
         let listens = |step: &Step| match step {
-            Step::Start { flow, .. } => table.flows.get(&flow.id).is_some_and(|flow| flow.listens),
+            Step::Start(flow) => table.flows.get(&flow.id).is_some_and(|flow| flow.listens),
             Step::Stop(_) => false,
         };
         (table.steps).sort_by(|a, b| {
@@ -234,29 +223,16 @@ impl Timetable {
             starts: scan.starts.filter(|_| !is_held || scan.after_s.is_none()),
             ..scan.clone()
         });
-        let to_come = self
-            .steps
-            .iter()
-            .rev()
-            .filter_map(|(due, step)| match step {
-                Step::Start { host, flow } => Some(FlowToCome {
-                    id: flow.id.clone(),
-                    host: host.clone(),
-                    command: flow.command.clone(),
-                    starts: Some(*due).filter(|_| !is_held),
-                    why_not: None,
-                }),
-                Step::Stop(_) => None,
-            });
-        let refused = self.flows.iter().filter_map(|(id, planned)| {
-            Some(FlowToCome {
-                id: id.clone(),
-                host: planned.host.clone(),
-                command: planned.command.clone(),
-                starts: None,
-                why_not: Some(planned.why_not.clone()?),
-            })
+        let steps = self.steps.iter().rev();
+        let to_come = steps.filter_map(|(due, step)| match step {
+            Step::Start(flow) => Some(FlowToCome {
+                starts: Some(*due).filter(|_| !is_held),
+                ..self.flows.get(&flow.id)?.to_come.clone()
+            }),
+            Step::Stop(_) => None,
         });
+        let all = self.flows.values().map(|planned| &planned.to_come);
+        let refused = all.filter(|flow| flow.why_not.is_some()).cloned();
         self.hosts.show(SessionPlan {
             run: self.run.clone(),
             state,
@@ -303,21 +279,22 @@ impl Timetable {
     fn do_what_is_due(&mut self, run: &Run) -> bool {
         let mut has_news = false;
         let mut held = Vec::new();
-        while self.steps.last().is_some_and(|(due, _)| *due <= now()) {
-            match self.steps.pop() {
-                Some((_, Step::Stop(id))) => self.stop(id),
-                Some((due, Step::Start { host, flow })) => {
-                    if self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok() {
-                        self.ask(&flow.id);
-                    } else if self.must_wait(&flow.id, run) {
-                        held.push((due, Step::Start { host, flow }));
+        while let Some((due, step)) = self.steps.pop_if(|(due, _)| *due <= now()) {
+            match step {
+                Step::Stop(id) => self.stop(id),
+                Step::Start(flow) => {
+                    let is_there = self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok();
+                    if !is_there && self.must_wait(&flow.id, run) {
+                        held.push((due, Step::Start(flow)));
                         continue;
-                    } else {
-                        self.ask(&flow.id);
-                        self.start(host, flow);
+                    }
+                    if let Some(planned) = self.flows.get_mut(&flow.id) {
+                        planned.asked = Some(now());
+                    }
+                    if !is_there {
+                        self.start(flow);
                     }
                 }
-                None => break,
             }
             has_news = true;
         }
@@ -325,17 +302,9 @@ impl Timetable {
         self.steps.extend(held);
         while let Some(answered) = self.asked.try_join_next() {
             has_news = true;
-            if let Ok(answered) = answered {
-                self.hear(answered, run);
-            }
+            self.hear(answered, run);
         }
         has_news
-    }
-
-    fn ask(&mut self, id: &FlowId) {
-        if let Some(planned) = self.flows.get_mut(id) {
-            planned.asked = Some(now());
-        }
     }
 
     /// Whether a sender that is due must wait for receivers of its scan that were started and do not listen yet: it could not connect,
@@ -346,9 +315,8 @@ impl Timetable {
         };
         let awaited = self.flows.iter().filter_map(|(id, planned)| {
             let is_of_scan = planned.listens && planned.scan == sender.scan;
-            let asked = planned
-                .asked
-                .filter(|_| is_of_scan && planned.why_not.is_none())?;
+            let is_awaited = is_of_scan && planned.to_come.why_not.is_none();
+            let asked = planned.asked.filter(|_| is_awaited)?;
             let flow = self.hosts.find(id.as_str());
             let is_ready = flow.is_ok_and(|flow| listens_or_has_ended(&flow));
             (!is_ready).then_some((id, asked))
@@ -370,61 +338,56 @@ impl Timetable {
         is_patient
     }
 
-    fn start(&mut self, host: String, flow: NewFlow) {
+    fn start(&mut self, flow: NewFlow) {
         let hosts = Arc::clone(&self.hosts);
         self.asked.spawn(async move {
-            let id = flow.id.clone();
-            let flow = NewFlow {
-                host: Some(host.clone()),
-                ..flow
-            };
-            let done = Done::Started(hosts.begin(flow).await.map(drop));
-            Answered { id, host, done }
+            Answered {
+                id: flow.id.clone(),
+                host: flow.host.clone().unwrap_or_default(),
+                is_start: true,
+                done: hosts.start(flow).await,
+            }
         });
     }
 
-    fn hear(&mut self, Answered { id, host, done }: Answered, run: &Run) {
-        match done {
-            Done::Started(Ok(())) => run.line(format_args!("{host}: {id} starts")),
-            Done::Started(Err(problem)) => {
+    fn hear(&mut self, answered: Result<Answered, JoinError>, run: &Run) {
+        let Ok(answered) = answered else { return };
+        let Answered { id, host, .. } = answered;
+        match answered.done {
+            Ok(_) if answered.is_start => run.line(format_args!("{host}: {id} starts")),
+            Ok(_) => {}
+            Err(problem) if answered.is_start => {
                 run.line(format_args!("{host}: {id} is not started: {problem}"));
                 if let Some(planned) = self.flows.get_mut(&id) {
-                    planned.why_not = Some(problem.error);
+                    planned.to_come.why_not = Some(problem.error);
                 }
             }
-            Done::Stopped(Ok(())) => {}
-            Done::Stopped(Err(problem)) => {
-                run.line(format_args!("{host}: {id} cannot be stopped: {problem}"));
-            }
+            Err(problem) => run.line(format_args!("{host}: {id} cannot be stopped: {problem}")),
         }
     }
 
     fn stop(&mut self, id: FlowId) {
-        let Ok(flow) = self.hosts.find(id.as_str()) else {
+        let flow = self.hosts.find(id.as_str());
+        let Some(flow) = flow.ok().filter(|flow| !flow.has_ended()) else {
             return;
         };
-        if has_ended(&flow) {
-            return;
-        }
         let hosts = Arc::clone(&self.hosts);
         self.asked.spawn(async move {
-            let done = Done::Stopped(hosts.stop(id.clone(), false).await.map(drop));
             Answered {
-                id,
+                id: id.clone(),
                 host: flow.host,
-                done,
+                is_start: false,
+                done: hosts.stop(id, false).await,
             }
         });
     }
 
     /// Says of each flow once how it ended.
     fn tell_ends(&mut self, run: &Run) {
-        for (id, planned) in self
-            .flows
-            .iter_mut()
-            .filter(|(_, planned)| !planned.is_told)
-        {
-            let Some(end) = self.hosts.find(id.as_str()).ok().and_then(|flow| flow.end) else {
+        for (id, planned) in &mut self.flows {
+            let flow = self.hosts.find(id.as_str()).ok();
+            let end = flow.and_then(|flow| flow.end);
+            let Some(end) = end.filter(|_| !planned.is_told) else {
                 continue;
             };
             planned.is_told = true;
@@ -435,28 +398,21 @@ impl Timetable {
                 Outcome::Killed => "WAS KILLED; the others go on",
                 Outcome::Full => "WAS STOPPED; the others go on",
             };
-            let why = end
-                .message
-                .map_or_else(String::new, |message| format!(": {message}"));
-            run.line(format_args!("{}: {id} {how}{why}", planned.host));
+            let host = &planned.to_come.host;
+            run.line(format_args!("{host}: {id} {how}{}", end.why()));
         }
     }
 
     fn is_over(&self) -> bool {
-        let flow = |id: &FlowId| self.hosts.find(id.as_str()).ok();
-        let is_over = |(id, planned): (&FlowId, &Planned)| {
-            planned.why_not.is_some() || flow(id).is_some_and(|flow| has_ended(&flow))
+        let is_over = |planned: &Planned| {
+            let flow = || self.hosts.find(planned.to_come.id.as_str());
+            planned.to_come.why_not.is_some() || flow().is_ok_and(|flow| flow.has_ended())
         };
-        let mut waited_for = self
-            .flows
-            .iter()
-            .filter(|(_, planned)| !(self.is_endless && planned.listens))
-            .peekable();
+        let is_waited_for = |planned: &&Planned| !(self.is_endless && planned.listens);
+        let mut waited_for = self.flows.values().filter(is_waited_for).peekable();
         let has_any = waited_for.peek().is_some();
-        let starts = self
-            .steps
-            .iter()
-            .any(|(_, step)| matches!(step, Step::Start { .. }));
+        let is_start = |(_, step): &(f64, Step)| matches!(step, Step::Start(_));
+        let starts = self.steps.iter().any(is_start);
         let late = !self.is_endless && now() > self.end + GRACE + ENDING.as_secs_f64();
         !starts && self.asked.is_empty() && (late || has_any && waited_for.all(is_over))
     }
@@ -465,26 +421,18 @@ impl Timetable {
     async fn end_all(&mut self, run: &Run) {
         self.hear_all(run).await;
         let hosts = Arc::clone(&self.hosts);
-        if !self.is_endless {
-            let flows = hosts.flows().into_iter();
-            let planned = flows.filter(|flow| self.flows.contains_key(&flow.id));
-            self.stuck = stuck(planned, self.end, now());
-        }
-        for id in &self.stuck {
+        let flows = hosts.flows().into_iter();
+        let ends = flows.filter(|flow| !self.is_endless && self.flows.contains_key(&flow.id));
+        let stuck = stuck(ends, self.end, now());
+        for id in &stuck {
             run.line(format_args!(
                 "{id} does not end, and is left; it can be killed"
             ));
         }
         for listens in [false, true] {
-            let stuck = self.stuck.clone();
             let running = || -> Vec<FlowId> {
-                let flows = hosts.flows().into_iter();
-                let running = flows.filter(|flow| {
-                    !has_ended(flow)
-                        && !stuck.contains(&flow.id)
-                        && flow.known().listens() == listens
-                });
-                running.map(|flow| flow.id).collect()
+                let running = hosts.running(listens).into_iter();
+                running.filter(|id| !stuck.contains(id)).collect()
             };
             if listens && !running().is_empty() {
                 sleep(self.around).await;
@@ -504,21 +452,14 @@ impl Timetable {
     /// Waits for all answers.
     async fn hear_all(&mut self, run: &Run) {
         while let Some(answered) = self.asked.join_next().await {
-            if let Ok(answered) = answered {
-                self.hear(answered, run);
-            }
+            self.hear(answered, run);
         }
     }
 
     fn line(&self) -> String {
         let flows = self.hosts.flows();
-        let running = flows.iter().filter(|flow| !has_ended(flow)).count();
-        let statuses = || {
-            flows
-                .iter()
-                .filter(|flow| !has_ended(flow))
-                .filter_map(|flow| flow.status.as_ref())
-        };
+        let running = || flows.iter().filter(|flow| !flow.has_ended());
+        let statuses = || running().filter_map(|flow| flow.status.as_ref());
         let sending = || statuses().filter_map(|status| status.sending.as_ref());
         let receiving = || statuses().flat_map(|status| &status.receiving);
         let sent: f64 = sending().map(|it| it.counts.real("rate_bps")).sum();
@@ -526,7 +467,8 @@ impl Timetable {
         let lost: u64 = receiving().map(|it| it.counts.count("lost")).sum();
         let shed: u64 = sending().map(|it| it.counts.count("shed")).sum();
         let mut line = format!(
-            "{running} of {} flows run  {} sent  {} received  lost {}",
+            "{} of {} flows run  {} sent  {} received  lost {}",
+            running().count(),
             self.flows.len().max(flows.len()),
             show_rate(sent),
             show_rate(received),
@@ -545,23 +487,15 @@ impl Timetable {
     pub async fn results(&self) -> Vec<FlowResult> {
         let mut results = Vec::new();
         for (id, planned) in &self.flows {
-            let result = match (self.hosts.find(id.as_str()), &planned.why_not) {
-                (Ok(flow), _) => {
-                    let result = self.hosts.whole_result(id).await.ok();
-                    FlowResult::of(flow, result)
-                }
-                (Err(problem), why) => {
-                    let why = why.clone().unwrap_or(problem.error);
-                    FlowResult::missing(id.clone(), &planned.host, &planned.command, why, now())
-                }
-            };
-            results.push(result);
+            results.push(match self.hosts.find(id.as_str()) {
+                Ok(flow) => FlowResult::of(flow, &self.hosts).await,
+                Err(problem) => FlowResult::missing(&planned.to_come, problem, now()),
+            });
         }
         // Whoever had the page may have started others.
         for flow in self.hosts.flows() {
             if !self.flows.contains_key(&flow.id) {
-                let result = self.hosts.whole_result(&flow.id).await.ok();
-                results.push(FlowResult::of(flow, result));
+                results.push(FlowResult::of(flow, &self.hosts).await);
             }
         }
         self.join_ends(&mut results);
@@ -592,7 +526,7 @@ impl Timetable {
 /// The flows that were told to end by the `end` of a session, and have not done so in the time that they have for it.
 fn stuck(flows: impl Iterator<Item = Flow>, end: f64, now: f64) -> BTreeSet<FlowId> {
     let is_late = now > end + GRACE + ENDING.as_secs_f64();
-    let left = flows.filter(|flow| is_late && !has_ended(flow));
+    let left = flows.filter(|flow| is_late && !flow.has_ended());
     left.map(|flow| flow.id).collect()
 }
 

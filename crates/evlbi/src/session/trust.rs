@@ -1,13 +1,11 @@
 //! The agents that tokens may be sent to: those whose fingerprints the controller's user has confirmed, as in ssh's `known_hosts`.
 //! What a session file says of itself is no confirmation, since the file may come from anybody.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 
-use crate::control::identity::{Fingerprint, write_private};
+use crate::control::identity::{Fingerprint, read_if_there, write_private};
 
 /// The confirmed fingerprints, kept in a file of the controller's folder.
 #[derive(Debug)]
@@ -25,13 +23,7 @@ impl Trusted {
     /// When it cannot be read or understood.
     pub fn open(folder: &Path) -> Result<Trusted> {
         let path = folder.join("trusted");
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
-        };
+        let text = read_if_there(&path)?.unwrap_or_default();
         let first = |line: &str| line.split(' ').next().unwrap_or("").parse();
         let known = text.lines().map(first).collect::<Result<_, String>>();
         let known = known.map_err(|error| anyhow!("{}: {error}", path.display()))?;

@@ -115,7 +115,7 @@ fn a_start_that_is_over_is_now() {
             "to": "udp://127.0.0.1:9", "start": start, "duration": "60s"});
         let flow = serde_json::from_value(send).unwrap();
         let allowed = allow(&flow, &config, &CommandLine, false).unwrap();
-        let (from, until) = (allowed.from.unwrap(), allowed.until.unwrap());
+        let (from, until) = (allowed.load.from.unwrap(), allowed.load.until.unwrap());
         assert!(from >= before, "{start}: {from}");
         assert!((until - from - 60.0).abs() < 1e-3, "{start}: {until}");
         assert_eq!(from <= now(), is_over, "{start}: {from}");

@@ -222,7 +222,7 @@ pub fn counted(changes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::item::Check;
+    use super::item::{change, good, note};
     use super::*;
 
     /// For 10 Gbit/s and 0.1 s.
@@ -250,12 +250,12 @@ mod tests {
 
     #[test]
     fn what_is_to_be_changed_is_shown_with_reason_and_command() {
-        let check = |name: &str| Check::new("kernel", name, "data would be lost");
+        let kernel = |name, found| Item::new("kernel", name, "data would be lost", found);
         let items = vec![
-            check("a").good("5"),
-            check("longer").change("1", "2", "do it"),
-            check("c").unknown("nobody says"),
-            Check::new("clock", "d", "because").note("so so"),
+            kernel("a", Ok(good("5"))),
+            kernel("longer", Ok(change("1", "2").by("do it"))),
+            kernel("c", Err("nobody says".into())),
+            Item::new("clock", "d", "because", Ok(note("so so"))),
         ];
         let shown = text(&summary(&aim(), items));
         let expected = "

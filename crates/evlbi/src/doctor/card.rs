@@ -1,5 +1,7 @@
 //! A network card: its link, queues, rings and offloads, and what it has dropped.
 
+use std::io;
+
 use evlbi_core::rate::BitRate;
 use evlbi_net::host::card::{Card, Coalescing, Driver, Feature, Rings};
 use evlbi_net::host::nic;
@@ -7,7 +9,7 @@ use evlbi_net::host::nic;
 use super::Aim;
 use super::interfaces::{CARDS, is_up, is_virtual, speed};
 use super::interrupts;
-use super::item::{Check, Item, Verdict, quoted};
+use super::item::{Found, Item, Verdict, change, good, note, quoted};
 use super::root::Root;
 use crate::units::show_count;
 
@@ -35,31 +37,29 @@ pub struct Told {
 
 /// Asks the driver.
 pub fn told(name: &str) -> Told {
-    let card = Card::open(name).map_err(|error| reason(&error));
-    let card = card.as_ref().map_err(String::clone);
+    let card = Card::open(name);
     let counters = nic::counters(std::iter::once(&name.to_owned()));
     let counters = counters.into_values().flatten();
     Told {
-        driver: card
-            .clone()
-            .and_then(|card| card.driver().map_err(|error| reason(&error))),
-        rings: card
-            .clone()
-            .and_then(|card| card.rings().map_err(|error| reason(&error))),
-        coalescing: card
-            .clone()
-            .and_then(|card| card.coalescing().map_err(|error| reason(&error))),
-        features: card.and_then(|card| card.features().map_err(|error| reason(&error))),
+        driver: asked(&card, Card::driver),
+        rings: asked(&card, Card::rings),
+        coalescing: asked(&card, Card::coalescing),
+        features: asked(&card, Card::features),
         not_fetched: counters
             .filter(|(name, _)| nic::is_not_fetched(name))
             .collect(),
     }
 }
 
-fn reason(error: &std::io::Error) -> String {
+fn asked<T>(card: &io::Result<Card>, ask: fn(&Card) -> io::Result<T>) -> Result<T, String> {
+    let card = card.as_ref().map_err(reason)?;
+    ask(card).map_err(|error| reason(&error))
+}
+
+fn reason(error: &io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::Unsupported => "the driver does not tell".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "it may not be asked without root".to_owned(),
+        io::ErrorKind::Unsupported => "the driver does not tell".to_owned(),
+        io::ErrorKind::PermissionDenied => "it may not be asked without root".to_owned(),
         _ => format!("the driver cannot be asked: {error}"),
     }
 }
@@ -68,24 +68,75 @@ pub fn items(root: &Root, name: &str, told: &Told, aim: &Aim) -> Vec<Item> {
     let look = Look {
         root,
         name,
-        group: format!("card {name}"),
         // No card is asked for more than it can carry.
         rate: speed(root, name).map_or(aim.rate, |speed| speed.min(aim.rate)),
     };
+    let group = format!("card {name}");
+    let item = |name, why, found| Item::new(&group, name, why, found);
     let mut items = vec![
-        look.link(),
-        look.speed(aim),
-        look.duplex(),
-        look.mtu(),
-        look.queue_length(),
-        look.driver(&told.driver),
-        look.rx_ring(&told.rings),
-        look.tx_ring(&told.rings),
-        look.coalescing(&told.coalescing),
+        item(
+            "link",
+            "of a card that is down, or has no cable, drivers tell little",
+            Ok(match is_up(root, name) {
+                true => good("up"),
+                false => note("down"),
+            }),
+        ),
+        item(
+            "speed",
+            "data that does not fit the card must be left out (`evlbi plan link`, --shed fit)",
+            look.speed(aim),
+        ),
+        item(
+            "duplex",
+            "at half duplex what comes and what goes collide, and are lost",
+            look.duplex(),
+        ),
+        item(
+            "MTU",
+            "packets cost the same whatever their length: with 1500 bytes a host handles six times as many, and a VDIF frame of \
+             8 kB comes in pieces; all hosts and switches of that network must have it, or long packets vanish",
+            look.mtu(),
+        ),
+        item(
+            "txqueuelen",
+            "bursts of a sender that find the queue before the card full are lost in this host (Sansa 2006 had 20000 where 100 \
+             was usual)",
+            look.queue_length(),
+        ),
+        item(
+            "driver",
+            "some versions of drivers and firmware lose packets: compare with a host that does not",
+            driver(&told.driver),
+        ),
+        item(
+            "receive ring",
+            "a processor that is elsewhere for longer than it lasts loses packets in the card",
+            look.rx_ring(&told.rings),
+        ),
+        item(
+            "send ring",
+            "what does not fit waits in the queue before it, so that a longer one changes little",
+            tx_ring(&told.rings),
+        ),
+        item(
+            "interrupt coalescing",
+            "an interrupt for each packet takes the processor at high rates; one put off for long makes measured delays longer, \
+             and packets wait in the ring",
+            look.coalescing(&told.coalescing),
+        ),
     ];
-    items.extend(OFFLOADS.map(|offload| look.offload(&offload, &told.features)));
-    items.push(look.dropped(&told.not_fetched));
-    items.extend(interrupts::items(root, name, &look.group));
+    items.extend(OFFLOADS.map(|offload| {
+        let found = look.offload(&offload, &told.features);
+        item(offload.shown, offload.why, found)
+    }));
+    items.push(item(
+        "dropped so far",
+        "since the card was started; look whether it grows while data flows: missed and not fetched in time are for want of \
+         processor or ring, the rest for want of buffers or because nobody wanted the packets",
+        look.dropped(&told.not_fetched),
+    ));
+    items.extend(interrupts::items(root, name, &group));
     if is_virtual(root, name) {
         items.iter_mut().for_each(soften);
     }
@@ -103,136 +154,66 @@ fn soften(item: &mut Item) {
 struct Look<'a> {
     root: &'a Root,
     name: &'a str,
-    group: String,
     rate: BitRate,
 }
 
 impl Look<'_> {
-    fn check(&self, name: &str, why: impl Into<String>) -> Check {
-        Check::new(&self.group, name, why)
-    }
-
-    fn read(&self, file: &str) -> Result<String, String> {
-        self.root.read(&format!("{CARDS}/{}/{file}", self.name))
-    }
-
     fn number(&self, file: &str) -> Result<i64, String> {
         self.root.number(&format!("{CARDS}/{}/{file}", self.name))
     }
 
-    fn link(&self) -> Item {
-        let check = self.check(
-            "link",
-            "of a card that is down, or has no cable, drivers tell little",
-        );
-        match is_up(self.root, self.name) {
-            true => check.good("up"),
-            false => check.note("down"),
-        }
-    }
-
-    fn speed(&self, aim: &Aim) -> Item {
-        let check = self.check(
-            "speed",
-            "data that does not fit the card must be left out (`evlbi plan link`, --shed fit)",
-        );
-        match speed(self.root, self.name) {
-            Ok(speed) if speed >= aim.rate => check.good(format!("{speed}bit/s")),
-            Ok(speed) => check
-                .note(format!("{speed}bit/s"))
-                .wanting(format!("{}bit/s, if the data goes by this card", aim.rate)),
-            Err(reason) => check.unknown(reason),
-        }
-    }
-
-    fn duplex(&self) -> Item {
-        let check = self.check(
-            "duplex",
-            "at half duplex what comes and what goes collide, and are lost",
-        );
-        match self.read("duplex").as_deref() {
-            Ok("full") => check.good("full"),
-            Ok("half") => {
-                let command = format!(
-                    "ethtool -s {} autoneg on  # and at the switch",
-                    quoted(self.name)
-                );
-                check.change("half", "full", command)
+    fn speed(&self, aim: &Aim) -> Found {
+        let speed = speed(self.root, self.name)?;
+        let found = format!("{speed}bit/s");
+        Ok(match speed >= aim.rate {
+            true => good(found),
+            false => {
+                note(found).wanting(format!("{}bit/s, if the data goes by this card", aim.rate))
             }
-            _ => check.unknown("the driver does not tell"),
+        })
+    }
+
+    fn duplex(&self) -> Found {
+        let told = self.root.read(&format!("{CARDS}/{}/duplex", self.name));
+        match told.as_deref() {
+            Ok("full") => Ok(good("full")),
+            Ok("half") => Ok(change("half", "full").by(format!(
+                "ethtool -s {} autoneg on  # and at the switch",
+                quoted(self.name)
+            ))),
+            _ => Err("the driver does not tell".to_owned()),
         }
     }
 
-    fn mtu(&self) -> Item {
-        let check = self.check(
-            "MTU",
-            "packets cost the same whatever their length: with 1500 bytes a host handles six times as many, and a VDIF frame of \
-             8 kB comes in pieces; all hosts and switches of that network must have it, or long packets vanish",
-        );
-        match self.number("mtu") {
-            Ok(mtu) if mtu >= JUMBO => check.good(format!("{mtu} bytes")),
-            Ok(mtu) => check
-                .note(format!("{mtu} bytes"))
+    fn mtu(&self) -> Found {
+        let mtu = self.number("mtu")?;
+        let found = format!("{mtu} bytes");
+        Ok(match mtu >= JUMBO {
+            true => good(found),
+            false => note(found)
                 .wanting(format!("{JUMBO} bytes, if the network carries them"))
                 .by(format!("ip link set dev {} mtu {JUMBO}", quoted(self.name))),
-            Err(reason) => check.unknown(reason),
-        }
+        })
     }
 
-    fn queue_length(&self) -> Item {
+    fn queue_length(&self) -> Found {
         let wanted = match self.rate.get() >= FAST {
             true => LONG_QUEUE,
             false => QUEUE,
         };
-        let check = self.check(
-            "txqueuelen",
-            "bursts of a sender that find the queue before the card full are lost in this host (Sansa 2006 had 20000 where 100 \
-             was usual)",
-        );
-        match self.number("tx_queue_len") {
-            Ok(0) => check.note("0: no queue, what does not fit into the card's ring is dropped"),
-            Ok(found) if found >= wanted => check.good(format!("{found} packets")),
-            Ok(found) => check.change(
-                format!("{found} packets"),
-                format!("{wanted} packets"),
-                format!("ip link set dev {} txqueuelen {wanted}", quoted(self.name)),
-            ),
-            Err(reason) => check.unknown(reason),
-        }
+        Ok(match self.number("tx_queue_len")? {
+            0 => note("0: no queue, what does not fit into the card's ring is dropped"),
+            found if found >= wanted => good(format!("{found} packets")),
+            found => change(format!("{found} packets"), format!("{wanted} packets")).by(format!(
+                "ip link set dev {} txqueuelen {wanted}",
+                quoted(self.name)
+            )),
+        })
     }
 
-    fn driver(&self, told: &Result<Driver, String>) -> Item {
-        let check = self.check(
-            "driver",
-            "some versions of drivers and firmware lose packets: compare with a host that does not",
-        );
-        let driver = match told {
-            Ok(driver) => driver,
-            Err(reason) => return check.unknown(reason),
-        };
-        let or_none = |text: &str| match text {
-            "" | "N/A" => "not told".to_owned(),
-            told => told.to_owned(),
-        };
-        check.good(format!(
-            "{} {}, firmware {}, at {}",
-            driver.name,
-            driver.version,
-            or_none(&driver.firmware),
-            or_none(&driver.bus)
-        ))
-    }
-
-    fn rx_ring(&self, told: &Result<Rings, String>) -> Item {
+    fn rx_ring(&self, told: &Result<Rings, String>) -> Found {
+        let rings = told.as_ref()?;
         let per_packet = ON_WIRE / self.rate.get() as f64;
-        let name = "receive ring";
-        let rings = match told {
-            Ok(rings) => rings,
-            Err(reason) => {
-                let why = "a processor that is elsewhere for longer than it lasts loses packets in the card";
-                return self.check(name, why).unknown(reason);
-            }
-        };
         let why = format!(
             "{} packets of 1500 bytes come in {:.0} us at {}bit/s: a processor that is elsewhere for longer loses packets in the \
              card",
@@ -240,42 +221,20 @@ impl Look<'_> {
             f64::from(rings.rx) * per_packet * 1e6,
             self.rate
         );
-        let check = self.check(name, why);
         let found = format!("{} packets of {} possible", rings.rx, rings.rx_most);
-        match rings.rx < rings.rx_most {
-            true => check.change(
-                found,
-                rings.rx_most.to_string(),
-                format!("ethtool -G {} rx {}", quoted(self.name), rings.rx_most),
-            ),
-            false => check.good(found),
-        }
-    }
-
-    fn tx_ring(&self, told: &Result<Rings, String>) -> Item {
-        let check = self.check(
-            "send ring",
-            "what does not fit waits in the queue before it, so that a longer one changes little",
-        );
-        match told {
-            Ok(rings) => check.good(format!(
-                "{} packets of {} possible",
-                rings.tx, rings.tx_most
+        let item = match rings.rx < rings.rx_most {
+            true => change(found, rings.rx_most.to_string()).by(format!(
+                "ethtool -G {} rx {}",
+                quoted(self.name),
+                rings.rx_most
             )),
-            Err(reason) => check.unknown(reason),
-        }
+            false => good(found),
+        };
+        Ok(item.because(why))
     }
 
-    fn coalescing(&self, told: &Result<Coalescing, String>) -> Item {
-        let check = self.check(
-            "interrupt coalescing",
-            "an interrupt for each packet takes the processor at high rates; one put off for long makes measured delays longer, \
-             and packets wait in the ring",
-        );
-        let found = match told {
-            Ok(found) => found,
-            Err(reason) => return check.unknown(reason),
-        };
+    fn coalescing(&self, told: &Result<Coalescing, String>) -> Found {
+        let found = told.as_ref()?;
         let shown = format!(
             "receive {} us or {} packets{}, send {} us or {} packets",
             found.rx_usecs,
@@ -285,50 +244,40 @@ impl Look<'_> {
             found.tx_frames
         );
         let each = found.rx_usecs == 0 && found.rx_frames <= 1;
-        match found.adaptive_rx || (!each && found.rx_usecs <= PUT_OFF) {
-            true => check.good(shown),
-            false => check
-                .note(shown)
-                .wanting("adaptive, or some 10 us")
-                .by(format!("ethtool -C {} rx-usecs 10", quoted(self.name))),
-        }
+        Ok(
+            match found.adaptive_rx || (!each && found.rx_usecs <= PUT_OFF) {
+                true => good(shown),
+                false => note(shown)
+                    .wanting("adaptive, or some 10 us")
+                    .by(format!("ethtool -C {} rx-usecs 10", quoted(self.name))),
+            },
+        )
     }
 
-    fn offload(&self, offload: &Offload, told: &Result<Vec<Feature>, String>) -> Item {
-        let check = self.check(offload.shown, offload.why);
-        let features = match told {
-            Ok(features) => features,
-            Err(reason) => return check.unknown(reason),
-        };
-        let Some(feature) = features.iter().find(|feature| feature.name == offload.name) else {
-            return check.unknown(format!("this kernel has no {}", offload.name));
-        };
+    fn offload(&self, offload: &Offload, told: &Result<Vec<Feature>, String>) -> Found {
+        let mut features = told.as_ref()?.iter();
+        let feature = features
+            .find(|feature| feature.name == offload.name)
+            .ok_or_else(|| format!("this kernel has no {}", offload.name))?;
         let found = match (feature.on, feature.changeable) {
             (true, _) => "on",
             (false, true) => "off",
             (false, false) => "off, the card cannot",
         };
+        if feature.on == offload.wanted {
+            return Ok(good(found));
+        }
         let state = if offload.wanted { "on" } else { "off" };
         let command = format!("ethtool -K {} {} {state}", quoted(self.name), offload.name);
-        match (
-            feature.on == offload.wanted,
-            feature.changeable,
-            offload.needed,
-        ) {
-            (true, ..) => check.good(found),
-            (false, true, true) => check.change(found, state, command),
-            (false, true, false) => check.note(found).by(command),
-            (false, false, _) => check.note(found),
-        }
+        Ok(match (feature.changeable, offload.needed) {
+            (true, true) => change(found, state).by(command),
+            (true, false) => note(found).by(command),
+            (false, _) => note(found),
+        })
     }
 
     /// What was dropped since the counters began.
-    fn dropped(&self, not_fetched: &[(String, u64)]) -> Item {
-        let check = self.check(
-            "dropped so far",
-            "since the card was started; look whether it grows while data flows: missed and not fetched in time are for want of \
-             processor or ring, the rest for want of buffers or because nobody wanted the packets",
-        );
+    fn dropped(&self, not_fetched: &[(String, u64)]) -> Found {
         const COUNTERS: [&str; 5] = [
             "rx_dropped",
             "rx_missed_errors",
@@ -343,7 +292,7 @@ impl Look<'_> {
         let mut counts: Vec<(String, u64)> =
             COUNTERS.iter().filter_map(|name| read(name)).collect();
         if counts.is_empty() {
-            return check.unknown("the kernel tells no counters of it");
+            return Err("the kernel tells no counters of it".to_owned());
         }
         for (name, count) in not_fetched {
             if counts.iter().all(|(known, _)| known != name) {
@@ -351,18 +300,38 @@ impl Look<'_> {
             }
         }
         counts.retain(|(_, count)| *count > 0);
-        match counts.is_empty() {
-            true => check.good("nothing"),
-            false => {
-                let counts = counts
-                    .iter()
-                    .map(|(name, count)| format!("{name} {}", show_count(*count)));
-                check
-                    .note(counts.collect::<Vec<String>>().join(", "))
-                    .by(format!("ip -s -s link show dev {}", quoted(self.name)))
-            }
+        if counts.is_empty() {
+            return Ok(good("nothing"));
         }
+        let counts = counts
+            .iter()
+            .map(|(name, count)| format!("{name} {}", show_count(*count)));
+        let counts = counts.collect::<Vec<String>>().join(", ");
+        Ok(note(counts).by(format!("ip -s -s link show dev {}", quoted(self.name))))
     }
+}
+
+fn driver(told: &Result<Driver, String>) -> Found {
+    let driver = told.as_ref()?;
+    let or_none = |text: &str| match text {
+        "" | "N/A" => "not told".to_owned(),
+        told => told.to_owned(),
+    };
+    Ok(good(format!(
+        "{} {}, firmware {}, at {}",
+        driver.name,
+        driver.version,
+        or_none(&driver.firmware),
+        or_none(&driver.bus)
+    )))
+}
+
+fn tx_ring(told: &Result<Rings, String>) -> Found {
+    let rings = told.as_ref()?;
+    Ok(good(format!(
+        "{} packets of {} possible",
+        rings.tx, rings.tx_most
+    )))
 }
 
 /// An offload, and whether it should be on.

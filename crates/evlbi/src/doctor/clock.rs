@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use evlbi_net::host::clock::Clock;
 
-use super::item::{Check, Item};
+use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 use crate::units::show_seconds;
 
-const GROUP: &str = "clock";
 /// A clock is kept well if it may be off by no more than this.
 const LARGEST: Duration = Duration::from_millis(100);
 /// Programs that keep clocks, as the kernel cuts their names.
@@ -25,17 +24,30 @@ const CHRONY: &str =
     "systemctl enable --now chrony || systemctl enable --now chronyd  # package chrony";
 const TIMESYNCD: &str = "systemd-timesyn";
 
+/// What keeps the clock, or why it is not seen.
+type Keepers = Result<Vec<String>, String>;
+
 pub fn items(root: &Root) -> Vec<Item> {
     let clock = Clock::read().map_err(|error| format!("the kernel does not say: {error}"));
     let keepers = keepers(root);
+    let item = |name, why, found| Item::new("clock", name, why, found);
     vec![
-        synchronised(clock.as_ref(), keepers.as_ref()),
-        kept(clock.as_ref(), keepers.as_ref()),
+        item(
+            "synchronised",
+            "recordings begin and end by this clock, live streams are placed by it, and one-way delays are measured with it; \
+             a second off is a scan that does not correlate",
+            synchronised(clock.as_ref(), &keepers),
+        ),
+        item(
+            "kept by",
+            "without a program that keeps it a clock drifts by seconds a week; two of them pull against each other",
+            kept(clock.as_ref(), &keepers),
+        ),
     ]
 }
 
 /// Programs that keep the clock.
-fn keepers(root: &Root) -> Result<Vec<String>, String> {
+fn keepers(root: &Root) -> Keepers {
     let mut programs = root.programs()?;
     programs.retain(|name| KEEPERS.contains(&name.as_str()));
     programs.sort();
@@ -43,71 +55,56 @@ fn keepers(root: &Root) -> Result<Vec<String>, String> {
     Ok(programs)
 }
 
-fn synchronised(clock: Result<&Clock, &String>, keepers: Result<&Vec<String>, &String>) -> Item {
-    let why = "recordings begin and end by this clock, live streams are placed by it, and one-way delays are measured with it; \
-               a second off is a scan that does not correlate";
-    let check = Check::new(GROUP, "synchronised", why);
-    let clock = match clock {
-        Ok(clock) => clock,
-        Err(reason) => return check.unknown(reason),
-    };
-    let found = match clock.synchronised {
-        true => format!(
+fn synchronised(clock: Result<&Clock, &String>, keepers: &Keepers) -> Found {
+    let clock = clock?;
+    if clock.synchronised {
+        let found = format!(
             "yes; off by {} as estimated, {} at most; frequency corrected by {:.3} ppm",
             show_seconds(clock.estimated_error.as_secs_f64()),
             show_seconds(clock.largest_error.as_secs_f64()),
             clock.frequency_ppm
-        ),
-        // What the kernel says of the error then only grows with time.
-        false => "no program has told the kernel so; how far it is off is not known".to_owned(),
-    };
-    match (clock.synchronised, keepers) {
-        (true, _) if clock.largest_error <= LARGEST => check.good(found),
-        (true, _) => check
-            .note(found)
-            .wanting(format!("{} at most", show_seconds(LARGEST.as_secs_f64()))),
-        (false, Ok(keepers)) if keepers.is_empty() => check.change(found, "yes", CHRONY),
-        // chronyd tells the kernel only if it was told to (rtcsync).
-        (false, Ok(keepers)) => {
-            let names = keepers.join(", ");
-            check.note(format!("{found}; {names} runs, ask it")).by(
-                match keepers.iter().any(|name| name == "chronyd") {
-                    true => "chronyc tracking",
-                    false => "timedatectl",
-                },
-            )
-        }
-        (false, Err(_)) => check.note(found).by("timedatectl"),
+        );
+        return Ok(match clock.largest_error <= LARGEST {
+            true => good(found),
+            false => {
+                note(found).wanting(format!("{} at most", show_seconds(LARGEST.as_secs_f64())))
+            }
+        });
     }
+    // What the kernel says of the error then only grows with time.
+    let found = "no program has told the kernel so; how far it is off is not known";
+    Ok(match keepers {
+        Ok(keepers) if keepers.is_empty() => change(found, "yes").by(CHRONY),
+        // chronyd tells the kernel only if it was told to (rtcsync).
+        Ok(keepers) => note(format!("{found}; {} runs, ask it", keepers.join(", "))).by(
+            match keepers.iter().any(|name| name == "chronyd") {
+                true => "chronyc tracking",
+                false => "timedatectl",
+            },
+        ),
+        Err(_) => note(found).by("timedatectl"),
+    })
 }
 
-fn kept(clock: Result<&Clock, &String>, keepers: Result<&Vec<String>, &String>) -> Item {
-    let why = "without a program that keeps it a clock drifts by seconds a week; two of them pull against each other";
-    let check = Check::new(GROUP, "kept by", why);
-    let keepers = match keepers {
-        Ok(keepers) => keepers,
-        Err(reason) => return check.unknown(reason),
-    };
+fn kept(clock: Result<&Clock, &String>, keepers: &Keepers) -> Found {
+    let keepers = keepers.as_ref()?;
     // ptp4l keeps the card's clock, phc2sys the system's by it.
     let of_system = keepers.iter().filter(|name| *name != "ptp4l").count();
     let names = keepers.join(", ");
-    match of_system {
+    Ok(match of_system {
         0 if keepers.is_empty() && clock.is_ok_and(|clock| clock.synchronised) => {
-            check.note("none of the programs known here, but one has told the kernel that it does")
+            note("none of the programs known here, but one has told the kernel that it does")
         }
-        0 if keepers.is_empty() => {
-            check.change("none of the programs known here", "chronyd", CHRONY)
-        }
-        0 => check.note(format!(
+        0 if keepers.is_empty() => change("none of the programs known here", "chronyd").by(CHRONY),
+        0 => note(format!(
             "{names} keeps the card's clock; none the system's (phc2sys)"
         )),
-        1 if names == TIMESYNCD => check
-            .note("systemd-timesyncd: some milliseconds, from one server")
+        1 if names == TIMESYNCD => note("systemd-timesyncd: some milliseconds, from one server")
             .wanting("chronyd, where one-way delays count")
             .by(CHRONY),
-        1 => check.good(names),
-        _ => check.note(names).wanting("one of them"),
-    }
+        1 => good(names),
+        _ => note(names).wanting("one of them"),
+    })
 }
 
 #[cfg(test)]
@@ -127,9 +124,10 @@ mod tests {
 
     fn run(clock: &Clock, keepers: &[&str]) -> (Item, Item) {
         let keepers: Vec<String> = keepers.iter().map(|name| (*name).to_owned()).collect();
+        let keepers = Ok(keepers);
         (
-            synchronised(Ok(clock), Ok(&keepers)),
-            kept(Ok(clock), Ok(&keepers)),
+            synchronised(Ok(clock), &keepers).unwrap(),
+            kept(Ok(clock), &keepers).unwrap(),
         )
     }
 
@@ -175,11 +173,8 @@ mod tests {
     fn in_a_container_nobody_is_seen() {
         let tree = Tree::new(&[("proc/5/comm", "chronyd")]);
         let hidden = keepers(&tree.root());
-        assert_eq!(
-            kept(Ok(&clock(true, 1)), hidden.as_ref()).verdict,
-            Verdict::Unknown
-        );
-        let item = synchronised(Ok(&clock(false, 1)), hidden.as_ref());
+        assert!(kept(Ok(&clock(true, 1)), &hidden).is_err());
+        let item = synchronised(Ok(&clock(false, 1)), &hidden).unwrap();
         assert_eq!(item.verdict, Verdict::Note);
         tree.write("proc/2/comm", "kthreadd");
         assert_eq!(keepers(&tree.root()).unwrap(), ["chronyd"]);

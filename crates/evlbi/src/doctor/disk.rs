@@ -10,11 +10,10 @@ use evlbi_net::run::Run;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
 
 use super::Aim;
-use super::item::{Check, Item, quoted};
+use super::item::{Item, change, good, note, quoted};
 use crate::agent::free_bytes;
 use crate::units::{show_bytes, show_rate};
 
-const GROUP: &str = "disk";
 /// Bounds of the test.
 const LONGEST: Duration = Duration::from_secs(5);
 const LARGEST: u64 = 4 << 30;
@@ -27,9 +26,6 @@ const PIECE: usize = 8 << 20;
 const BLOCK: usize = 4096;
 /// Through the cache, bytes after which data is forced out, so that the end does not take for ever.
 const FORCED: u64 = 256 << 20;
-
-const WHY: &str =
-    "what the disk does not take waits in the ring, and is dropped when that is full (ring_full)";
 
 /// What was written, and in what time with all of it on the disk.
 struct Trial {
@@ -50,19 +46,25 @@ pub fn check(folder: &Path) -> Result<()> {
 }
 
 pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
-    let Some(folder) = folder else {
-        return Check::new(GROUP, "writing", WHY)
-            .note("not tried: --disk DIR tries how fast a recording can be written there");
+    let (name, found) = match folder {
+        Some(folder) => (
+            format!("writing in {}", folder.display()),
+            tried(folder, run)
+                .map(|trial| judge(&trial, aim, in_memory(folder)))
+                .map_err(|error| format!("{error:#}")),
+        ),
+        None => (
+            "writing".to_owned(),
+            Ok(note(
+                "not tried: --disk DIR tries how fast a recording can be written there",
+            )),
+        ),
     };
-    let name = format!("writing in {}", folder.display());
-    let check = Check::new(GROUP, &name, WHY);
-    match tried(folder, run) {
-        Ok(trial) => judge(check, &trial, aim, in_memory(folder)),
-        Err(error) => check.unknown(format!("{error:#}")),
-    }
+    let why = "what the disk does not take waits in the ring, and is dropped when that is full (ring_full)";
+    Item::new("disk", &name, why, found)
 }
 
-fn judge(check: Check, trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
+fn judge(trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
     let rate = trial.bytes as f64 * 8.0 / trial.seconds.max(1e-9);
     let found = format!(
         "{}: {} in {:.2} s {}, all on the disk{}",
@@ -85,9 +87,9 @@ fn judge(check: Check, trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
         quoted("/another/disk")
     );
     match rate >= aim.rate.get() as f64 {
-        true if in_memory => check.note(found),
-        true => check.good(found).wanting(wanted),
-        false => check.change(found, wanted, command),
+        true if in_memory => note(found),
+        true => good(found).wanting(wanted),
+        false => change(found, wanted).by(command),
     }
 }
 
@@ -122,8 +124,9 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial> {
         writer.write(piece)?;
         bytes += piece.len() as u64;
         if progress.is_due() {
-            let rate = bytes as f64 * 8.0 / begun.elapsed().as_secs_f64().max(1e-9);
-            let time = begun.elapsed().as_secs_f64() / LONGEST.as_secs_f64();
+            let seconds = begun.elapsed().as_secs_f64();
+            let rate = bytes as f64 * 8.0 / seconds.max(1e-9);
+            let time = seconds / LONGEST.as_secs_f64();
             let done = bytes.max((most as f64 * time) as u64).min(most);
             progress.show(
                 done,
@@ -131,11 +134,9 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial> {
             );
         }
     }
-    let bytes = writer.finish()?;
-    let seconds = begun.elapsed().as_secs_f64();
     Ok(Trial {
-        bytes,
-        seconds,
+        bytes: writer.finish()?,
+        seconds: begun.elapsed().as_secs_f64(),
         is_direct,
     })
 }
@@ -196,7 +197,7 @@ mod tests {
             seconds: 1.0,
             is_direct: true,
         };
-        judge(Check::new(GROUP, "writing", WHY), &trial, &aim(), in_memory)
+        judge(&trial, &aim(), in_memory)
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which network interfaces there are, which are up, and how fast they are.
 
+use std::collections::HashSet;
+
 use anyhow::{Result, bail};
 use evlbi_core::rate::BitRate;
 
@@ -8,10 +10,7 @@ use super::root::Root;
 /// The folder that has one for each interface.
 pub const CARDS: &str = "sys/class/net";
 /// One gigabit a second.
-pub const GIGABIT: BitRate = match BitRate::new(1_000_000_000) {
-    Some(rate) => rate,
-    None => unreachable!(),
-};
+pub const GIGABIT: BitRate = BitRate::new(1_000_000_000).unwrap();
 /// A flag of an interface: it is up (`IFF_UP`).
 const UP: i64 = 1;
 /// The kind of an interface that is a loopback (`ARPHRD_LOOPBACK`).
@@ -26,19 +25,13 @@ pub fn chosen(root: &Root, asked: &[String]) -> Result<Vec<String>> {
             there.join(", ")
         );
     }
-    if !asked.is_empty() {
-        let mut once: Vec<String> = Vec::new();
-        for name in asked {
-            if !once.contains(name) {
-                once.push(name.clone());
-            }
-        }
-        return Ok(once);
+    if asked.is_empty() {
+        let up = there.into_iter().filter(|name| is_candidate(root, name));
+        return Ok(up.collect());
     }
-    Ok(there
-        .into_iter()
-        .filter(|name| is_candidate(root, name))
-        .collect())
+    let mut seen = HashSet::new();
+    let once = asked.iter().filter(|name| seen.insert(*name));
+    Ok(once.cloned().collect())
 }
 
 /// The fastest of the `chosen` cards that are up.
@@ -67,10 +60,11 @@ fn is_candidate(root: &Root, name: &str) -> bool {
 
 /// Whether it is switched on and has a link.
 pub fn is_up(root: &Root, name: &str) -> bool {
-    let flags = root.read(&format!("{CARDS}/{name}/flags")).ok();
-    let flags = flags.and_then(|text| i64::from_str_radix(text.trim_start_matches("0x"), 16).ok());
-    flags.is_some_and(|flags| flags & UP == UP)
-        && root.number(&format!("{CARDS}/{name}/carrier")) == Ok(1)
+    let flags = root.read(&format!("{CARDS}/{name}/flags"));
+    flags.is_ok_and(|text| {
+        let flags = i64::from_str_radix(text.trim_start_matches("0x"), 16);
+        flags.is_ok_and(|flags| flags & UP == UP)
+    }) && root.number(&format!("{CARDS}/{name}/carrier")) == Ok(1)
 }
 
 /// Whether the interface is made by the kernel with no card beneath it that is known here; those that join cards, or divide

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::interfaces::CARDS;
-use super::item::{Check, Item, quoted};
+use super::item::{Found, Item, change, good, note, quoted};
 use super::root::{Root, processors};
 
 /// Interrupts that are spelt out in a command.
@@ -12,10 +12,25 @@ const MOST_IN_COMMAND: usize = 32;
 pub fn items(root: &Root, name: &str, group: &str) -> Vec<Item> {
     let device = device(root, name);
     let local = local_processors(root, &device);
+    let item = |name, why, found| Item::new(group, name, why, found);
     vec![
-        node(root, &device, local.as_deref(), group),
-        affinity(root, name, &device, local.as_deref(), group),
-        handed_on(root, name, group),
+        item(
+            "NUMA node",
+            "a receiver on another node takes its packets from far memory: pin it beside the card (--cpu N)",
+            node(root, &device, local.as_deref()),
+        ),
+        item(
+            "interrupts",
+            "where all of a card's interrupts go to one processor it alone takes up all packets, and loses them when it is full; one on \
+             another node takes them from far memory",
+            affinity(root, name, &device, local.as_deref()),
+        ),
+        item(
+            "RPS",
+            "packets handed to another processor wait in its backlog (net.core.netdev_max_backlog) and are lost when that is full; \
+             fragments may overtake each other",
+            handed_on(root, name),
+        ),
     ]
 }
 
@@ -30,33 +45,22 @@ fn device(root: &Root, name: &str) -> String {
 
 /// The processors beside the card, where that is not all of them.
 fn local_processors(root: &Root, device: &str) -> Option<String> {
-    let is_known = root
-        .number(&format!("{device}/numa_node"))
-        .is_ok_and(|node| node >= 0);
-    is_known
-        .then(|| root.read(&format!("{device}/local_cpulist")).ok())
-        .flatten()
+    let node = root.number(&format!("{device}/numa_node")).ok();
+    node.filter(|node| *node >= 0)
+        .and_then(|_| root.read(&format!("{device}/local_cpulist")).ok())
         .filter(|list| !list.is_empty())
 }
 
-fn node(root: &Root, device: &str, local: Option<&str>, group: &str) -> Item {
-    let check = Check::new(
-        group,
-        "NUMA node",
-        "a receiver on another node takes its packets from far memory: pin it beside the card (--cpu N)",
-    );
-    let nodes = root
-        .read("sys/devices/system/node/online")
-        .map(|list| processors(&list).len());
-    let node = root.number(&format!("{device}/numa_node"));
-    match (nodes, node, local) {
-        (Ok(1), ..) => check.good("this host has one"),
-        (_, Ok(node), Some(local)) if node >= 0 => {
-            check.note(format!("{node}; processors {local} are beside the card"))
-        }
-        (_, Ok(_), _) => check.unknown("the kernel does not tell on which node the card is"),
-        (_, Err(reason), _) => check.unknown(reason),
+fn node(root: &Root, device: &str, local: Option<&str>) -> Found {
+    let nodes = root.read("sys/devices/system/node/online");
+    if nodes.is_ok_and(|list| processors(&list).len() == 1) {
+        return Ok(good("this host has one"));
     }
+    let node = root.number(&format!("{device}/numa_node"))?;
+    let local = local.ok_or("the kernel does not tell on which node the card is")?;
+    Ok(note(format!(
+        "{node}; processors {local} are beside the card"
+    )))
 }
 
 /// An interrupt of the card that has come, and where it goes.
@@ -67,48 +71,31 @@ struct Interrupt {
     processors: Vec<usize>,
 }
 
-fn affinity(root: &Root, name: &str, device: &str, local: Option<&str>, group: &str) -> Item {
-    let check = Check::new(
-        group,
-        "interrupts",
-        "where all of a card's interrupts go to one processor it alone takes up all packets, and loses them when it is full; one on \
-         another node takes them from far memory",
-    );
-    let interrupts = match interrupts(root, name, device) {
-        Ok(interrupts) => interrupts,
-        Err(reason) => return check.unknown(reason),
-    };
+fn affinity(root: &Root, name: &str, device: &str, local: Option<&str>) -> Found {
+    let interrupts = interrupts(root, name, device)?;
     let used: BTreeSet<usize> = interrupts
         .iter()
         .flat_map(|interrupt| interrupt.processors.iter().copied())
         .collect();
-    let online = || root.read("sys/devices/system/cpu/online");
-    let beside = match local.map_or_else(online, |list| Ok(list.to_owned())) {
-        Ok(list) => processors(&list),
-        Err(reason) => return check.unknown(reason),
+    let beside = match local {
+        Some(list) => processors(list),
+        None => processors(&root.read("sys/devices/system/cpu/online")?),
     };
-    let far: Vec<usize> = used
-        .iter()
-        .filter(|cpu| !beside.contains(cpu))
-        .copied()
-        .collect();
     let count = match interrupts.len() {
         1 => "1 interrupt".to_owned(),
         more => format!("{more} interrupts"),
     };
     let found = format!("{count} on {}", shown(&used));
-    if !far.is_empty() && local.is_some() {
+    if let Some(local) = local
+        && used.iter().any(|cpu| !beside.contains(cpu))
+    {
         let found = format!("{found}, not all beside the card");
-        return check.change(
-            found,
-            format!("on {}", local.unwrap_or_default()),
-            spread(&interrupts, &beside),
-        );
+        return Ok(change(found, format!("on {local}")).by(spread(&interrupts, &beside)));
     }
-    match (interrupts.len(), used.len(), beside.len()) {
-        (2.., 1, 2..) => check.change(found, "on several processors", spread(&interrupts, &beside)),
-        _ => check.good(found),
-    }
+    Ok(match (interrupts.len(), used.len(), beside.len()) {
+        (2.., 1, 2..) => change(found, "on several processors").by(spread(&interrupts, &beside)),
+        _ => good(found),
+    })
 }
 
 /// Those of the card's interrupts that have come since the start, each with its processors.
@@ -131,14 +118,13 @@ fn interrupts(root: &Root, name: &str, device: &str) -> Result<Vec<Interrupt>, S
         let came = counts.fold(0, u64::saturating_add) > 0;
         (came && is_own(number, rest)).then(|| (number, rest.contains("-output")))
     });
-    let numbers: Vec<(u32, bool)> = rows.collect();
-    if numbers.is_empty() {
-        return Err("no interrupt is known to be this card's, or none has come".to_owned());
-    }
-    numbers
-        .into_iter()
+    let interrupts: Vec<Interrupt> = rows
         .map(|(number, is_of_sending)| interrupt(root, number, is_of_sending))
-        .collect()
+        .collect::<Result<_, _>>()?;
+    match interrupts.is_empty() {
+        true => Err("no interrupt is known to be this card's, or none has come".to_owned()),
+        false => Ok(interrupts),
+    }
 }
 
 /// Whether an interrupt's name is of this interface: `eth0`, `eth0-TxRx-3`, and not `eth01`.
@@ -150,10 +136,10 @@ fn is_named(word: &str, interface: &str) -> bool {
 fn interrupt(root: &Root, number: u32, is_of_sending: bool) -> Result<Interrupt, String> {
     let read = |file: &str| root.read(&format!("proc/irq/{number}/{file}"));
     // Where it really goes, as newer kernels tell.
-    let effective = read("effective_affinity_list")
-        .ok()
-        .filter(|list| !list.is_empty());
-    let list = effective.map_or_else(|| read("smp_affinity_list"), Ok)?;
+    let list = match read("effective_affinity_list") {
+        Ok(list) if !list.is_empty() => list,
+        _ => read("smp_affinity_list")?,
+    };
     Ok(Interrupt {
         number,
         is_of_sending,
@@ -188,18 +174,9 @@ fn spread(interrupts: &[Interrupt], on: &[usize]) -> String {
 }
 
 /// Receive packet steering: other processors take packets up than those that the card interrupts.
-fn handed_on(root: &Root, name: &str, group: &str) -> Item {
-    let check = Check::new(
-        group,
-        "RPS",
-        "packets handed to another processor wait in its backlog (net.core.netdev_max_backlog) and are lost when that is full; \
-         fragments may overtake each other",
-    );
+fn handed_on(root: &Root, name: &str) -> Found {
     let folder = format!("{CARDS}/{name}/queues");
-    let queues = match root.names(&folder) {
-        Ok(queues) => queues,
-        Err(reason) => return check.unknown(reason),
-    };
+    let queues = root.names(&folder)?;
     let masks: Vec<String> = queues
         .iter()
         .filter(|queue| queue.starts_with("rx-"))
@@ -215,11 +192,11 @@ fn handed_on(root: &Root, name: &str, group: &str) -> Item {
     );
     let found = format!("on for {steered} of {} queues", masks.len());
     match (steered, masks.len()) {
-        (_, 0) => check.unknown("the kernel tells nothing of it"),
-        (0, _) => check.good("off"),
+        (_, 0) => Err("the kernel tells nothing of it".to_owned()),
+        (0, _) => Ok(good("off")),
         // With one queue it may be the only way to use more processors.
-        (_, 1) => check.note(found).by(command),
-        _ => check.change(found, "off", command),
+        (_, 1) => Ok(note(found).by(command)),
+        _ => Ok(change(found, "off").by(command)),
     }
 }
 

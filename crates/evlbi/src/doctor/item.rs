@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// What is to be thought of what was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// As it should be.
@@ -13,11 +13,12 @@ pub enum Verdict {
     /// To be known; good or bad by what the host is for.
     Note,
     /// Not seen: the kernel, a driver or a container does not tell.
+    #[default]
     Unknown,
 }
 
 /// The result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Item {
     /// Part of the host: kernel, processor, card NAME, clock, path or disk.
     pub group: String,
@@ -34,62 +35,49 @@ pub struct Item {
     pub permanent: Option<String>,
 }
 
-/// A check before anything was found.
-#[derive(Clone, Debug)]
-pub struct Check {
-    group: String,
-    name: String,
-    why: String,
+/// What a look found, its name to come, or why it was not seen.
+pub type Found = Result<Item, String>;
+
+pub fn good(found: impl Into<String>) -> Item {
+    judged(found, Verdict::Good)
 }
 
-impl Check {
-    pub fn new(group: &str, name: &str, why: impl Into<String>) -> Check {
-        Check {
-            group: group.to_owned(),
-            name: name.to_owned(),
-            why: why.into(),
-        }
-    }
+pub fn note(found: impl Into<String>) -> Item {
+    judged(found, Verdict::Note)
+}
 
-    pub fn good(self, found: impl Into<String>) -> Item {
-        self.found(found.into(), Verdict::Good)
-    }
+pub fn change(found: impl Into<String>, wanted: impl Into<String>) -> Item {
+    judged(found, Verdict::Change).wanting(wanted)
+}
 
-    pub fn note(self, found: impl Into<String>) -> Item {
-        self.found(found.into(), Verdict::Note)
-    }
-
-    pub fn change(
-        self,
-        found: impl Into<String>,
-        wanted: impl Into<String>,
-        command: impl Into<String>,
-    ) -> Item {
-        let item = self.found(found.into(), Verdict::Change);
-        item.wanting(wanted).by(command)
-    }
-
-    /// `reason` says why it was not seen.
-    pub fn unknown(self, reason: impl AsRef<str>) -> Item {
-        let found = format!("not known here: {}", reason.as_ref());
-        self.found(found, Verdict::Unknown)
-    }
-
-    fn found(self, found: String, verdict: Verdict) -> Item {
-        Item {
-            group: self.group,
-            name: self.name,
-            found,
-            wanted: None,
-            verdict,
-            why: self.why,
-            command: None,
-            permanent: None,
-        }
+fn judged(found: impl Into<String>, verdict: Verdict) -> Item {
+    Item {
+        found: found.into(),
+        verdict,
+        ..Item::default()
     }
 }
 
 impl Item {
+    /// Names what was found. `why` is the reason where it has none of its own.
+    pub fn new(group: &str, name: &str, why: &str, found: Found) -> Item {
+        let mut item = found
+            .unwrap_or_else(|reason| judged(format!("not known here: {reason}"), Verdict::Unknown));
+        if item.why.is_empty() {
+            why.clone_into(&mut item.why);
+        }
+        Item {
+            group: group.to_owned(),
+            name: name.to_owned(),
+            ..item
+        }
+    }
+
+    pub fn because(mut self, why: impl Into<String>) -> Item {
+        self.why = why.into();
+        self
+    }
+
     pub fn wanting(mut self, wanted: impl Into<String>) -> Item {
         self.wanted = Some(wanted.into());
         self

@@ -1,11 +1,10 @@
 //! The kernel's settings (sysctl) that decide how much may wait, and how TCP behaves.
 
 use super::Aim;
-use super::item::{Check, Item};
+use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 use crate::units::{show_count, show_size};
 
-const GROUP: &str = "kernel";
 /// What `recv` and `send` ask for where --buffer says nothing, in bytes.
 const RECV_ASKS: u64 = 64 << 20;
 const SEND_ASKS: u64 = 4 << 20;
@@ -25,6 +24,10 @@ const FAST: u64 = 10_000_000_000;
 const LEAST_FREE: u64 = 65_536;
 /// Part of the memory that may be kept free.
 const MOST_FREE: u64 = 20;
+/// Settings.
+const QUEUEING: &str = "net.core.default_qdisc";
+const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
+const REAL_TIME: &str = "kernel.sched_rt_runtime_us";
 
 pub fn items(root: &Root, aim: &Aim) -> Vec<Item> {
     let mut items = vec![
@@ -32,17 +35,42 @@ pub fn items(root: &Root, aim: &Aim) -> Vec<Item> {
         socket_buffer(root, aim, "net.core.wmem_max", "send", SEND_ASKS),
         tcp_buffer(root, aim, "net.ipv4.tcp_rmem"),
         tcp_buffer(root, aim, "net.ipv4.tcp_wmem"),
-        udp_memory(root, aim),
+        item(
+            "net.ipv4.udp_mem (largest)",
+            UDP_MEMORY,
+            udp_memory(root, aim),
+        ),
         backlog(root, aim),
         budget(root, aim),
-        soft_interrupts(root),
+        item(
+            "soft interrupts",
+            "dropped: netdev_max_backlog was full; squeezed: netdev_budget or its time was used up with packets left",
+            soft_interrupts(root),
+        ),
         free_memory(root, aim),
-        queueing(root),
-        congestion_control(root),
+        item(
+            QUEUEING,
+            "some disciplines drop what waits before it has left this host",
+            queueing(root),
+        ),
+        item(
+            CONGESTION_CONTROL,
+            "after one loss reno takes minutes on long paths until it has the rate again (`evlbi plan tcp` reckons it); \
+             others take seconds",
+            congestion_control(root),
+        ),
     ];
-    items.extend(TCP_OPTIONS.map(|(name, why)| tcp_option(root, name, why)));
-    items.push(real_time(root));
+    items.extend(TCP_OPTIONS.map(|(name, why)| item(name, why, tcp_option(root, name))));
+    items.push(item(
+        REAL_TIME,
+        "threads of real-time priority (--priority) that spin are stopped for the rest of each period, in one piece",
+        real_time(root),
+    ));
     items
+}
+
+fn item(name: &str, why: &str, found: Found) -> Item {
+    Item::new("kernel", name, why, found)
 }
 
 fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -> Item {
@@ -55,23 +83,18 @@ fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -
             "with less, TCP with a buffer of its own (--buffer) has less under way than the rate needs"
         }
     };
+    let capped = match aim.bytes() > MOST_OF_SOCKET {
+        true => "; Linux gives no more than 1 GiB: share the rate among several sockets",
+        false => "",
+    };
     let why = format!(
-        "{}, and `{command}` asks for {}: {otherwise}{}",
+        "{}, and `{command}` asks for {}: {otherwise}{capped}",
         aim.arithmetic(),
-        show_size(asks),
-        capped(aim.bytes(), MOST_OF_SOCKET)
+        show_size(asks)
     );
-    at_least(root, name, wanted, show_size, &why)
+    item(name, &why, at_least(root, name, wanted, show_size))
 }
 
-fn capped(bytes: u64, most: u64) -> String {
-    match bytes > most {
-        true => "; Linux gives no more than 1 GiB: share the rate among several sockets".to_owned(),
-        false => String::new(),
-    }
-}
-
-/// The last of three numbers is the most that a connection's buffer grows to.
 fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
     let wanted = (2 * aim.bytes()).clamp(SEND_ASKS, MOST_OF_INT);
     let why = format!(
@@ -79,19 +102,17 @@ fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
          and cannot catch up after a loss",
         aim.arithmetic()
     );
-    last_of_three(root, name, wanted, show_size, &why)
+    // The last of three numbers is the most that a connection's buffer grows to.
+    let found = last_of_three(root, name, wanted, show_size);
+    item(&format!("{name} (largest)"), &why, found)
 }
 
 const UDP_MEMORY: &str = "above the limit datagrams of all sockets are dropped (MemErrors)";
 
 /// Memory of all UDP sockets, in pages.
-fn udp_memory(root: &Root, aim: &Aim) -> Item {
-    let name = "net.ipv4.udp_mem";
+fn udp_memory(root: &Root, aim: &Aim) -> Found {
     let buffer = aim.bytes().clamp(RECV_ASKS, MOST_OF_SOCKET);
-    let page = match page_bytes(root) {
-        Ok(page) => page,
-        Err(reason) => return Check::new(GROUP, name, UDP_MEMORY).unknown(reason),
-    };
+    let page = page_bytes(root)?;
     let why = format!(
         "in pages of {}: one full receive buffer of {} takes twice that with its bookkeeping; {UDP_MEMORY}",
         show_size(page),
@@ -99,16 +120,13 @@ fn udp_memory(root: &Root, aim: &Aim) -> Item {
     );
     let pages = (2 * buffer).div_ceil(page);
     let shown = |pages: u64| format!("{} pages", show_count(pages));
-    last_of_three(root, name, pages, shown, &why)
+    Ok(last_of_three(root, "net.ipv4.udp_mem", pages, shown)?.because(why))
 }
 
 /// Bytes of a page of memory, as the kernel says of this program's.
 fn page_bytes(root: &Root) -> Result<u64, String> {
-    let text = root.read("proc/self/smaps")?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("KernelPageSize:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let kilobytes = root.labelled("proc/self/smaps", "KernelPageSize:")?;
+    let kilobytes = kilobytes.parse::<u64>().ok();
     kilobytes
         .and_then(|kilobytes| kilobytes.checked_mul(1024))
         .filter(|bytes| *bytes > 0)
@@ -116,20 +134,21 @@ fn page_bytes(root: &Root) -> Result<u64, String> {
 }
 
 fn backlog(root: &Root, aim: &Aim) -> Item {
-    let packets = aim.rate.get() as f64 / (ON_WIRE * 8.0) * ELSEWHERE;
-    let wanted = (packets.ceil() as u64).clamp(1000, MOST_BACKLOG);
+    let packets = (aim.rate.get() as f64 / (ON_WIRE * 8.0) * ELSEWHERE).ceil() as u64;
+    let wanted = packets.clamp(1000, MOST_BACKLOG);
     let why = format!(
         "{}bit/s in packets of 1500 bytes make {} in {ELSEWHERE} s{}; where a processor hands packets to another (RPS, virtual \
          cards, loopback) what this queue does not hold is lost",
         aim.rate,
-        show_count(packets.ceil() as u64),
+        show_count(packets),
         match wanted == MOST_BACKLOG {
             true => format!(", of which {} do", show_count(MOST_BACKLOG)),
             false => String::new(),
         }
     );
     let shown = |packets: u64| format!("{} packets", show_count(packets));
-    at_least(root, "net.core.netdev_max_backlog", wanted, shown, &why)
+    let name = "net.core.netdev_max_backlog";
+    item(name, &why, at_least(root, name, wanted, shown))
 }
 
 fn budget(root: &Root, aim: &Aim) -> Item {
@@ -137,20 +156,13 @@ fn budget(root: &Root, aim: &Aim) -> Item {
     let why = "packets that a soft interrupt takes from cards before it gives way: too few, and at this rate the cards' rings \
                fill up meanwhile";
     let shown = |packets: u64| format!("{packets} packets");
-    at_least(root, "net.core.netdev_budget", wanted, shown, why)
+    let name = "net.core.netdev_budget";
+    item(name, why, at_least(root, name, wanted, shown))
 }
 
 /// What the processors' soft interrupts counted since the start, of all namespaces.
-fn soft_interrupts(root: &Root) -> Item {
-    let check = Check::new(
-        GROUP,
-        "soft interrupts",
-        "dropped: netdev_max_backlog was full; squeezed: netdev_budget or its time was used up with packets left",
-    );
-    let text = match root.read("proc/net/softnet_stat") {
-        Ok(text) => text,
-        Err(reason) => return check.unknown(reason),
-    };
+fn soft_interrupts(root: &Root) -> Found {
+    let text = root.read("proc/net/softnet_stat")?;
     let column = |number: usize| -> u64 {
         let values = text.lines().filter_map(|line| {
             let word = line.split_whitespace().nth(number)?;
@@ -164,15 +176,17 @@ fn soft_interrupts(root: &Root) -> Item {
         show_count(dropped),
         show_count(squeezed)
     );
-    match dropped + squeezed {
-        0 => check.good(found),
-        _ => check.note(found),
-    }
+    Ok(match dropped + squeezed {
+        0 => good(found),
+        _ => note(found),
+    })
 }
 
 fn free_memory(root: &Root, aim: &Aim) -> Item {
     let kilobytes = (aim.rate.get() as f64 * ELSEWHERE / 8.0 / 1024.0).ceil() as u64;
-    let most = memory_kb(root).map_or(u64::MAX, |memory| memory / MOST_FREE);
+    let memory = root.labelled("proc/meminfo", "MemTotal:");
+    let memory = memory.ok().and_then(|kilobytes| kilobytes.parse().ok());
+    let most = memory.map_or(u64::MAX, |memory: u64| memory / MOST_FREE);
     // A small host cannot keep so much, but what it has by itself.
     let wanted = kilobytes.max(LEAST_FREE).min(most.max(1));
     let why = format!(
@@ -181,67 +195,43 @@ fn free_memory(root: &Root, aim: &Aim) -> Item {
         show_count(LEAST_FREE)
     );
     let shown = |kilobytes: u64| format!("{} kB", show_count(kilobytes));
-    at_least(root, "vm.min_free_kbytes", wanted, shown, &why)
-}
-
-fn memory_kb(root: &Root) -> Option<u64> {
-    let text = root.read("proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.split_whitespace().next()?.parse().ok()
+    let name = "vm.min_free_kbytes";
+    item(name, &why, at_least(root, name, wanted, shown))
 }
 
 /// Disciplines that drop what waits longer than some milliseconds.
 const IMPATIENT: [&str; 6] = ["fq_codel", "codel", "cake", "pie", "fq_pie", "red"];
 
-fn queueing(root: &Root) -> Item {
-    let name = "net.core.default_qdisc";
-    let found = match setting(root, name) {
-        Ok(found) => found,
-        Err(reason) => {
-            let why = "some disciplines drop what waits before it has left this host";
-            return Check::new(GROUP, name, why).unknown(reason);
-        }
-    };
-    let (to, keep) = commands(name, "fq");
-    match found.as_str() {
-        "fq" => Check::new(GROUP, name, "TCP is spaced evenly").good(found),
+fn queueing(root: &Root) -> Found {
+    let found = setting(root, QUEUEING)?;
+    Ok(match found.as_str() {
+        "fq" => good(found).because("TCP is spaced evenly"),
         impatient if IMPATIENT.contains(&impatient) => {
             let why = "it drops packets that wait for more than some milliseconds, before they have left this host; cards that \
                        are up keep what they have until `tc qdisc replace dev NAME root fq`";
-            let check = Check::new(GROUP, name, why);
-            check.change(found, "fq", to).kept_by(keep)
+            set(change(found, "fq"), QUEUEING, "fq").because(why)
         }
         _ => {
             let why = "fq spaces TCP evenly at little cost (with others the kernel does it by timers), bursts overflow queues \
                        on the path; UDP of `send` is spaced by itself; holds for cards that come up later";
-            let check = Check::new(GROUP, name, why);
-            check.note(found).wanting("fq").by(to).kept_by(keep)
+            set(note(found).wanting("fq"), QUEUEING, "fq").because(why)
         }
-    }
+    })
 }
 
-fn congestion_control(root: &Root) -> Item {
-    let name = "net.ipv4.tcp_congestion_control";
-    let why = "after one loss reno takes minutes on long paths until it has the rate again (`evlbi plan tcp` reckons it); \
-               others take seconds";
-    let check = Check::new(GROUP, name, why);
-    let found = match setting(root, name) {
-        Ok(found) => found,
-        Err(reason) => return check.unknown(reason),
-    };
+fn congestion_control(root: &Root) -> Found {
+    let found = setting(root, CONGESTION_CONTROL)?;
     let shown = match setting(root, "net.ipv4.tcp_available_congestion_control") {
         Ok(available) => format!("{found}; there are: {available}"),
         Err(_) => found.clone(),
     };
-    match found.as_str() {
+    Ok(match found.as_str() {
         "reno" => {
-            let (to, keep) = commands(name, "cubic");
-            check.change(shown, "cubic, htcp or bbr", to).kept_by(keep)
+            let item = change(shown, "cubic, htcp or bbr");
+            set(item, CONGESTION_CONTROL, "cubic")
         }
-        _ => check.good(shown),
-    }
+        _ => good(shown),
+    })
 }
 
 const TCP_OPTIONS: [(&str, &str); 3] = [
@@ -259,81 +249,60 @@ const TCP_OPTIONS: [(&str, &str); 3] = [
     ),
 ];
 
-fn tcp_option(root: &Root, name: &str, why: &str) -> Item {
-    let check = Check::new(GROUP, name, why);
-    match setting(root, name).as_deref() {
-        Ok("0") => {
-            let (to, keep) = commands(name, "1");
-            check.change("off", "on", to).kept_by(keep)
-        }
-        Ok("1") => check.good("on"),
-        Ok(other) => check.good(format!("on ({other})")),
-        Err(reason) => check.unknown(reason),
-    }
+fn tcp_option(root: &Root, name: &str) -> Found {
+    Ok(match setting(root, name)?.as_str() {
+        "0" => set(change("off", "on"), name, "1"),
+        "1" => good("on"),
+        other => good(format!("on ({other})")),
+    })
 }
 
-fn real_time(root: &Root) -> Item {
-    let name = "kernel.sched_rt_runtime_us";
-    let why = "threads of real-time priority (--priority) that spin are stopped for the rest of each period, in one piece";
-    let check = Check::new(GROUP, name, why);
-    let period = root.number("proc/sys/kernel/sched_rt_period_us");
-    match (setting(root, name).as_deref().map(str::parse), period) {
-        (Ok(Ok(-1i64)), _) => check.good("no limit"),
-        (Ok(Ok(runtime)), Ok(period)) if runtime >= period => check.good("no limit"),
-        (Ok(Ok(runtime)), Ok(period)) => {
-            let (to, keep) = commands(name, "-1");
-            let found = format!("{runtime} us of {period} us");
-            check
-                .note(found)
-                .wanting("-1 with --priority")
-                .by(to)
-                .kept_by(keep)
-        }
-        (Ok(Err(_)), _) => check.unknown("it is no number"),
-        (Err(reason), _) => check.unknown(reason),
-        (_, Err(reason)) => check.unknown(reason),
+fn real_time(root: &Root) -> Found {
+    let runtime = setting(root, REAL_TIME)?.parse::<i64>();
+    let runtime = runtime.map_err(|_| "it is no number")?;
+    if runtime == -1 {
+        return Ok(good("no limit"));
     }
+    let period = root.number("proc/sys/kernel/sched_rt_period_us")?;
+    if runtime >= period {
+        return Ok(good("no limit"));
+    }
+    let item = note(format!("{runtime} us of {period} us")).wanting("-1 with --priority");
+    Ok(set(item, REAL_TIME, "-1"))
 }
 
 /// A setting that is one number and should not be less than `wanted`.
-fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String, why: &str) -> Item {
-    let check = Check::new(GROUP, name, why);
-    match root.number(&file(name)).map(u64::try_from) {
-        Ok(Ok(found)) if found >= wanted => check.good(show(found)).wanting(show(wanted)),
-        Ok(Ok(found)) => {
-            let (to, keep) = commands(name, &wanted.to_string());
-            check.change(show(found), show(wanted), to).kept_by(keep)
-        }
-        Ok(Err(_)) => check.unknown("it is negative"),
-        Err(reason) => check.unknown(reason),
-    }
+fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String) -> Found {
+    let found = root.number(&file(name))?;
+    let found = u64::try_from(found).map_err(|_| "it is negative")?;
+    Ok(largest(name, found, wanted, show, ""))
 }
 
 /// A setting of three numbers of which the last should not be less than `wanted`; the others stay.
-fn last_of_three(
-    root: &Root,
+fn last_of_three(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String) -> Found {
+    let numbers = root.numbers(&file(name))?;
+    let [least, middle, found] = numbers[..] else {
+        let (file, count) = (file(name), numbers.len());
+        return Err(format!("/{file} holds {count} numbers, not 3"));
+    };
+    let others = format!("{least} {middle} ");
+    Ok(largest(name, found, wanted, show, &others))
+}
+
+/// Judges the last number of a setting, which comes behind `others`.
+fn largest(
     name: &str,
+    found: u64,
     wanted: u64,
     show: impl Fn(u64) -> String,
-    why: &str,
+    others: &str,
 ) -> Item {
-    let shown_name = format!("{name} (largest)");
-    let check = Check::new(GROUP, &shown_name, why);
-    let numbers = match root.numbers(&file(name)) {
-        Ok(numbers) => numbers,
-        Err(reason) => return check.unknown(reason),
-    };
-    match numbers[..] {
-        [_, _, found] if found >= wanted => check.good(show(found)).wanting(show(wanted)),
-        [least, middle, found] => {
-            let (to, keep) = commands(name, &format!("{least} {middle} {wanted}"));
-            check.change(show(found), show(wanted), to).kept_by(keep)
+    match found >= wanted {
+        true => good(show(found)).wanting(show(wanted)),
+        false => {
+            let item = change(show(found), show(wanted));
+            set(item, name, &format!("{others}{wanted}"))
         }
-        _ => check.unknown(format!(
-            "/{} holds {} numbers, not 3",
-            file(name),
-            numbers.len()
-        )),
     }
 }
 
@@ -345,12 +314,12 @@ fn file(name: &str) -> String {
     format!("proc/sys/{}", name.replace('.', "/"))
 }
 
-/// How a setting is changed, and how it stays so.
-fn commands(name: &str, value: &str) -> (String, String) {
-    (
-        format!("sysctl -w {name}='{value}'"),
-        format!("echo '{name} = {value}' >> /etc/sysctl.d/90-evlbi.conf"),
-    )
+/// Says how a setting is changed, and how it stays so.
+fn set(item: Item, name: &str, value: &str) -> Item {
+    item.by(format!("sysctl -w {name}='{value}'"))
+        .kept_by(format!(
+            "echo '{name} = {value}' >> /etc/sysctl.d/90-evlbi.conf"
+        ))
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use anyhow::{Context, Result, bail};
 use evlbi_net::udp::{Fragmentation, Sender, SenderOptions, interface_of};
 
 use super::interfaces::CARDS;
-use super::item::{Check, Item, quoted};
+use super::item::{Found, Item, good, note, quoted};
 use super::root::Root;
 use crate::units::show_seconds;
 
-const GROUP: &str = "path";
 /// Where `evlbi respond` listens.
 const USUAL_PORT: u16 = 8620;
 /// Round trips that are tried; the shortest counts.
@@ -71,10 +70,10 @@ fn split(target: &str) -> Result<(String, u16)> {
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
     let bare = bare.unwrap_or(target);
-    if bare.is_empty() || bare.parse::<IpAddr>().is_ok() || !bare.contains(':') {
-        if bare.is_empty() {
-            bail!("--to names no host; write HOST or HOST:PORT");
-        }
+    if bare.is_empty() {
+        bail!("--to names no host; write HOST or HOST:PORT");
+    }
+    if bare.parse::<IpAddr>().is_ok() || !bare.contains(':') {
         return Ok((bare.to_owned(), USUAL_PORT));
     }
     let found = target.rsplit_once(':').and_then(|(host, port)| {
@@ -91,10 +90,8 @@ fn way(root: &Root, to: SocketAddr) -> Result<Way, String> {
         ..SenderOptions::default()
     };
     let sender = Sender::connect(to, &options).map_err(|error| error.to_string())?;
-    let from = sender
-        .local_address()
-        .map_err(|error| error.to_string())?
-        .ip();
+    let from = sender.local_address().map_err(|error| error.to_string())?;
+    let from = from.ip();
     let interface = interface_of(from).ok_or_else(|| format!("no interface has {from}"));
     let interface_mtu = interface
         .clone()
@@ -126,84 +123,72 @@ fn round_trip(to: SocketAddr) -> Result<f64, String> {
 }
 
 pub fn items(route: Option<&Route>) -> Vec<Item> {
+    let item = |name, why, found| Item::new("path", name, why, found);
     let Some(route) = route else {
-        return vec![
-            Check::new(
-                GROUP,
-                "route",
-                "buffers follow from the round trip, and the longest packets from the path: --to HOST looks at both",
-            )
-            .note("not looked at: no --to"),
-        ];
+        return vec![item(
+            "route",
+            "buffers follow from the round trip, and the longest packets from the path: --to HOST looks at both",
+            Ok(note("not looked at: no --to")),
+        )];
     };
-    let mut items = vec![leaves(route), round_trip_item(route)];
+    let mut items = vec![
+        item(
+            "route",
+            "data that leaves by another card than was thought shares it with others",
+            Ok(leaves(route)),
+        ),
+        item(
+            "round trip",
+            "the shortest of three handshakes of TCP, a firewall or proxy on the way may have answered; buffers follow from it",
+            route
+                .round_trip
+                .clone()
+                .map(|seconds| good(show_seconds(seconds))),
+        ),
+    ];
     if let Ok(way) = &route.way {
-        items.push(mtu(route, way));
+        items.push(item(
+            "path MTU",
+            "what this host knows: its card's MTU, less if the route or a router said so; what lies behind is found only by traffic: \
+             `evlbi probe udp HOST --size 8972`",
+            mtu(route, way),
+        ));
     }
     items
 }
 
 fn leaves(route: &Route) -> Item {
-    let check = Check::new(
-        GROUP,
-        "route",
-        "data that leaves by another card than was thought shares it with others",
-    );
-    match &route.way {
-        Ok(way) => {
-            let interface = match &way.interface {
-                Ok(name) => format!("an address of {name}"),
-                Err(reason) => format!("the interface is not known here ({reason})"),
-            };
-            check.good(format!(
-                "to {}: from {}, {interface}",
-                route.to.ip(),
-                way.from
-            ))
-        }
-        Err(reason) => check.note(format!("none: {reason}")).by(look_up(route)),
-    }
-}
-
-fn round_trip_item(route: &Route) -> Item {
-    let check = Check::new(
-        GROUP,
-        "round trip",
-        "the shortest of three handshakes of TCP, a firewall or proxy on the way may have answered; buffers follow from it",
-    );
-    match &route.round_trip {
-        Ok(seconds) => check.good(show_seconds(*seconds)),
-        Err(reason) => check.unknown(reason),
-    }
-}
-
-fn mtu(route: &Route, way: &Way) -> Item {
-    let check = Check::new(
-        GROUP,
-        "path MTU",
-        "what this host knows: its card's MTU, less if the route or a router said so; what lies behind is found only by traffic: \
-         `evlbi probe udp HOST --size 8972`",
-    );
-    let path = match &way.path_mtu {
-        Ok(path) => *path,
-        Err(reason) => return check.unknown(reason),
+    let way = match &route.way {
+        Ok(way) => way,
+        Err(reason) => return note(format!("none: {reason}")).by(look_up(route)),
     };
+    let interface = match &way.interface {
+        Ok(name) => format!("an address of {name}"),
+        Err(reason) => format!("the interface is not known here ({reason})"),
+    };
+    good(format!(
+        "to {}: from {}, {interface}",
+        route.to.ip(),
+        way.from
+    ))
+}
+
+fn mtu(route: &Route, way: &Way) -> Found {
+    let path = way.path_mtu.clone()?;
     let of_card = match &way.interface_mtu {
         Ok(mtu) => format!("the card's is {mtu}"),
         Err(reason) => format!("the card's is not known here: {reason}"),
     };
-    let found = format!("{path} bytes; {of_card}");
+    let found = note(format!("{path} bytes; {of_card}"));
     let is_less = way.interface_mtu.as_ref().is_ok_and(|mtu| {
         // No packet is longer, whatever the card takes.
         (path as i64) < (*mtu).min(LONGEST_PACKET)
     });
-    match path {
-        _ if is_less => check.note(found).by(look_up(route)),
-        JUMBO.. => check.note(found),
-        _ => check
-            .note(found)
-            .wanting(format!("{JUMBO} bytes, if the path carries them")),
-    }
+    Ok(match path {
+        _ if is_less => found.by(look_up(route)),
+        JUMBO.. => found,
+        _ => found.wanting(format!("{JUMBO} bytes, if the path carries them")),
+    })
 }
 
 fn look_up(route: &Route) -> String {

@@ -1,6 +1,6 @@
 //! What this program may do: where a right is missing, something does not work. No right is needed for the rest.
 
-use super::item::{Check, Item};
+use super::item::{Found, Item, good, note};
 use super::root::Root;
 
 const GROUP: &str = "kernel";
@@ -25,47 +25,38 @@ const RIGHTS: [(&str, u32, &str); 3] = [
 ];
 
 pub fn items(root: &Root) -> Vec<Item> {
-    let mut items: Vec<Item> = RIGHTS
-        .map(|(name, number, why)| right(root, name, number, why))
-        .into();
-    items.push(locked_memory(root));
-    items
-}
-
-fn right(root: &Root, name: &str, number: u32, why: &str) -> Item {
-    let check = Check::new(GROUP, name, why);
-    let rights = root.read("proc/self/status").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let rights = line.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok());
-        rights.ok_or_else(|| "/proc/self/status does not say".to_owned())
-    });
-    match rights {
-        Ok(rights) if rights >> number & 1 == 1 => check.good("this program has it"),
-        Ok(_) => check.note("this program has it not"),
-        Err(reason) => check.unknown(reason),
-    }
-}
-
-fn locked_memory(root: &Root) -> Item {
-    let check = Check::new(
+    let rights = RIGHTS
+        .iter()
+        .map(|(name, number, why)| Item::new(GROUP, name, why, right(root, *number)));
+    let locked = Item::new(
         GROUP,
         "locked memory (ulimit -l)",
         "evlbi locks none; programs beside it that do (AF_XDP, io_uring, DPDK) fail when there is too little",
+        locked_memory(root),
     );
-    let limit = root.read("proc/self/limits").and_then(|text| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("Max locked memory"));
-        let soft = line.and_then(|line| line.split_whitespace().next().map(str::to_owned));
-        soft.ok_or_else(|| "/proc/self/limits does not say".to_owned())
-    });
-    match limit.as_deref() {
-        Ok("unlimited") => check.good("no limit"),
-        Ok(bytes) => match bytes.parse() {
-            Ok(bytes) => check.note(crate::units::show_size(bytes)),
-            Err(_) => check.unknown("/proc/self/limits says no number"),
+    rights.chain([locked]).collect()
+}
+
+fn right(root: &Root, number: u32) -> Found {
+    let rights = root.labelled("proc/self/status", "CapEff:")?;
+    let rights = u64::from_str_radix(&rights, 16).map_err(|_| "/proc/self/status does not say")?;
+    Ok(match rights >> number & 1 {
+        1 => good("this program has it"),
+        _ => note("this program has it not"),
+    })
+}
+
+fn locked_memory(root: &Root) -> Found {
+    match root
+        .labelled("proc/self/limits", "Max locked memory")?
+        .as_str()
+    {
+        "" => Err("/proc/self/limits does not say".to_owned()),
+        "unlimited" => Ok(good("no limit")),
+        bytes => match bytes.parse() {
+            Ok(bytes) => Ok(note(crate::units::show_size(bytes))),
+            Err(_) => Err("/proc/self/limits says no number".to_owned()),
         },
-        Err(reason) => check.unknown(reason),
     }
 }
 

@@ -40,6 +40,14 @@ impl Root {
         numbers.map_err(|_| format!("/{path} says `{}`", text.escape_debug()))
     }
 
+    /// The first word behind `label` at the beginning of a line of a file; empty where there is none.
+    pub fn labelled(&self, path: &str, label: &str) -> Result<String, String> {
+        let text = self.read(path)?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(label));
+        let word = rest.and_then(|rest| rest.split_whitespace().next());
+        Ok(word.unwrap_or_default().to_owned())
+    }
+
     /// Names of what is in a folder, sorted.
     pub fn names(&self, path: &str) -> Result<Vec<String>, String> {
         let entries = fs::read_dir(self.0.join(path)).map_err(|error| reason(path, &error))?;

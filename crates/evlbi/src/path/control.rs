@@ -31,15 +31,21 @@ pub fn new_socket(plan: &Path, is_run: bool) -> Result<PathBuf> {
         stem.into_owned()
     };
     let socket = room.join(format!("{name}.{ENDING}"));
-    match UnixStream::connect(&socket) {
-        Ok(_) => bail!("{name} is up already; take it down with `evlbi path down {name}`"),
-        // Left behind by a relay that was killed.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(&socket)?;
-        }
-        Err(_) => {}
+    if connect(&socket)?.is_some() {
+        bail!("{name} is up already; take it down with `evlbi path down {name}`");
     }
     Ok(socket)
+}
+
+/// Connects to a path that is up. A socket that was left behind by a relay that was killed is removed.
+fn connect(socket: &Path) -> Result<Option<UnixStream>> {
+    let connected = UnixStream::connect(socket);
+    if let Err(error) = &connected
+        && error.kind() == ErrorKind::ConnectionRefused
+    {
+        std::fs::remove_file(socket)?;
+    }
+    Ok(connected.ok())
 }
 
 /// The socket of the path that is meant: the one named, the one that this command runs on, or the only one.
@@ -57,17 +63,9 @@ fn find(name: Option<&str>) -> Result<UnixStream> {
         if path.extension().is_none_or(|ending| ending != ENDING) {
             continue;
         }
-        let shown = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        match UnixStream::connect(&path) {
-            Ok(stream) => found.push((shown, stream)),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                let _ = std::fs::remove_file(&path);
-            }
-            Err(_) => {}
+        let shown = path.file_stem().unwrap_or_default().to_string_lossy();
+        if let Ok(Some(stream)) = connect(&path) {
+            found.push((shown.into_owned(), stream));
         }
     }
     let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
@@ -78,10 +76,9 @@ fn find(name: Option<&str>) -> Result<UnixStream> {
         (1, _) => Ok(found.remove(0).1),
         (0, Some(name)) => bail!(
             "no path {name} is up{}",
-            if names.is_empty() {
-                String::new()
-            } else {
-                format!(": there are {}", names.join(", "))
+            match names.is_empty() {
+                true => String::new(),
+                false => format!(": there are {}", names.join(", ")),
             }
         ),
         (0, None) => bail!("no path is up; `evlbi path up PLAN.toml` makes one"),

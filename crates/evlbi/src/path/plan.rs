@@ -101,6 +101,27 @@ pub struct ChangeSpec {
     cell: toml::Table,
 }
 
+/// What a cell may do, and the keys that go with the one that says so.
+const KINDS: [(&str, &[&str]); 12] = [
+    ("delay", &["jitter", "shape", "overtakes"]),
+    ("rate", &["buffer", "overhead", "mark_above"]),
+    ("mtu", &["tells"]),
+    (
+        "loss",
+        &[
+            "burst", "above", "window", "overhead", "period", "length", "begin", "on", "off",
+        ],
+    ),
+    ("every", &["first"]),
+    ("lose_at", &[]),
+    ("outage", &[]),
+    ("police", &["burst", "overhead"]),
+    ("duplicate", &[]),
+    ("reorder", &["distance", "by"]),
+    ("corrupt", &[]),
+    ("mark", &[]),
+];
+
 /// Cells as they were written: direction, number and what it says.
 pub type Specs = Vec<(Direction, usize, CellSpec)>;
 
@@ -144,17 +165,14 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
         let mut ends = [0, 0];
         for (end, name) in ends.iter_mut().zip(&link.between) {
             let known = nodes.iter().position(|node| node.name == *name);
-            *end = match known {
-                Some(known) => known,
-                None => {
-                    check_name(name).with_context(|| format!("line {at}: end of a link"))?;
-                    nodes.push(Node {
-                        name: name.clone(),
-                        host: None,
-                    });
-                    nodes.len() - 1
-                }
-            };
+            *end = known.unwrap_or(nodes.len());
+            if known.is_none() {
+                check_name(name).with_context(|| format!("line {at}: end of a link"))?;
+                nodes.push(Node {
+                    name: name.clone(),
+                    host: None,
+                });
+            }
         }
         let shown = link.name.clone().unwrap_or_else(|| link.between.join("-"));
         check_name(&shown).with_context(|| format!("line {at}: link"))?;
@@ -331,39 +349,35 @@ impl CellSpec {
 
     /// What it does, and the key that says so.
     pub fn law(&self) -> Result<(&'static str, Law)> {
-        let kinds = [
-            ("delay", self.delay.is_some()),
-            ("rate", self.rate.is_some()),
-            ("mtu", self.mtu.is_some()),
-            ("loss", self.loss.is_some()),
-            ("every", self.every.is_some()),
-            ("lose_at", self.lose_at.is_some()),
-            ("outage", self.outage.is_some()),
-            ("police", self.police.is_some()),
-            ("duplicate", self.duplicate.is_some()),
-            ("reorder", self.reorder.is_some()),
-            ("corrupt", self.corrupt.is_some()),
-            ("mark", self.mark.is_some()),
-        ];
-        let named: Vec<&'static str> = kinds
-            .iter()
-            .filter(|kind| kind.1)
-            .map(|kind| kind.0)
-            .collect();
-        let [kind] = named.as_slice() else {
-            let all: Vec<&str> = kinds.iter().map(|kind| kind.0).collect();
+        let keys = toml::Table::try_from(self)?;
+        let mut named = KINDS.to_vec();
+        named.retain(|(kind, _)| keys.contains_key(*kind));
+        let [(kind, goes)] = named[..] else {
+            let names = |kinds: &[(&'static str, _)]| kinds.iter().map(|kind| kind.0).collect();
+            let (named, all): (Vec<&str>, Vec<&str>) = (names(&named), names(&KINDS));
             bail!(
                 "a cell does one thing, and this one {}: write one of {}",
-                if named.is_empty() {
-                    "none".to_owned()
-                } else {
-                    format!("has {}", named.join(" and "))
+                match named.is_empty() {
+                    true => "none".to_owned(),
+                    false => format!("has {}", named.join(" and ")),
                 },
                 all.join(", ")
             );
         };
-        self.only(kind)?;
-        let law = match *kind {
+        let stray = keys.keys().find(|key| {
+            let key = key.as_str();
+            key != kind && !["name", "change"].contains(&key) && !goes.contains(&key)
+        });
+        if let Some(stray) = stray {
+            bail!(
+                "{stray} says nothing to a cell of {kind}{}",
+                match goes {
+                    [] => String::new(),
+                    goes => format!(": with that go {}", goes.join(", ")),
+                }
+            );
+        }
+        let law = match kind {
             "delay" => self.delay()?,
             "rate" => Law::Rate {
                 rate: rate(&self.rate)?,
@@ -375,7 +389,7 @@ impl CellSpec {
                 bytes: self.mtu.unwrap_or(1500),
                 tells: self.tells.unwrap_or(true),
             },
-            "loss" => Law::Loss(self.loss()?),
+            "loss" => Law::Loss(self.loss(&keys)?),
             "every" => {
                 let period = self.every.unwrap_or(0);
                 if period == 0 {
@@ -398,18 +412,14 @@ impl CellSpec {
                 if to <= from {
                     bail!("an outage ends after it begins");
                 }
-                let times = Times::Once { from, to };
                 Law::Loss(Loss::Within {
-                    times,
+                    times: Times::Once { from, to },
                     fraction: 1.0,
                 })
             }
             "police" => Law::Police {
                 rate: rate(&self.police)?,
-                burst: match &self.burst {
-                    Some(burst) => size(burst)?,
-                    None => 64 << 10,
-                },
+                burst: self.burst.as_deref().map_or(Ok(64 << 10), size)?,
                 overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
             },
             "duplicate" => Law::Duplicate {
@@ -433,39 +443,6 @@ impl CellSpec {
             },
         };
         Ok((kind, law))
-    }
-
-    /// Refuses keys that say nothing to this kind of cell.
-    fn only(&self, kind: &str) -> Result<()> {
-        let goes: &[&str] = match kind {
-            "delay" => &["jitter", "shape", "overtakes"],
-            "rate" => &["buffer", "overhead", "mark_above"],
-            "mtu" => &["tells"],
-            "loss" => &[
-                "burst", "above", "window", "overhead", "period", "length", "begin", "on", "off",
-            ],
-            "every" => &["first"],
-            "police" => &["burst", "overhead"],
-            "reorder" => &["distance", "by"],
-            _ => &[],
-        };
-        let table = toml::Table::try_from(self)?;
-        let stray = table.keys().find(|key| {
-            *key != kind
-                && !["name", "change"].contains(&key.as_str())
-                && !goes.contains(&key.as_str())
-        });
-        match stray {
-            Some(stray) => bail!(
-                "{stray} says nothing to a cell of {kind}{}",
-                if goes.is_empty() {
-                    String::new()
-                } else {
-                    format!(": with that go {}", goes.join(", "))
-                }
-            ),
-            None => Ok(()),
-        }
     }
 
     fn delay(&self) -> Result<Law> {
@@ -500,65 +477,33 @@ impl CellSpec {
     }
 
     fn periodic(&self) -> Result<Times> {
-        let (period, length) = (
-            time(self.period.as_deref().unwrap_or(""))?,
-            time(self.length.as_deref().context("length goes with period")?)?,
-        );
+        let period = time(self.period.as_deref().unwrap_or(""))?;
+        let length = time(self.length.as_deref().context("length goes with period")?)?;
         if length >= period {
             bail!("a length that is no shorter than the period is always; write loss alone");
         }
-        let first = self.begin.as_deref().map_or(Ok(Nanos(0)), time)?;
         Ok(Times::Periodic {
             period,
             length,
-            first,
+            first: self.begin.as_deref().map_or(Ok(Nanos(0)), time)?,
         })
     }
 
-    fn loss(&self) -> Result<Loss> {
+    fn loss(&self, keys: &toml::Table) -> Result<Loss> {
         let lost = fraction(&self.loss)?;
-        for (key, is_there, with, has) in [
-            (
-                "window",
-                self.window.is_some(),
-                "above",
-                self.above.is_some(),
-            ),
-            (
-                "overhead",
-                self.overhead.is_some(),
-                "above",
-                self.above.is_some(),
-            ),
-            (
-                "length",
-                self.length.is_some(),
-                "period",
-                self.period.is_some(),
-            ),
-            (
-                "begin",
-                self.begin.is_some(),
-                "period",
-                self.period.is_some(),
-            ),
-            ("off", self.off.is_some(), "on", self.on.is_some()),
+        for (key, with) in [
+            ("window", "above"),
+            ("overhead", "above"),
+            ("length", "period"),
+            ("begin", "period"),
+            ("off", "on"),
         ] {
-            if is_there && !has {
+            if keys.contains_key(key) && !keys.contains_key(with) {
                 bail!("{key} goes with {with}");
             }
         }
-        let given = [
-            ("burst", self.burst.is_some()),
-            ("above", self.above.is_some()),
-            ("period", self.period.is_some()),
-            ("on", self.on.is_some()),
-        ];
-        let kinds: Vec<&str> = given
-            .iter()
-            .filter(|kind| kind.1)
-            .map(|kind| kind.0)
-            .collect();
+        let mut kinds = vec!["burst", "above", "period", "on"];
+        kinds.retain(|kind| keys.contains_key(*kind));
         match kinds.as_slice() {
             [] => Ok(Loss::Random { fraction: lost }),
             ["burst"] => {

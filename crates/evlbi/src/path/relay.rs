@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::plan::{self, CellSpec};
-use super::report::State;
+use super::report::{HostState, State};
 use super::{SOCKET, control, string};
 use crate::output;
 use crate::table::Table;
@@ -105,11 +105,8 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
     let _ = std::fs::remove_file(&unnamed);
     let listener =
         listener.with_context(|| format!("cannot listen at {}", options.socket.display()))?;
-    let log = options
-        .log
-        .as_deref()
-        .map(|path| start_log(&served, path))
-        .transpose()?;
+    let log = options.log.as_deref();
+    let log = log.map(|path| start_log(&served, path)).transpose()?;
     let answering = Arc::clone(&served);
     let is_run = !options.command.is_empty();
     std::thread::spawn(move || answer_all(&answering, &listener, is_run));
@@ -120,7 +117,9 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         writeln!(out, "ready")?;
         out.flush()?;
         container::fall_silent()?;
-        wait_until_down(&served);
+        while !served.is_over.load(Ordering::Acquire) && served.relay.error().is_none() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         None
     };
     served.is_over.store(true, Ordering::Release);
@@ -131,7 +130,10 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         log.join()
             .map_err(|_| anyhow!("the log's thread panicked"))??;
     }
-    let state = served.state(snapshot, &overflown?).finished();
+    let state = State {
+        finished: true,
+        ..served.state(snapshot, &overflown?)
+    };
     if let Some(path) = &options.json {
         output::replace_json(path, &state)?;
     }
@@ -148,10 +150,8 @@ fn run_command(
     options: &RelayOptions,
     is_unwanted: &AtomicBool,
 ) -> Result<i32> {
-    let (program, arguments) = options
-        .command
-        .split_first()
-        .context("there is no command")?;
+    let command = options.command.split_first();
+    let (program, arguments) = command.context("there is no command")?;
     // A child begins in the namespace of the thread that starts it, and must not end with that thread.
     let child = served.hosts.namespace(0).run(|| {
         Command::new(program)
@@ -167,35 +167,47 @@ fn run_command(
         };
         next = Instant::now() + KEEP_EVERY;
         // What fails here fails at the end, too.
-        let _ = served.overflown().and_then(|overflown| {
-            output::replace_json(path, &served.state(served.relay.snapshot(), &overflown))
-        });
+        let _ = served
+            .now()
+            .and_then(|state| output::replace_json(path, &state));
     };
     let is_unwanted = || is_unwanted.load(Ordering::Relaxed);
     let status = super::wait(&mut child, is_unwanted, super::terminate, &mut keep)?;
     Ok(super::exit_code(status))
 }
 
-fn wait_until_down(served: &Served) {
-    while !served.is_over.load(Ordering::Acquire) && served.relay.error().is_none() {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 impl Served {
     fn overflown(&self) -> Result<Vec<u64>> {
         let hosts = 0..self.plan.hosts().count();
-        let all = hosts.map(|host| Ok(self.hosts.overflown(host)?));
-        all.collect()
+        hosts.map(|host| Ok(self.hosts.overflown(host)?)).collect()
+    }
+
+    fn now(&self) -> Result<State> {
+        Ok(self.state(self.relay.snapshot(), &self.overflown()?))
     }
 
     fn state(&self, snapshot: Snapshot, overflown: &[u64]) -> State {
-        let hosts = self.plan.hosts().enumerate().map(|(host, node)| {
-            let name = self.plan.nodes[node].name.clone();
-            (name, Hosts::addresses(host), overflown[host])
-        });
-        let seconds = self.begun.elapsed().as_secs_f64();
-        State::new(&self.plan.name, seconds, snapshot, hosts)
+        let hosts = self.plan.hosts().enumerate().zip(snapshot.hosts);
+        State {
+            schema: "evlbi.path/1".into(),
+            name: self.plan.name.clone(),
+            seconds: self.begun.elapsed().as_secs_f64(),
+            hosts: hosts
+                .map(|((host, node), counts)| {
+                    let [v4, v6] = Hosts::addresses(host);
+                    HostState {
+                        name: self.plan.nodes[node].name.clone(),
+                        v4,
+                        v6,
+                        counts,
+                        overflown: overflown[host],
+                    }
+                })
+                .collect(),
+            cells: snapshot.cells,
+            lateness: snapshot.lateness,
+            finished: false,
+        }
     }
 
     /// Gives a cell other values.
@@ -203,13 +215,12 @@ impl Served {
         let name = string(request, "cell")?;
         let values: toml::Table = serde_json::from_value(request["values"].clone())?;
         let mut specs = self.specs.lock();
-        let shown = |direction: Direction, number: usize| {
-            let cell = &self.plan.cells(direction)[number].name;
-            format!("{}/{cell}", self.plan.show(direction))
-        };
         let all: Vec<String> = specs
             .iter()
-            .map(|(direction, number, _)| shown(*direction, *number))
+            .map(|(direction, number, _)| {
+                let cell = &self.plan.cells(*direction)[*number].name;
+                format!("{}/{cell}", self.plan.show(*direction))
+            })
             .collect();
         let is_meant =
             |place: &usize| all[*place] == name || all[*place].ends_with(&format!("/{name}"));
@@ -219,9 +230,10 @@ impl Served {
         }
         // All of them or none.
         let changed = meant.iter().map(|place| {
-            let spec = specs[*place].2.changed(&values)?;
+            let (direction, number, spec) = &specs[*place];
+            let spec = spec.changed(&values)?;
             let law = spec.law()?.1;
-            let before = &self.plan.cells(specs[*place].0)[specs[*place].1].law;
+            let before = &self.plan.cells(*direction)[*number].law;
             if law.disorders() && !before.disorders() {
                 bail!(
                     "{}: packets may overtake only where the plan says so from the beginning",
@@ -261,34 +273,27 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
 
 fn answer(served: &Served, stream: &UnixStream, request: &Value, is_run: bool) -> Result<()> {
     match string(request, "do")? {
-        "show" => {
-            let state = served.state(served.relay.snapshot(), &served.overflown()?);
-            control::answer(stream, &serde_json::to_value(state)?, &[])
-        }
+        "show" => control::answer(stream, &serde_json::to_value(served.now()?)?, &[]),
         "set" => {
             served.set(request)?;
             control::answer(stream, &json!({}), &[])
         }
         "enter" => {
             let name = string(request, "host")?;
-            let names: Vec<&str> = served
-                .plan
-                .hosts()
+            let hosts = served.plan.hosts();
+            let names: Vec<&str> = hosts
                 .map(|node| served.plan.nodes[node].name.as_str())
                 .collect();
-            let host = names
-                .iter()
-                .position(|other| *other == name)
-                .with_context(|| {
-                    format!("there is no host {name}; there are {}", names.join(", "))
-                })?;
+            let host = names.iter().position(|other| *other == name);
+            let host = host.with_context(|| {
+                format!("there is no host {name}; there are {}", names.join(", "))
+            })?;
             let namespaces = container::namespaces(served.hosts.namespace(host).file())?;
             control::answer(stream, &json!({ "socket": served.socket }), &namespaces)
         }
         "down" if is_run => bail!("this path ends with the command that runs on it"),
         "down" => {
-            let state = served.state(served.relay.snapshot(), &served.overflown()?);
-            control::answer(stream, &serde_json::to_value(state)?, &[])?;
+            control::answer(stream, &serde_json::to_value(served.now()?)?, &[])?;
             served.is_over.store(true, Ordering::Release);
             Ok(())
         }
@@ -301,7 +306,7 @@ fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandl
     let columns = "seconds,link,direction,cell,packet,fate,identity";
     let mut table = Table::create(path, columns)?;
     let served = Arc::clone(served);
-    let log = std::thread::spawn(move || {
+    Ok(std::thread::spawn(move || {
         loop {
             let is_last = served.is_over.load(Ordering::Acquire);
             if is_last {
@@ -324,6 +329,5 @@ fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandl
             }
             std::thread::sleep(LOG_EVERY);
         }
-    });
-    Ok(log)
+    }))
 }

@@ -1,7 +1,7 @@
 //! What a path says of itself.
 
 use anyhow::{Context, Result};
-use evlbi_net::path::{CellSnapshot, HostSnapshot, Lateness, Snapshot};
+use evlbi_net::path::{CellSnapshot, HostSnapshot, Lateness};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,65 +10,30 @@ use crate::units::{show_count, show_seconds, show_size};
 /// The state of a path.
 #[derive(Serialize, Deserialize)]
 pub struct State {
-    schema: String,
-    name: String,
-    seconds: f64,
-    hosts: Vec<HostState>,
-    cells: Vec<CellSnapshot>,
-    lateness: Vec<Lateness>,
+    pub schema: String,
+    pub name: String,
+    pub seconds: f64,
+    pub hosts: Vec<HostState>,
+    pub cells: Vec<CellSnapshot>,
+    pub lateness: Vec<Lateness>,
     /// Whether the path is over: these are its last numbers.
     #[serde(default)]
-    finished: bool,
+    pub finished: bool,
 }
 
 /// A host.
 #[derive(Serialize, Deserialize)]
 pub struct HostState {
-    name: String,
-    v4: String,
-    v6: String,
+    pub name: String,
+    pub v4: String,
+    pub v6: String,
     #[serde(flatten)]
-    counts: HostSnapshot,
+    pub counts: HostSnapshot,
     /// Packets that it had sent and that found the queue to the relay full.
-    overflown: u64,
+    pub overflown: u64,
 }
 
 impl State {
-    /// Puts together what is known.
-    pub fn new(
-        name: &str,
-        seconds: f64,
-        snapshot: Snapshot,
-        hosts: impl Iterator<Item = (String, [String; 2], u64)>,
-    ) -> State {
-        let counted = hosts.zip(snapshot.hosts);
-        State {
-            schema: "evlbi.path/1".into(),
-            name: name.into(),
-            seconds,
-            hosts: counted
-                .map(|((name, [v4, v6], overflown), counts)| HostState {
-                    name,
-                    v4,
-                    v6,
-                    counts,
-                    overflown,
-                })
-                .collect(),
-            cells: snapshot.cells,
-            lateness: snapshot.lateness,
-            finished: false,
-        }
-    }
-
-    /// The last one.
-    pub fn finished(self) -> State {
-        State {
-            finished: true,
-            ..self
-        }
-    }
-
     /// Out of an answer.
     pub fn read(value: &Value) -> Result<State> {
         serde_json::from_value(value.clone())
@@ -107,9 +72,8 @@ pub fn text(state: &State) -> String {
             ("corrupted", truth.corrupted),
             ("marked", truth.marked),
         ];
+        let others = others.iter().filter(|(_, count)| *count > 0);
         let mut other: Vec<String> = others
-            .iter()
-            .filter(|(_, count)| *count > 0)
             .map(|(name, count)| format!("{} {name}", show_count(*count)))
             .collect();
         if truth.delayed_us > 0 && cell.passed > 0 {

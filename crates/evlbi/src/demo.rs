@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
-use evlbi_core::pace::train_length;
+use evlbi_core::pace::{ByRate, train_length};
 use evlbi_core::path::Impairment;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
@@ -137,8 +137,6 @@ struct StationResult {
     relay: RelayReport,
     received: Counted<ReceiveReport>,
     recording: RecordingReport,
-    #[serde(skip)]
-    file: PathBuf,
 }
 
 /// A number known in two places.
@@ -156,6 +154,9 @@ struct Check {
 /// What is found in the recording when it is read again.
 #[derive(Default, Serialize)]
 struct RecordingReport {
+    #[serde(skip)]
+    file: PathBuf,
+    /// Its name, if it is kept.
     path: Option<PathBuf>,
     bytes: u64,
     frames: u64,
@@ -184,8 +185,7 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
             &temporary.0
         }
     };
-    let page = options.page.then(|| Page::start(options, run)).transpose();
-    let page = match page {
+    let page = match options.page.then(|| Page::start(options, run)).transpose() {
         Ok(page) => page,
         Err(error) if options.keep => return Err(error.context("the page cannot be shown")),
         Err(error) => {
@@ -210,8 +210,9 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
     if run.is_stopped() {
         bail!("interrupted before the stations streamed");
     }
+    let frame_rate = stations.first().context("no stations")?.1.frame_rate();
     let streamed = stream(options, stations, impairment, directory, run)?;
-    let result = compare(options, streamed, impairment, run)?;
+    let result = compare(options, streamed, frame_rate, impairment, run)?;
     Ok((result, page))
 }
 
@@ -254,31 +255,29 @@ fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Looped)>> {
         ..SkyPlan::default()
     };
     let frames = (options.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
-    let makers: Vec<JoinHandle<Result<(String, Looped)>>> = plan
-        .stations()?
-        .into_iter()
-        .map(|station| {
-            std::thread::spawn(move || {
-                let looped = source::simulate(&station)?.lasting(frames * frame_length);
-                Ok((station.name().to_string(), looped))
-            })
+    let makers = plan.stations()?.into_iter().map(|station| {
+        std::thread::spawn(move || {
+            let looped = source::simulate(&station)?.lasting(frames * frame_length);
+            Ok((station.name().to_string(), looped))
         })
-        .collect();
+    });
+    // All of them begin before the first is waited for.
+    let makers: Vec<_> = makers.collect();
     makers.into_iter().map(joined).collect()
 }
 
-/// Everything that came of the stations' streams, one each.
+/// Everything that came of a station's stream.
 struct Streamed {
-    names: Vec<String>,
-    sent: Vec<SendReport>,
-    relayed: Vec<RelayReport>,
-    received: Vec<ReceiveReport>,
-    drained: Vec<Drained>,
-    frame_rate: FrameRate,
+    name: String,
+    sent: SendReport,
+    relay: RelayReport,
+    received: ReceiveReport,
+    drained: Drained,
 }
 
 /// One station's receiving end.
 struct Sinked {
+    name: String,
     receiving: Receiving,
     drainer: JoinHandle<Result<Drained>>,
 }
@@ -289,19 +288,14 @@ fn stream(
     impairment: Impairment,
     directory: &Path,
     run: &Run,
-) -> Result<Streamed> {
-    let frame_rate = stations
-        .first()
-        .map(|(_, looped)| looped.frame_rate())
-        .context("no stations")?;
+) -> Result<Vec<Streamed>> {
     let mut receivers = Vec::new();
     let mut relay = Vec::new();
     let mut flows = Vec::new();
-    let mut names = Vec::new();
     let mut sent = Vec::new();
     let start = cpu::now().plus(Duration::from_millis(100).into());
     for (number, (name, looped)) in (0u64..).zip(stations) {
-        let receiver = receiver(&directory.join(format!("{name}.vdif")), run)?;
+        let receiver = receiver(name, directory, run)?;
         let Some(Local::Socket(to)) = receiver.receiving.local().first().cloned() else {
             bail!("a receiver has no address");
         };
@@ -312,7 +306,6 @@ fn stream(
         sent.push(progress);
         relay.push(flow);
         receivers.push(receiver);
-        names.push(name);
     }
     let relay = Relay::start(relay)?;
     let sent = transmit_shown(options, flows, &sent, &receivers, run)?;
@@ -321,20 +314,17 @@ fn stream(
         bail!("a station could not send any more: {error}");
     }
     end_receivers(&receivers);
-    let mut received = Vec::new();
-    let mut drained = Vec::new();
-    for receiver in receivers {
-        received.push(receiver.receiving.join());
-        drained.push(joined(receiver.drainer)?);
-    }
-    Ok(Streamed {
-        names,
-        sent,
-        relayed,
-        received,
-        drained,
-        frame_rate,
-    })
+    let streamed = receivers.into_iter().zip(sent).zip(relayed);
+    let streamed = streamed.map(|((receiver, sent), relay)| {
+        Ok(Streamed {
+            name: receiver.name,
+            sent,
+            relay,
+            received: receiver.receiving.join(),
+            drained: joined(receiver.drainer)?,
+        })
+    });
+    streamed.collect()
 }
 
 /// All has been sent: receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up
@@ -346,7 +336,7 @@ fn end_receivers(receivers: &[Sinked]) {
     }
 }
 
-fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
+fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
     let asked = ReceiveOptions {
         from: url("127.0.0.1:0")?,
         with: InOptions {
@@ -368,6 +358,7 @@ fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
     // What the relay still passes on when the run is stopped is received.
     let run = run.apart();
     let (receiving, opening) = receive::start(asked, &run)?;
+    let path = directory.join(format!("{name}.vdif"));
     let sink = sink::open(
         path.to_str().context("the directory's name is not UTF-8")?,
         Files {
@@ -379,14 +370,14 @@ fn receiver(path: &Path, run: &Run) -> Result<Sinked> {
     let drainer = std::thread::Builder::new()
         .name("sink".into())
         .spawn(move || {
-            Ok(drain::all(
-                &opening,
-                deframe::Settings::default(),
-                sink,
-                &run,
-            ))
+            let settings = deframe::Settings::default();
+            Ok(drain::all(&opening, settings, sink, &run))
         })?;
-    Ok(Sinked { receiving, drainer })
+    Ok(Sinked {
+        name,
+        receiving,
+        drainer,
+    })
 }
 
 fn url(address: &str) -> Result<Url> {
@@ -421,7 +412,7 @@ fn sender(
         },
     )?;
     let rate = rate.context("a simulated station has a rate")?;
-    let interval = evlbi_core::pace::ByRate::new(rate).due(frame_length as u64);
+    let interval = ByRate::new(rate).due(frame_length as u64);
     let (source, _) = input.into_source(frame_length, 1, recording::now())?;
     let options = FlowOptions {
         frame_length,
@@ -487,46 +478,28 @@ fn transmit_shown(
 
 fn compare(
     options: &DemoOptions,
-    streamed: Streamed,
+    streamed: Vec<Streamed>,
+    frame_rate: FrameRate,
     impairment: Impairment,
     run: &Run,
 ) -> Result<DemoResult> {
     let interrupted = run.is_stopped();
     let mut stations = Vec::new();
-    let Streamed {
-        names,
-        sent,
-        relayed,
-        received,
-        drained,
-        frame_rate,
-    } = streamed;
-    let parts = names
-        .into_iter()
-        .zip(sent)
-        .zip(relayed)
-        .zip(received)
-        .zip(drained);
-    for ((((station, sent), relay), received), drained) in parts {
-        let recording = read_again(&drained, frame_rate, options.out.is_some())?;
-        let checks = checks(&sent, &relay, &received, &drained, &recording);
+    for streamed in streamed {
+        let recording = read_again(&streamed.drained, frame_rate, options.out.is_some())?;
         stations.push(StationResult {
-            station,
-            checks,
-            sent: sent.into(),
-            relay,
-            received: received.into(),
+            checks: checks(&streamed, &recording),
+            station: streamed.name,
+            sent: streamed.sent.into(),
+            relay: streamed.relay,
+            received: streamed.received.into(),
             recording,
-            file: file_of(&drained),
         });
     }
+    let mut checks = stations.iter().flat_map(|station| &station.checks);
     Ok(DemoResult {
         schema: "evlbi.demo/1",
-        accounting_agrees: !stations.is_empty()
-            && stations
-                .iter()
-                .flat_map(|station| &station.checks)
-                .all(|check| check.agrees),
+        accounting_agrees: checks.all(|check| check.agrees),
         rate_bps: stations.iter().map(|station| station.sent.rate_bps).sum(),
         seconds: stations
             .iter()
@@ -544,11 +517,6 @@ fn compare(
     })
 }
 
-fn file_of(drained: &Drained) -> PathBuf {
-    let file = drained.sink.files.first();
-    file.map_or_else(PathBuf::new, |file| file.path.clone())
-}
-
 /// Correlates the recordings, if there are two of which something arrived.
 fn correlate(
     stations: &[StationResult],
@@ -561,13 +529,12 @@ fn correlate(
         return Ok(Vec::new());
     }
     run.line(format_args!("correlating the recordings"));
-    let paths = arrived
+    let paths: Vec<String> = arrived
         .iter()
-        .filter_map(|station| Some(station.file.to_str()?.to_owned()));
-    let paths: Vec<String> = paths.collect();
-    let sample_rate = f64::from(frame_rate.get()) * SAMPLES as f64;
+        .filter_map(|station| Some(station.recording.file.to_str()?.to_owned()))
+        .collect();
     let options = CorrelateOptions {
-        sample_rate: Some(Hertz(sample_rate)),
+        sample_rate: Some(Hertz(f64::from(frame_rate.get()) * SAMPLES as f64)),
         stretch: Stretch::First(CORRELATED),
         ..CorrelateOptions::default()
     };
@@ -581,18 +548,11 @@ fn correlate(
     let whole = |name: &str| {
         let station = arrived.iter().find(|station| station.station == name);
         station.map_or(0.0, |station| {
-            let RecordingReport {
-                frames, invalid, ..
-            } = station.recording;
-            1.0 - invalid as f64 / frames as f64
+            1.0 - station.recording.invalid as f64 / station.recording.frames as f64
         })
     };
     let baselines = found.fringes().into_iter().map(|baseline| {
-        let weight = baseline
-            .stations
-            .iter()
-            .map(|name| whole(name))
-            .product::<f64>();
+        let weight: f64 = baseline.stations.iter().map(|name| whole(name)).product();
         BaselineCheck {
             amplitude_expected: amplitude,
             amplitude_found: baseline.amplitude.valid,
@@ -611,13 +571,14 @@ fn correlate(
 /// A datagram that a socket dropped makes a loss, or takes the duplicate away that it would have been; at
 /// the very beginning or end of the stream nobody misses it. So the sum of these is exact, and duplicates
 /// and reordering agree within the number of drops.
-fn checks(
-    sent: &SendReport,
-    relay: &RelayReport,
-    received: &ReceiveReport,
-    drained: &Drained,
-    recording: &RecordingReport,
-) -> Vec<Check> {
+fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
+    let Streamed {
+        sent,
+        relay,
+        received,
+        drained,
+        ..
+    } = streamed;
     let truth = &relay.truth;
     let counters = &received.account.counters;
     let before_the_path = relay.socket_drops + sent.live.not_sent;
@@ -722,12 +683,15 @@ fn checks(
 
 /// Reads a recording again, as anyone else would.
 fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<RecordingReport> {
-    let mut report = RecordingReport::default();
     let Some(file) = drained.sink.files.first() else {
-        return Ok(report);
+        return Ok(RecordingReport::default());
     };
-    report.path = keep.then(|| file.path.clone());
-    report.bytes = file.bytes;
+    let mut report = RecordingReport {
+        file: file.path.clone(),
+        path: keep.then(|| file.path.clone()),
+        bytes: file.bytes,
+        ..RecordingReport::default()
+    };
     let mut deframer = Deframer::new(deframe::Settings {
         frame_rate: Some(frame_rate),
         ..deframe::Settings::default()
@@ -747,18 +711,17 @@ fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<Re
 }
 
 fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
-    thread
-        .join()
-        .map_err(|_| anyhow!("a thread of the demonstration panicked"))?
+    let joined = thread.join();
+    joined.map_err(|_| anyhow!("a thread of the demonstration panicked"))?
 }
 
 /// The same for people.
 pub fn text(result: &DemoResult) -> String {
     let mut shown = String::new();
     for station in &result.stations {
-        shown.push_str(&format!("{}\n", station.station));
+        shown += &format!("{}\n", station.station);
         for check in &station.checks {
-            shown.push_str(&format!(
+            shown += &format!(
                 "  {:<60} {:>12} {} {:>12}\n",
                 check.what,
                 show_count(check.truth),
@@ -768,23 +731,18 @@ pub fn text(result: &DemoResult) -> String {
                     (false, _) => "≠",
                 },
                 show_count(check.found),
-            ));
+            );
         }
     }
     if !result.baselines.is_empty() {
-        shown.push_str(&format!(
-            "\n{:<10} {:>18} {:>9} {:>18} {:>9} {:>14} {:>9}\n",
-            "baseline",
-            "amplitude expected",
-            "found",
-            "weight expected",
-            "found",
-            "SNR expected",
-            "found"
-        ));
+        let found = "found";
+        shown += &format!(
+            "\n{:<10} {:>18} {found:>9} {:>18} {found:>9} {:>14} {found:>9}\n",
+            "baseline", "amplitude expected", "weight expected", "SNR expected",
+        );
     }
     for baseline in &result.baselines {
-        shown.push_str(&format!(
+        shown += &format!(
             "{:<10} {:>18.5} {:>9.5} {:>18.5} {:>9.5} {:>14.1} {:>9.1}\n",
             baseline.stations.join("-"),
             baseline.amplitude_expected,
@@ -793,33 +751,33 @@ pub fn text(result: &DemoResult) -> String {
             baseline.weight_found,
             baseline.snr_expected,
             baseline.snr_found,
-        ));
+        );
     }
-    let count = result
-        .stations
-        .iter()
-        .map(|station| station.checks.len())
-        .sum::<usize>();
-    shown.push_str(&format!(
+    let stations = result.stations.iter();
+    let count: usize = stations.map(|station| station.checks.len()).sum();
+    shown += &format!(
         "\n{} stations, {} for {:.1} s. ",
         result.stations.len(),
         show_rate(result.rate_bps),
         result.seconds
-    ));
+    );
     let dropped = result.stations.iter().map(|station| {
         station.relay.socket_drops + station.relay.not_sent + station.received.live.socket_drops
     });
     let dropped: u64 = dropped.sum();
     if dropped > 0 {
-        shown.push_str(&format!(
+        shown += &format!(
             "This host's sockets dropped {} datagrams: numbers marked ≈ agree within that. ",
             show_count(dropped)
-        ));
+        );
     }
-    shown.push_str(&if result.accounting_agrees {
-        format!("All {count} numbers of the relay's truth and the receivers' accounts agree.")
-    } else {
-        "Some numbers do not agree (marked ≠).".to_string()
-    });
     shown
+        + &match result.accounting_agrees {
+            true => {
+                format!(
+                    "All {count} numbers of the relay's truth and the receivers' accounts agree."
+                )
+            }
+            false => "Some numbers do not agree (marked ≠).".to_owned(),
+        }
 }

@@ -137,25 +137,20 @@ impl Page {
         for flow in self.client.flows().await? {
             self.client.stop(&flow.id, true).await?;
         }
-        while self
-            .client
-            .flows()
-            .await?
-            .iter()
-            .any(|flow| flow.end.is_none())
-            && begun.elapsed() < PATIENCE
-        {
+        loop {
+            let flows = self.client.flows().await?;
+            if flows.iter().all(|flow| flow.end.is_some()) || begun.elapsed() >= PATIENCE {
+                return Ok(());
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
         if let Err(error) = self.runtime.block_on(self.end_flows()) {
-            let run = &self.agent.run;
-            run.say(format_args!(
+            self.agent.run.say(format_args!(
                 "the stations of the page may still run: {error:#}"
             ));
         }
@@ -196,11 +191,8 @@ fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
         child,
         run: run.clone(),
     };
-    let said = agent
-        .child
-        .stdout
-        .take()
-        .context("the agent says nothing")?;
+    let said = agent.child.stdout.take();
+    let said = said.context("the agent says nothing")?;
     let mut text = String::new();
     for line in BufReader::new(said).lines() {
         let line = line?;

@@ -5,3 +5,10 @@ pub mod link;
 pub mod losses;
 pub mod multicast;
 pub mod tcp;
+
+/// A table for people; its heads lie between commas.
+fn table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heads = heads.split(',').map(str::to_owned).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+    crate::output::columns(&rows, |column| column == 0)
+}

@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Result, bail};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Outcome, Scene};
+use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Scene};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::losses::show_loss;
+use super::table;
 use super::tcp::{PlanTcpOptions, algorithms, flow, wire};
-use crate::output::columns;
 use crate::plot::{Axis, Figure, Panel, Series, Unit};
 use crate::units::{show_bytes, show_rate, show_seconds};
 
@@ -24,23 +25,26 @@ const BESIDES: f64 = 20.0;
 /// Points of a curve.
 pub const POINTS: u64 = 2000;
 /// The rate of the path where none is given, as the report's.
-pub const LINK: u64 = 1_000_000_000;
+const LINK: u64 = 1_000_000_000;
 /// Bytes that wait before the path: the host's own card does not drop.
 const QUEUE: u64 = 1 << 40;
 
-/// Times in seconds, data in bytes.
+/// What was simulated. Times in seconds, data in bytes.
 #[derive(Debug, Serialize)]
-pub struct Comparison {
+pub struct Simulated<R> {
     schema: &'static str,
-    rate: u64,
+    pub rate: u64,
     mss: u32,
     acks: u32,
-    link: u64,
-    rows: Vec<Row>,
+    pub link: u64,
+    /// How long each flow is, where all are as long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    pub rows: Vec<R>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+pub struct Row {
     rtt_s: f64,
     algorithm: &'static str,
     /// Until the window was as before the loss.
@@ -61,34 +65,54 @@ struct Row {
     curve: Vec<(f64, f64)>,
 }
 
+/// A flow to simulate.
+pub struct Job<'a> {
+    pub options: &'a PlanTcpOptions,
+    link: u64,
+    pub flow: Cbr,
+    pub algorithm: Algorithm,
+    /// Fraction that is lost by chance; none for a single loss.
+    pub loss: Option<f64>,
+}
+
 /// Simulates one loss of each algorithm at each round-trip time.
 ///
 /// # Errors
 /// If the link is too slow, or the run is stopped.
-pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Comparison> {
+pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>> {
+    simulate("evlbi.plan.compare/1", options, &[None], run, row)
+}
+
+/// Simulates each algorithm at each round-trip time with each of the losses.
+pub fn simulate<R: Send>(
+    schema: &'static str,
+    options: &PlanTcpOptions,
+    losses: &[Option<f64>],
+    run: &Run,
+    row: impl Fn(&Job) -> R + Sync,
+) -> Result<Simulated<R>> {
     let link = options.link.map_or(LINK, BitRate::get);
-    let mut jobs: Vec<(Cbr, Algorithm)> = Vec::new();
+    let mut jobs = Vec::new();
     for round_trip in &options.rtt {
         let flow = flow(options, *round_trip, Some(link))?;
-        jobs.extend(
-            algorithms(options)
-                .iter()
-                .map(|algorithm| (flow, *algorithm)),
-        );
+        for algorithm in algorithms(options) {
+            jobs.extend(losses.iter().map(|loss| Job {
+                options,
+                link,
+                flow,
+                algorithm: *algorithm,
+                loss: *loss,
+            }));
+        }
     }
-    let name = |(flow, algorithm): &(Cbr, Algorithm)| {
-        format!("{algorithm} at {}", show_seconds(flow.round_trip))
-    };
-    let rows = queue(&jobs, run, name, |(flow, algorithm)| {
-        row(options, link, flow, *algorithm)
-    })?;
-    Ok(Comparison {
-        schema: "evlbi.plan.compare/1",
+    Ok(Simulated {
+        schema,
         rate: options.rate.get(),
         mss: options.mss,
         acks: options.acks,
         link,
-        rows,
+        seconds: None,
+        rows: queue(&jobs, run, row)?,
     })
 }
 
@@ -96,12 +120,7 @@ pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Comparison> {
 ///
 /// # Errors
 /// If the run is stopped before the end.
-pub fn queue<J: Sync, R: Send>(
-    jobs: &[J],
-    run: &Run,
-    name: impl Fn(&J) -> String + Sync,
-    work: impl Fn(&J) -> R + Sync,
-) -> Result<Vec<R>> {
+fn queue<R: Send>(jobs: &[Job], run: &Run, work: impl Fn(&Job) -> R + Sync) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new((Vec::new(), run.progress(Some(jobs.len() as u64))));
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -117,7 +136,7 @@ pub fn queue<J: Sync, R: Send>(
                     let mut found = found.lock();
                     let (results, progress) = &mut *found;
                     results.push((place, result));
-                    progress.show(results.len() as u64, &name(job));
+                    progress.show(results.len() as u64, &job.name());
                 }
             });
         }
@@ -130,12 +149,11 @@ pub fn queue<J: Sync, R: Send>(
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
-fn row(options: &PlanTcpOptions, link: u64, flow: &Cbr, algorithm: Algorithm) -> Row {
-    let needs = flow.needs(algorithm);
+fn row(job: &Job) -> Row {
+    let needs = job.flow.needs(job.algorithm);
     let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + BESIDES;
     let length = LOST_AT.plus(Nanos::from_secs_f64(after));
-    let loss = Loss::At([LOST_AT].into());
-    let scene = scene(options, link, flow, algorithm, loss, length);
+    let scene = job.scene(Loss::At([LOST_AT].into()), length);
     let mut curve = Vec::new();
     let mut first = None;
     let outcome = scene.run(|sample| {
@@ -145,101 +163,87 @@ fn row(options: &PlanTcpOptions, link: u64, flow: &Cbr, algorithm: Algorithm) ->
             curve.push((place, sample.delay.as_secs_f64()));
         }
     });
-    let Outcome {
-        reduced_at,
-        regained_at,
-        timely_from,
-        delayed,
-        held,
-        sent_again,
-        shed,
-        ..
-    } = outcome;
-    let since = |at: Option<Nanos>| Some(at?.since(reduced_at?).as_secs_f64());
+    let since = |at: Option<Nanos>| Some(at?.since(outcome.reduced_at?).as_secs_f64());
     // What came after is timely.
-    if let Some(timely) = timely_from {
+    if let Some(timely) = outcome.timely_from {
         let part = timely.since(LOST_AT).as_secs_f64() / length.since(LOST_AT).as_secs_f64();
         curve.truncate((curve.len() as f64 * (part * 1.1).min(1.0)) as usize + 1);
     }
     Row {
-        rtt_s: flow.round_trip,
-        algorithm: algorithm.name(),
-        recovery_s: since(regained_at),
-        delayed_bytes: delayed,
-        timely_s: since(timely_from),
-        held_bytes: held,
-        sent_again,
-        shed,
+        rtt_s: job.flow.round_trip,
+        algorithm: job.algorithm.name(),
+        recovery_s: since(outcome.regained_at),
+        delayed_bytes: outcome.delayed,
+        timely_s: since(outcome.timely_from),
+        held_bytes: outcome.held,
+        sent_again: outcome.sent_again,
+        shed: outcome.shed,
         expected_recovery_s: needs.recovery,
         expected_delayed_bytes: needs.delayed,
         curve,
     }
 }
 
-/// A flow that has a window that is enough, over a link and such losses.
-pub fn scene(
-    options: &PlanTcpOptions,
-    link: u64,
-    flow: &Cbr,
-    algorithm: Algorithm,
-    loss: Loss,
-    length: Nanos,
-) -> Scene {
-    let delay = || Law::Delay {
-        delay: Nanos::from_secs_f64(flow.round_trip / 2.0),
-        jitter: Nanos::default(),
-        shape: Shape::Normal,
-        reorders: false,
-    };
-    let rate = |bits: u64| BitRate::new(bits).unwrap_or(options.rate);
-    // A packet takes the path some time, too, for which the window must last.
-    let wire = wire(options) as f64 * 8.0 / link as f64;
-    let needed = flow.rate / 8.0 * (flow.round_trip + wire) / flow.segment;
-    Scene {
-        rate: options.rate,
-        segment: options.mss,
-        algorithm,
-        counting: match options.acks {
-            1 => Counting::Segments,
-            _ => Counting::Acks,
-        },
-        per_ack: f64::from(options.acks.max(2)),
-        buffer: options.buffer.unwrap_or(u64::MAX),
-        full: Full::Block,
-        window: Some(needed.ceil() + f64::from(options.acks.max(2))),
-        there: vec![
-            Law::Rate {
-                rate: rate(link),
-                buffer: QUEUE,
-                overhead: ETHERNET_OVERHEAD,
-                mark: None,
+impl Job<'_> {
+    fn name(&self) -> String {
+        let loss = self
+            .loss
+            .map(|loss| format!(" with a loss of {}", show_loss(loss)));
+        format!(
+            "{} at {}{}",
+            self.algorithm,
+            show_seconds(self.flow.round_trip),
+            loss.unwrap_or_default()
+        )
+    }
+
+    /// The flow with a window that is enough, over the link and such losses.
+    pub fn scene(&self, loss: Loss, length: Nanos) -> Scene {
+        let (options, flow) = (self.options, &self.flow);
+        let delay = Law::Delay {
+            delay: Nanos::from_secs_f64(flow.round_trip / 2.0),
+            jitter: Nanos::default(),
+            shape: Shape::Normal,
+            reorders: false,
+        };
+        // A packet takes the path some time, too, for which the window must last.
+        let wire = wire(options) as f64 * 8.0 / self.link as f64;
+        let needed = flow.rate / 8.0 * (flow.round_trip + wire) / flow.segment;
+        Scene {
+            rate: options.rate,
+            segment: options.mss,
+            algorithm: self.algorithm,
+            counting: match options.acks {
+                1 => Counting::Segments,
+                _ => Counting::Acks,
             },
-            delay(),
-            Law::Loss(loss),
-        ],
-        back: vec![delay()],
-        seed: 1,
-        length,
-        every: Nanos(length.0 / POINTS),
+            per_ack: f64::from(options.acks.max(2)),
+            buffer: options.buffer.unwrap_or(u64::MAX),
+            full: Full::Block,
+            window: Some(needed.ceil() + f64::from(options.acks.max(2))),
+            there: vec![
+                Law::Rate {
+                    rate: BitRate::new(self.link).unwrap_or(options.rate),
+                    buffer: QUEUE,
+                    overhead: ETHERNET_OVERHEAD,
+                    mark: None,
+                },
+                delay.clone(),
+                Law::Loss(loss),
+            ],
+            back: vec![delay],
+            seed: 1,
+            length,
+            every: Nanos(length.0 / POINTS),
+        }
     }
 }
 
 /// Formats it for people.
-pub fn text(comparison: &Comparison) -> String {
-    let heads = [
-        "",
-        "RTT",
-        "recovery",
-        "(law)",
-        "delayed",
-        "(law)",
-        "timely after",
-        "held",
-    ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+pub fn text(comparison: &Simulated<Row>) -> String {
     let seconds = |time: Option<f64>| time.map_or("never".into(), |time| format!("{time:.2} s"));
-    for row in &comparison.rows {
-        rows.push(vec![
+    let rows = comparison.rows.iter().map(|row| {
+        vec![
             row.algorithm.to_owned(),
             show_seconds(row.rtt_s),
             seconds(row.recovery_s),
@@ -248,37 +252,38 @@ pub fn text(comparison: &Comparison) -> String {
             show_bytes(row.expected_delayed_bytes),
             seconds(row.timely_s),
             show_bytes(row.held_bytes as f64),
-        ]);
-    }
+        ]
+    });
+    let heads = ",RTT,recovery,(law),delayed,(law),timely after,held";
     format!(
         "one segment lost of {} on a link of {}, packet by packet; (law): by its equations or steps\n{}",
         show_rate(comparison.rate as f64),
         show_rate(comparison.link as f64),
-        columns(&rows, |column| column == 0)
+        table(heads, rows)
     )
 }
 
 /// Plots the delays.
-pub fn figure(comparison: &Comparison) -> Figure {
+pub fn figure(comparison: &Simulated<Row>) -> Figure {
     let mut round_trips: Vec<f64> = comparison.rows.iter().map(|row| row.rtt_s).collect();
     round_trips.dedup();
-    let panels = round_trips.into_iter().map(|round_trip| {
-        let of = comparison.rows.iter().filter(|row| row.rtt_s == round_trip);
-        Panel {
-            title: format!("one-way delay at {}", show_seconds(round_trip)),
-            x: Axis {
-                log: true,
-                ..Axis::new("message after the loss", Unit::Bare)
-            },
-            y: Axis::new("delay", Unit::Si("s")),
-            series: of
-                .map(|row| Series {
-                    name: row.algorithm.to_owned(),
-                    points: row.curve.clone(),
-                    ..Series::default()
-                })
-                .collect(),
-        }
+    let panels = round_trips.into_iter().map(|round_trip| Panel {
+        title: format!("one-way delay at {}", show_seconds(round_trip)),
+        x: Axis {
+            log: true,
+            ..Axis::new("message after the loss", Unit::Bare)
+        },
+        y: Axis::new("delay", Unit::Si("s")),
+        series: comparison
+            .rows
+            .iter()
+            .filter(|row| row.rtt_s == round_trip)
+            .map(|row| Series {
+                name: row.algorithm.to_owned(),
+                points: row.curve.clone(),
+                ..Series::default()
+            })
+            .collect(),
     });
     Figure {
         title: format!("One loss of {} over TCP", show_rate(comparison.rate as f64)),

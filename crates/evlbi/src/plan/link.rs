@@ -179,7 +179,7 @@ pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan> {
 
 /// Formats it for people.
 pub fn text(plan: &LinkPlan) -> String {
-    let mut lines = vec![
+    let lines = [
         format!(
             "each packet: {} bytes of data, {} on the wire ({:.2} %)",
             plan.data_bytes,
@@ -196,19 +196,19 @@ pub fn text(plan: &LinkPlan) -> String {
                 show_rate(payload)
             ))
         ),
-    ];
-    lines.push(match plan.shed > 0.0 {
-        false => format!("it fits: {:.1} % of the link", plan.load * 100.0),
-        true => format!(
-            "it does not fit: {:.3} % must be left out, {} of data go through",
-            plan.shed * 100.0,
-            show_rate(plan.most)
+        match plan.shed > 0.0 {
+            false => format!("it fits: {:.1} % of the link", plan.load * 100.0),
+            true => format!(
+                "it does not fit: {:.3} % must be left out, {} of data go through",
+                plan.shed * 100.0,
+                show_rate(plan.most)
+            ),
+        },
+        format!(
+            "{:.0} packets per second, one each {:.3} us",
+            plan.packets_per_second,
+            plan.spacing_s * 1e6
         ),
-    });
-    lines.push(format!(
-        "{:.0} packets per second, one each {:.3} us",
-        plan.packets_per_second,
-        plan.spacing_s * 1e6
-    ));
+    ];
     lines.join("\n")
 }

@@ -3,7 +3,7 @@
 use evlbi_core::rate::BitRate;
 use serde::Serialize;
 
-use crate::output::columns;
+use super::table;
 use crate::units::show_rate;
 
 /// Maximum number of stations where nothing else is said.
@@ -55,24 +55,22 @@ pub fn plan(stations: u32, rate: Option<BitRate>) -> MulticastPlan {
 
 /// Formats it for people.
 pub fn text(plan: &MulticastPlan) -> String {
-    let heads = ["stations", "baselines", "unicast", "multicast", "saved"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for row in &plan.rows {
-        let streams = |count: u64| match plan.rate {
-            Some(rate) => format!("{count} ({})", show_rate(count as f64 * rate as f64)),
-            None => count.to_string(),
-        };
-        rows.push(vec![
+    let streams = |count: u64| match plan.rate {
+        Some(rate) => format!("{count} ({})", show_rate(count as f64 * rate as f64)),
+        None => count.to_string(),
+    };
+    let rows = plan.rows.iter().map(|row| {
+        vec![
             row.stations.to_string(),
             row.baselines.to_string(),
             streams(row.unicast),
             streams(row.multicast),
             streams(row.saved),
-        ]);
-    }
+        ]
+    });
     format!(
         "streams into the correlator, a node for each baseline\n{}",
-        columns(&rows, |column| column == 0)
+        table("stations,baselines,unicast,multicast,saved", rows)
     )
 }
 

@@ -9,7 +9,7 @@ use evlbi_core::shed::wire_bytes_of_segment;
 use evlbi_core::tcp::{Algorithm, Cbr, Needs};
 use serde::Serialize;
 
-use crate::output::columns;
+use super::table;
 use crate::units::{show_bytes, show_rate, show_seconds};
 
 /// Rate where nothing else is said.
@@ -208,29 +208,21 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
         plan.acks,
         if plan.acks == 1 { "" } else { "s" },
     )];
-    let heads = [
-        "",
-        "recovery",
-        "delayed",
-        "timely after",
-        "buffer",
-        "loss at most",
-    ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let laws = || plan.only.iter().chain(&plan.laws);
-    for law in laws() {
-        rows.push(vec![
+    let rows = laws().map(|law| {
+        let drain = law.drain_s.map(|time| format!("{time:.2} s"));
+        let loss = law.max_loss.map(|loss| format!("{loss:.2e}"));
+        vec![
             law.algorithm.to_owned(),
             format!("{:.2} s", law.recovery_s),
             show_bytes(law.delayed_bytes),
-            law.drain_s
-                .map_or("never".into(), |time| format!("{time:.2} s")),
+            drain.unwrap_or("never".into()),
             show_bytes(law.buffer_bytes),
-            law.max_loss
-                .map_or("any".into(), |loss| format!("{loss:.2e}")),
-        ]);
-    }
-    lines.push(columns(&rows, |column| column == 0));
+            loss.unwrap_or("any".into()),
+        ]
+    });
+    let heads = ",recovery,delayed,timely after,buffer,loss at most";
+    lines.push(table(heads, rows));
     let failed = |holds: fn(&OfLaw) -> Option<bool>| -> Vec<&str> {
         let some = laws().filter(|law| holds(law) == Some(false));
         some.map(|law| law.algorithm).collect()

@@ -151,44 +151,34 @@ pub fn analyse(options: &AnalyseOptions, mut reader: Reader, run: &Run) -> Resul
 }
 
 fn read(options: &AnalyseOptions, reader: &mut Reader, run: &Run) -> Result<Analysis> {
+    let events = options.events.as_deref();
+    let nanos = |time: Duration| Nanos::from_secs_f64(time.as_secs_f64());
     let mut walk = Walk {
         capture: Capture::new(Settings {
-            every: Nanos::from_secs_f64(options.interval.as_secs_f64()),
-            width: options
-                .bins
-                .map(|width| Nanos::from_secs_f64(width.as_secs_f64())),
+            every: nanos(options.interval),
+            width: options.bins.map(nanos),
             most: options.most,
         }),
         chosen: Chosen {
             hosts: &options.host,
             ports: &options.port,
         },
-        events: options
-            .events
-            .as_deref()
-            .map(csv::Events::create)
-            .transpose()?,
+        events: events.map(csv::Events::create).transpose()?,
         first: None,
         last: 0,
         totals: Totals::default(),
     };
-    let size = options
-        .file
-        .metadata()
-        .ok()
-        .filter(std::fs::Metadata::is_file);
+    let size = options.file.metadata().ok();
+    let size = size.filter(std::fs::Metadata::is_file);
     let mut progress = run.progress(size.map(|file| file.len()));
     let mut interrupted = false;
-    while reader.next(|record| walk.take(&record)) {
+    while !interrupted && reader.next(|record| walk.take(&record)) {
         if walk.totals.packets.is_multiple_of(TURN) {
             if progress.is_due() {
                 let line = format!("{} packets", show_count(walk.totals.packets));
                 progress.show(reader.position(), &line);
             }
             interrupted = run.is_stopped();
-            if interrupted {
-                break;
-            }
         }
     }
     drop(progress);
@@ -199,24 +189,7 @@ fn read(options: &AnalyseOptions, reader: &mut Reader, run: &Run) -> Result<Anal
     let found = walk.capture.finish();
     let first = walk.first.unwrap_or(0);
     let others = found.others;
-    let connections = found
-        .connections
-        .into_iter()
-        .enumerate()
-        .map(|(place, found)| Seen {
-            number: place + 1,
-            findings: finding::of_connection(&found, others.flows > 0),
-            found,
-        });
-    let streams = found
-        .streams
-        .into_iter()
-        .enumerate()
-        .map(|(place, found)| Seen {
-            number: place + 1,
-            findings: finding::of_stream(&found),
-            found,
-        });
+    let of_connection = |found: &Connection| finding::of_connection(found, others.flows > 0);
     let mut analysis = Analysis {
         schema: "evlbi.analyse/1",
         file: options.file.clone(),
@@ -229,13 +202,23 @@ fn read(options: &AnalyseOptions, reader: &mut Reader, run: &Run) -> Result<Anal
             .broken
             .map(|(at, why)| format!("the file cannot be read beyond byte {at}: {why}")),
         interrupted,
-        connections: connections.collect(),
-        streams: streams.collect(),
+        connections: numbered(found.connections, of_connection),
+        streams: numbered(found.streams, finding::of_stream),
         others,
         findings: Vec::new(),
     };
     analysis.findings = finding::of_capture(&analysis, &remarks.unknown_links);
     Ok(analysis)
+}
+
+/// Numbers what was found from 1.
+fn numbered<T>(found: Vec<T>, findings: impl Fn(&T) -> Vec<String>) -> Vec<Seen<T>> {
+    let numbered = (1..).zip(found).map(|(number, found)| Seen {
+        number,
+        findings: findings(&found),
+        found,
+    });
+    numbered.collect()
 }
 
 /// Which packets are looked at.

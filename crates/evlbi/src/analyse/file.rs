@@ -1,7 +1,7 @@
 //! Captures as files, pcap and pcapng, read through once.
 
 use std::fs::File;
-use std::io::{self, Read, Stdin};
+use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -60,22 +60,14 @@ struct Interface {
 }
 
 /// A file, or what comes in.
-enum Input {
-    File(File),
-    Stdin(Stdin),
-}
+struct Input(Box<dyn Read + Send>);
 
 impl Read for Input {
     /// As much as there is room for, so that a pipe is no different from a file.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < into.len() {
-            let rest = &mut into[filled..];
-            let count = match self {
-                Input::File(file) => file.read(rest),
-                Input::Stdin(stdin) => stdin.read(rest),
-            };
-            match count {
+            match self.0.read(&mut into[filled..]) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -90,11 +82,11 @@ impl Reader {
     /// Opens a capture; `-` is standard input.
     pub fn open(path: &Path) -> Result<Reader> {
         let name = path.display();
-        let input = match path.as_os_str().as_encoded_bytes() {
-            b"-" => Input::Stdin(io::stdin()),
-            _ => Input::File(File::open(path).with_context(|| format!("cannot open {name}"))?),
+        let input: Box<dyn Read + Send> = match path.as_os_str().as_encoded_bytes() {
+            b"-" => Box::new(io::stdin()),
+            _ => Box::new(File::open(path).with_context(|| format!("cannot open {name}"))?),
         };
-        let blocks = match create_reader(BUFFER, input) {
+        let blocks = match create_reader(BUFFER, Input(input)) {
             Ok(blocks) => blocks,
             Err(PcapError::Eof) => bail!("{name} is empty"),
             Err(PcapError::ReadError) => bail!("{name} cannot be read: is it a file?"),
@@ -119,7 +111,7 @@ impl Reader {
     /// Gives the next packet to `take`; false at the end.
     pub fn next(&mut self, mut take: impl FnMut(Record)) -> bool {
         loop {
-            match self.blocks.next() {
+            let why = match self.blocks.next() {
                 Ok((length, block)) => {
                     let record = record(&block, &mut self.interfaces, &mut self.remarks);
                     let is_packet = record.is_some();
@@ -131,59 +123,48 @@ impl Reader {
                     if is_packet {
                         return true;
                     }
+                    continue;
                 }
                 Err(PcapError::Eof) => return false,
-                Err(PcapError::Incomplete(_)) => {
-                    if let Err(error) = self.blocks.refill() {
-                        let why = format!("cannot be read: {error:?}");
-                        return self.break_off(why);
-                    }
-                }
+                Err(PcapError::Incomplete(_)) => match self.blocks.refill() {
+                    Ok(()) => continue,
+                    Err(error) => format!("cannot be read: {error:?}"),
+                },
                 Err(PcapError::BufferTooSmall) => {
                     self.size *= 2;
                     if self.size > LONGEST || !self.blocks.grow(self.size) {
-                        return self.break_off("a block of more than 64 MiB".into());
+                        "a block of more than 64 MiB".into()
+                    } else if self.blocks.refill().is_err() {
+                        "cannot be read".into()
+                    } else {
+                        continue;
                     }
-                    if self.blocks.refill().is_err() {
-                        return self.break_off("cannot be read".into());
-                    }
                 }
-                Err(PcapError::UnexpectedEof) => {
-                    return self.break_off("it ends within a packet".into());
+                Err(PcapError::UnexpectedEof) => "it ends within a packet".into(),
+                Err(PcapError::NomError(..) | PcapError::OwnedNomError(..)) => {
+                    "what comes there is no block".into()
                 }
-                Err(error) => {
-                    let why = match error {
-                        PcapError::NomError(..) | PcapError::OwnedNomError(..) => {
-                            "what comes there is no block".to_owned()
-                        }
-                        other => format!("{other:?}"),
-                    };
-                    return self.break_off(why);
-                }
-            }
+                Err(other) => format!("{other:?}"),
+            };
+            self.remarks.broken = Some((self.read, why));
+            return false;
         }
-    }
-
-    fn break_off(&mut self, why: String) -> bool {
-        self.remarks.broken = Some((self.read, why));
-        false
     }
 
     /// What the file said beside its packets.
     pub fn remarks(&self) -> Remarks {
-        let dropped = self
-            .interfaces
-            .iter()
-            .filter_map(|interface| interface.dropped);
-        Remarks {
-            dropped: self
-                .remarks
-                .dropped
-                .into_iter()
-                .chain(dropped)
-                .reduce(u64::saturating_add),
-            ..self.remarks.clone()
-        }
+        let mut remarks = self.remarks.clone();
+        remarks.add_dropped(&self.interfaces);
+        remarks
+    }
+}
+
+impl Remarks {
+    /// Adds what was dropped at interfaces.
+    fn add_dropped(&mut self, interfaces: &[Interface]) {
+        let dropped = interfaces.iter().map(|interface| interface.dropped);
+        let all = dropped.chain([self.dropped]).flatten();
+        self.dropped = all.reduce(u64::saturating_add);
     }
 }
 
@@ -245,27 +226,19 @@ fn record<'a>(
         }
         PcapBlockOwned::NG(block) => match block {
             Block::SectionHeader(section) => {
-                let before = interfaces.drain(..);
-                let before = before.filter_map(|interface| interface.dropped);
-                remarks.dropped = remarks
-                    .dropped
-                    .into_iter()
-                    .chain(before)
-                    .reduce(u64::saturating_add);
+                remarks.add_dropped(interfaces);
+                interfaces.clear();
                 remarks.is_big = section.big_endian();
                 None
             }
             Block::InterfaceDescription(interface) => {
                 let offset = option(&interface.options, OptionCode::IfTsoffset, remarks.is_big);
-                let resolution = interface
-                    .options
-                    .iter()
-                    .find(|option| option.code == OptionCode::IfTsresol);
-                let resolution = resolution.and_then(|option| option.value.first().copied());
-                let link = known(interface.linktype.0, remarks);
+                let mut options = interface.options.iter();
+                let resolution = options.find(|option| option.code == OptionCode::IfTsresol);
+                let resolution = resolution.and_then(|option| option.value.first());
                 interfaces.push(Interface {
-                    link,
-                    resolution: ticks(resolution.unwrap_or(6)),
+                    link: known(interface.linktype.0, remarks),
+                    resolution: ticks(*resolution.unwrap_or(&6)),
                     offset: offset.unwrap_or(0).cast_signed(),
                     dropped: None,
                 });
@@ -280,33 +253,27 @@ fn record<'a>(
                 None
             }
             Block::EnhancedPacket(packet) => {
-                let Some(interface) = interfaces.get(packet.if_id as usize) else {
-                    return Some(Record {
-                        at: None,
-                        link: None,
-                        on_wire: packet.origlen,
-                        bytes: packet.packet_data(),
-                    });
-                };
-                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-                let nanos = u128::from(ticks) * 1_000_000_000 / u128::from(interface.resolution);
-                let offset = i128::from(interface.offset) * 1_000_000_000;
+                let interface = interfaces.get(packet.if_id as usize);
+                let at = interface.and_then(|interface| {
+                    let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                    let nanos =
+                        u128::from(ticks) * 1_000_000_000 / u128::from(interface.resolution);
+                    let offset = i128::from(interface.offset) * 1_000_000_000;
+                    u64::try_from(nanos.cast_signed() + offset).ok()
+                });
                 Some(Record {
-                    at: u64::try_from(nanos.cast_signed() + offset).ok(),
-                    link: interface.link,
+                    at,
+                    link: interface.and_then(|interface| interface.link),
                     on_wire: packet.origlen,
                     bytes: packet.packet_data(),
                 })
             }
-            Block::SimplePacket(packet) => {
-                let interface = interfaces.first()?;
-                Some(Record {
-                    at: None,
-                    link: interface.link,
-                    on_wire: packet.origlen,
-                    bytes: packet.packet_data(),
-                })
-            }
+            Block::SimplePacket(packet) => Some(Record {
+                at: None,
+                link: interfaces.first()?.link,
+                on_wire: packet.origlen,
+                bytes: packet.packet_data(),
+            }),
             _ => None,
         },
     }

@@ -20,38 +20,29 @@ const MATHIS: f64 = 1.5;
 /// `some_forgotten`: where packets of some connections were counted only, one may have begun among these.
 pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<String> {
     let ways = connection.ways.iter().zip(["there", "back"]);
-    let both = connection
-        .ways
-        .iter()
-        .all(|way| way.bytes > way.frames * 1000);
+    let both = (connection.ways.iter()).all(|way| way.bytes > way.frames * 1000);
     // What only asks and answers has nothing to say.
-    let most = connection
-        .ways
-        .iter()
-        .map(|way| way.bytes)
-        .max()
-        .unwrap_or(0);
-    let mut said: Vec<String> = ways
-        .filter(|(way, _)| way.bytes > 0 && way.bytes * 10 >= most)
-        .flat_map(|(way, name)| {
-            let said = of_way(way);
-            said.into_iter().map(move |text| {
-                if both {
-                    format!("{name}: {text}")
-                } else {
-                    text
-                }
-            })
-        })
-        .collect();
+    let most = connection.ways.iter().map(|way| way.bytes).max();
+    let most = most.unwrap_or(0);
+    let mut said = Vec::new();
+    for (way, name) in ways.filter(|(way, _)| way.bytes > 0 && way.bytes * 10 >= most) {
+        said.extend(of_way(way).into_iter().map(|text| match both {
+            true => format!("{name}: {text}"),
+            false => text,
+        }));
+    }
     if connection.is_reset {
         said.push("an end broke it off (RST)".to_owned());
     }
     if !connection.is_whole {
-        said.push(match some_forgotten {
-            true => "its beginning was not captured, or counted only (--most): windows and the length of segments are not known".to_owned(),
-            false => "its beginning was not captured: windows and the length of segments are not known".to_owned(),
-        });
+        said.push(format!(
+            "its beginning was not captured{}: windows and the length of segments are not known",
+            if some_forgotten {
+                ", or counted only (--most)"
+            } else {
+                ""
+            }
+        ));
     }
     said
 }
@@ -78,9 +69,8 @@ fn of_way(way: &Way) -> Vec<String> {
         held_back(&parts),
         loss(way),
     ];
-    let rates: Vec<f64> = way
-        .intervals
-        .iter()
+    let intervals = way.intervals.iter();
+    let rates: Vec<f64> = intervals
         .map(|interval| interval.acknowledged as f64 * 8.0 / way.every)
         .collect();
     // Of some messages now and then no rate is steady.
@@ -108,11 +98,22 @@ fn of_way(way: &Way) -> Vec<String> {
     said
 }
 
+fn show_nanoseconds(time: i64) -> String {
+    show_seconds(time as f64 * 1e-9)
+}
+
 fn times(count: u64) -> String {
     match count {
         1 => "once".to_owned(),
         count => format!("{} times", show_count(count)),
     }
+}
+
+/// What there is of several things.
+fn counted(counts: &[(u64, &str)]) -> String {
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts = counts.map(|(count, what)| format!("{} {what}", show_count(*count)));
+    counts.collect::<Vec<String>>().join(", ")
 }
 
 /// A round trip as a whole, in seconds: median here to the receiver, and shortest to the sender.
@@ -123,8 +124,7 @@ fn round_trip(way: &Way) -> Option<f64> {
 
 fn loss(way: &Way) -> String {
     let trip = way.round_trip.as_ref().map_or(String::new(), |trip| {
-        let [least, median, most] =
-            [trip.min, trip.median, trip.max].map(|time| show_seconds(time as f64 * 1e-9));
+        let [least, median, most] = [trip.min, trip.median, trip.max].map(show_nanoseconds);
         format!("; round trip from here {least} to {most}, half of them {median} at most")
     });
     let again = &way.sent_again;
@@ -137,11 +137,6 @@ fn loss(way: &Way) -> String {
         (again.probe, "as probes of the tail"),
         (again.unneeded, "although acknowledged before"),
     ];
-    let kinds: Vec<String> = kinds
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, name)| format!("{} {name}", show_count(*count)))
-        .collect();
     let place = match again.lost_before {
         0 => "all had passed here before".to_owned(),
         all if all == again.segments => {
@@ -157,7 +152,7 @@ fn loss(way: &Way) -> String {
         show_count(again.segments),
         show_count(way.segments),
         again.segments as f64 / way.segments.max(1) as f64 * 100.0,
-        kinds.join(", ")
+        counted(&kinds)
     )
 }
 
@@ -189,8 +184,7 @@ fn order(way: &Way) -> Option<String> {
 /// What to change, with what that would give.
 fn advice(way: &Way) -> Vec<String> {
     let held = &way.held_back;
-    let trip = round_trip(way).filter(|trip| *trip > 0.0);
-    let Some(trip) = trip else {
+    let Some(trip) = round_trip(way).filter(|trip| *trip > 0.0) else {
         return Vec::new();
     };
     let twice = show_rate(2.0 * way.rate);
@@ -305,11 +299,9 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
                 times(counters.restarts)
             ));
         }
-    }
-    if let Some(account) = &stream.account
-        && account.counters.duplicates * 2 > account.counters.unique
-    {
-        said.push(TWICE.to_owned());
+        if counters.duplicates * 2 > counters.unique {
+            said.push(TWICE.to_owned());
+        }
     }
     if let Some(step) = stream.step {
         said.push(format!(
@@ -330,8 +322,7 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
         ));
     }
     if let Some(gaps) = &stream.gaps {
-        let [median, p99, most] =
-            [gaps.median, gaps.p99, gaps.max].map(|time| show_seconds(time as f64 * 1e-9));
+        let [median, p99, most] = [gaps.median, gaps.p99, gaps.max].map(show_nanoseconds);
         said.push(format!(
             "packets {median} apart (median), 99 % of them {p99} at most, {most} at most"
         ));
@@ -353,13 +344,9 @@ pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
         (unread.without_time, "have no time"),
         (analysis.totals.left_out, "were left out, as asked"),
     ];
-    let counts: Vec<String> = counts
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{} {what}", show_count(*count)))
-        .collect();
+    let counts = counted(&counts);
     if !counts.is_empty() {
-        said.push(format!("of the packets, {}", counts.join(", ")));
+        said.push(format!("of the packets, {counts}"));
     }
     if unread.unknown_link > 0 {
         said.push(format!(

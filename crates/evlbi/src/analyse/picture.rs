@@ -22,23 +22,17 @@ pub fn figure(analysis: &Analysis) -> Figure {
     let series = |get: &dyn Fn(&Way, &Interval) -> Option<f64>| -> Vec<Series> {
         let one = |(seen, place, way): &(&Seen<Connection>, usize, &Way)| Series {
             name: format!("{} {}", seen.number, ["there", "back"][*place]),
-            points: way
-                .intervals
-                .iter()
-                .enumerate()
-                .filter_map(|(place, interval)| {
-                    let middle = seen.found.from + (place as f64 + 0.5) * way.every;
-                    Some((middle, get(way, interval)?))
-                })
-                .collect(),
+            points: course(seen.found.from, way.every, &way.intervals, |interval| {
+                get(way, interval)
+            }),
             ..Series::default()
         };
         ways.iter().map(one).collect()
     };
-    let panel = |title: &str, y: Axis, series: Vec<Series>| Panel {
+    let panel = |title: &str, y: &str, unit: Unit, series: Vec<Series>| Panel {
         title: title.to_owned(),
         x: Axis::new("time", Unit::Si("s")),
-        y,
+        y: Axis::new(y, unit),
         series,
     };
     let mut panels = Vec::new();
@@ -46,7 +40,8 @@ pub fn figure(analysis: &Analysis) -> Figure {
         let rates = series(&|way, interval| Some(interval.acknowledged as f64 * 8.0 / way.every));
         panels.push(panel(
             "achieved throughput",
-            Axis::new("acknowledged", Unit::Si("bit/s")),
+            "acknowledged",
+            Unit::Si("bit/s"),
             rates,
         ));
         let mut flights = series(&|_, interval| Some(interval.flight as f64));
@@ -57,15 +52,12 @@ pub fn figure(analysis: &Analysis) -> Figure {
                 ..window
             }));
         }
-        panels.push(panel(
-            "data under way",
-            Axis::new("at most", Unit::Si("B")),
-            flights,
-        ));
+        panels.push(panel("data under way", "at most", Unit::Si("B"), flights));
         let trips = series(&|_, interval| Some(interval.round_trip? as f64 * 1e-9));
         panels.push(panel(
             "round trip from here",
-            Axis::new("shortest", Unit::Si("s")),
+            "shortest",
+            Unit::Si("s"),
             trips,
         ));
         let mut again = series(&|_, interval| Some(interval.sent_again as f64));
@@ -76,52 +68,37 @@ pub fn figure(analysis: &Analysis) -> Figure {
                 *count = sum;
             }
         }
-        panels.push(panel(
-            "sent again",
-            Axis::new("segments so far", Unit::Bare),
-            again,
-        ));
+        panels.push(panel("sent again", "segments so far", Unit::Bare, again));
     }
     let streams = analysis.streams.iter().take(MOST);
-    let course = |get: &dyn Fn(&Stream, &StreamInterval) -> f64| -> Vec<Series> {
-        let one = |seen: &Seen<Stream>| Series {
-            name: format!("stream {}", seen.number),
-            points: seen
-                .found
-                .intervals
-                .iter()
-                .enumerate()
-                .map(|(place, interval)| {
-                    let middle = seen.found.from + (place as f64 + 0.5) * seen.found.every;
-                    (middle, get(&seen.found, interval))
-                })
-                .collect(),
+    let of_streams = |get: &dyn Fn(&Stream, &StreamInterval) -> f64| -> Vec<Series> {
+        let one = |Seen { number, found, .. }: &Seen<Stream>| Series {
+            name: format!("stream {number}"),
+            points: course(found.from, found.every, &found.intervals, |interval| {
+                Some(get(found, interval))
+            }),
             ..Series::default()
         };
         streams.clone().map(one).collect()
     };
     if !analysis.streams.is_empty() {
-        let rates = course(&|stream, interval| interval.bytes as f64 * 8.0 / stream.every);
+        let rates = of_streams(&|stream, interval| interval.bytes as f64 * 8.0 / stream.every);
         panels.push(panel(
             "rate of streams",
-            Axis::new("payload", Unit::Si("bit/s")),
+            "payload",
+            Unit::Si("bit/s"),
             rates,
         ));
-        let lost = course(&|_, interval| interval.lost as f64);
-        if lost
-            .iter()
-            .any(|series| series.points.iter().any(|(_, lost)| *lost != 0.0))
-        {
-            panels.push(panel("lost", Axis::new("datagrams", Unit::Bare), lost));
+        let lost = of_streams(&|_, interval| interval.lost as f64);
+        let mut counts = lost.iter().flat_map(|series| &series.points);
+        if counts.any(|(_, lost)| *lost != 0.0) {
+            panels.push(panel("lost", "datagrams", Unit::Bare, lost));
         }
     }
     let gaps: Vec<Series> = streams
         .filter_map(|seen| {
-            let gaps = seen
-                .found
-                .gaps
-                .as_ref()
-                .filter(|gaps| !gaps.bins.is_empty())?;
+            let gaps = seen.found.gaps.as_ref();
+            let gaps = gaps.filter(|gaps| !gaps.bins.is_empty())?;
             let middle = gaps.bin_width.unwrap_or(0) as f64 / 2.0;
             Some(Series {
                 name: format!("stream {}", seen.number),
@@ -133,14 +110,11 @@ pub fn figure(analysis: &Analysis) -> Figure {
                 ..Series::default()
             })
         })
-        .take(MOST)
         .collect();
     if !gaps.is_empty() {
-        let count = Axis {
-            log: true,
-            ..Axis::new("packets", Unit::Bare)
-        };
-        panels.push(panel("times between datagrams", count, gaps));
+        let mut panel = panel("times between datagrams", "packets", Unit::Bare, gaps);
+        panel.y.log = true;
+        panels.push(panel);
     }
     Figure {
         title: format!(
@@ -150,4 +124,21 @@ pub fn figure(analysis: &Analysis) -> Figure {
         ),
         panels,
     }
+}
+
+/// Values of intervals, each at its middle.
+fn course<I>(
+    from: f64,
+    every: f64,
+    intervals: &[I],
+    get: impl Fn(&I) -> Option<f64>,
+) -> Vec<(f64, f64)> {
+    let points = intervals
+        .iter()
+        .enumerate()
+        .filter_map(|(place, interval)| {
+            let middle = from + (place as f64 + 0.5) * every;
+            Some((middle, get(interval)?))
+        });
+    points.collect()
 }

@@ -21,21 +21,11 @@ pub fn text(analysis: &Analysis) -> String {
             "\n\nTCP; RTT: from here to the receiver and back, least/median\n{}",
             table(connections)
         );
-        for seen in connections.iter().take(TOLD) {
-            for finding in &seen.findings {
-                let _ = write!(text, "\n{}: {finding}", seen.number);
-            }
-        }
-        more(&mut text, connections.len(), "connections");
+        told(&mut text, connections, "connections");
     }
     if !analysis.streams.is_empty() {
         let _ = write!(text, "\n\nUDP\n{}", streams(&analysis.streams));
-        for seen in analysis.streams.iter().take(TOLD) {
-            for finding in &seen.findings {
-                let _ = write!(text, "\n{}: {finding}", seen.number);
-            }
-        }
-        more(&mut text, analysis.streams.len(), "streams");
+        told(&mut text, &analysis.streams, "streams");
     }
     for finding in &analysis.findings {
         let _ = write!(text, "\n{finding}");
@@ -43,12 +33,18 @@ pub fn text(analysis: &Analysis) -> String {
     text
 }
 
-fn more(text: &mut String, count: usize, what: &str) {
-    if count > ROWS {
+/// What is said of the first ones, and how many are not in the table.
+fn told<T>(text: &mut String, all: &[Seen<T>], what: &str) {
+    for seen in all.iter().take(TOLD) {
+        for finding in &seen.findings {
+            let _ = write!(text, "\n{}: {finding}", seen.number);
+        }
+    }
+    if all.len() > ROWS {
         let _ = write!(
             text,
             "\n{} {what} more: --json has them all",
-            show_count((count - ROWS) as u64)
+            show_count((all.len() - ROWS) as u64)
         );
     }
 }
@@ -73,31 +69,16 @@ fn overview(analysis: &Analysis) -> String {
 }
 
 fn table(connections: &[Seen<Connection>]) -> String {
-    let heads = [
-        "",
-        "from",
-        "to",
-        "Mbit/s",
-        "bytes",
-        "segments",
-        "again",
-        "reordered",
-        "RTT",
-        "under way",
-        "window",
-    ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let heads = ",from,to,Mbit/s,bytes,segments,again,reordered,RTT,under way,window";
+    let mut rows = vec![heads.split(',').map(str::to_owned).collect()];
     for seen in connections.iter().take(ROWS) {
         let [one, other] = seen.found.ends;
         let ways = seen.found.ways.iter().zip([[one, other], [other, one]]);
-        let rows_of = ways
-            .filter(|(way, _)| way.bytes > 0)
-            .map(|(way, [from, to])| {
-                let mut cells = vec![seen.number.to_string(), from.to_string(), to.to_string()];
-                cells.extend(row(way));
-                cells
-            });
-        rows.extend(rows_of);
+        for (way, [from, to]) in ways.filter(|(way, _)| way.bytes > 0) {
+            let mut cells = vec![seen.number.to_string(), from.to_string(), to.to_string()];
+            cells.extend(row(way));
+            rows.push(cells);
+        }
     }
     columns(&rows, |column| column == 1 || column == 2)
 }
@@ -125,20 +106,8 @@ fn row(way: &Way) -> [String; 8] {
 }
 
 fn streams(streams: &[Seen<Stream>]) -> String {
-    let heads = [
-        "",
-        "from",
-        "to",
-        "numbers",
-        "Mbit/s",
-        "datagrams",
-        "lost",
-        "loss",
-        "twice",
-        "reordered",
-        "apart",
-    ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let heads = ",from,to,numbers,Mbit/s,datagrams,lost,loss,twice,reordered,apart";
+    let mut rows = vec![heads.split(',').map(str::to_owned).collect()];
     rows.extend(streams.iter().take(ROWS).map(|seen| {
         let stream = &seen.found;
         let counters = stream.account.as_ref().map(|account| &account.counters);

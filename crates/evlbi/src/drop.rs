@@ -15,7 +15,7 @@ use evlbi_wire::validity::Gaps;
 use serde::Serialize;
 
 use self::cut::{Counts, Cut, Unit};
-use self::gaps::{GapsWriter, List};
+use self::gaps::GapsWriter;
 use crate::output::{self, Part};
 use crate::recording::{self, Blocks, Recording};
 use crate::units;
@@ -106,67 +106,51 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
     let unit = unit_of(options, &recording)?;
     check_replace(options, &recording)?;
     let shed = shedding(options, &recording, unit)?;
-    let gaps_file = options
-        .gaps
-        .clone()
-        .unwrap_or_else(|| output::gaps_beside(&options.output));
+    let gaps_file = options.gaps.clone();
+    let gaps_file = gaps_file.unwrap_or_else(|| output::gaps_beside(&options.output));
     check_paths(options, &gaps_file)?;
     let (gaps_out, gaps_part) = Part::create(&gaps_file, options.force)?;
-    let gaps = GapsWriter::new(
-        gaps_out,
-        &document(options, &recording),
-        if recording.format == Format::Raw {
-            List::Sequence
-        } else {
-            List::Time
-        },
-    )
-    .with_context(|| format!("cannot write {}", gaps_file.display()))?;
+    let list = match recording.format {
+        Format::Raw => "sequence",
+        Format::Vdif | Format::Mark5b => "time",
+    };
+    let gaps = GapsWriter::new(gaps_out, &document(options, &recording), list)
+        .with_context(|| format!("cannot write {}", gaps_file.display()))?;
     let (output, part) = Part::create(&options.output, options.force)?;
-    let mut cut = Cut::new(
-        output,
-        gaps,
-        shed,
-        unit,
-        options,
-        recording.header_length().unwrap_or(0),
-    );
-    let walked = walk(options, &recording, &mut cut, run)?;
+    let header_length = recording.header_length().unwrap_or(0);
+    let mut cut = Cut::new(output, gaps, shed, unit, options, header_length);
+    let (blocks, interrupted) = walk(options, &recording, &mut cut, run)?;
+    let (bytes_in, leading_bytes) = (blocks.offset(), blocks.leading().unwrap_or(0));
     let shedding = cut.report();
     let (counts, gaps) = cut
         .finish()
         .with_context(|| format!("cannot write {}", options.output.display()))?;
-    if !walked.interrupted {
+    if !interrupted {
         part.keep()?;
         gaps_part.keep()?;
     }
+    let (unit, packet_bytes) = match unit {
+        Unit::Frame => ("frame", None),
+        Unit::Packet(length) => ("packet", Some(length)),
+    };
     Ok(DropReport {
         schema: "evlbi.drop/1",
         input: options.input.clone(),
         output: options.output.clone(),
         format: recording.format,
-        unit: if unit == Unit::Frame {
-            "frame"
-        } else {
-            "packet"
-        },
+        unit,
         replace: options.replace,
-        packet_bytes: match unit {
-            Unit::Frame => None,
-            Unit::Packet(length) => Some(length),
-        },
+        packet_bytes,
         frame_length: recording.frame_length,
         frame_rate: recording.frame_rate.map(FrameRate::get),
         shedding,
-        bytes_in: walked.bytes,
-        leading_bytes: walked.leading,
-        truncated_bytes: walked
-            .bytes
-            .saturating_sub(walked.leading + counts.bytes_walked()),
+        bytes_in,
+        leading_bytes,
+        truncated_bytes: bytes_in.saturating_sub(leading_bytes + counts.walked),
         counts,
         gaps_file,
         gaps,
-        interrupted: walked.interrupted,
+        interrupted,
     })
 }
 
@@ -245,24 +229,22 @@ fn check_paths(options: &DropOptions, gaps: &Path) -> Result<()> {
 }
 
 fn document(options: &DropOptions, recording: &Recording) -> Gaps {
+    let name = options.output.file_name();
     Gaps {
-        file: options
-            .output
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned()),
+        file: name.map(|name| name.to_string_lossy().into_owned()),
         frame_rate: recording.frame_rate,
         frame_length: recording.frame_length,
         ..Gaps::default()
     }
 }
 
-struct Walked {
-    bytes: u64,
-    leading: u64,
-    interrupted: bool,
-}
-
-fn walk(options: &DropOptions, recording: &Recording, cut: &mut Cut, run: &Run) -> Result<Walked> {
+/// Returns the blocks that were walked, and whether it was stopped before the end.
+fn walk(
+    options: &DropOptions,
+    recording: &Recording,
+    cut: &mut Cut,
+    run: &Run,
+) -> Result<(Blocks, bool)> {
     let mut deframer = recording::deframer(recording.frame_rate);
     let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
     let mut progress = run.progress(Some(recording.size));
@@ -270,9 +252,8 @@ fn walk(options: &DropOptions, recording: &Recording, cut: &mut Cut, run: &Run) 
     while more && !run.is_stopped() {
         more = blocks.step(&mut deframer, |chunk| cut.take(chunk))?;
         if let Some(error) = cut.failed() {
-            return Err(
-                anyhow!(error).context(format!("cannot write {}", options.output.display()))
-            );
+            let context = format!("cannot write {}", options.output.display());
+            return Err(anyhow!(error).context(context));
         }
         if progress.is_due() {
             let report = cut.report();
@@ -280,11 +261,7 @@ fn walk(options: &DropOptions, recording: &Recording, cut: &mut Cut, run: &Run) 
             progress.show(blocks.offset(), &line);
         }
     }
-    Ok(Walked {
-        bytes: blocks.offset(),
-        leading: blocks.leading().unwrap_or(0),
-        interrupted: more,
-    })
+    Ok((blocks, more))
 }
 
 /// The same for people.
@@ -294,25 +271,23 @@ pub fn text(report: &DropReport) -> String {
     let planned = shed.fraction_planned.map_or(String::new(), |planned| {
         format!(" (planned {:.4} %)", planned * 100.0)
     });
+    let shed_units = format!(
+        "{} of {} {}s, {:.4} %{planned}",
+        count(shed.shed),
+        count(shed.offered),
+        report.unit,
+        shed.fraction * 100.0
+    );
     let mut pairs = vec![
         ("policy", format!("{}, seed {}", shed.policy, shed.seed)),
-        (
-            "shed",
-            format!(
-                "{} of {} {}s, {:.4} %{planned}",
-                count(shed.shed),
-                count(shed.offered),
-                report.unit,
-                shed.fraction * 100.0
-            ),
-        ),
+        ("shed", shed_units),
         ("in their place", output::name(&report.replace)),
     ];
     if let Some(length) = report.packet_bytes {
         pairs.push(("packets", format!("{length} bytes of data each")));
     }
+    let counts = &report.counts;
     if report.frame_length.is_some() {
-        let counts = &report.counts;
         let frames = format!(
             "{} in, {} touched, {} out",
             count(counts.frames),
@@ -321,39 +296,21 @@ pub fn text(report: &DropReport) -> String {
         );
         pairs.push(("frames", frames));
     }
-    let bytes = format!(
-        "{} in, {} out",
-        count(report.bytes_in),
-        count(report.counts.bytes_out)
-    );
-    pairs.push(("bytes", bytes));
-    if report.leading_bytes > 0 {
-        pairs.push((
-            "left out",
-            format!(
-                "{} bytes before the first whole frame",
-                count(report.leading_bytes)
-            ),
-        ));
+    let (read, written) = (count(report.bytes_in), count(counts.bytes_out));
+    pairs.push(("bytes", format!("{read} in, {written} out")));
+    for (bytes, place) in [
+        (report.leading_bytes, "before the first whole frame"),
+        (report.truncated_bytes, "of a truncated last frame"),
+    ] {
+        if bytes > 0 {
+            pairs.push(("left out", format!("{} bytes {place}", count(bytes))));
+        }
     }
-    if report.truncated_bytes > 0 {
-        pairs.push((
-            "left out",
-            format!(
-                "{} bytes of a truncated last frame",
-                count(report.truncated_bytes)
-            ),
-        ));
-    }
-    pairs.push((
-        "gaps",
-        format!("{} in {}", count(report.gaps), report.gaps_file.display()),
-    ));
+    let gaps = format!("{} in {}", count(report.gaps), report.gaps_file.display());
+    pairs.push(("gaps", gaps));
     if report.interrupted {
-        pairs.push((
-            "interrupted",
-            "before the end of the input: no file was kept".to_string(),
-        ));
+        let text = "before the end of the input: no file was kept";
+        pairs.push(("interrupted", text.to_owned()));
     }
     output::lines(&pairs)
 }

@@ -46,15 +46,9 @@ pub struct Counts {
     pub bytes_out: u64,
     /// Frames of which something was shed whose thread or time could not be told: the gaps file lacks them.
     pub frames_not_listed: u64,
-    #[serde(skip)]
-    walked: u64,
-}
-
-impl Counts {
     /// Bytes of the input that were not trimmed.
-    pub fn bytes_walked(&self) -> u64 {
-        self.walked
-    }
+    #[serde(skip)]
+    pub walked: u64,
 }
 
 /// Writes the output.
@@ -71,17 +65,11 @@ pub struct Cut {
     block: Vec<u8>,
     /// Parts of a frame that are shed.
     parts: Vec<Range<usize>>,
-    raw: RawPacket,
+    /// Bytes that are still to come of a packet of raw data, which may reach into the next block, and whether it is shed.
+    raw_left: usize,
+    raw_is_shed: bool,
     counts: Counts,
     error: Option<io::Error>,
-}
-
-/// A packet of raw data that may reach into the next block.
-#[derive(Default)]
-struct RawPacket {
-    /// Bytes of it that are still to come.
-    left: usize,
-    is_shed: bool,
 }
 
 impl Cut {
@@ -103,7 +91,8 @@ impl Cut {
             seed: options.seed,
             block: Vec::new(),
             parts: Vec::new(),
-            raw: RawPacket::default(),
+            raw_left: 0,
+            raw_is_shed: false,
             counts: Counts::default(),
             error: None,
         }
@@ -145,21 +134,16 @@ impl Cut {
         for frame in chunk.frames {
             let bytes = &chunk.bytes[frame.bytes.clone()];
             self.counts.frames += 1;
-            match self.unit {
-                Unit::Frame => self.take_frame(frame, bytes)?,
+            let unit = self.unit;
+            match unit {
+                Unit::Frame if self.decide(Some(frame), bytes) => {
+                    self.lose_frame(frame, bytes, self.header_length)?;
+                }
+                Unit::Frame => self.keep(bytes),
                 Unit::Packet(length) => self.take_packets(frame, bytes, length)?,
             }
         }
         Ok(())
-    }
-
-    fn take_frame(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
-        if self.decide(Some(frame), bytes) {
-            self.lose_frame(frame, bytes)
-        } else {
-            self.keep(bytes);
-            Ok(())
-        }
     }
 
     fn take_packets(&mut self, frame: &Frame, bytes: &[u8], length: usize) -> io::Result<()> {
@@ -178,19 +162,13 @@ impl Cut {
             self.keep(bytes);
             return Ok(());
         }
-        let whole = self.parts[0] == (0..bytes.len());
         if self.replace == Replace::Invalid {
-            return self.lose_frame(frame, bytes);
+            return self.lose_frame(frame, bytes, self.header_length);
         }
-        if !whole {
-            return self.lose_parts(frame, bytes);
+        match self.parts[0] == (0..bytes.len()) {
+            true => self.lose_frame(frame, bytes, 0),
+            false => self.lose_parts(frame, bytes),
         }
-        self.note(frame, None)?;
-        if self.replace != Replace::Nothing {
-            self.counts.frames_out += 1;
-            self.put_replaced(unit_of(Some(frame), bytes), bytes.len(), 0, 0);
-        }
-        Ok(())
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -198,14 +176,14 @@ impl Cut {
         self.block.extend_from_slice(bytes);
     }
 
-    /// The header stays.
-    fn lose_frame(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
+    /// The header stays, as far as it is `kept`.
+    fn lose_frame(&mut self, frame: &Frame, bytes: &[u8], kept: usize) -> io::Result<()> {
         self.note(frame, None)?;
         if self.replace == Replace::Nothing {
             return Ok(());
         }
         self.counts.frames_out += 1;
-        let (header, payload) = bytes.split_at(self.header_length.min(bytes.len()));
+        let (header, payload) = bytes.split_at(kept.min(bytes.len()));
         let start = self.block.len();
         self.block.extend_from_slice(header);
         if self.replace == Replace::Invalid {
@@ -226,12 +204,8 @@ impl Cut {
         for part in &parts {
             self.block.extend_from_slice(&bytes[kept..part.start]);
             if self.replace != Replace::Nothing {
-                self.put_replaced(
-                    unit_of(Some(frame), bytes),
-                    part.len(),
-                    part.start,
-                    part.start as u64,
-                );
+                let unit = unit_of(Some(frame), bytes);
+                self.put_replaced(unit, part.len(), part.start, part.start as u64);
             }
             kept = part.end;
         }
@@ -302,26 +276,26 @@ impl Cut {
             }
         };
         while !bytes.is_empty() {
-            if self.raw.left == 0 {
-                self.raw.is_shed = self.decide(None, bytes);
-                self.raw.left = length;
-                if self.raw.is_shed {
+            if self.raw_left == 0 {
+                self.raw_is_shed = self.decide(None, bytes);
+                self.raw_left = length;
+                if self.raw_is_shed {
                     self.gaps.add_packet(self.counts.packets)?;
                 }
                 self.counts.packets += 1;
             }
-            let (now, later) = bytes.split_at(self.raw.left.min(bytes.len()));
-            match (self.raw.is_shed, self.replace) {
+            let (now, later) = bytes.split_at(self.raw_left.min(bytes.len()));
+            match (self.raw_is_shed, self.replace) {
                 (false, _) => self.block.extend_from_slice(now),
                 (true, Replace::Nothing) => {}
                 (true, _) => {
-                    let offset = length - self.raw.left;
+                    let offset = length - self.raw_left;
                     // A packet of raw data has nothing but its place.
                     let part = self.counts.packets * length as u64 + offset as u64;
                     self.put_replaced(unit_of(None, now), now.len(), offset, part);
                 }
             }
-            self.raw.left -= now.len();
+            self.raw_left -= now.len();
             bytes = later;
         }
         Ok(())

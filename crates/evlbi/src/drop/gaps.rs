@@ -9,15 +9,6 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use evlbi_wire::vdif::StreamKey;
 
-/// Which of the document's two lists is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum List {
-    /// Frames by time.
-    Time,
-    /// Packets by number, where there are no frames.
-    Sequence,
-}
-
 /// Writes the document.
 pub struct GapsWriter {
     file: BufWriter<File>,
@@ -31,15 +22,12 @@ pub struct GapsWriter {
 }
 
 impl GapsWriter {
-    /// Begins `document`, whose own lists are empty.
-    pub fn new(file: File, document: &Gaps, list: List) -> io::Result<GapsWriter> {
+    /// Begins `document`, whose own lists are empty; `list` is the name of the one that is written.
+    pub fn new(file: File, document: &Gaps, list: &str) -> io::Result<GapsWriter> {
         let text = serde_json::to_string(document)?;
-        let before = match list {
-            List::Time => "\"time\":[",
-            List::Sequence => "\"sequence\":[",
-        };
+        let before = format!("\"{list}\":[");
         // The lists come after everything that a user has named.
-        let at = text.rfind(before).map_or(0, |at| at + before.len());
+        let at = text.rfind(&before).map_or(0, |at| at + before.len());
         let (head, tail) = text.split_at(at);
         let mut file = BufWriter::new(file);
         file.write_all(head.as_bytes())?;
@@ -69,21 +57,19 @@ impl GapsWriter {
 
     /// Adds a packet by its number, those before it having been added before.
     pub fn add_packet(&mut self, number: u64) -> io::Result<()> {
-        match &mut self.packets {
-            Some(run) if run.last + 1 == number => {
-                run.last = number;
-                Ok(())
-            }
-            packets => {
-                let next = SequenceGap {
-                    first: number,
-                    last: number,
-                };
-                match packets.replace(next) {
-                    Some(run) => self.write(&run),
-                    None => Ok(()),
-                }
-            }
+        if let Some(run) = &mut self.packets
+            && run.last + 1 == number
+        {
+            run.last = number;
+            return Ok(());
+        }
+        let next = SequenceGap {
+            first: number,
+            last: number,
+        };
+        match self.packets.replace(next) {
+            Some(run) => self.write(&run),
+            None => Ok(()),
         }
     }
 
@@ -113,11 +99,11 @@ impl GapsWriter {
 
 /// Time of the frame that follows the run.
 fn after(run: &TimeGap, rate: Option<FrameRate>) -> Option<FrameTime> {
-    match rate {
-        Some(rate) => Some(FrameTime::from_index(run.indices(rate).end, rate)),
-        None => Some(FrameTime {
-            second: run.start.second,
-            frame: run.start.frame.checked_add(run.frames.try_into().ok()?)?,
-        }),
+    if let Some(rate) = rate {
+        return Some(FrameTime::from_index(run.indices(rate).end, rate));
     }
+    Some(FrameTime {
+        second: run.start.second,
+        frame: run.start.frame.checked_add(run.frames.try_into().ok()?)?,
+    })
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
-use evlbi_core::pace::{ByRate, train_length};
+use evlbi_core::pace::{ByRate, ByTime, train_length};
 use evlbi_core::path::Impairment;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
@@ -35,7 +35,7 @@ use crate::drain::{self, Drained};
 use crate::output;
 use crate::recording::{self, Blocks};
 use crate::sink::{self, Files};
-use crate::source::{self, Looped};
+use crate::source::{self, Input};
 use crate::units::{show_count, show_rate};
 
 /// Bit rate of a station where none is asked for.
@@ -210,7 +210,8 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
     if run.is_stopped() {
         bail!("interrupted before the stations streamed");
     }
-    let frame_rate = stations.first().context("no stations")?.1.frame_rate();
+    let frame_rate = stations.first().and_then(|(_, input)| input.frame_rate);
+    let frame_rate = frame_rate.context("no stations")?;
     let streamed = stream(options, stations, impairment, directory, run)?;
     let result = compare(options, streamed, frame_rate, impairment, run)?;
     Ok((result, page))
@@ -234,7 +235,7 @@ impl Drop for Temporary {
 }
 
 /// The stations' noise, made beforehand.
-fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Looped)>> {
+fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Input)>> {
     let frame_length = PAYLOAD as u64 + 32;
     let per_round = (options.rate.get() / (8 * frame_length * ROUNDS)).max(1);
     let frame_rate = per_round * ROUNDS;
@@ -257,8 +258,8 @@ fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Looped)>> {
     let frames = (options.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
     let makers = plan.stations()?.into_iter().map(|station| {
         std::thread::spawn(move || {
-            let looped = source::simulate(&station)?.lasting(frames * frame_length);
-            Ok((station.name().to_string(), looped))
+            let input = source::simulate(&station)?.lasting(frames * frame_length);
+            Ok((station.name().to_string(), input))
         })
     });
     // All of them begin before the first is waited for.
@@ -284,7 +285,7 @@ struct Sinked {
 
 fn stream(
     options: &DemoOptions,
-    stations: Vec<(String, Looped)>,
+    stations: Vec<(String, Input)>,
     impairment: Impairment,
     directory: &Path,
     run: &Run,
@@ -294,7 +295,7 @@ fn stream(
     let mut flows = Vec::new();
     let mut sent = Vec::new();
     let start = cpu::now().plus(Duration::from_millis(100).into());
-    for (number, (name, looped)) in (0u64..).zip(stations) {
+    for (number, (name, input)) in (0u64..).zip(stations) {
         let receiver = receiver(name, directory, run)?;
         let Some(Local::Socket(to)) = receiver.receiving.local().first().cloned() else {
             bail!("a receiver has no address");
@@ -302,7 +303,7 @@ fn stream(
         let flow = RelayFlow::new(to, impairment, options.seed.wrapping_add(1 + number))?;
         let address = flow.address().context("the relay has no address")?;
         let progress = Sent::new();
-        flows.push(sender(address, looped, start, &progress, run)?);
+        flows.push(sender(address, input, start, &progress, run)?);
         sent.push(progress);
         relay.push(flow);
         receivers.push(receiver);
@@ -388,30 +389,26 @@ fn url(address: &str) -> Result<Url> {
 
 fn sender(
     to: SocketAddr,
-    looped: Looped,
+    input: Input,
     start: evlbi_core::time::Nanos,
     sent: &Arc<Sent>,
     run: &Run,
 ) -> Result<Flow> {
     let to = url(&to.to_string())?;
     let outlet = to.open_out(&OutOptions::default(), run)?;
-    let frame_length = looped.frame_length();
-    let frame_rate = looped.frame_rate();
-    let input = source::Input::Loop(looped);
-    let rate = input.rate();
-    let clock = Clock::Time(recording::by_time(frame_rate, input.keys()));
-    let shed = Shed::new(
-        Policy::None,
-        0,
-        &Stream {
-            rate,
-            unit_bytes: frame_length as u64,
-            wire_bytes: frame_length as u64,
-            threads: vec![0],
-            frame_rate: Some(frame_rate),
-        },
-    )?;
-    let rate = rate.context("a simulated station has a rate")?;
+    let frame_length = input
+        .frame_length
+        .context("a simulated station has frames")?;
+    let frame_rate = input.frame_rate.context("a simulated station has times")?;
+    let rate = input.rate().context("a simulated station has a rate")?;
+    let clock = Clock::Time(ByTime::new(frame_rate, input.keys.len()));
+    let stream = Stream {
+        rate: Some(rate),
+        unit_bytes: frame_length as u64,
+        wire_bytes: frame_length as u64,
+        threads: vec![0],
+        frame_rate: Some(frame_rate),
+    };
     let interval = ByRate::new(rate).due(frame_length as u64);
     let (source, _) = input.into_source(frame_length, 1, recording::now())?;
     let options = FlowOptions {
@@ -426,7 +423,7 @@ fn sender(
         end: None,
         // Several stations share a thread: better asleep than exact to the microsecond.
         burst: train_length(interval).max(2),
-        shed,
+        shed: Shed::new(Policy::None, 0, &stream)?,
         shed_packets: false,
         replace: Replace::Nothing,
         replacement: Vec::new(),
@@ -650,7 +647,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         equal(
             "datagrams lost + late = frames lost",
             counters.lost + counters.late,
-            drained.counts.lost_frames,
+            drained.frames.counts.lost_frames,
         ),
         equal(
             "expected = frames in the recording",
@@ -659,7 +656,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         ),
         equal(
             "frames lost = invalid frames in the recording",
-            drained.counts.lost_frames,
+            drained.frames.counts.lost_frames,
             recording.invalid,
         ),
         equal(

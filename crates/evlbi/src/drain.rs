@@ -36,11 +36,8 @@ pub struct Shown {
 
 /// What became of the frames.
 pub struct Drained {
-    pub counts: Counts,
-    pub gaps: Vec<TimeGap>,
-    pub frame_rate: Option<FrameRate>,
+    pub frames: Shown,
     pub format: Option<Format>,
-    pub layout: Option<Layout>,
     pub sink: SinkReport,
 }
 
@@ -66,7 +63,16 @@ pub fn watched(
         begun = true;
         empty(consumer, &mut deframer, &mut *sink, shown, run);
     }
-    drained(&deframer, sink)
+    Drained {
+        frames: Shown {
+            counts: deframer.counts(),
+            gaps: deframer.gaps().to_vec(),
+            frame_rate: deframer.frame_rate(),
+            layout: deframer.layout(),
+        },
+        format: deframer.format(),
+        sink: sink.finish(),
+    }
 }
 
 /// Empties a ring until its producer is gone.
@@ -218,17 +224,6 @@ fn show(deframer: &Deframer, shown: &mut Shown) {
     shown.counts = counts;
     shown.frame_rate = deframer.frame_rate();
     shown.layout = deframer.layout();
-}
-
-fn drained(deframer: &Deframer, sink: Box<dyn Sink>) -> Drained {
-    Drained {
-        counts: deframer.counts(),
-        gaps: deframer.gaps().to_vec(),
-        frame_rate: deframer.frame_rate(),
-        format: deframer.format(),
-        layout: deframer.layout(),
-        sink: sink.finish(),
-    }
 }
 
 #[cfg(test)]

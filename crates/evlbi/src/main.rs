@@ -34,6 +34,7 @@ mod recording;
 mod recv;
 mod report;
 mod respond;
+mod running;
 mod send;
 mod session;
 mod sink;

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Settings};
-use evlbi_core::pace::ByTime;
 use evlbi_core::rate::BitRate;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, Shape, StreamKey};
@@ -99,18 +98,20 @@ impl Recording {
 
     /// Whole frames in the file.
     pub fn frames(&self) -> u64 {
-        match self.frame_length {
-            Some(length) => (self.size - self.leading) / length as u64,
-            None => 0,
-        }
+        self.frame_length
+            .map_or(0, |length| (self.size - self.leading) / length as u64)
+    }
+
+    /// Bytes of whole frames, or of raw data.
+    pub fn length(&self) -> u64 {
+        self.frame_length
+            .map_or(self.size, |length| self.frames() * length as u64)
     }
 
     /// Bytes after the last whole frame.
     pub fn truncated_tail(&self) -> u64 {
-        match self.frame_length {
-            Some(length) => (self.size - self.leading) % length as u64,
-            None => 0,
-        }
+        self.frame_length
+            .map_or(0, |length| (self.size - self.leading) % length as u64)
     }
 
     /// Frames of each thread from the first to the last, the distance by which a repeat is moved on.
@@ -127,10 +128,10 @@ impl Recording {
     /// Length of a header in bytes; none where the data is raw.
     pub fn header_length(&self) -> Option<usize> {
         match self.format {
-            Format::Vdif => Some(match self.shape {
-                Some(shape) => shape.header_length(),
-                None => vdif::HEADER_LEN,
-            }),
+            Format::Vdif => Some(
+                self.shape
+                    .map_or(vdif::HEADER_LEN, |shape| shape.header_length()),
+            ),
             Format::Mark5b => Some(mark5b::HEADER_LEN),
             Format::Raw => None,
         }
@@ -266,11 +267,6 @@ pub fn deframer(frame_rate: Option<FrameRate>) -> Deframer {
         hold: HOLD,
         ..Settings::default()
     })
-}
-
-/// The schedule of a recording that is sent in real time.
-pub fn by_time(frame_rate: FrameRate, keys: &[StreamKey]) -> ByTime {
-    ByTime::new(frame_rate, keys.len())
 }
 
 #[derive(Default)]
@@ -423,10 +419,9 @@ impl Blocks {
             read => read.context("cannot read the recording")?,
         };
         self.filled += read;
-        self.left = if read == 0 {
-            0
-        } else {
-            self.left - read as u64
+        self.left = match read {
+            0 => 0,
+            read => self.left - read as u64,
         };
         Ok(())
     }

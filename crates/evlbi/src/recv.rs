@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::deframe::{self, Partial, Wanted};
-use evlbi_net::clock::Thread;
 use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
 use evlbi_net::run::Run;
-use evlbi_net::transport::{self, InOptions, Local, Url};
+use evlbi_net::transport::{self, InOptions, Url};
 use evlbi_wire::time::FrameRate;
 use parking_lot::Mutex;
 
@@ -29,9 +28,10 @@ pub use self::seen::nothing_but;
 use crate::drain::{self, Shown};
 use crate::host::HostOptions;
 use crate::numbering::FrameNumbers;
-use crate::sink::{self, Files, Sink};
+use crate::running::Running;
+use crate::sink::{self, Files};
 use crate::units::show_size;
-use crate::{output, recording, steer};
+use crate::{output, recording};
 
 /// Least memory of the ring.
 pub const LEAST_RING: u64 = 16 << 20;
@@ -107,66 +107,8 @@ impl Default for RecvOptions {
     }
 }
 
-/// A stream that is being received and recorded. Dropping it ends that, with everything written.
-pub struct Receiving {
-    run: Run,
-    #[allow(
-        dead_code,
-        reason = "for callers other than the program, which the tests are"
-    )]
-    local: Vec<Local>,
-    seen: Arc<Seen>,
-    worker: Option<Thread<Result<RecvResult>>>,
-}
-
-#[allow(
-    dead_code,
-    reason = "for callers other than the program, which the tests are"
-)]
-impl Receiving {
-    /// Where it listens, port numbers chosen by the kernel included.
-    pub fn local(&self) -> &[Local] {
-        &self.local
-    }
-
-    /// How it is; its counts are at most 100 ms old.
-    pub fn status(&self) -> steer::Receiving {
-        self.seen.status()
-    }
-
-    /// What others see of it while it lasts.
-    pub fn watched(&self) -> Arc<dyn steer::Watched> {
-        Arc::<Seen>::clone(&self.seen)
-    }
-
-    /// Whether it has ended and everything is written.
-    pub fn is_finished(&self) -> bool {
-        self.worker.as_ref().is_none_or(Thread::is_finished)
-    }
-
-    /// Ends it.
-    pub fn stop(&self) {
-        self.run.stop();
-    }
-
-    /// Waits until it has ended and everything is written.
-    pub fn join(mut self) -> Result<RecvResult> {
-        match self.worker.take() {
-            Some(worker) => worker.join(),
-            None => bail!("a receiver is joined once"),
-        }
-    }
-}
-
-impl Drop for Receiving {
-    fn drop(&mut self) {
-        self.stop();
-        if let Some(worker) = self.worker.take() {
-            // Nobody wants to know what came of it.
-            let _ = worker.wait();
-        }
-    }
-}
+/// A stream that is being received and recorded.
+pub type Receiving = Running<Seen, RecvResult>;
 
 /// Begins to receive a stream: until it ends, its time is over, or `run` is stopped. Only the reader of a named pipe is waited
 /// for before.
@@ -188,12 +130,19 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
     let run = run.part();
     let before = host::Counters::read().ok();
     let honours = asked.from.transport().service().honours;
-    let window = honours.window.then_some(asked.window);
-    let sizes = (asked.ring, window);
+    let sizes = (asked.ring, honours.window.then_some(asked.window));
     let (receiving, opening) = receive::start(asked, &run)?;
-    let sink = open_sink(&options, receiving.run())?;
-    let local = receiving.local().to_vec();
-    local.iter().for_each(|local| run.listens(local));
+    // Opened once the sockets are: a port in use must not cost an older recording. The recording is over when the run is stopped.
+    let files = Files {
+        durability: options.durability,
+        force: options.force,
+        run: receiving.run().clone(),
+    };
+    let sink = sink::open(&options.to, files)?;
+    receiving
+        .local()
+        .iter()
+        .for_each(|local| run.listens(local));
     if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
         run.warn(format_args!("{remedy}"));
     }
@@ -203,7 +152,8 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
         move || drain::watched(&opening, settings, sink, &shown, &run)
     })?;
     let watch = receiving.watch();
-    let seen = Arc::new(Seen::new(Arc::clone(&watch), options.clone(), &run));
+    let local = receiving.local().to_vec();
+    let seen = Arc::new(Seen::new(Arc::clone(&watch), options.clone(), local, &run));
     let worker = run.clock().spawn("record", {
         let (seen, run) = (Arc::clone(&seen), run.clone());
         move || {
@@ -220,12 +170,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
             Ok(written(&options, result, left))
         }
     })?;
-    Ok(Receiving {
-        run,
-        local,
-        seen,
-        worker: Some(worker),
-    })
+    Ok(Running::new(run, seen, worker))
 }
 
 /// The result at the end, which stands beside the recording too, if there is one.
@@ -254,16 +199,6 @@ pub fn settings(options: &RecvOptions) -> deframe::Settings {
     }
 }
 
-/// Opened once the sockets are: a port in use must not cost an older recording. The recording is over when `run` is stopped.
-fn open_sink(options: &RecvOptions, run: &Run) -> Result<Box<dyn Sink>> {
-    let files = Files {
-        durability: options.durability,
-        force: options.force,
-        run: run.clone(),
-    };
-    sink::open(&options.to, files)
-}
-
 /// How a stream is received.
 ///
 /// # Errors
@@ -282,13 +217,13 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
         transport::Numbers::FromFrames => Box::new(FrameNumbers::new(options.frame_rate)),
         _ => Box::new(Numbers),
     };
-    let (ring, window) = match (options.ring, options.window) {
-        (Some(ring), window) => (ring, window.unwrap_or(USUAL_WINDOW.min(ring / 4))),
-        (None, window) => {
-            let window = window.unwrap_or(USUAL_WINDOW);
-            (window.saturating_mul(4).max(USUAL_RING), window)
-        }
-    };
+    let usual = options
+        .ring
+        .map_or(USUAL_WINDOW, |ring| USUAL_WINDOW.min(ring / 4));
+    let window = options.window.unwrap_or(usual);
+    let ring = options
+        .ring
+        .unwrap_or(window.saturating_mul(4).max(USUAL_RING));
     if ring < LEAST_RING {
         bail!(
             "--ring is at least {}; {} were asked for",

@@ -8,12 +8,11 @@ mod seen;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use evlbi_core::pace::{ByRate, LONGEST_TRAIN, train_length};
 use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
-use evlbi_net::clock::Thread;
 use evlbi_net::cpu::Waiting;
 use evlbi_net::run::Run;
 use evlbi_net::transmit;
@@ -24,7 +23,7 @@ use self::prepare::{Prepared, prepare};
 pub use self::result::{SendResult, text};
 use self::seen::Seen;
 use crate::host::HostOptions;
-use crate::steer::{self, Change, Watched};
+use crate::running::Running;
 
 /// What is sent, where to, and how. By default as the times in its frames say, and all of it.
 #[derive(Clone, Debug)]
@@ -130,65 +129,8 @@ impl Burst {
     }
 }
 
-/// A flow that is being sent. Dropping it ends that.
-pub struct Sending {
-    run: Run,
-    seen: Arc<Seen>,
-    worker: Option<Thread<Result<SendResult>>>,
-}
-
-impl Sending {
-    /// What others see of it while it lasts, and change.
-    pub fn watched(&self) -> Arc<dyn Watched> {
-        Arc::<Seen>::clone(&self.seen)
-    }
-
-    /// How it is.
-    #[allow(dead_code, reason = "the program asks by `watched`")]
-    pub fn status(&self) -> steer::Sending {
-        self.seen.status()
-    }
-
-    /// Changes it from its next datagrams on.
-    ///
-    /// # Errors
-    /// Why the change cannot be made.
-    #[allow(dead_code, reason = "the program asks by `watched`")]
-    pub fn change(&self, change: &Change) -> Result<(), String> {
-        self.seen.change(change)
-    }
-
-    /// Whether it has ended.
-    pub fn is_finished(&self) -> bool {
-        self.worker.as_ref().is_none_or(Thread::is_finished)
-    }
-
-    /// Ends it when the frame that was begun is whole.
-    pub fn stop(&self) {
-        self.run.stop();
-    }
-
-    /// Waits until it has ended.
-    ///
-    /// # Errors
-    /// When this host refuses the thread's processor or priority. What fails later is in the result.
-    pub fn join(mut self) -> Result<SendResult> {
-        match self.worker.take() {
-            Some(worker) => worker.join(),
-            None => bail!("a sender is joined once"),
-        }
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        self.stop();
-        if let Some(worker) = self.worker.take() {
-            // Nobody wants to know what came of it.
-            let _ = worker.wait();
-        }
-    }
-}
+/// A flow that is being sent.
+pub type Sending = Running<Seen, SendResult>;
 
 /// Begins to send: until the source ends, the time is over, or `run` is stopped. A source is read and a connection made before.
 ///
@@ -234,9 +176,5 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
             })
         }
     })?;
-    Ok(Sending {
-        run,
-        seen,
-        worker: Some(worker),
-    })
+    Ok(Running::new(run, seen, worker))
 }

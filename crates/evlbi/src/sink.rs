@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -157,18 +158,17 @@ impl Output {
             self.unwritten += bytes.len() as u64;
             return;
         };
-        let before = self.written;
         self.written += bytes.len() as u64;
         if let Err(error) = writer.write(bytes) {
-            self.fail(&error, before + bytes.len() as u64);
+            self.fail(&error);
         }
     }
 
-    fn fail(&mut self, error: &WriteError, handed_over: u64) {
+    fn fail(&mut self, error: &WriteError) {
         self.run.say(format_args!(
             "{error}; receiving goes on, and what is not written is counted"
         ));
-        self.unwritten += handed_over.saturating_sub(error.written);
+        self.unwritten += self.written.saturating_sub(error.written);
         self.written = error.written;
         self.error = Some(error.to_string());
         self.writer = None;
@@ -178,10 +178,7 @@ impl Output {
         if let Some(writer) = self.writer.take() {
             match writer.finish() {
                 Ok(bytes) => self.written = bytes,
-                Err(error) => {
-                    let handed_over = self.written;
-                    self.fail(&error, handed_over);
-                }
+                Err(error) => self.fail(&error),
             }
         }
         report.unwritten_bytes += self.unwritten;
@@ -202,8 +199,7 @@ impl Sink for Output {
         if let Some(writer) = &mut self.writer
             && let Err(error) = writer.flush_older(HELD)
         {
-            let handed_over = self.written;
-            self.fail(&error, handed_over);
+            self.fail(&error);
         }
     }
 
@@ -246,20 +242,20 @@ impl Split {
         let thread = self.template.contains("{thread}").then_some(key.thread);
         let place = (station, thread);
         if !self.outputs.contains_key(&place) {
+            if self.outputs.len() == MOST_FILES {
+                return None;
+            }
             let name = self
                 .template
                 .replace("{station}", &station_name(key.station))
                 .replace("{thread}", &key.thread.to_string());
-            if self.outputs.len() == MOST_FILES {
-                return None;
-            }
             let output = Output::create(Path::new(&name), &self.files);
             if let Err(error) = &output {
+                let why = output::explain(error);
                 self.files.run.say(format_args!(
-                    "{}; receiving goes on, and what is not written is counted",
-                    output::explain(error)
+                    "{why}; receiving goes on, and what is not written is counted"
                 ));
-                self.error = Some(output::explain(error));
+                self.error = Some(why);
             }
             self.outputs.insert(place, output.ok());
         }
@@ -316,7 +312,7 @@ fn claim(path: &Path, files: &Files) -> Result<File> {
     options.write(true);
     let (file, is_new) = match options.clone().create_new(true).open(path) {
         Ok(file) => (file, true),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
                 return open_pipe(path, &files.run);
             }
@@ -358,11 +354,10 @@ fn open_pipe(path: &Path, run: &Run) -> Result<File> {
     options.write(true);
     options.custom_flags(OFlag::O_NONBLOCK.bits());
     loop {
-        match options.open(path) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {}
-            opened => {
-                return opened.with_context(|| format!("cannot record to {}", path.display()));
-            }
+        let opened = options.open(path);
+        let error = opened.as_ref().err().and_then(io::Error::raw_os_error);
+        if error != Some(Errno::ENXIO as i32) {
+            return opened.with_context(|| format!("cannot record to {}", path.display()));
         }
         if run.is_stopped() {
             bail!(
@@ -458,26 +453,22 @@ impl Check {
                     self.expected(header.frame_number(), payload.len()) == payload
                 })
         });
-        *(if good {
-            &mut self.report.good
-        } else {
-            &mut self.report.corrupted
-        }) += 1;
+        let counter = match good {
+            true => &mut self.report.good,
+            false => &mut self.report.corrupted,
+        };
+        *counter += 1;
     }
 
     fn expected(&mut self, number: u32, length: usize) -> &[u8] {
-        if self
-            .expected
-            .first()
-            .is_none_or(|payload| payload.len() != length)
-        {
-            self.expected = (0..pattern::PERIOD)
-                .map(|number| {
-                    let mut payload = vec![0; length];
-                    pattern::payload(number, &mut payload);
-                    payload
-                })
-                .collect();
+        let first = self.expected.first();
+        if first.is_none_or(|payload| payload.len() != length) {
+            let payloads = (0..pattern::PERIOD).map(|number| {
+                let mut payload = vec![0; length];
+                pattern::payload(number, &mut payload);
+                payload
+            });
+            self.expected = payloads.collect();
         }
         &self.expected[(number % pattern::PERIOD) as usize]
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
 use evlbi_fx::sky::{SkyPlan, Station};
@@ -22,31 +22,32 @@ const PATTERN_BYTES: usize = 512 << 10;
 const PERIOD_BYTES: usize = 64 << 20;
 
 /// A source before it is cut into datagrams.
-pub enum Input {
+pub struct Input {
+    /// Length of a frame in bytes; none in raw data.
+    pub frame_length: Option<usize>,
+    /// Whether the frames are VDIF.
+    pub is_vdif: bool,
+    /// Frames per second of each thread.
+    pub frame_rate: Option<FrameRate>,
+    /// Stations and threads.
+    pub keys: Vec<StreamKey>,
+    /// Bytes before the first whole frame.
+    pub leading: u64,
+    /// Bytes at the end that are no whole frame.
+    pub truncated: u64,
+    /// Length of one pass in bytes; none where it goes on for ever.
+    pub length: Option<u64>,
+    content: Content,
+}
+
+/// Where it comes from.
+enum Content {
     /// A file.
     Recording(Box<Recording>),
-    /// Frames in memory.
-    Loop(Looped),
-    /// The test pattern.
-    Pattern(Pattern),
-}
-
-/// The test pattern.
-pub struct Pattern {
-    frame_length: usize,
-    frame_rate: FrameRate,
-}
-
-/// Frames in memory that are repeated with later times.
-pub struct Looped {
-    frames: Vec<u8>,
-    frame_length: usize,
-    frame_rate: FrameRate,
-    keys: Vec<StreamKey>,
-    /// Frames of each thread in one round.
-    round: i64,
-    /// Whole length of the source in bytes, where it has one.
-    total: Option<u64>,
+    /// Frames in memory that are repeated with later times; each thread has so many in one round.
+    Loop { frames: Vec<u8>, round: i64 },
+    /// The test pattern, in frames of a length.
+    Pattern(usize, FrameRate),
 }
 
 impl Input {
@@ -57,87 +58,40 @@ impl Input {
             let length = length
                 .parse()
                 .with_context(|| format!("`{length}` is no length of a frame in bytes"))?;
-            return Ok(Input::Pattern(test_pattern(length, frame_rate, rate)?));
+            return test_pattern(length, frame_rate, rate);
         }
         if let Some(place) = spec.strip_prefix("sky:") {
-            let (plan, station) = place
-                .rsplit_once('/')
-                .ok_or_else(|| anyhow!("`{spec}` names no station; write sky:PLAN.toml/STATION"))?;
+            let (plan, station) = place.rsplit_once('/').with_context(|| {
+                format!("`{spec}` names no station; write sky:PLAN.toml/STATION")
+            })?;
             let plan = read_plan(Path::new(plan))?;
-            let station = plan
-                .station(station)
-                .with_context(|| format!("cannot simulate `{spec}`"))?;
-            return simulate(&station).map(Input::Loop);
+            let station = plan.station(station);
+            return simulate(&station.with_context(|| format!("cannot simulate `{spec}`"))?);
         }
         let recording = Recording::survey(Path::new(spec), frame_rate)?;
-        Ok(Input::Recording(Box::new(recording)))
-    }
-
-    /// Length of a frame in bytes; none in raw data.
-    pub fn frame_length(&self) -> Option<usize> {
-        match self {
-            Input::Recording(recording) => recording.frame_length,
-            Input::Loop(looped) => Some(looped.frame_length),
-            Input::Pattern(pattern) => Some(pattern.frame_length),
-        }
-    }
-
-    /// Whether the frames are VDIF.
-    pub fn is_vdif(&self) -> bool {
-        match self {
-            Input::Recording(recording) => recording.format == Format::Vdif,
-            Input::Loop(_) | Input::Pattern(_) => true,
-        }
-    }
-
-    /// Frames per second of each thread.
-    pub fn frame_rate(&self) -> Option<FrameRate> {
-        match self {
-            Input::Recording(recording) => recording.frame_rate,
-            Input::Loop(looped) => Some(looped.frame_rate),
-            Input::Pattern(pattern) => Some(pattern.frame_rate),
-        }
-    }
-
-    /// Stations and threads.
-    pub fn keys(&self) -> &[StreamKey] {
-        match self {
-            Input::Recording(recording) => &recording.keys,
-            Input::Loop(looped) => &looped.keys,
-            Input::Pattern(_) => &[PATTERN_KEY],
-        }
+        Ok(Input {
+            frame_length: recording.frame_length,
+            is_vdif: recording.format == Format::Vdif,
+            frame_rate: recording.frame_rate,
+            keys: recording.keys.clone(),
+            leading: recording.leading,
+            truncated: recording.truncated_tail(),
+            length: Some(recording.length()),
+            content: Content::Recording(Box::new(recording)),
+        })
     }
 
     /// Bit rate of the data in real time.
     pub fn rate(&self) -> Option<BitRate> {
-        recording::stream_rate(self.frame_rate()?, self.keys().len(), self.frame_length()?)
+        recording::stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)
     }
 
-    /// Bytes before the first whole frame.
-    pub fn leading(&self) -> u64 {
-        match self {
-            Input::Recording(recording) => recording.leading,
-            Input::Loop(_) | Input::Pattern(_) => 0,
-        }
-    }
-
-    /// Bytes at the end that are no whole frame.
-    pub fn truncated(&self) -> u64 {
-        match self {
-            Input::Recording(recording) => recording.truncated_tail(),
-            Input::Loop(_) | Input::Pattern(_) => 0,
-        }
-    }
-
-    /// Length of one pass in bytes; none where it goes on for ever.
-    pub fn length(&self) -> Option<u64> {
-        match self {
-            Input::Recording(recording) => match recording.frame_length {
-                Some(length) => Some(recording.frames() * length as u64),
-                None => Some(recording.size),
-            },
-            Input::Loop(looped) => looped.total,
-            Input::Pattern(_) => None,
+    /// Goes on for `bytes` (whole frames) instead of the length of the plan.
+    pub fn lasting(self, bytes: u64) -> Input {
+        let frame_length = self.frame_length.unwrap_or(1) as u64;
+        Input {
+            length: Some(bytes - bytes % frame_length),
+            ..self
         }
     }
 
@@ -149,62 +103,44 @@ impl Input {
         repeat: u64,
         second: i64,
     ) -> Result<(Box<dyn Source>, u64)> {
-        match self {
-            Input::Pattern(pattern) => {
-                let Pattern {
-                    frame_length,
-                    frame_rate,
-                } = pattern;
+        match self.content {
+            Content::Pattern(frame_length, frame_rate) => {
                 let memory = memory_of(frame_length);
                 let source = PatternSource::new(frame_length, second, frame_rate, memory)?;
                 Ok((Box::new(source), 0))
             }
-            Input::Loop(looped) => {
-                let total = looped
-                    .total
-                    .map_or(u64::MAX, |total| total.saturating_mul(repeat));
-                let source = LoopSource::new(looped.frames, looped.round, total);
+            Content::Loop { frames, round } => {
+                let total = self.length.map(|length| length.saturating_mul(repeat));
+                let source = LoopSource::new(frames, round, total.unwrap_or(u64::MAX));
                 Ok((Box::new(source), 0))
             }
-            Input::Recording(recording) => {
-                let length = match recording.frame_length {
-                    Some(length) => recording.frames() * length as u64,
-                    None => recording.size,
-                };
+            Content::Recording(recording) => {
+                let length = recording.length();
+                let name = recording.path.display();
                 let pass_frames = match (repeat > 1, recording.format) {
                     (false, _) | (_, Format::Raw) => 0,
                     (true, Format::Mark5b) => bail!(
-                        "frames of Mark 5B cannot be given later times yet, so {} cannot be repeated",
-                        recording.path.display()
+                        "frames of Mark 5B cannot be given later times yet, so {name} cannot be repeated"
                     ),
-                    (true, Format::Vdif) => recording.span_frames().ok_or_else(|| {
-                        anyhow!(
-                            "repeated frames get later times, and the frame rate of {} is not known; give --frame-rate",
-                            recording.path.display()
+                    (true, Format::Vdif) => recording.span_frames().with_context(|| {
+                        format!(
+                            "repeated frames get later times, and the frame rate of {name} is not known; give --frame-rate"
                         )
                     })?,
                 };
                 let tail = tail_of(&recording, length, unit)?;
                 if repeat > 1 && !tail.is_empty() {
-                    bail!(
-                        "{} cannot be repeated in datagrams that do not divide it",
-                        recording.path.display()
-                    );
+                    bail!("{name} cannot be repeated in datagrams that do not divide it");
                 }
-                let padded = match (length % unit as u64) as usize {
-                    0 => 0,
-                    there => (unit - there) as u64,
+                let padded = length.next_multiple_of(unit as u64) - length;
+                let options = ReaderOptions {
+                    unit,
+                    start: recording.leading,
+                    length: Some(length),
+                    repeats: Some(repeat),
+                    ..ReaderOptions::default()
                 };
-                let reader = Reader::open(
-                    &recording.path,
-                    ReaderOptions {
-                        unit,
-                        start: recording.leading,
-                        length: Some(length),
-                        repeats: Some(repeat),
-                        ..ReaderOptions::default()
-                    },
-                )?;
+                let reader = Reader::open(&recording.path, options)?;
                 Ok((Box::new(FileSource::new(reader, pass_frames, tail)), padded))
             }
         }
@@ -237,14 +173,21 @@ fn test_pattern(
     frame_length: usize,
     frame_rate: Option<FrameRate>,
     rate: Option<BitRate>,
-) -> Result<Pattern> {
+) -> Result<Input> {
     pattern::check_length(frame_length)?;
     // Whole frames a second, as VDIF counts them.
     let bits = 8 * frame_length as u64;
     let per_second = rate.map_or(25_600, |rate| (rate.get() + bits / 2) / bits);
-    Ok(Pattern {
-        frame_length,
-        frame_rate: frame_rate.unwrap_or_else(|| pattern::frame_rate(per_second)),
+    let frame_rate = frame_rate.unwrap_or_else(|| pattern::frame_rate(per_second));
+    Ok(Input {
+        frame_length: Some(frame_length),
+        is_vdif: true,
+        frame_rate: Some(frame_rate),
+        keys: vec![PATTERN_KEY],
+        leading: 0,
+        truncated: 0,
+        length: None,
+        content: Content::Pattern(frame_length, frame_rate),
     })
 }
 
@@ -263,7 +206,7 @@ pub fn read_plan(path: &Path) -> Result<SkyPlan> {
 }
 
 /// Makes the frames of a station: all of them where memory allows, else as many as do, to be looped.
-pub fn simulate(station: &Station) -> Result<Looped> {
+pub fn simulate(station: &Station) -> Result<Input> {
     let length = station.frame_length() as u64;
     let threads = u64::from(station.threads());
     let cycles = station.total_frames() / threads;
@@ -271,39 +214,23 @@ pub fn simulate(station: &Station) -> Result<Looped> {
     let round = cycles.min(most);
     let mut frames = vec![0; usize::try_from(round * threads * length)?];
     station.generator().fill(&mut frames);
-    Ok(Looped {
-        frames,
-        frame_length: station.frame_length(),
-        frame_rate: station.frame_rate(),
-        keys: (0..station.threads())
-            .map(|thread| StreamKey {
-                station: station.id(),
-                thread,
-            })
-            .collect(),
-        round: i64::try_from(round)?,
-        total: Some(station.total_frames() * length),
+    let keys = (0..station.threads()).map(|thread| StreamKey {
+        station: station.id(),
+        thread,
+    });
+    Ok(Input {
+        frame_length: Some(station.frame_length()),
+        is_vdif: true,
+        frame_rate: Some(station.frame_rate()),
+        keys: keys.collect(),
+        leading: 0,
+        truncated: 0,
+        length: Some(station.total_frames() * length),
+        content: Content::Loop {
+            frames,
+            round: i64::try_from(round)?,
+        },
     })
-}
-
-impl Looped {
-    /// Length of a frame in bytes.
-    pub fn frame_length(&self) -> usize {
-        self.frame_length
-    }
-
-    /// Frames per second of each thread.
-    pub fn frame_rate(&self) -> FrameRate {
-        self.frame_rate
-    }
-
-    /// Goes on for `bytes` (whole frames) instead of the length of the plan.
-    pub fn lasting(self, bytes: u64) -> Looped {
-        Looped {
-            total: Some(bytes - bytes % self.frame_length as u64),
-            ..self
-        }
-    }
 }
 
 #[cfg(test)]

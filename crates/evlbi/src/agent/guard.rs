@@ -19,7 +19,6 @@ use crate::control::commands::{
 use crate::control::flow::NewFlow;
 use crate::output;
 use crate::recording::Recording;
-use crate::source::Input;
 use crate::units::{now, show_size};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
@@ -172,8 +171,7 @@ pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     let source = Known::of(&flow.command, &flow.options).source()?;
     let path = Some(config.recordings.join(source)).filter(|path| path.is_file())?;
     let recording = Recording::survey(&path, None).ok()?;
-    let input = Input::Recording(Box::new(recording));
-    input.rate().map(BitRate::get)
+    recording.rate().map(BitRate::get)
 }
 
 /// The values of an option as the command line takes them.

@@ -49,15 +49,11 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 
 /// An empty file would only keep the next attempt from its name.
 pub fn remove_empty(options: &RecvOptions, result: &mut RecvResult) {
-    let Some(recording) = sink::recording(&options.to).filter(|path| !output::is_special(path))
-    else {
+    let Some(recording) = recording(options) else {
         return;
     };
-    let is_there = |path: &Path| path.metadata().is_ok_and(|file| file.len() > 0);
-    if sink::those_of(&options.to)
-        .iter()
-        .any(|path| is_there(path))
-    {
+    let is_there = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() > 0);
+    if sink::those_of(&options.to).iter().any(is_there) {
         return;
     }
     let beside = [gaps_path(options), result_path(options)];
@@ -96,21 +92,20 @@ pub fn check_outputs(options: &RecvOptions) -> Result<()> {
     output::check_new(recording.into_iter().chain(beside), options.force)
 }
 
+/// What other files stand beside; no device or pipe.
+fn recording(options: &RecvOptions) -> Option<PathBuf> {
+    sink::recording(&options.to).filter(|path| !output::is_special(path))
+}
+
 /// The result stands beside the recording too, and says while it grows how it is.
 pub fn result_path(options: &RecvOptions) -> Option<PathBuf> {
-    let recording = sink::recording(&options.to)?;
-    let is_device = output::is_special(&recording);
-    let path = output::result_beside(&recording);
+    let path = output::result_beside(&recording(options)?);
     // A folder that is not there is reported when its file is made.
     let folder = path.parent()?;
-    let has_folder = folder.as_os_str().is_empty() || folder.is_dir();
-    (!is_device && has_folder).then_some(path)
+    (folder.as_os_str().is_empty() || folder.is_dir()).then_some(path)
 }
 
 pub fn gaps_path(options: &RecvOptions) -> Option<PathBuf> {
-    options.gaps.clone().or_else(|| {
-        let recording = sink::recording(&options.to)?;
-        let is_device = output::is_special(&recording);
-        (!is_device).then(|| output::gaps_beside(&recording))
-    })
+    let gaps = options.gaps.clone();
+    gaps.or_else(|| Some(output::gaps_beside(&recording(options)?)))
 }

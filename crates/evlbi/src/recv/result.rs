@@ -1,6 +1,6 @@
 //! What came of a stream: the account of its datagrams, of the frames in its recording, and of this host.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use evlbi_core::account::FreeRuns;
 use evlbi_core::deframe::{self, Layout};
@@ -171,7 +171,9 @@ impl Beside {
             && is_new
             && !output::is_special(path)
         {
-            let _ = output::replace_json(path, &gaps(options, shown));
+            let recording = sink::recording(&options.to);
+            let gaps = gaps(options, shown, recording.as_deref(), Vec::new());
+            let _ = output::replace_json(path, &gaps);
         }
         if let Some(path) = result_path(options) {
             let so_far = SoFar {
@@ -188,16 +190,27 @@ impl Beside {
     }
 }
 
-fn gaps(options: &RecvOptions, shown: &Shown) -> Gaps {
-    let mut time = shown.gaps.clone();
+/// Runs of missing frames, with their places in the stream unless that lies in several files.
+fn time_gaps(options: &RecvOptions, shown: &Shown) -> Vec<TimeGap> {
+    let mut gaps = shown.gaps.clone();
     if options.to.contains('{') {
-        time.iter_mut().for_each(|gap| gap.first_byte = None);
+        gaps.iter_mut().for_each(|gap| gap.first_byte = None);
     }
+    gaps
+}
+
+fn gaps(
+    options: &RecvOptions,
+    shown: &Shown,
+    file: Option<&Path>,
+    sequence: Vec<SequenceGap>,
+) -> Gaps {
     Gaps {
-        file: sink::recording(&options.to).map(|path| path.display().to_string()),
+        file: file.map(|path| path.display().to_string()),
         frame_rate: shown.frame_rate,
         frame_length: shown.layout.map(|layout| layout.frame_length),
-        time,
+        sequence,
+        time: time_gaps(options, shown),
         ..Gaps::default()
     }
 }
@@ -206,45 +219,34 @@ fn gaps(options: &RecvOptions, shown: &Shown) -> Gaps {
 pub fn finish(
     options: &RecvOptions,
     report: ReceiveReport,
-    drained: Drained,
+    mut drained: Drained,
     host: Option<HostDelta>,
     (ring, window): (usize, Option<u64>),
 ) -> RecvResult {
     let received = Received::total(&report);
-    let ReceiveReport { account, .. } = report;
-    let sequence: Vec<SequenceGap> = account
-        .segments
-        .iter()
+    let account = report.account;
+    let segments = account.segments.iter();
+    let mut sequence: Vec<SequenceGap> = segments
         .flat_map(|segment| segment.intervals.iter().copied())
         .collect();
     let gaps_file = gaps_path(options);
-    let mut drained = drained;
-    if options.to.contains('{') {
-        // The places are those in the stream, which lies in several files.
-        for gap in &mut drained.gaps {
-            gap.first_byte = None;
-        }
-    }
     if let Some(path) = &gaps_file {
-        let gaps = Gaps {
-            file: drained
-                .sink
-                .files
-                .first()
-                .map(|file| file.path.display().to_string()),
-            frame_rate: drained.frame_rate,
-            frame_length: drained.layout.map(|layout| layout.frame_length),
-            sequence: sequence.clone(),
-            time: drained.gaps.clone(),
-            ..Gaps::default()
-        };
+        let file = drained.sink.files.first().map(|file| file.path.as_path());
+        let gaps = gaps(options, &drained.frames, file, sequence.clone());
         if let Err(error) = output::replace_json(path, &gaps) {
-            drained
-                .sink
-                .write_error
-                .get_or_insert(output::explain(&error));
+            let write_error = &mut drained.sink.write_error;
+            write_error.get_or_insert(output::explain(&error));
         }
     }
+    let frames = drained.frames;
+    let ends = account.segments.iter().map(|segment| Ends {
+        first_seq: segment.first_seq,
+        last_seq: segment.last_seq,
+    });
+    let mut time_gaps = time_gaps(options, &frames);
+    time_gaps.truncate(INTERVALS_SHOWN);
+    let more_intervals = sequence.len().saturating_sub(INTERVALS_SHOWN) as u64;
+    sequence.truncate(INTERVALS_SHOWN);
     RecvResult {
         schema: "evlbi.recv/1",
         finished: true,
@@ -252,14 +254,14 @@ pub fn finish(
         from: options.from.to_string(),
         to: options.to.clone(),
         counts: Counts::total(RECEIVED, &received),
-        frames: Counts::total(FRAMES, &drained.counts),
-        drained: drained.counts,
+        frames: Counts::total(FRAMES, &frames.counts),
+        drained: frames.counts,
         refused: report.refused,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),
         format: drained.format,
-        frame_length: drained.layout.map(|layout| layout.frame_length),
-        frame_rate: drained.frame_rate,
+        frame_length: frames.layout.map(|layout| layout.frame_length),
+        frame_rate: frames.frame_rate,
         seconds: report.seconds,
         rate_bps: received.rate_bps,
         live: received.live,
@@ -272,18 +274,10 @@ pub fn finish(
         reordering_gaps: runs(&account.reordering_gaps),
         reordering_gaps_not_listed: account.reordering_gaps_not_listed,
         free_runs: account.free_runs,
-        intervals: sequence.iter().take(INTERVALS_SHOWN).copied().collect(),
-        intervals_not_listed: account.intervals_not_listed
-            + sequence.len().saturating_sub(INTERVALS_SHOWN) as u64,
-        time_gaps: drained.gaps.into_iter().take(INTERVALS_SHOWN).collect(),
-        segments: account
-            .segments
-            .iter()
-            .map(|segment| Ends {
-                first_seq: segment.first_seq,
-                last_seq: segment.last_seq,
-            })
-            .collect(),
+        intervals: sequence,
+        intervals_not_listed: account.intervals_not_listed + more_intervals,
+        time_gaps,
+        segments: ends.collect(),
         segments_not_listed: account.segments_not_listed,
         sender: report.sender.map(|sender| sender.to_string()),
         first_arrival: report.first_arrival,
@@ -302,9 +296,8 @@ pub fn finish(
 }
 
 fn runs(histogram: &std::collections::BTreeMap<u64, u64>) -> Vec<Run> {
-    histogram
-        .iter()
-        .map(|(&length, &count)| Run { length, count })
+    let runs = histogram.iter();
+    runs.map(|(&length, &count)| Run { length, count })
         .collect()
 }
 
@@ -328,87 +321,61 @@ pub fn text(result: &RecvResult) -> String {
         0 => String::new(),
         expected => format!(" ({:.4} %)", count as f64 * 100.0 / expected as f64),
     };
+    let count = show_count;
+    let ring_full = count(counters.ring_full);
+    let (bytes, rate) = (count(live.bytes), show_rate(result.rate_bps));
+    let whole = format!(
+        "{}, of which lost {}, invalid {}",
+        count(frames.frames),
+        count(frames.lost_frames + frames.partial),
+        count(frames.source_invalid + frames.lost_frames)
+    );
     let mut pairs = vec![
         (
             "expected",
-            format!("{} datagrams", show_count(counters.expected)),
+            format!("{} datagrams", count(counters.expected)),
         ),
-        ("unique", show_count(counters.unique)),
-        (
-            "lost",
-            format!("{}{}", show_count(counters.lost), share(counters.lost)),
-        ),
+        ("unique", count(counters.unique)),
+        ("lost", count(counters.lost) + &share(counters.lost)),
         (
             "  in this host",
-            format!(
-                "{} (ring full {})",
-                show_count(lost.host_lost),
-                show_count(counters.ring_full)
-            ),
+            format!("{} (ring full {ring_full})", count(lost.host_lost)),
         ),
-        ("  in the network", show_count(lost.network_lost)),
-        ("  unattributed", show_count(lost.unattributed)),
-        ("duplicates", show_count(counters.duplicates)),
-        ("reordered", show_count(counters.reordered)),
-        ("late", show_count(counters.late)),
-        ("foreign", show_count(live.foreign())),
+        ("  in the network", count(lost.network_lost)),
+        ("  unattributed", count(lost.unattributed)),
+        ("duplicates", count(counters.duplicates)),
+        ("reordered", count(counters.reordered)),
+        ("late", count(counters.late)),
+        ("foreign", count(live.foreign())),
         (
             "data",
-            format!(
-                "{} bytes in {:.3} s: {}",
-                show_count(live.bytes),
-                result.seconds,
-                show_rate(result.rate_bps)
-            ),
+            format!("{bytes} bytes in {:.3} s: {rate}", result.seconds),
         ),
-        (
-            "frames",
-            format!(
-                "{}, of which lost {}, invalid {}",
-                show_count(frames.frames),
-                show_count(frames.lost_frames + frames.partial),
-                show_count(frames.source_invalid + frames.lost_frames)
-            ),
-        ),
+        ("frames", whole),
     ];
     if let Some(format) = result.format {
         pairs.push(("format", describe(format, result)));
     }
     if let Some(buffer) = &result.buffer {
-        pairs.push((
-            "socket buffer",
-            format!(
-                "{} asked for, {} granted",
-                show_size(buffer.asked as u64),
-                show_size(buffer.granted as u64)
-            ),
-        ));
+        let [asked, granted] = [buffer.asked, buffer.granted].map(|size| show_size(size as u64));
+        let text = format!("{asked} asked for, {granted} granted");
+        pairs.push(("socket buffer", text));
     }
     if live.ring_waits > 0.0 {
         let waited = show_seconds(live.ring_waits);
         pairs.push(("not read for", format!("{waited}, since the ring was full")));
     }
     if let Some(check) = &result.sink.check {
-        pairs.push((
-            "check",
-            format!(
-                "{} good, {} corrupted",
-                show_count(check.good),
-                show_count(check.corrupted)
-            ),
-        ));
+        let (good, corrupted) = (count(check.good), count(check.corrupted));
+        pairs.push(("check", format!("{good} good, {corrupted} corrupted")));
     }
     for file in &result.sink.files {
-        pairs.push((
-            "file",
-            format!("{}, {} bytes", file.path.display(), show_count(file.bytes)),
-        ));
+        let text = format!("{}, {} bytes", file.path.display(), count(file.bytes));
+        pairs.push(("file", text));
     }
     if result.sink.unwritten_bytes > 0 {
-        pairs.push((
-            "not written",
-            format!("{} bytes", show_count(result.sink.unwritten_bytes)),
-        ));
+        let text = format!("{} bytes", count(result.sink.unwritten_bytes));
+        pairs.push(("not written", text));
     }
     if let Some(path) = &result.gaps_file {
         pairs.push(("gaps", path.display().to_string()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evlbi_core::time::Nanos;
 use evlbi_net::receive::Watch;
 use evlbi_net::run::Run;
-use evlbi_net::transport::Numbers;
+use evlbi_net::transport::{Local, Numbers};
 use parking_lot::Mutex;
 
 use super::RecvOptions;
@@ -16,38 +16,40 @@ use crate::units::{show_count, show_rate};
 pub struct Seen {
     watch: Arc<Watch>,
     options: RecvOptions,
+    #[allow(
+        dead_code,
+        reason = "for callers other than the program, which the tests are"
+    )]
+    pub local: Vec<Local>,
     run: Run,
     begun: Nanos,
     rate: Mutex<Rate>,
 }
 
 impl Seen {
-    pub fn new(watch: Arc<Watch>, options: RecvOptions, run: &Run) -> Seen {
+    /// It listens at `local`, port numbers chosen by the kernel included.
+    pub fn new(watch: Arc<Watch>, options: RecvOptions, local: Vec<Local>, run: &Run) -> Seen {
         let begun = run.clock().now();
         Seen {
             watch,
             options,
+            local,
             run: run.clone(),
             begun,
             rate: Mutex::new(Rate::from(begun)),
         }
     }
 
-    /// How the receiver is.
+    /// How the receiver is; its counts are at most 100 ms old.
     pub fn status(&self) -> Status {
         let has_ended = self.watch.has_ended();
         let live = self.watch.last();
-        let rate_bps = self.rate(live.bytes, has_ended);
-        Status::of(live, rate_bps)
-    }
-
-    /// Bits of data a second, as last measured if it has ended.
-    fn rate(&self, bytes: u64, has_ended: bool) -> f64 {
         let mut rate = self.rate.lock();
-        match has_ended {
+        let rate_bps = match has_ended {
             true => rate.last(),
-            false => rate.of(bytes, self.run.clock().now()),
-        }
+            false => rate.of(live.bytes, self.run.clock().now()),
+        };
+        Status::of(live, rate_bps)
     }
 }
 
@@ -70,10 +72,9 @@ impl Watched for Seen {
         let live = self.watch.last();
         let counters = &live.counters;
         if live.bytes == 0 && counters.received == 0 {
-            return match nothing_but(live.foreign() + live.undecided, &self.options) {
-                Some(others) => format!("waiting for a stream: {others}"),
-                None => "waiting for a stream".into(),
-            };
+            let others = nothing_but(live.foreign() + live.undecided, &self.options);
+            let others = others.map(|others| format!(": {others}"));
+            return format!("waiting for a stream{}", others.unwrap_or_default());
         }
         let lost = match self.options.from.transport().service().reliable {
             true => String::new(),
@@ -93,19 +94,16 @@ impl Watched for Seen {
 
 /// What came where no stream did, and what may be the cause.
 pub fn nothing_but(datagrams: u64, options: &RecvOptions) -> Option<String> {
+    let why = match options.from.transport().service().numbers {
+        _ if datagrams == 0 => return None,
+        _ if options.source.is_some() => "they are not from --source, or no stream of it",
+        Numbers::FromFrames => {
+            "none is a whole VDIF frame: send each frame in one datagram, or use udp:// for datagrams with sequence numbers"
+        }
+        _ => {
+            "none begins a stream: send at least 8 consecutive sequence numbers with VDIF or Mark 5B frames, or 64 without frames"
+        }
+    };
     let count = show_count(datagrams);
-    match options.from.transport().service().numbers {
-        _ if datagrams == 0 => None,
-        _ if options.source.is_some() => Some(format!(
-            "{count} datagrams arrived, but they are not from --source, or no stream of it"
-        )),
-        Numbers::FromFrames => Some(format!(
-            "{count} datagrams arrived, but none is a whole VDIF frame: send each frame in one datagram, or use udp:// for datagrams \
-             with sequence numbers"
-        )),
-        _ => Some(format!(
-            "{count} datagrams arrived, but none begins a stream: send at least 8 consecutive sequence numbers with VDIF or Mark 5B \
-             frames, or 64 without frames"
-        )),
-    }
+    Some(format!("{count} datagrams arrived, but {why}"))
 }

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::{LEAST_RING, Receiving, RecvOptions, receive};
 use crate::send::{Pace, SendOptions, Sending, send};
-use crate::steer::{Change, Status};
+use crate::steer::{Change, Status, Watched};
 
 /// Of each stream that is sent.
 const RATE: u64 = 1_000_000;
@@ -84,7 +84,7 @@ fn several_streams_are_sent_and_received_at_once() {
                 scheme => any(scheme),
             };
             let receiving = receiver(&from, to, &run);
-            let to = url(scheme, &receiving.local()[0]);
+            let to = url(scheme, &receiving.seen.local[0]);
             let sending = sender(to, number * APART, &run);
             (receiving, sending)
         })
@@ -92,29 +92,31 @@ fn several_streams_are_sent_and_received_at_once() {
     until("something of each stream", || {
         flows
             .iter()
-            .all(|(receiving, _)| receiving.status().counts.count("bytes") > 50 * FRAME as u64)
+            .all(|(receiving, _)| receiving.seen.status().counts.count("bytes") > 50 * FRAME as u64)
     });
     // A change is one sender's alone.
     let change = Change {
         rate: Some("2M".into()),
         shed: None,
     };
-    flows[0].1.change(&change).unwrap();
+    flows[0].1.seen.change(&change).unwrap();
     let asked: Vec<Option<u64>> = flows
         .iter()
-        .map(|(_, sending)| sending.status().rate_asked_bps)
+        .map(|(_, sending)| sending.seen.status().rate_asked_bps)
         .collect();
     assert_eq!(asked[..2], [Some(2 * RATE), Some(RATE)]);
     // So is an end: the others go on.
     for (number, ((receiving, sending), (scheme, to))) in flows.into_iter().zip(&sinks).enumerate()
     {
-        let before = receiving.status().counts.count("bytes");
-        until("more", || receiving.status().counts.count("bytes") > before);
+        let before = receiving.seen.status().counts.count("bytes");
+        until("more", || {
+            receiving.seen.status().counts.count("bytes") > before
+        });
         sending.stop();
         let sent = sending.join().unwrap().report.live;
         if scheme.contains("udp") {
             until("all", || {
-                receiving.status().counts.count("received") >= sent.sent
+                receiving.seen.status().counts.count("received") >= sent.sent
             });
             receiving.stop();
         }
@@ -144,10 +146,10 @@ fn several_streams_are_sent_and_received_at_once() {
 fn a_run_that_is_stopped_ends_all() {
     let run = Run::silent();
     let receiving = receiver(&any("udp://"), "null", &run);
-    let to = url("udp://", &receiving.local()[0]);
+    let to = url("udp://", &receiving.seen.local[0]);
     let sending = sender(to, 0, &run);
     let nobody = receiver(&any("tcp://"), "null", &run);
-    until("a stream", || receiving.status().is_streaming);
+    until("a stream", || receiving.seen.status().is_streaming);
     run.stop();
     assert!(sending.join().unwrap().report.live.sent > 0);
     assert_eq!(receiving.join().unwrap().ended, Ended::Stopped);
@@ -160,25 +162,29 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
     let room = Room::new();
     let run = Run::silent();
     let first = receiver(&any("udp://"), "null", &run);
-    let place = url("udp://", &first.local()[0]);
+    let place = url("udp://", &first.seen.local[0]);
     let _sending = sender(place.clone(), 0, &run);
     drop(first);
     for round in 0..100 {
         let receiving = receiver(&place, &room.path(&format!("{round}.vdif")), &run);
         if round % 10 == 0 {
-            until("a stream", || receiving.status().counts.count("bytes") > 0);
+            until("a stream", || {
+                receiving.seen.status().counts.count("bytes") > 0
+            });
         }
         drop(receiving);
         UdpSocket::bind(place.addresses().unwrap()[0][0]).unwrap();
     }
     let first = receiver(&any("tcp://"), "null", &run);
-    let place = url("tcp://", &first.local()[0]);
+    let place = url("tcp://", &first.seen.local[0]);
     drop(first);
     for round in 0..20 {
         let receiving = receiver(&place, "null", &run);
         let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
         if sending.is_some() {
-            until("a stream", || receiving.status().counts.count("bytes") > 0);
+            until("a stream", || {
+                receiving.seen.status().counts.count("bytes") > 0
+            });
         }
         drop(receiving);
         TcpListener::bind(place.addresses().unwrap()[0][0]).unwrap();
@@ -188,7 +194,9 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
         let receiving = receiver(&place, "null", &run);
         let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
         if sending.is_some() {
-            until("a stream", || receiving.status().counts.count("bytes") > 0);
+            until("a stream", || {
+                receiving.seen.status().counts.count("bytes") > 0
+            });
         }
         drop(receiving);
         assert!(!room.folder().join("socket").exists());

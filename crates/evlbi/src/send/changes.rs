@@ -46,9 +46,8 @@ impl Changes {
         };
         // What fits depends on the rate.
         let is_new = change.shed.is_some() || matches!(policy, Policy::Fit(_));
-        let shed = is_new
-            .then(|| Shed::new(policy.clone(), self.seed, &stream))
-            .transpose()?;
+        let shed = is_new.then(|| Shed::new(policy.clone(), self.seed, &stream));
+        let shed = shed.transpose()?;
         let burst = self.burst.length(rate, self.datagram_data);
         self.sent.change(transmit::Change {
             rate: rate.map(|rate| (ByRate::new(rate), burst)),

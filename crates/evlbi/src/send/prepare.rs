@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::pace::ByRate;
+use anyhow::{Context, Result, bail};
+use evlbi_core::pace::{ByRate, ByTime};
 use evlbi_core::packetise::{Rule, payload_length};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{self, Replace, Shed, Stream};
@@ -16,7 +16,6 @@ use evlbi_wire::{fill, vtp};
 use super::changes::{Changes, check_fit};
 use super::seen::Seen;
 use super::{Pace, SendOptions};
-use crate::recording;
 use crate::source::Input;
 
 /// From making ready to the first departure.
@@ -43,11 +42,10 @@ pub struct Prepared {
 pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     check_fit(&options.shed, options.replace)?;
     let input = Input::open(&options.source, options.frame_rate, options.pace.rate())?;
-    let plain = options.cut == Rule::Plain || input.frame_length().is_none();
+    let plain = options.cut == Rule::Plain || input.frame_length.is_none();
     let (clock, rate) = clock(options, &input, plain)?;
-    let total = input
-        .length()
-        .map(|length| length.saturating_mul(options.repeat));
+    let total = input.length;
+    let total = total.map(|length| length.saturating_mul(options.repeat));
     let service = options.to.transport().service();
     let with = OutOptions {
         buffer: options.host.buffer.map(usize::try_from).transpose()?,
@@ -63,37 +61,36 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let is_stream = service.carries == Carries::Bytes;
     let (mtu, unit, datagram_data) = match is_stream {
         true => {
-            let unit = input.frame_length().unwrap_or(BLOCK);
+            let unit = input.frame_length.unwrap_or(BLOCK);
             (None, unit, unit)
         }
         false => cut(&input, &outlet.limits(), service.numbers, header, plain)?,
     };
-    let (leading, truncated) = (input.leading(), input.truncated());
+    let (datagram, per_unit) = (
+        outlet.wire_bytes(datagram_data + header),
+        unit / datagram_data,
+    );
+    let (unit_bytes, wire_bytes) = match options.shed_packets {
+        false => (unit, datagram * per_unit as u64),
+        true => (datagram_data, datagram),
+    };
+    let (leading, truncated) = (input.leading, input.truncated);
     let stream = Stream {
         rate,
-        unit_bytes: match options.shed_packets {
-            false => unit as u64,
-            true => datagram_data as u64,
-        },
-        wire_bytes: {
-            let datagram = outlet.wire_bytes(datagram_data + header);
-            match options.shed_packets {
-                false => datagram * (unit / datagram_data) as u64,
-                true => datagram,
-            }
-        },
+        unit_bytes: unit_bytes as u64,
+        wire_bytes,
         // Data cut as bytes has no threads and times to choose by.
         threads: if plain { Vec::new() } else { threads(&input) },
-        frame_rate: input.frame_rate().filter(|_| !plain),
+        frame_rate: input.frame_rate.filter(|_| !plain),
     };
     let shed = Shed::new(options.shed.clone(), options.seed, &stream)?;
     let burst = options.burst.length(rate, datagram_data);
-    let vdif = input.is_vdif() && !plain;
-    if plain && input.is_vdif() && options.repeat > 1 {
+    let vdif = input.is_vdif && !plain;
+    if plain && input.is_vdif && options.repeat > 1 {
         bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
     }
-    let frame_rate = input.frame_rate();
-    let key = input.keys().first().copied().unwrap_or_default();
+    let frame_rate = input.frame_rate;
+    let key = input.keys.first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
     let second = (run.clock().utc() / Nanos::SECOND.0) as i64;
     let (source, padded) = input.into_source(unit, options.repeat, second)?;
@@ -149,15 +146,13 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
         return soon;
     };
     let ahead = asked.as_nanosecond() - i128::from(clock.utc());
-    match u64::try_from(ahead) {
-        Ok(ahead) => clock.now().plus(Nanos(ahead)).max(soon),
-        Err(_) => {
-            run.warn(format_args!(
-                "--start {asked} is over, so the data leaves at once"
-            ));
-            soon
-        }
+    if let Ok(ahead) = u64::try_from(ahead) {
+        return clock.now().plus(Nanos(ahead)).max(soon);
     }
+    run.warn(format_args!(
+        "--start {asked} is over, so the data leaves at once"
+    ));
+    soon
 }
 
 /// What sets the times, and the bit rate that comes of it.
@@ -167,22 +162,20 @@ fn clock(options: &SendOptions, input: &Input, plain: bool) -> Result<(Clock, Op
         Pace::Rate(rate) => return Ok((Clock::Rate(ByRate::new(rate)), Some(rate))),
         Pace::RealTime => {}
     }
-    let unknown = || match input.frame_length() {
-        Some(_) => anyhow!(
-            "the frame rate of {} cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max",
-            options.source
+    let source = &options.source;
+    let unknown = || match input.frame_length {
+        Some(_) => format!(
+            "the frame rate of {source} cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max"
         ),
-        None => anyhow!(
-            "{} is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max",
-            options.source
+        None => format!(
+            "{source} is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max"
         ),
     };
-    let frame_rate = input.frame_rate().ok_or_else(unknown)?;
-    let rate = input.rate().ok_or_else(unknown)?;
-    let clock = if plain || !input.is_vdif() {
-        Clock::Rate(ByRate::new(rate))
-    } else {
-        Clock::Time(recording::by_time(frame_rate, input.keys()))
+    let frame_rate = input.frame_rate.with_context(unknown)?;
+    let rate = input.rate().with_context(unknown)?;
+    let clock = match plain || !input.is_vdif {
+        true => Clock::Rate(ByRate::new(rate)),
+        false => Clock::Time(ByTime::new(frame_rate, input.keys.len())),
     };
     Ok((clock, Some(rate)))
 }
@@ -195,14 +188,13 @@ fn cut(
     header: usize,
     plain: bool,
 ) -> Result<(Option<usize>, usize, usize)> {
-    let mtu = limits
-        .mtu
-        .context("cannot ask for the MTU of the route; give --mtu")?;
+    let mtu = limits.mtu;
+    let mtu = mtu.context("cannot ask for the MTU of the route; give --mtu")?;
     if plain {
         let data = payload_length(8, mtu, limits.family, header, Rule::Plain)?;
         return Ok((Some(mtu), data, data));
     }
-    let frame = input.frame_length().unwrap_or(0);
+    let frame = input.frame_length.unwrap_or(0);
     let data = payload_length(frame, mtu, limits.family, header, Rule::Frames)?;
     if numbers == Numbers::FromFrames && data < frame {
         bail!(
@@ -213,7 +205,7 @@ fn cut(
 }
 
 fn threads(input: &Input) -> Vec<u16> {
-    let mut threads: Vec<u16> = input.keys().iter().map(|key| key.thread).collect();
+    let mut threads: Vec<u16> = input.keys.iter().map(|key| key.thread).collect();
     threads.sort_unstable();
     threads.dedup();
     threads

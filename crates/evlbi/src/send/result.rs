@@ -39,46 +39,26 @@ pub fn text(result: &SendResult) -> String {
     let live = &report.live;
     let policies = report.shedding_before.iter().chain([&report.shedding]);
     let policies = policies.map(|shed| format!("{}: {:.4} %", shed.policy, shed.fraction * 100.0));
+    let policies = policies.collect::<Vec<String>>().join(", then ");
+    let departures = format!(
+        "{} back to back; late by {:.1} us on average, {:.1} us at most",
+        report.burst, report.lateness_us.mean, report.lateness_us.max
+    );
+    let [sent, shed, not_sent, bytes] =
+        [live.sent, live.shed, live.not_sent, live.bytes].map(show_count);
     let mut pairs = vec![
         (
             "sent",
-            format!(
-                "{} datagrams of {} bytes of data",
-                show_count(live.sent),
-                report.datagram_data
-            ),
+            format!("{sent} datagrams of {} bytes of data", report.datagram_data),
         ),
-        (
-            "shed",
-            format!(
-                "{} datagrams, {}",
-                show_count(live.shed),
-                policies.collect::<Vec<String>>().join(", then ")
-            ),
-        ),
+        ("shed", format!("{shed} datagrams, {policies}")),
         (
             "not sent",
-            format!(
-                "{} datagrams dropped in this host",
-                show_count(live.not_sent)
-            ),
+            format!("{not_sent} datagrams dropped in this host"),
         ),
-        (
-            "data",
-            format!(
-                "{} bytes in {:.3} s",
-                show_count(live.bytes),
-                report.seconds
-            ),
-        ),
+        ("data", format!("{bytes} bytes in {:.3} s", report.seconds)),
         ("rate", rate(result)),
-        (
-            "departures",
-            format!(
-                "{} back to back; late by {:.1} us on average, {:.1} us at most",
-                report.burst, report.lateness_us.mean, report.lateness_us.max
-            ),
-        ),
+        ("departures", departures),
     ];
     if let Some(short) = short(report) {
         pairs.push(("behind", short));
@@ -86,23 +66,15 @@ pub fn text(result: &SendResult) -> String {
     if let (Some(first), Some(last)) = (report.first_seq, report.last_seq) {
         pairs.push(("sequence", format!("{first} to {last}")));
     }
-    if report.slips.count > 0 {
-        pairs.push((
-            "slipped",
-            format!(
-                "{} times, {:.3} s given up",
-                report.slips.count, report.slips.seconds
-            ),
-        ));
+    let slips = &report.slips;
+    if slips.count > 0 {
+        let text = format!("{} times, {:.3} s given up", slips.count, slips.seconds);
+        pairs.push(("slipped", text));
     }
-    if report.socket.refused > 0 {
-        pairs.push((
-            "refused",
-            format!(
-                "{} answers that nobody listens there",
-                show_count(report.socket.refused)
-            ),
-        ));
+    let refused = report.socket.refused;
+    if refused > 0 {
+        let text = format!("{} answers that nobody listens there", show_count(refused));
+        pairs.push(("refused", text));
     }
     output::lines(&pairs)
 }

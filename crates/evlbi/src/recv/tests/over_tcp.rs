@@ -71,7 +71,7 @@ fn carried(
     let receiving = receiver(&any("tcp://"), &to, &run);
     let mut options = SendOptions {
         source: source.to_owned(),
-        to: url("tcp://", &receiving.local()[0]),
+        to: url("tcp://", &receiving.seen.local[0]),
         pace,
         ..SendOptions::default()
     };
@@ -142,17 +142,19 @@ fn silence_counts_from_the_first_byte() {
         receive(&options, &run).unwrap()
     };
     let waiting = of("tcp://");
-    let place = url("tcp://", &waiting.local()[0]);
+    let place = url("tcp://", &waiting.seen.local[0]);
     let silent = TcpStream::connect(place.addresses().unwrap()[0][0]).unwrap();
     // Another stream begins later, and has ended for its silence.
     let other = of("udp://");
-    let sending = sender(url("udp://", &other.local()[0]), 0, &run);
-    until("a stream", || other.status().counts.count("bytes") > 0);
+    let sending = sender(url("udp://", &other.seen.local[0]), 0, &run);
+    until("a stream", || other.seen.status().counts.count("bytes") > 0);
     drop(sending);
     assert_eq!(other.join().unwrap().ended, Ended::Idle);
     assert!(!waiting.is_finished());
     let sending = sender(place, 0, &run);
-    until("a stream", || waiting.status().counts.count("bytes") > 0);
+    until("a stream", || {
+        waiting.seen.status().counts.count("bytes") > 0
+    });
     sending.stop();
     let sent = sending.join().unwrap().report.live.bytes;
     let received = waiting.join().unwrap();
@@ -178,13 +180,13 @@ fn a_full_ring_holds_the_sender_up() {
     std::fs::write(&source, &data).unwrap();
     let options = SendOptions {
         source,
-        to: url("tcp://", &receiving.local()[0]),
+        to: url("tcp://", &receiving.seen.local[0]),
         pace: Pace::Max,
         ..SendOptions::default()
     };
     let sending = send(&options, &run).unwrap();
     until("a full ring", || {
-        receiving.status().counts.real("ring_waits") > 0.0
+        receiving.seen.status().counts.real("ring_waits") > 0.0
     });
     let mut came = Vec::new();
     reader.read_to_end(&mut came).unwrap();

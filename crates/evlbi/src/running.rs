@@ -1,0 +1,64 @@
+//! A stream that is being sent or received by a thread of its own.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use evlbi_net::clock::Thread;
+use evlbi_net::run::Run;
+
+use crate::steer::Watched;
+
+/// A sender or a receiver at work. Dropping it ends that, with everything written.
+pub struct Running<S, R> {
+    run: Run,
+    /// What is seen of it.
+    pub seen: Arc<S>,
+    worker: Option<Thread<Result<R>>>,
+}
+
+impl<S: Watched + 'static, R> Running<S, R> {
+    /// `worker` ends soon after `run` is stopped.
+    pub fn new(run: Run, seen: Arc<S>, worker: Thread<Result<R>>) -> Running<S, R> {
+        Running {
+            run,
+            seen,
+            worker: Some(worker),
+        }
+    }
+
+    /// What others see of it while it lasts, and change.
+    pub fn watched(&self) -> Arc<dyn Watched> {
+        Arc::<S>::clone(&self.seen)
+    }
+
+    /// Whether it has ended and everything is written.
+    pub fn is_finished(&self) -> bool {
+        self.worker.as_ref().is_none_or(Thread::is_finished)
+    }
+
+    /// Waits until it has ended and everything is written.
+    ///
+    /// # Errors
+    /// When this host refuses the thread's processor or priority. What fails later is in the result.
+    pub fn join(mut self) -> Result<R> {
+        let worker = self.worker.take().context("it is joined once")?;
+        worker.join()
+    }
+}
+
+impl<S, R> Running<S, R> {
+    /// Ends it: a sender when the frame that was begun is whole.
+    pub fn stop(&self) {
+        self.run.stop();
+    }
+}
+
+impl<S, R> Drop for Running<S, R> {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(worker) = self.worker.take() {
+            // Nobody wants to know what came of it.
+            let _ = worker.wait();
+        }
+    }
+}

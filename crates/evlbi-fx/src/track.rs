@@ -370,7 +370,7 @@ impl Lane {
             bytes.extend_from_slice(&held.payload);
             let samples = layout.frame_samples();
             let mut from = held.number * samples;
-            for bad in held.bad.iter().chain([samples..samples]) {
+            for bad in held.bad.iter().chain(std::iter::once(samples..samples)) {
                 good.insert(from..held.number * samples + bad.start);
                 from = held.number * samples + bad.end;
             }

@@ -53,8 +53,10 @@ pub trait Transport: Sync {
     /// The schemes of its URLs. The first is its name.
     fn schemes(&self) -> &'static [&'static str];
 
-    /// How its URLs are written; empty where they are not.
-    fn form(&self) -> &'static str;
+    /// How its URLs are written; empty where they are not: there a handle is given instead.
+    fn form(&self) -> &'static str {
+        ""
+    }
 
     /// What it does for its users.
     fn service(&self) -> Service;
@@ -63,36 +65,37 @@ pub trait Transport: Sync {
     ///
     /// # Errors
     /// What is wrong with it, and what to give.
-    fn place(&self, text: &str) -> Result<Place, String>;
+    fn place(&self, text: &str) -> Result<Place, String> {
+        Err(format!(
+            "`{}://{text}`: a handle names it, not a URL",
+            self.schemes()[0]
+        ))
+    }
 
     /// What it listens on at `at`, which no other program can then have.
     ///
     /// # Errors
     /// When a name cannot be looked up.
-    fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError>;
+    fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError> {
+        let _ = at;
+        Ok(Vec::new())
+    }
 
     /// Opens the way to `to`. This alone may wait for the other end, until the run is stopped.
     ///
     /// # Errors
     /// [`OpenError`]
-    fn open_out(
-        &self,
-        to: &Url,
-        with: &OutOptions,
-        run: &Run,
-    ) -> Result<Box<dyn Outgoing>, OpenError>;
+    fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing>;
 
     /// Listens at `at`.
     ///
     /// # Errors
     /// [`OpenError`]
-    fn open_in(
-        &self,
-        at: &Url,
-        with: &InOptions,
-        run: &Run,
-    ) -> Result<Box<dyn Incoming>, OpenError>;
+    fn open_in(&self, at: &Url, with: &InOptions, run: &Run) -> Opened<dyn Incoming>;
 }
+
+/// An end of a transport, or why there is none.
+pub type Opened<T> = Result<Box<T>, OpenError>;
 
 /// What a transport does for its users.
 #[derive(Clone, Copy, Debug)]
@@ -214,7 +217,7 @@ pub trait Outgoing: Send {
     /// As [`Outgoing::send`].
     fn close(&mut self, now: Nanos) -> io::Result<Close>;
 
-    /// What may change whether it is ready or through.
+    /// What may change whether it is ready or through, when it is not.
     fn events(&self) -> Events<'_>;
 
     /// What fits.

@@ -28,9 +28,8 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::transport::sim::Network;
 use evlbi_net::transport::{
-    Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Listening, Local,
-    Message, Numbers, OpenError, OutOptions, Outgoing, Peer, Place, Ready, Service, Train,
-    Transport, Url,
+    Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Local, Message,
+    Numbers, Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train, Transport, Url,
 };
 use evlbi_net::udp::SendCounts;
 use sha2::{Digest, Sha256};
@@ -282,8 +281,7 @@ impl Connection {
         self.heard = now;
         self.is_parted |= kind == DONE;
         self.is_owed |= kind != DONE;
-        let may_come = self.next..=self.handed + WINDOW;
-        if kind == DATA && may_come.contains(&number) {
+        if kind == DATA && (self.next..=self.handed + WINDOW).contains(&number) {
             self.held.entry(number).or_insert_with(|| body.to_vec());
         }
         while self.held.contains_key(&self.next) {
@@ -320,9 +318,6 @@ struct Arq;
 /// Where to listen, or to send to, and the secret.
 type Way = (Option<Network>, SocketAddr, u64);
 
-/// An end, or why there is none.
-type Opened<T> = Result<Box<T>, OpenError>;
-
 /// The URL of an address of a simulated network, or of this one. What listens makes its cookies of `secret`.
 pub fn url(network: Option<&Network>, address: SocketAddr, secret: u64) -> Url {
     let way: Way = (network.cloned(), address, secret);
@@ -339,10 +334,6 @@ fn way(url: &Url) -> &Way {
 impl Transport for Arq {
     fn schemes(&self) -> &'static [&'static str] {
         &["arq"]
-    }
-
-    fn form(&self) -> &'static str {
-        ""
     }
 
     fn service(&self) -> Service {
@@ -364,14 +355,6 @@ impl Transport for Arq {
                 ttl: false,
             },
         }
-    }
-
-    fn place(&self, text: &str) -> Result<Place, String> {
-        Err(format!("`arq://{text}`: a handle names it, not a URL"))
-    }
-
-    fn listens(&self, _at: &Url) -> Result<Vec<Listening>, OpenError> {
-        Ok(Vec::new())
     }
 
     fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
@@ -449,10 +432,7 @@ impl Outgoing for Out {
     }
 
     fn events(&self) -> Events<'_> {
-        match self.sender.room() {
-            0 => self.link.events(),
-            _ => Events::NONE,
-        }
+        self.link.events()
     }
 
     fn limits(&self) -> Limits {
@@ -498,11 +478,8 @@ impl Incoming for In {
             self.memory.extend_from_slice(&bytes);
             self.messages.push(Message {
                 range: start..self.memory.len(),
-                segment: 0,
                 peer: Peer::Socket(peer),
-                port: 0,
-                truncated: false,
-                stamp: None,
+                ..Message::default()
             });
         }
         Ok(Batch {

@@ -17,7 +17,7 @@ pub struct Batch<'b> {
 }
 
 /// A message: a datagram, several of one length that were joined on the way, or the beginning of a stream of bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Message {
     /// Where it lies in the batch's memory.
     pub range: Range<usize>,

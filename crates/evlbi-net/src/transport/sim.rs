@@ -17,8 +17,8 @@ use evlbi_wire::vtp;
 use parking_lot::Mutex;
 
 use super::{
-    Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Listening, Local,
-    Message, Numbers, OpenError, OutOptions, Outgoing, Peer, Place, Ready, Service, Train,
+    Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Local, Message,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train,
     Transport, Url,
 };
 use crate::clock::{self, Clock};
@@ -264,10 +264,6 @@ impl Transport for Sim {
     }
 
     /// It has none: its handle makes them.
-    fn form(&self) -> &'static str {
-        ""
-    }
-
     fn service(&self) -> Service {
         Service {
             carries: Carries::Datagrams,
@@ -289,22 +285,7 @@ impl Transport for Sim {
         }
     }
 
-    fn place(&self, text: &str) -> Result<Place, String> {
-        Err(format!(
-            "`sim://{text}`: a simulated network is given by its handle, not by a URL"
-        ))
-    }
-
-    fn listens(&self, _at: &Url) -> Result<Vec<Listening>, OpenError> {
-        Ok(Vec::new())
-    }
-
-    fn open_out(
-        &self,
-        to: &Url,
-        with: &OutOptions,
-        _run: &Run,
-    ) -> Result<Box<dyn Outgoing>, OpenError> {
+    fn open_out(&self, to: &Url, with: &OutOptions, _run: &Run) -> Opened<dyn Outgoing> {
         let (network, address) = handle_of(to)?;
         Ok(Box::new(Out {
             mtu: with.mtu.unwrap_or(network.0.mtu),
@@ -314,12 +295,7 @@ impl Transport for Sim {
         }))
     }
 
-    fn open_in(
-        &self,
-        at: &Url,
-        with: &InOptions,
-        _run: &Run,
-    ) -> Result<Box<dyn Incoming>, OpenError> {
+    fn open_in(&self, at: &Url, with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
         let (network, address) = handle_of(at)?;
         Ok(Box::new(In {
             socket: network.socket(Some(address), with.buffer),
@@ -413,11 +389,9 @@ impl Incoming for In {
             self.memory.extend_from_slice(&bytes);
             self.messages.push(Message {
                 range: start..self.memory.len(),
-                segment: 0,
                 peer: Peer::Socket(from),
-                port: 0,
-                truncated: false,
                 stamp: Some(utc - Duration::from_nanos(now.since(at).0)),
+                ..Message::default()
             });
         }
         Ok(Batch {

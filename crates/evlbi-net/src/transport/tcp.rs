@@ -13,8 +13,8 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
-    Numbers, OpenError, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service, Train,
-    Transport, Url, events, url,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service,
+    Train, Transport, Url, events, url,
 };
 use crate::clock;
 use crate::run::Run;
@@ -71,17 +71,9 @@ impl Transport for Tcp {
         Listening::at_ports(at, Protocol::Tcp)
     }
 
-    fn open_out(
-        &self,
-        to: &Url,
-        with: &OutOptions,
-        run: &Run,
-    ) -> Result<Box<dyn Outgoing>, OpenError> {
+    fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
         let connection = url::first(to, |ports| connect(to, ports[0], with.buffer, run))?;
-        let failed = |source| OpenError::Connect {
-            url: to.to_string(),
-            source,
-        };
+        let failed = url::failed(to);
         let segment = SockRef::from(&connection).tcp_mss().map_err(failed)? as usize;
         let is_v6 = connection.peer_addr().is_ok_and(|peer| peer.is_ipv6());
         Ok(Box::new(Out {
@@ -96,12 +88,7 @@ impl Transport for Tcp {
         }))
     }
 
-    fn open_in(
-        &self,
-        at: &Url,
-        with: &InOptions,
-        _run: &Run,
-    ) -> Result<Box<dyn Incoming>, OpenError> {
+    fn open_in(&self, at: &Url, with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
         let (listener, buffer) = url::first(at, |ports| listen(ports[0], with.buffer))?;
         let local = listener.local_addr().map(Local::Socket);
         let mut incoming = In {
@@ -127,10 +114,7 @@ fn connect(
     buffer: Option<usize>,
     run: &Run,
 ) -> Result<TcpStream, OpenError> {
-    let failed = |source| OpenError::Connect {
-        url: to.to_string(),
-        source,
-    };
+    let failed = url::failed(to);
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -291,10 +275,7 @@ impl Outgoing for Out {
     }
 
     fn events(&self) -> Events<'_> {
-        match self.at < self.rest.len() {
-            true => Events::of(&self.polls),
-            false => Events::NONE,
-        }
+        Events::of(&self.polls)
     }
 
     fn limits(&self) -> Limits {
@@ -428,11 +409,9 @@ impl Incoming for In {
             if caller.hear(&mut self.memory) {
                 self.messages.push(Message {
                     range: caller.place..caller.place + caller.heard,
-                    segment: 0,
                     peer: Peer::Socket(caller.peer),
-                    port: 0,
                     truncated: !caller.is_closed,
-                    stamp: None,
+                    ..Message::default()
                 });
             }
         }

@@ -9,8 +9,8 @@ use evlbi_core::time::Nanos;
 
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Numbers,
-    OpenError, OutOptions, Outgoing, Place, Protocol, Ready, Service, Train, Transport, Url,
-    events, url,
+    OpenError, Opened, OutOptions, Outgoing, Place, Protocol, Ready, Service, Train, Transport,
+    Url, events, url,
 };
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
@@ -74,12 +74,7 @@ impl Transport for Udp {
         Listening::at_ports(at, Protocol::Udp)
     }
 
-    fn open_out(
-        &self,
-        to: &Url,
-        with: &OutOptions,
-        _run: &Run,
-    ) -> Result<Box<dyn Outgoing>, OpenError> {
+    fn open_out(&self, to: &Url, with: &OutOptions, _run: &Run) -> Opened<dyn Outgoing> {
         let mut options = SenderOptions {
             interface: to.interface.clone(),
             hops: to.ttl,
@@ -102,12 +97,7 @@ impl Transport for Udp {
         }))
     }
 
-    fn open_in(
-        &self,
-        at: &Url,
-        with: &InOptions,
-        _run: &Run,
-    ) -> Result<Box<dyn Incoming>, OpenError> {
+    fn open_in(&self, at: &Url, with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
         let mut options = ReceiverOptions {
             join: !with.single,
             stamps: true,

@@ -18,8 +18,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
-    Numbers, OpenError, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Ready, Service, Train,
-    Transport, Url, events,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Ready, Service,
+    Train, Transport, Url, events, url,
 };
 use crate::run::Run;
 use crate::socket;
@@ -104,16 +104,8 @@ impl Transport for Unix {
         }])
     }
 
-    fn open_out(
-        &self,
-        to: &Url,
-        _with: &OutOptions,
-        run: &Run,
-    ) -> Result<Box<dyn Outgoing>, OpenError> {
-        let failed = |source| OpenError::Connect {
-            url: to.to_string(),
-            source,
-        };
+    fn open_out(&self, to: &Url, _with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
+        let failed = url::failed(to);
         let socket = open().map_err(failed)?;
         let granted = socket::ask_send_buffer(&socket, BUFFER).map_err(failed)?;
         if let Some(remedy) = &granted.remedy {
@@ -144,12 +136,7 @@ impl Transport for Unix {
         }))
     }
 
-    fn open_in(
-        &self,
-        at: &Url,
-        _with: &InOptions,
-        _run: &Run,
-    ) -> Result<Box<dyn Incoming>, OpenError> {
+    fn open_in(&self, at: &Url, _with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
         let listener = Listener::bind(path(at)).map_err(|source| OpenError::Listen {
             at: Local::Path(path(at).to_owned()),
             source,
@@ -413,10 +400,7 @@ impl Outgoing for Out {
     }
 
     fn events(&self) -> Events<'_> {
-        match self.lengths.is_empty() {
-            true => Events::NONE,
-            false => Events::of(&self.polls),
-        }
+        Events::of(&self.polls)
     }
 
     fn limits(&self) -> Limits {
@@ -553,9 +537,8 @@ fn message(memory: &[u8], start: usize, length: usize, peer: Peer) -> Message {
         },
         segment: segment.unwrap_or(0),
         peer,
-        port: 0,
         truncated: is_too_long,
-        stamp: None,
+        ..Message::default()
     }
 }
 

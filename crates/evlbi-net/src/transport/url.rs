@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::run::Run;
 use crate::udp::Interface;
 
-use super::{InOptions, Incoming, OpenError, OutOptions, Outgoing, TRANSPORTS, Transport};
+use super::{InOptions, Incoming, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS, Transport};
 
 /// Most ports of a range, whatever the transport.
 pub(super) const MOST_PORTS: u16 = 64;
@@ -222,7 +222,7 @@ impl Url {
     ///
     /// # Errors
     /// [`OpenError`], also when the transport has no use for an option.
-    pub fn open_out(&self, with: &OutOptions, run: &Run) -> Result<Box<dyn Outgoing>, OpenError> {
+    pub fn open_out(&self, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
         with.check(self)?;
         self.transport.open_out(self, with, run)
     }
@@ -231,7 +231,7 @@ impl Url {
     ///
     /// # Errors
     /// [`OpenError`], also when the transport has no use for an option.
-    pub fn open_in(&self, with: &InOptions, run: &Run) -> Result<Box<dyn Incoming>, OpenError> {
+    pub fn open_in(&self, with: &InOptions, run: &Run) -> Opened<dyn Incoming> {
         with.check(self)?;
         self.transport.open_in(self, with, run)
     }
@@ -299,12 +299,16 @@ pub(super) fn first<T>(
     url: &Url,
     open: impl FnMut(&[SocketAddr]) -> Result<T, OpenError>,
 ) -> Result<T, OpenError> {
-    first_of(&url.addresses()?, open).unwrap_or_else(|| {
-        Err(OpenError::Connect {
-            url: url.to_string(),
-            source: io::ErrorKind::AddrNotAvailable.into(),
-        })
-    })
+    let none = || Err(failed(url)(io::ErrorKind::AddrNotAvailable.into()));
+    first_of(&url.addresses()?, open).unwrap_or_else(none)
+}
+
+/// What failed on the way to `to`.
+pub(super) fn failed(to: &Url) -> impl Fn(io::Error) -> OpenError + Copy {
+    move |source| OpenError::Connect {
+        url: to.to_string(),
+        source,
+    }
 }
 
 /// What comes of the first of these that can be opened, or of the first of all; none of none.

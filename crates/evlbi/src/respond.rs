@@ -390,21 +390,18 @@ impl Responder {
         let Some(ports) = &self.options.ports else {
             return open(local);
         };
-        let all = u32::from(ports.end() - ports.start()) + 1;
+        let (from, to) = (*ports.start(), *ports.end());
+        let all = u32::from(to - from) + 1;
         // Two tests that begin at once seldom try the same.
         let first = rand::random_range(0..all);
         for offset in 0..all {
-            let port = ports.start() + ((first + offset) % all) as u16;
+            let port = from + ((first + offset) % all) as u16;
             match open(SocketAddr::new(local.ip(), port)) {
                 Err(error) if is_in_use(&error) => {}
                 opened => return opened,
             }
         }
-        bail!(
-            "all ports from {} to {}, which tests may listen on here, are in use",
-            ports.start(),
-            ports.end()
-        )
+        bail!("all ports from {from} to {to}, which tests may listen on here, are in use")
     }
 
     /// The files of a test that are this end's.
@@ -447,7 +444,7 @@ impl Responder {
         let most = Duration::from_nanos(longest.0.saturating_add(test.patience.0)) + AROUND;
         let begun = Instant::now();
         let mut link = Link::new(test);
-        let (mut is_over, mut is_in_haste, mut has_told) = (false, false, test.back.is_none());
+        let (mut is_over, mut in_haste, mut has_told) = (false, false, test.back.is_none());
         // What came by TCP so far, and when that was so first.
         let mut come = (0, Instant::now());
         let counters = Counters::read().unwrap_or_default();
@@ -460,18 +457,15 @@ impl Responder {
                     link.arrived(unique);
                     work.told_used(used, false);
                 }
-                Some(FromClient::Over {
-                    used,
-                    is_in_haste: in_haste,
-                }) => {
+                Some(FromClient::Over { used, is_in_haste }) => {
                     work.told_used(used, true);
                     work.stop_sending();
-                    if in_haste {
+                    if is_in_haste {
                         work.make_haste();
                     }
                     // It asks whether somebody is there.
-                    is_due |= in_haste;
-                    (is_over, is_in_haste) = (true, in_haste);
+                    is_due |= is_in_haste;
+                    (is_over, in_haste) = (true, is_in_haste);
                 }
                 _ => {}
             }
@@ -503,7 +497,7 @@ impl Responder {
             if work.arrived() > come.0 || !is_over {
                 come = (work.arrived(), Instant::now());
             }
-            if come.1.elapsed() > draining(is_in_haste) {
+            if come.1.elapsed() > draining(in_haste) {
                 work.give_up();
             }
             if begun.elapsed() > most {

@@ -249,13 +249,9 @@ impl Search {
 /// # Errors
 /// If the options are inconsistent, a file cannot be written, or the responder cannot be reached.
 pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<ProbeCapacity>> {
-    let lowest = options.lowest.get() as f64;
-    if options.lowest > options.highest {
-        bail!(
-            "--lowest {} is above --highest {}",
-            options.lowest,
-            options.highest
-        );
+    let (lowest, asked) = (options.lowest, options.highest);
+    if lowest > asked {
+        bail!("--lowest {lowest} is above --highest {asked}");
     }
     output::check_new(options.out.as_deref(), options.force)?;
     let mut session = Session::begin(&options.target, run)?;
@@ -263,18 +259,14 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
     let allowed = session.limits().rate.map_or(f64::INFINITY, |most| {
         (most.get() as f64 / point::on_the_wire(options.size, false)).floor()
     });
-    let asked = options.highest.get() as f64;
-    let (highest, top) = match allowed < asked {
+    let (highest, top) = match allowed < asked.get() as f64 {
         true => (allowed, Limit::Responder),
-        false => (asked, Limit::Asked),
+        false => (asked.get() as f64, Limit::Asked),
     };
     session.limits().allow(&test(options, highest))?;
-    if highest < lowest {
-        bail!(
-            "the responder allows {} of UDP payload, less than --lowest {}",
-            show_rate(highest),
-            options.lowest
-        );
+    if highest < lowest.get() as f64 {
+        let allowed = show_rate(highest);
+        bail!("the responder allows {allowed} of UDP payload, less than --lowest {lowest}");
     }
     let mut result = ProbeCapacity {
         schema: "evlbi.probe.capacity/1",
@@ -291,7 +283,12 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
         ),
         ..ProbeCapacity::default()
     };
-    let mut search = Search::new(lowest, highest, options.precision, options.confirm);
+    let mut search = Search::new(
+        lowest.get() as f64,
+        highest,
+        options.precision,
+        options.confirm,
+    );
     let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
     let mut progress = run.progress(None);
     while let Some(rate) = search.next {

@@ -124,40 +124,33 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
         let first = of.iter().position(|point| point.lost > 0)?;
         let is_edge = first > 0 && of[first..].iter().all(|point| point.lost > 0);
         is_edge.then(|| {
-            format!(
-                "{size} bytes {way}: nothing lost up to {}, loss from {} on",
-                show_rate(of[first - 1].rate_sent),
-                show_rate(of[first].rate_sent)
-            )
+            let [below, from] = [first - 1, first].map(|at| show_rate(of[at].rate_sent));
+            format!("{size} bytes {way}: nothing lost up to {below}, loss from {from} on")
         })
     });
     let mut said: Vec<String> = edges.collect();
     for way in Direction::BOTH {
         let of_way = || points.iter().filter(|point| point.direction == way);
+        let way = way.name();
         let top = |region: Region, size: Option<usize>| {
-            of_way()
+            let top = of_way()
                 .filter(|point| point.region == Some(region))
                 .filter(|point| size.is_none_or(|size| point.size == size))
                 .map(|point| point.wire_rate_received)
-                .max_by(f64::total_cmp)
+                .max_by(f64::total_cmp);
+            top.map(show_rate)
         };
-        if let Some(rate) = top(Region::B, None) {
-            said.push(format!(
-                "{}: the path is full at {} on the wire (region B)",
-                way.name(),
-                show_rate(rate)
-            ));
-        }
+        said.extend(
+            top(Region::B, None)
+                .map(|rate| format!("{way}: the path is full at {rate} on the wire (region B)")),
+        );
         let sizes: BTreeSet<usize> = of_way().map(|point| point.size).collect();
-        for size in sizes {
-            if let Some(rate) = top(Region::C, Some(size)) {
-                said.push(format!(
-                    "{size} bytes {}: the hosts are the limit, at {} on the wire (region C)",
-                    way.name(),
-                    show_rate(rate)
-                ));
-            }
-        }
+        said.extend(sizes.into_iter().filter_map(|size| {
+            let rate = top(Region::C, Some(size))?;
+            Some(format!(
+                "{size} bytes {way}: the hosts are the limit, at {rate} on the wire (region C)"
+            ))
+        }));
     }
     said
 }
@@ -165,10 +158,8 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
 /// Datagrams from one loss to the next, where that is nearly always the same.
 fn period(point: &Point) -> Option<u64> {
     let all: u64 = point.loss_distances.values().sum();
-    let (distance, count) = point
-        .loss_distances
-        .iter()
-        .max_by_key(|(_, count)| **count)?;
+    let distances = point.loss_distances.iter();
+    let (distance, count) = distances.max_by_key(|(_, count)| **count)?;
     let is_period = all >= ENOUGH && *distance > 1 && *count as f64 >= ALIKE * all as f64;
     is_period.then_some(*distance)
 }

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use evlbi_core::account::{self, FreeRuns, Summary};
 use evlbi_core::pace::Slips;
 use evlbi_core::probe::{
-    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, WIRE_OVERHEAD_V4,
-    WIRE_OVERHEAD_V6, Window,
+    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied,
+    WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6, Window,
 };
 use evlbi_net::host::{Core, Interface, Observed, nic};
-use evlbi_net::probe::{Burden, End, Listened, RoundTrip};
+use evlbi_net::probe::{Burden, End, RoundTrip};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::udp::SendCounts;
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
 use super::region::Region;
-use super::session::Side;
+use super::session::{Ends, Side};
 
 /// An interface that carried no more packets than this many times a stream's carried hardly anything else.
 const HARDLY_ELSE: f64 = 1.1;
@@ -218,27 +218,17 @@ pub struct ReceiverSide {
     pub host: Observed,
 }
 
-/// A stream whose ends are known.
-pub struct Known<'a> {
-    pub direction: Direction,
-    pub stream: &'a Stream,
-    pub is_v6: bool,
-    pub sender: &'a End,
-    pub receiver: &'a End,
-    /// The responder's clock.
-    pub clock: Option<ClockFit>,
-    pub burden: Option<Burden>,
-}
-
 impl Point {
-    /// None where the sender has not sent.
-    pub fn new(known: &Known<'_>) -> Option<Point> {
-        let Known {
-            stream,
-            sender,
-            receiver,
-            ..
-        } = known;
+    /// Of a stream between two ends whose clocks are so far apart; none where the sender has not sent.
+    pub fn new(
+        direction: Direction,
+        stream: &Stream,
+        burden: Option<Burden>,
+        ends: &Ends,
+        clock: Option<ClockFit>,
+    ) -> Option<Point> {
+        let is_v6 = ends.peer.ip().to_canonical().is_ipv6();
+        let (sender, receiver) = direction.ends(&ends.here, &ends.there);
         let departed = sender.departed.as_ref()?;
         let heard = &receiver.listened;
         let tallied = &heard.tallied;
@@ -246,7 +236,7 @@ impl Point {
         let counters = &account.counters;
         let evidence = Evidence {
             size: stream.size,
-            is_v6: known.is_v6,
+            is_v6,
             sender: side(sender),
             receiver: side(receiver),
             counts: departed.counts,
@@ -255,7 +245,7 @@ impl Point {
             is_exact: true,
         };
         let attribution = evidence.attribute(counters.lost);
-        let on_the_wire = on_the_wire(stream.size, known.is_v6);
+        let on_the_wire = on_the_wire(stream.size, is_v6);
         let bits = stream.size as f64 * 8.0;
         let rate_sent = per_second(departed.counts.sent as f64 * bits, departed.seconds);
         let arrivals = counters.received.saturating_sub(1) as f64;
@@ -263,7 +253,7 @@ impl Point {
         let asked = stream.rate();
         let burst_bits = bits * f64::from(stream.burst);
         let mut point = Point {
-            direction: known.direction,
+            direction,
             size: stream.size,
             burst: stream.burst,
             sent: tallied.sent,
@@ -304,7 +294,7 @@ impl Point {
             reordering_extents: account.extents.clone(),
             reordering_extent_sizes: account.extent_sizes.clone(),
             reordering_free_runs: account.free_runs,
-            delay: delay(known, heard),
+            delay: clock.and_then(|clock| delay(direction, &clock, tallied)),
             pdv: tallied.pdv,
             ipdv: tallied.ipdv.clone(),
             jitter: tallied.jitter,
@@ -324,7 +314,7 @@ impl Point {
                 interface: receiver.interface.clone(),
                 host: receiver.host.clone(),
             },
-            burden: known.burden,
+            burden,
             receiver_cpu: Shares::of(&receiver.host.change.cores),
             sender_cpu: Shares::of(&sender.host.change.cores),
             pattern: pattern(account, tallied.sent, departed.seconds),
@@ -491,19 +481,18 @@ pub fn clock<'a>(trips: impl IntoIterator<Item = &'a RoundTrip>) -> Option<Clock
     exchanges.fit()
 }
 
-fn delay(known: &Known<'_>, heard: &Listened) -> Option<Delay> {
-    let clock = known.clock.as_ref()?;
-    let delays = heard.tallied.delays.as_ref()?;
+fn delay(direction: Direction, clock: &ClockFit, tallied: &Tallied) -> Option<Delay> {
+    let delays = tallied.delays.as_ref()?;
     // The clock as it was in the middle of the stream; at its ends it was somewhat else.
-    let [(_, begin), (_, end)] = heard.tallied.departed?;
+    let [(_, begin), (_, end)] = tallied.departed?;
     let middle = begin + end.saturating_sub(begin) / 2;
     let half = end.saturating_sub(begin) as f64 / 2.0 * clock.skew.abs();
     // What the first delay seemed to be, by a clock that is so much ahead.
-    let first = match known.direction {
-        Direction::There => heard.tallied.first_delay_ns - clock.offset_at(middle),
+    let first = match direction {
+        Direction::There => tallied.first_delay_ns - clock.offset_at(middle),
         Direction::Back => {
             let here = (middle as f64 - clock.offset) as u64;
-            heard.tallied.first_delay_ns + clock.offset_at(here)
+            tallied.first_delay_ns + clock.offset_at(here)
         }
     };
     Some(Delay {

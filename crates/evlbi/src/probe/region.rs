@@ -97,12 +97,12 @@ pub fn assign(points: &mut [Point]) {
 fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
     let sizes: BTreeSet<usize> = seen.iter().map(|point| point.size).collect();
     let ceilings = |is_limited: fn(&Seen) -> bool, more: fn(&Seen) -> f64| -> Vec<(usize, f64)> {
-        let of_sizes = sizes.iter().map(|size| {
-            let of_size = |point: &&Seen| point.size == *size && is_limited(point);
-            let limited: Vec<&Seen> = seen.iter().filter(of_size).collect();
+        let of_size = |size: &usize| {
+            let is_one = |point: &&Seen| point.size == *size && is_limited(point);
+            let limited: Vec<&Seen> = seen.iter().filter(is_one).collect();
             Some((*size, ceiling(&limited, more)?))
-        });
-        of_sizes.flatten().collect()
+        };
+        sizes.iter().filter_map(of_size).collect()
     };
     let full = ceilings(Seen::loses_on_the_way, |point| point.sent);
     let line = shared(&ceilings(Seen::is_held_back, Seen::asked_or_all));
@@ -137,8 +137,8 @@ fn ceiling(limited: &[&Seen], more: fn(&Seen) -> f64) -> Option<f64> {
     let top = rates.max_by(f64::total_cmp)?;
     let at_top = limited
         .iter()
-        .filter(|point| point.received >= top * (1.0 - ALIKE))
-        .map(|point| more(point));
+        .filter(|point| point.received >= top * (1.0 - ALIKE));
+    let at_top = at_top.map(|point| more(point));
     let least = at_top.clone().min_by(f64::total_cmp)?;
     let most = at_top.max_by(f64::total_cmp)?;
     (most > least * CLEARLY).then_some(top)
@@ -147,14 +147,12 @@ fn ceiling(limited: &[&Seen], more: fn(&Seen) -> f64) -> Option<f64> {
 /// The highest ceiling, where it is that of sizes that are far apart.
 fn shared(ceilings: &[(usize, f64)]) -> Option<f64> {
     let top = ceilings.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let sizes = ceilings
+    let at_top = ceilings
         .iter()
-        .filter(|(_, rate)| *rate >= top * (1.0 - ALIKE))
-        .map(|(size, _)| *size as f64);
-    let (least, most) = sizes.fold((f64::INFINITY, 0.0f64), |(least, most), size| {
-        (least.min(size), most.max(size))
-    });
-    (most >= least * OTHER_SIZE).then_some(top)
+        .filter(|(_, rate)| *rate >= top * (1.0 - ALIKE));
+    let sizes = || at_top.clone().map(|(size, _)| *size as f64);
+    let least = sizes().fold(f64::INFINITY, f64::min);
+    (sizes().fold(0.0, f64::max) >= least * OTHER_SIZE).then_some(top)
 }
 
 #[cfg(test)]

@@ -160,32 +160,29 @@ pub struct Progress {
 impl Session {
     /// Reaches a responder and shows that both know the token.
     pub fn begin(target: &Target, run: &Run) -> Result<Session> {
+        let Target { address, token, .. } = target;
         let stream = connect(target, run)?;
         let mut control = Control::new(stream, Role::Client)?;
         let hello = first(&mut control, run);
-        let hello = hello.with_context(|| format!("{} is no evlbi respond", target.address))?;
+        let hello = hello.with_context(|| format!("{address} is no evlbi respond"))?;
         go_on(run)?;
         let theirs = match hello {
             Some(FromResponder::Hello { version, nonce }) if version == VERSION => nonce,
             Some(FromResponder::Hello { version, .. }) => bail!(
-                "{} speaks version {version} of the messages, this program {VERSION}: use the same version of evlbi at both ends",
-                target.address
+                "{address} speaks version {version} of the messages, this program {VERSION}: use the same version of evlbi at both ends"
             ),
-            Some(FromResponder::Refused { reason }) => bail!("{}: {reason}", target.address),
-            _ => bail!("{} says nothing: it is no evlbi respond", target.address),
+            Some(FromResponder::Refused { reason }) => bail!("{address}: {reason}"),
+            _ => bail!("{address} says nothing: it is no evlbi respond"),
         };
         let ours = rand::random();
         control.send(&FromClient::Proof {
             version: VERSION,
             nonce: ours,
-            proof: Channel::proof(&target.token, [&theirs, &ours]),
+            proof: Channel::proof(token, [&theirs, &ours]),
         })?;
-        control.secure(&target.token, [&theirs, &ours]);
+        control.secure(token, [&theirs, &ours]);
         let refused = || {
-            format!(
-                "{} refused: is the token the one that its `evlbi respond` was given?",
-                target.address
-            )
+            format!("{address} refused: is the token the one that its `evlbi respond` was given?")
         };
         let welcome = first(&mut control, run).with_context(refused)?;
         go_on(run)?;
@@ -196,9 +193,7 @@ impl Session {
                 device: target.device.clone(),
                 files: Files::default(),
             }),
-            Some(FromResponder::Refused { reason }) => {
-                bail!("{} refuses: {reason}", target.address)
-            }
+            Some(FromResponder::Refused { reason }) => bail!("{address} refuses: {reason}"),
             _ => bail!("{}", refused()),
         }
     }
@@ -280,11 +275,8 @@ impl Session {
         let mut here = testing.work.finish()?;
         let departed = here.departed.as_ref();
         let stopped = stopped.or_else(|| departed?.stopped.clone());
-        let (clock, measured) = here
-            .listened
-            .round_trips
-            .into_iter()
-            .partition(|trip| trip.sequence >= CLOCK_FROM);
+        let trips = here.listened.round_trips.into_iter();
+        let (clock, measured) = trips.partition(|trip| trip.sequence >= CLOCK_FROM);
         here.listened.round_trips = measured;
         Ok(Ends {
             here,
@@ -733,8 +725,8 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
         match told.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) => go_on(run)?,
             found => {
-                return found?
-                    .with_context(|| format!("`{address}` is no HOST:PORT that can be found"));
+                let cannot = || format!("`{address}` is no HOST:PORT that can be found");
+                return found?.with_context(cannot);
             }
         }
     }
@@ -743,13 +735,9 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
 fn connect(target: &Target, run: &Run) -> Result<TcpStream> {
     let Target { address, .. } = target;
     let mut refused = anyhow!("`{address}` has no address of the family that is asked for");
-    for to in resolve(address, run)? {
-        if target
-            .bind
-            .is_some_and(|bind| bind.is_ipv4() != to.is_ipv4())
-        {
-            continue;
-        }
+    let bind = target.bind;
+    let fits = |to: &SocketAddr| bind.is_none_or(|bind| bind.is_ipv4() == to.is_ipv4());
+    for to in resolve(address, run)?.into_iter().filter(fits) {
         go_on(run)?;
         match connect_to(to, target, run) {
             Ok(stream) => return Ok(stream),

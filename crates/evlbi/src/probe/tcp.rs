@@ -241,11 +241,8 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
         ..
     } = options;
     let is_one = options.mss.len() < 2 && options.buffer.len() < 2;
-    if !is_one
-        && [samples, records, from, into]
-            .into_iter()
-            .any(Option::is_some)
-    {
+    let mut of_one = [samples, records, from, into].into_iter();
+    if !is_one && of_one.any(Option::is_some) {
         bail!(
             "--samples, --records, --from and --into are of one test: give one --mss and one --buffer"
         );
@@ -262,13 +259,10 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     if !is_one {
         return Ok(Tested::Matrix(matrix::probe(options, &mut session, run)?));
     }
-    let asked = asked(options, session.round_trip());
-    let one = (
-        options.mss.first().copied(),
-        options.buffer.first().copied(),
-    );
+    let segment = options.mss.first().copied();
+    let buffer = options.buffer.first().copied();
     let mut parts = Parts::begin(out.as_deref(), SCHEMA, &options.target.address)?;
-    let result = measure(options, asked, one, &mut session, &mut parts, run)?;
+    let result = measure(options, segment, buffer, &mut session, &mut parts, run)?;
     if let Some(path) = samples {
         csv::write_readings(path, &result.flows)?;
     }
@@ -281,12 +275,13 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
 /// One test, with this length of segments and this send buffer.
 fn measure(
     options: &ProbeTcpOptions,
-    asked: Asked,
-    (segment, buffer): (Option<u32>, Option<Buffer>),
+    segment: Option<u32>,
+    buffer: Option<Buffer>,
     session: &mut Session,
     parts: &mut Parts,
     run: &Run,
 ) -> Result<ProbeTcp> {
+    let asked = asked(options, session.round_trip());
     let test = test(options, &asked, segment, buffer)?;
     test.check()?;
     let mut progress = run.progress(Some((asked.duration * 1000.0) as u64));

@@ -12,7 +12,7 @@ use serde::Serialize;
 use smart_default::SmartDefault;
 
 use super::parts::{Measured, Parts};
-use super::point::{self, Direction, Known, Point};
+use super::point::{self, Direction, Point};
 use super::session::{self, Ends, Event, Session, Target};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
@@ -356,17 +356,9 @@ pub fn points<'a>(
         (Direction::Back, &test.back),
     ];
     let point = |(direction, stream): (Direction, &Option<Stream>)| {
-        let (sender, receiver) = direction.ends(&ends.here, &ends.there);
-        let point = Point::new(&Known {
-            direction,
-            stream: stream.as_ref()?,
-            is_v6: ends.peer.ip().to_canonical().is_ipv6(),
-            sender,
-            receiver,
-            clock,
-            burden: test.burden,
-        });
-        Some((point?, receiver.listened.records.as_slice()))
+        let point = Point::new(direction, stream.as_ref()?, test.burden, ends, clock)?;
+        let (_, receiver) = direction.ends(&ends.here, &ends.there);
+        Some((point, receiver.listened.records.as_slice()))
     };
     ways.into_iter().filter_map(point).collect()
 }

@@ -26,20 +26,10 @@ pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<()> {
                     has_heads = true;
                 }
                 let seconds = reading.at.wrapping_sub(begin).cast_signed() as f64 * 1e-9;
-                let values: Vec<String> = info
-                    .into_values()
-                    .map(|value| match value {
-                        Value::String(text) => text,
-                        other => other.to_string(),
-                    })
-                    .collect();
-                table.row((
-                    flow.number,
-                    end,
-                    format!("{seconds:.6}"),
-                    reading.backlog,
-                    values,
-                ))?;
+                let seconds = format!("{seconds:.6}");
+                let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+                let values: Vec<String> = info.values().map(text).collect();
+                table.row((flow.number, end, seconds, reading.backlog, values))?;
             }
         }
     }

@@ -107,10 +107,13 @@ pub struct Messages {
     pub delay: Option<Summary>,
     /// Each of so many is looked at.
     pub every: u64,
-    /// Number, time in nanoseconds from when the first was due to departure and to arrival, and lateness.
+    /// Those that were kept one by one.
     #[serde(skip)]
-    pub kept: Vec<(u64, i64, i64, i64)>,
+    pub kept: Vec<Kept>,
 }
+
+/// A message's number, time in nanoseconds from when the first was due to departure and to arrival, and lateness.
+pub type Kept = (u64, i64, i64, i64);
 
 /// What a connection's result is made of.
 pub struct Knowledge<'a> {
@@ -123,21 +126,17 @@ pub struct Knowledge<'a> {
     pub clock: Option<&'a ClockFit>,
 }
 
-/// Readings of one connection.
-fn readings_of(end: &End, number: usize) -> Vec<Reading> {
-    let all = end.flows.iter().flat_map(|end| &end.sampled.readings);
-    all.filter(|reading| reading.connection as usize == number)
-        .copied()
-        .collect()
-}
-
 impl Flow {
     /// None of a connection that neither end knows.
     pub fn new(known: &Knowledge<'_>) -> Option<Flow> {
         let ends = [known.sender, known.receiver];
         let [sender, receiver] = ends.map(|end| end.flows.as_ref()?.flows.get(known.number));
         let one = sender.or(receiver)?;
-        let mut readings = ends.map(|end| readings_of(end, known.number));
+        let mut readings = ends.map(|end| {
+            let all = end.flows.iter().flat_map(|end| &end.sampled.readings);
+            let ours = all.filter(|reading| reading.connection as usize == known.number);
+            ours.copied().collect::<Vec<Reading>>()
+        });
         for reading in &mut readings[1] {
             reading.at = by_sender(known, reading.at);
         }
@@ -147,24 +146,19 @@ impl Flow {
         let [of_sender, of_receiver]: [Info; 2] = [last(sender), last(receiver)];
         let is_offered = known.asked.rate.is_none();
         let course = Course::new(&readings[0], is_offered);
-        let span = |all: &[Reading]| match (all.first(), all.last()) {
-            (Some(first), Some(last)) => last.at.saturating_sub(first.at) as f64 * 1e-9,
-            _ => 0.0,
-        };
+        let first_and_last = readings[0].first().zip(readings[0].last());
+        let span = first_and_last.map_or(0, |(first, last)| last.at.saturating_sub(first.at));
+        let giving = given.map_or(0.0, |given| given.seconds);
         let (bytes, seconds) = match taken {
             // What was given and did not come took its time, too.
-            Some(taken) => (
-                taken.bytes,
-                taken.seconds.max(given.map_or(0.0, |given| given.seconds)),
-            ),
-            None => (of_sender.acknowledged, span(&readings[0])),
+            Some(taken) => (taken.bytes, taken.seconds.max(giving)),
+            None => (of_sender.acknowledged, span as f64 * 1e-9),
         };
         let round_trip = Nanos(u64::from(of_sender.shortest_round_trip) * 1000);
-        let begin = readings[0].first().map(|reading| reading.at);
-        let first_loss = course.losses.first().zip(begin);
+        let first_loss = course.losses.first().zip(readings[0].first());
         let first_loss = first_loss.filter(|_| known.clock.is_some());
         let bursts = first_loss.and_then(|(loss, begin)| {
-            let moment = begin.saturating_add((loss.at * 1e9) as u64);
+            let moment = begin.at.saturating_add((loss.at * 1e9) as u64);
             Bursts::after(&readings[1], moment, round_trip)
         });
         let errors = [
@@ -174,6 +168,8 @@ impl Flow {
         let said = |(who, error): (&str, Option<String>)| Some(format!("{who}: {}", error?));
         let out = given.and_then(|given| given.messages);
         let come = taken.and_then(|taken| taken.messages.as_ref());
+        let messages = out.zip(come);
+        let other = known.asked.background;
         Some(Flow {
             number: known.number,
             direction: known.direction,
@@ -197,17 +193,13 @@ impl Flow {
             blocked: given.map_or(0.0, |given| given.blocked_seconds),
             sender_cpu_seconds: given.map_or(0.0, |given| given.cpu_seconds),
             receiver_cpu_seconds: taken.map_or(0.0, |taken| taken.cpu_seconds),
-            disturbance: known
-                .asked
-                .background
+            disturbance: other
                 .and_then(|other| Disturbance::new(&readings[0], other.from, other.to)),
             intervals: intervals(&readings[0], known.interval.max(known.asked.sample)),
             stages: stages(given, taken),
             course,
             bursts,
-            messages: out
-                .zip(come)
-                .and_then(|(out, come)| Messages::new(known, &out, come, round_trip)),
+            messages: messages.and_then(|(out, come)| Messages::new(known, &out, come, round_trip)),
             errors: errors.into_iter().filter_map(said).collect(),
             readings,
         })
@@ -273,7 +265,7 @@ impl Messages {
         let tolerance = Nanos((round_trip.0 as f64 * TOLERANCE) as u64).max(SHORTEST_TOLERANCE);
         let kept = times.iter().zip(lateness(rate, size, &arrivals));
         let kept = kept.map(|((number, left, came), late)| (*number, *left, *came, late));
-        let kept: Vec<(u64, i64, i64, i64)> = kept.collect();
+        let kept: Vec<Kept> = kept.collect();
         let mut delay = Distribution::new(Some(BIN));
         for (_, left, came) in &times {
             delay.add(came.saturating_sub(*left));

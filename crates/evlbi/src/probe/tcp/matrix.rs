@@ -8,7 +8,7 @@ use super::super::parts::{Measured, Parts};
 use super::super::picture::{log_axis, panel};
 use super::super::session::Session;
 use super::super::{now, sweep};
-use super::{ProbeTcp, ProbeTcpOptions, asked, measure};
+use super::{ProbeTcp, ProbeTcpOptions, measure};
 use crate::output::{self, columns};
 use crate::plot::{Axis, Figure, Series, Unit};
 use crate::units::show_bytes;
@@ -51,21 +51,18 @@ impl Point {
     fn new(result: &ProbeTcp) -> Option<Point> {
         let first = result.flows.first()?;
         let buffer = first.send_buffer.as_ref();
+        let sent_again = result.flows.iter().map(|flow| u64::from(flow.sent_again));
+        let cpu = result
+            .totals
+            .iter()
+            .flat_map(|total| total.cpu_seconds_per_gb);
         Some(Point {
             segment: first.segment,
             buffer: buffer.map(|buffer| buffer.asked),
             granted: buffer.map(|buffer| buffer.granted),
             rate: result.totals.iter().map(|total| total.rate).sum(),
-            sent_again: result
-                .flows
-                .iter()
-                .map(|flow| u64::from(flow.sent_again))
-                .sum(),
-            cpu_seconds_per_gb: result
-                .totals
-                .iter()
-                .flat_map(|total| total.cpu_seconds_per_gb)
-                .sum(),
+            sent_again: sent_again.sum(),
+            cpu_seconds_per_gb: cpu.sum(),
         })
     }
 }
@@ -90,9 +87,7 @@ pub fn probe(
     let mut none = Parts::begin(None, result.schema, &result.target)?;
     'all: for segment in sweep::each(&options.mss) {
         for buffer in sweep::each(&options.buffer) {
-            let asked = asked(options, session.round_trip());
-            let one = (segment, buffer);
-            match measure(options, asked, one, session, &mut none, run) {
+            match measure(options, segment, buffer, session, &mut none, run) {
                 Ok(measured) => {
                     let point = Point::new(&measured);
                     point.iter().for_each(|point| parts.add("point", point));

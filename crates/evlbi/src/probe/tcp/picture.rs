@@ -1,11 +1,11 @@
 //! Connections drawn as the EXPReS report does: window, throughput, retransmissions (figures 2.2, 2.4, 2.5), and lateness
 //! against message number (figures 2.3, 2.6).
 
-use evlbi_core::tcp::{Info, Reading, intervals};
+use evlbi_core::tcp::{Info, Interval, Reading, intervals};
 
 use super::super::picture::panel;
 use super::ProbeTcp;
-use super::flow::Flow;
+use super::flow::{Flow, Kept};
 use crate::plot::{Axis, Figure, Series, Unit};
 
 /// Points of a curve, at most.
@@ -27,12 +27,14 @@ pub fn figure(result: &ProbeTcp) -> Figure {
             flow.algorithm
         ),
     };
-    let curve = |flow: &Flow, get: fn(&Info) -> Option<f64>| Series {
+    let series = |flow: &Flow, points: Vec<(f64, f64)>| Series {
         name: name(flow),
-        points: thin(flow.readings[0].iter(), |reading| {
-            Some((since(flow, reading), get(&reading.info)?))
-        }),
+        points,
         ..Series::default()
+    };
+    let curve = |flow: &Flow, get: fn(&Info) -> Option<f64>| {
+        let point = |reading: &Reading| Some((since(flow, reading), get(&reading.info)?));
+        series(flow, thin(&flow.readings[0], point))
     };
     let mut windows = Vec::new();
     for flow in &result.flows {
@@ -48,60 +50,30 @@ pub fn figure(result: &ProbeTcp) -> Figure {
     }
     let rates = result.flows.iter().map(|flow| {
         let length = (result.asked.duration / PARTS).max(result.asked.sample * READINGS);
-        Series {
-            name: name(flow),
-            points: intervals(&flow.readings[0], length)
-                .iter()
-                .map(|interval| (f64::midpoint(interval.from, interval.to), interval.rate))
-                .collect(),
-            ..Series::default()
-        }
+        let intervals = intervals(&flow.readings[0], length);
+        let point = |one: &Interval| (f64::midpoint(one.from, one.to), one.rate);
+        series(flow, intervals.iter().map(point).collect())
     });
-    let again = result
-        .flows
-        .iter()
-        .map(|flow| curve(flow, |info| Some(f64::from(info.sent_again))));
+    let again = |flow: &Flow| curve(flow, |info| Some(f64::from(info.sent_again)));
+    let again = result.flows.iter().map(again).collect();
+    let late = result.flows.iter().filter_map(|flow| {
+        let kept = &flow.messages.as_ref()?.kept;
+        let point = |(number, .., late): &Kept| Some((*number as f64, *late as f64 * 1e-9));
+        Some(series(flow, thin(kept, point)))
+    });
+    let late: Vec<Series> = late.collect();
+    let acknowledged = Axis::new("acknowledged", Unit::Si("bit/s"));
+    let so_far = Axis::new("segments so far", Unit::Bare);
+    let segments = Axis::new("segments", Unit::Bare);
     let mut panels = vec![
-        panel(
-            "congestion window",
-            time(),
-            Axis::new("segments", Unit::Bare),
-            windows,
-        ),
-        panel(
-            "achieved throughput",
-            time(),
-            Axis::new("acknowledged", Unit::Si("bit/s")),
-            rates.collect(),
-        ),
-        panel(
-            "retransmissions",
-            time(),
-            Axis::new("segments so far", Unit::Bare),
-            again.collect(),
-        ),
+        panel("congestion window", time(), segments, windows),
+        panel("achieved throughput", time(), acknowledged, rates.collect()),
+        panel("retransmissions", time(), so_far, again),
     ];
-    let late: Vec<Series> = result
-        .flows
-        .iter()
-        .filter_map(|flow| {
-            let messages = flow.messages.as_ref()?;
-            Some(Series {
-                name: name(flow),
-                points: thin(messages.kept.iter(), |(number, _, _, late)| {
-                    Some((*number as f64, *late as f64 * 1e-9))
-                }),
-                ..Series::default()
-            })
-        })
-        .collect();
     if !late.is_empty() {
-        panels.push(panel(
-            "lateness of messages",
-            Axis::new("message", Unit::Bare),
-            Axis::new("late", Unit::Si("s")),
-            late,
-        ));
+        let message = Axis::new("message", Unit::Bare);
+        let y = Axis::new("late", Unit::Si("s"));
+        panels.push(panel("lateness of messages", message, y, late));
     }
     Figure {
         title: format!("TCP to {} at {}", result.target, result.begun),
@@ -115,10 +87,7 @@ fn since(flow: &Flow, reading: &Reading) -> f64 {
 }
 
 /// No more points than a picture shows.
-fn thin<T>(
-    all: impl ExactSizeIterator<Item = T>,
-    point: impl Fn(T) -> Option<(f64, f64)>,
-) -> Vec<(f64, f64)> {
+fn thin<T>(all: &[T], point: impl Fn(&T) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {
     let step = all.len().div_ceil(MOST_POINTS).max(1);
-    all.step_by(step).filter_map(point).collect()
+    all.iter().step_by(step).filter_map(point).collect()
 }

@@ -159,10 +159,7 @@ fn read(options: &AnalyseOptions, reader: &mut Reader, run: &Run) -> Result<Anal
             width: options.bins.map(nanos),
             most: options.most,
         }),
-        chosen: Chosen {
-            hosts: &options.host,
-            ports: &options.port,
-        },
+        options,
         events: events.map(csv::Events::create).transpose()?,
         first: None,
         last: 0,
@@ -221,25 +218,18 @@ fn numbered<T>(found: Vec<T>, findings: impl Fn(&T) -> Vec<String>) -> Vec<Seen<
     numbered.collect()
 }
 
-/// Which packets are looked at.
-struct Chosen<'a> {
-    hosts: &'a [IpAddr],
-    ports: &'a [u16],
-}
-
-impl Chosen<'_> {
-    fn has(&self, packet: &Packet) -> bool {
-        let ends = [packet.source, packet.destination];
-        let is_any = |test: &dyn Fn(&SocketAddr) -> bool| ends.iter().any(test);
-        (self.hosts.is_empty() || is_any(&|end| self.hosts.contains(&end.ip())))
-            && (self.ports.is_empty() || is_any(&|end| self.ports.contains(&end.port())))
-    }
+/// Whether a packet is looked at.
+fn is_chosen(packet: &Packet, options: &AnalyseOptions) -> bool {
+    let ends = [packet.source, packet.destination];
+    let is_any = |test: &dyn Fn(&SocketAddr) -> bool| ends.iter().any(test);
+    (options.host.is_empty() || is_any(&|end| options.host.contains(&end.ip())))
+        && (options.port.is_empty() || is_any(&|end| options.port.contains(&end.port())))
 }
 
 /// On the way through a file.
 struct Walk<'a> {
     capture: Capture,
-    chosen: Chosen<'a>,
+    options: &'a AnalyseOptions,
     events: Option<csv::Events>,
     first: Option<u64>,
     last: u64,
@@ -267,7 +257,7 @@ impl Walk<'_> {
             Ok(packet) => packet,
             Err(why) => return totals.unread.count(why),
         };
-        if !self.chosen.has(&packet) {
+        if !is_chosen(&packet, self.options) {
             totals.left_out += 1;
             return;
         }

@@ -189,17 +189,13 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
         Ok(page) => page,
         Err(error) if options.keep => return Err(error.context("the page cannot be shown")),
         Err(error) => {
-            run.say(format_args!(
-                "the page cannot be shown: {}",
-                output::explain(&error)
-            ));
+            let why = output::explain(&error);
+            run.say(format_args!("the page cannot be shown: {why}"));
             None
         }
     };
-    run.line(format_args!(
-        "making the noise of {} stations",
-        options.stations
-    ));
+    let count = options.stations;
+    run.line(format_args!("making the noise of {count} stations"));
     let stations = make_stations(options)?;
     let impairment = Impairment {
         loss: options.loss,
@@ -314,7 +310,11 @@ fn stream(
     if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {
         bail!("a station could not send any more: {error}");
     }
-    end_receivers(&receivers);
+    // Receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up the stations for any time.
+    std::thread::sleep(SETTLING);
+    for receiver in &receivers {
+        receiver.receiving.stop();
+    }
     let streamed = receivers.into_iter().zip(sent).zip(relayed);
     let streamed = streamed.map(|((receiver, sent), relay)| {
         Ok(Streamed {
@@ -326,15 +326,6 @@ fn stream(
         })
     });
     streamed.collect()
-}
-
-/// All has been sent: receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up
-/// the stations for any time.
-fn end_receivers(receivers: &[Sinked]) {
-    std::thread::sleep(SETTLING);
-    for receiver in receivers {
-        receiver.receiving.stop();
-    }
 }
 
 fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
@@ -592,7 +583,12 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
     let between = sent.live.offered - truth.lost_before - truth.lost_after;
     let missed = between.saturating_sub(counters.expected);
     let not_doubled = truth.duplicates.saturating_sub(counters.duplicates);
-    let attribution = &received.attribution;
+    let (live, attribution) = (&received.live, &received.attribution);
+    let in_sockets = live
+        .socket_drops_within
+        .min(counters.lost - counters.ring_full);
+    let foreign = live.foreign_size + live.foreign_source + counters.foreign_sequence;
+    let lost_frames = drained.frames.counts.lost_frames;
     let mut checks = vec![
         equal(
             "sent = entered the relay + dropped before",
@@ -622,11 +618,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         ),
         equal(
             "dropped at the socket + ring full = lost in this host",
-            received
-                .live
-                .socket_drops_within
-                .min(counters.lost - counters.ring_full)
-                + counters.ring_full,
+            in_sockets + counters.ring_full,
             attribution.host_lost,
         ),
         equal(
@@ -636,18 +628,11 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         ),
         near("duplicates", truth.duplicates, counters.duplicates, unknown),
         near("reordered", truth.reordered, counters.reordered, unknown),
-        equal(
-            "foreign",
-            0,
-            received.live.foreign_size
-                + received.live.foreign_source
-                + counters.foreign_sequence
-                + relay.foreign,
-        ),
+        equal("foreign", 0, foreign + relay.foreign),
         equal(
             "datagrams lost + late = frames lost",
             counters.lost + counters.late,
-            drained.frames.counts.lost_frames,
+            lost_frames,
         ),
         equal(
             "expected = frames in the recording",
@@ -656,7 +641,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         ),
         equal(
             "frames lost = invalid frames in the recording",
-            drained.frames.counts.lost_frames,
+            lost_frames,
             recording.invalid,
         ),
         equal(

@@ -46,12 +46,9 @@ pub struct DoctorOptions {
 pub struct Examination {
     schema: &'static str,
     host: String,
-    /// What the host is to be good for, in bits per second, and why that.
-    rate: u64,
-    rate_from: String,
-    /// How long data may wait in a socket, in seconds, and why so long; what that makes in bytes.
-    buffer_seconds: f64,
-    buffer_seconds_from: String,
+    #[serde(flatten)]
+    aim: Aim,
+    /// Bytes that come in the time that data may wait.
     buffer_bytes: u64,
     /// Items that are to be changed.
     pub changes: usize,
@@ -59,12 +56,15 @@ pub struct Examination {
 }
 
 /// What the host is to be good for.
-#[derive(Clone, Debug)]
+#[derive(Debug, Serialize)]
 pub struct Aim {
+    /// Data rate, and why that.
     rate: BitRate,
     rate_from: String,
-    /// How long data may wait in a socket.
+    /// How long data may wait in a socket, in seconds, and why so long.
+    #[serde(rename = "buffer_seconds")]
     seconds: f64,
+    #[serde(rename = "buffer_seconds_from")]
     seconds_from: String,
 }
 
@@ -79,17 +79,14 @@ impl Aim {
             ),
         };
         let (seconds, seconds_from) = match route.and_then(Route::round_trip) {
-            Some(seconds) => (seconds, "the round trip".to_owned()),
-            None => (
-                USUAL_SECONDS,
-                "usual; --to measures a round trip".to_owned(),
-            ),
+            Some(seconds) => (seconds, "the round trip"),
+            None => (USUAL_SECONDS, "usual; --to measures a round trip"),
         };
         Aim {
             rate,
             rate_from,
             seconds,
-            seconds_from,
+            seconds_from: seconds_from.to_owned(),
         }
     }
 
@@ -138,37 +135,32 @@ pub fn examine(options: &DoctorOptions, run: &Run) -> Result<Examination> {
     items.extend(clock::items(&root));
     items.extend(path::items(route.as_ref()));
     items.push(disk::item(disk, &aim, run));
-    Ok(summary(&aim, items))
+    Ok(summary(aim, items))
 }
 
-fn summary(aim: &Aim, items: Vec<Item>) -> Examination {
-    let changes = items
-        .iter()
-        .filter(|item| item.verdict == Verdict::Change)
-        .count();
+fn summary(aim: Aim, items: Vec<Item>) -> Examination {
+    let changes = items.iter().filter(|item| item.verdict == Verdict::Change);
     Examination {
         schema: "evlbi.doctor/1",
         host: evlbi_net::host::name(),
-        rate: aim.rate.get(),
-        rate_from: aim.rate_from.clone(),
-        buffer_seconds: aim.seconds,
-        buffer_seconds_from: aim.seconds_from.clone(),
         buffer_bytes: aim.bytes(),
-        changes,
+        aim,
+        changes: changes.count(),
         items,
     }
 }
 
 /// Formats it for people.
 pub fn text(result: &Examination) -> String {
+    let aim = &result.aim;
     let mut lines = vec![format!(
         "{}, for {} ({}); {} bytes come in {} ({})",
         result.host,
-        show_rate(result.rate as f64),
-        result.rate_from,
+        show_rate(aim.rate.get() as f64),
+        aim.rate_from,
         show_count(result.buffer_bytes),
-        brief_seconds(result.buffer_seconds),
-        result.buffer_seconds_from
+        brief_seconds(aim.seconds),
+        aim.seconds_from
     )];
     let width = result.items.iter().map(|item| item.name.chars().count());
     let width = width.max().unwrap_or(0);
@@ -196,17 +188,15 @@ fn item_lines(item: &Item, width: usize) -> Vec<String> {
         Verdict::Note => "note",
         Verdict::Unknown => "?",
     };
-    let wanted = match (&item.wanted, item.verdict) {
-        (Some(wanted), Verdict::Change | Verdict::Note) => format!("; wanted: {wanted}"),
-        _ => String::new(),
-    };
     let (name, found) = (&item.name, &item.found);
-    let mut lines = vec![format!("  {mark:<6}  {name:<width$}  {found}{wanted}")];
-    let indent = " ".repeat(12);
+    let mut lines = vec![format!("  {mark:<6}  {name:<width$}  {found}")];
     if matches!(item.verdict, Verdict::Change | Verdict::Note) {
+        if let Some(wanted) = &item.wanted {
+            lines[0] += &format!("; wanted: {wanted}");
+        }
+        let indent = " ".repeat(12);
         lines.push(format!("{indent}{}", item.why));
-        let commands = [&item.command, &item.permanent];
-        let commands = commands.into_iter().flatten();
+        let commands = item.command.iter().chain(&item.permanent);
         lines.extend(commands.map(|command| format!("{indent}$ {command}")));
     }
     lines
@@ -257,7 +247,7 @@ mod tests {
             kernel("c", Err("nobody says".into())),
             Item::new("clock", "d", "because", Ok(note("so so"))),
         ];
-        let shown = text(&summary(&aim(), items));
+        let shown = text(&summary(aim(), items));
         let expected = "
 kernel
   ok      a       5

@@ -121,7 +121,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
     let mut cut = Cut::new(output, gaps, shed, unit, options, header_length);
     let (blocks, interrupted) = walk(options, &recording, &mut cut, run)?;
     let (bytes_in, leading_bytes) = (blocks.offset(), blocks.leading().unwrap_or(0));
-    let shedding = cut.report();
+    let shedding = cut.shed.report();
     let (counts, gaps) = cut
         .finish()
         .with_context(|| format!("cannot write {}", options.output.display()))?;
@@ -219,10 +219,8 @@ fn shedding(options: &DropOptions, recording: &Recording, unit: Unit) -> Result<
 fn check_paths(options: &DropOptions, gaps: &Path) -> Result<()> {
     for path in [options.output.as_path(), gaps] {
         if output::same_file(&options.input, path) {
-            bail!(
-                "{} is the input itself; write to another file",
-                path.display()
-            );
+            let path = path.display();
+            bail!("{path} is the input itself; write to another file");
         }
     }
     output::check_new([options.output.as_path(), gaps], options.force)
@@ -251,12 +249,12 @@ fn walk(
     let mut more = true;
     while more && !run.is_stopped() {
         more = blocks.step(&mut deframer, |chunk| cut.take(chunk))?;
-        if let Some(error) = cut.failed() {
+        if let Some(error) = cut.error.take() {
             let context = format!("cannot write {}", options.output.display());
             return Err(anyhow!(error).context(context));
         }
         if progress.is_due() {
-            let report = cut.report();
+            let report = cut.shed.report();
             let line = format!("{} of {} shed", report.shed, report.offered);
             progress.show(blocks.offset(), &line);
         }

@@ -64,7 +64,6 @@ impl Recording {
         if size == 0 {
             bail!("{} is empty", path.display());
         }
-        let reference = before_now();
         let mut survey = Survey::default();
         let mut deframer = deframer(frame_rate);
         let mut blocks = Blocks::new(file, SURVEYED.min(size));
@@ -87,9 +86,9 @@ impl Recording {
             last: None,
         };
         if let Some(first) = survey.first {
-            recording.look_at_end(&blocks.file, first, reference)?;
+            recording.look_at_end(&blocks.file, first)?;
             if frame_rate.is_none() {
-                let counted = recording.count_frames_of_seconds(&blocks.file, first, reference)?;
+                let counted = recording.count_frames_of_seconds(&blocks.file, first)?;
                 recording.frame_rate = counted.or(recording.frame_rate);
             }
         }
@@ -138,22 +137,34 @@ impl Recording {
     }
 
     /// Finds the last frame of the first one's thread: among as many as there are threads, unless damaged.
-    fn look_at_end(&mut self, file: &File, first: First, reference: i64) -> Result<()> {
+    fn look_at_end(&mut self, file: &File, first: First) -> Result<()> {
         let looked_at = LOOKED_AT.max(4 * self.keys.len());
-        for number in (first.number..self.frames()).rev().take(looked_at) {
-            let Some((key, last)) = self.header_of(file, number, reference)? else {
-                continue;
-            };
-            if key == first.key {
-                self.last = Some(last);
-                if self.frame_rate.is_none() {
-                    let distance = number - first.number;
-                    self.frame_rate = rate_between(first.time, last, distance, self.keys.len());
-                }
-                break;
-            }
+        let numbers = (first.number..self.frames()).rev().take(looked_at);
+        let Some((number, last)) = self.time_among(file, first, numbers)? else {
+            return Ok(());
+        };
+        self.last = Some(last);
+        if self.frame_rate.is_none() {
+            let distance = number - first.number;
+            self.frame_rate = rate_between(first.time, last, distance, self.keys.len());
         }
         Ok(())
+    }
+
+    /// The first frame of the first one's thread among some.
+    fn time_among(
+        &self,
+        file: &File,
+        first: First,
+        numbers: impl Iterator<Item = u64>,
+    ) -> Result<Option<(u64, FrameTime)>> {
+        for number in numbers {
+            let header = self.header_of(file, number)?;
+            if let Some((_, time)) = header.filter(|(key, _)| *key == first.key) {
+                return Ok(Some((number, time)));
+            }
+        }
+        Ok(None)
     }
 
     /// Offset in the file of a frame that lies `margin` frames of each thread before the first one at `time` or later.
@@ -166,11 +177,9 @@ impl Recording {
             return Ok(0);
         }
         let file = open(&self.path)?;
-        let reference = before_now();
-        let at = |number: u64| self.leading + number * length as u64;
         // None where the frame tells nothing.
         let lies_before = |number: u64| -> Result<Option<bool>> {
-            let read = self.header_of(&file, number, reference)?;
+            let read = self.header_of(&file, number)?;
             let ours = read.filter(|(key, _)| self.keys.contains(key));
             Ok(ours.map(|(_, there)| there < time))
         };
@@ -196,24 +205,22 @@ impl Recording {
                 }
             }
         }
-        Ok(if number == 0 { 0 } else { at(number) })
+        Ok(match number {
+            0 => 0,
+            number => self.leading + number * length as u64,
+        })
     }
 
     /// Station, thread and time of a frame of the file; none where its header tells no time of the recording.
-    fn header_of(
-        &self,
-        file: &File,
-        number: u64,
-        reference: i64,
-    ) -> Result<Option<(StreamKey, FrameTime)>> {
+    fn header_of(&self, file: &File, number: u64) -> Result<Option<(StreamKey, FrameTime)>> {
         let mut bytes = [0; vdif::HEADER_LEN];
         let at = self.leading + number * self.frame_length.unwrap_or(1) as u64;
         file.read_exact_at(&mut bytes, at)
             .with_context(|| format!("cannot read {}", self.path.display()))?;
-        Ok(self.read_header(&bytes, reference))
+        Ok(self.read_header(&bytes))
     }
 
-    fn read_header(&self, bytes: &[u8], reference: i64) -> Option<(StreamKey, FrameTime)> {
+    fn read_header(&self, bytes: &[u8]) -> Option<(StreamKey, FrameTime)> {
         match self.format {
             Format::Vdif => {
                 let header = Header::parse(bytes).ok()?;
@@ -227,7 +234,7 @@ impl Recording {
                 (like_us && is_ours).then(|| (header.key(), time))
             }
             Format::Mark5b => {
-                let time = mark5b::Header::parse(bytes).ok()?.time(reference).ok()?;
+                let time = mark5b::Header::parse(bytes).ok()?.time(before_now()).ok()?;
                 Some((StreamKey::default(), time))
             }
             Format::Raw => None,
@@ -320,16 +327,14 @@ impl Survey {
 
 /// Opens a recording for reading.
 pub fn open(path: &Path) -> Result<File> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let name = path.display();
+    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
     let kind = file.metadata()?.file_type();
     if kind.is_dir() {
-        bail!("{} is a directory; give a recording", path.display());
+        bail!("{name} is a directory; give a recording");
     }
     if !kind.is_file() {
-        bail!(
-            "{} is no file but a device or a pipe; give a recording",
-            path.display()
-        );
+        bail!("{name} is no file but a device or a pipe; give a recording");
     }
     Ok(file)
 }

@@ -167,16 +167,12 @@ fn order(way: &Way) -> Option<String> {
         ));
     }
     if way.reordered_beyond > 0 {
-        parts.push(format!(
-            "behind here that happened {}",
-            times(way.reordered_beyond)
-        ));
+        let times = times(way.reordered_beyond);
+        parts.push(format!("behind here that happened {times}"));
     }
     if way.duplicates > 0 {
-        parts.push(format!(
-            "{} packets came as copies",
-            show_count(way.duplicates)
-        ));
+        let copies = show_count(way.duplicates);
+        parts.push(format!("{copies} packets came as copies"));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -271,7 +267,7 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(account) = &stream.account {
         let counters = &account.counters;
-        let runs: u64 = account.run_lengths.as_ref().map_or(0, |runs| runs.count);
+        let runs = account.run_lengths.as_ref().map_or(0, |runs| runs.count);
         said.push(match counters.lost {
             0 => format!(
                 "{} datagrams ({}), none lost before here",
@@ -294,10 +290,8 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
             ));
         }
         if counters.restarts > 0 {
-            said.push(format!(
-                "the sender began again {}",
-                times(counters.restarts)
-            ));
+            let times = times(counters.restarts);
+            said.push(format!("the sender began again {times}"));
         }
         if counters.duplicates * 2 > counters.unique {
             said.push(TWICE.to_owned());

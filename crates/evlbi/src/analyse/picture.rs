@@ -116,12 +116,9 @@ pub fn figure(analysis: &Analysis) -> Figure {
         panel.y.log = true;
         panels.push(panel);
     }
+    let begun = analysis.begun.as_deref().unwrap_or("-");
     Figure {
-        title: format!(
-            "{} from {}",
-            analysis.file.display(),
-            analysis.begun.as_deref().unwrap_or("-")
-        ),
+        title: format!("{} from {begun}", analysis.file.display()),
         panels,
     }
 }

@@ -50,21 +50,14 @@ fn told<T>(text: &mut String, all: &[Seen<T>], what: &str) {
 }
 
 fn overview(analysis: &Analysis) -> String {
+    let packets = show_count(analysis.totals.packets);
+    let bytes = show_bytes(analysis.totals.bytes_on_wire as f64);
+    let begun = analysis.begun.as_deref().unwrap_or("-");
     lines(&[
         ("file", analysis.file.display().to_string()),
-        (
-            "begun",
-            analysis.begun.clone().unwrap_or_else(|| "-".to_owned()),
-        ),
+        ("begun", begun.to_owned()),
         ("time", show_seconds(analysis.seconds)),
-        (
-            "packets",
-            format!(
-                "{}, {} on the wire",
-                show_count(analysis.totals.packets),
-                show_bytes(analysis.totals.bytes_on_wire as f64)
-            ),
-        ),
+        ("packets", format!("{packets}, {bytes} on the wire")),
     ])
 }
 
@@ -92,11 +85,8 @@ fn row(way: &Way) -> [String; 8] {
         show_count(way.sent_again.segments),
         show_count(way.reordered + way.reordered_beyond),
         way.round_trip.as_ref().map_or_else(none, |trip| {
-            format!(
-                "{:.2}/{:.2} ms",
-                trip.min as f64 * 1e-6,
-                trip.median as f64 * 1e-6
-            )
+            let [least, median] = [trip.min, trip.median].map(|time| time as f64 * 1e-6);
+            format!("{least:.2}/{median:.2} ms")
         }),
         way.flight
             .map_or_else(none, |flight| show_bytes(flight.most as f64)),
@@ -123,10 +113,8 @@ fn streams(streams: &[Seen<Stream>]) -> String {
             show_count(stream.datagrams),
             count(|counters| counters.lost),
             counters.map_or("-".to_owned(), |counters| {
-                format!(
-                    "{:.4} %",
-                    counters.lost as f64 / counters.expected.max(1) as f64 * 100.0
-                )
+                let part = counters.lost as f64 / counters.expected.max(1) as f64;
+                format!("{:.4} %", part * 100.0)
             }),
             count(|counters| counters.duplicates),
             count(|counters| counters.reordered),

@@ -264,10 +264,10 @@ impl Look<'_> {
             (false, true) => "off",
             (false, false) => "off, the card cannot",
         };
-        if feature.on == offload.wanted {
+        if feature.on == offload.needed {
             return Ok(good(found));
         }
-        let state = if offload.wanted { "on" } else { "off" };
+        let state = if offload.needed { "on" } else { "off" };
         let command = format!("ethtool -K {} {} {state}", quoted(self.name), offload.name);
         Ok(match (feature.changeable, offload.needed) {
             (true, true) => change(found, state).by(command),
@@ -334,13 +334,12 @@ fn tx_ring(told: &Result<Rings, String>) -> Found {
     )))
 }
 
-/// An offload, and whether it should be on.
+/// An offload.
 struct Offload {
     shown: &'static str,
     /// The kernel's name.
     name: &'static str,
-    wanted: bool,
-    /// Whether it must be so.
+    /// Whether it must be on; else it had better be off.
     needed: bool,
     why: &'static str,
 }
@@ -349,42 +348,36 @@ const OFFLOADS: [Offload; 6] = [
     Offload {
         shown: "GSO",
         name: "tx-generic-segmentation",
-        wanted: true,
         needed: true,
         why: "without it `send` hands the kernel each datagram by itself, at many times the cost",
     },
     Offload {
         shown: "UDP segmentation in the card",
         name: "tx-udp-segmentation",
-        wanted: true,
         needed: true,
         why: "without it the kernel cuts `send`'s trains of datagrams before the card, which takes processor time",
     },
     Offload {
         shown: "TSO",
         name: "tx-tcp-segmentation",
-        wanted: true,
         needed: true,
         why: "without it the kernel cuts TCP into packets, which takes processor time",
     },
     Offload {
         shown: "GRO",
         name: "rx-gro",
-        wanted: true,
         needed: true,
         why: "without it the kernel takes each packet up by itself, and a processor is full at a few Gbit/s",
     },
     Offload {
         shown: "UDP GRO when forwarding",
         name: "rx-udp-gro-forwarding",
-        wanted: false,
         needed: false,
         why: "for hosts that forward; `recv` has datagrams joined without it, and it joins those of programs that did not ask",
     },
     Offload {
         shown: "LRO",
         name: "rx-lro",
-        wanted: false,
         needed: false,
         why: "it joins packets so that their lengths are lost: GRO does better, and captures show what came",
     },

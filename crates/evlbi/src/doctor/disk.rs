@@ -14,6 +14,7 @@ use super::item::{Item, change, good, note, quoted};
 use crate::agent::free_bytes;
 use crate::units::{show_bytes, show_rate};
 
+const GROUP: &str = "disk";
 /// Bounds of the test.
 const LONGEST: Duration = Duration::from_secs(5);
 const LARGEST: u64 = 4 << 30;
@@ -46,22 +47,15 @@ pub fn check(folder: &Path) -> Result<()> {
 }
 
 pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
-    let (name, found) = match folder {
-        Some(folder) => (
-            format!("writing in {}", folder.display()),
-            tried(folder, run)
-                .map(|trial| judge(&trial, aim, in_memory(folder)))
-                .map_err(|error| format!("{error:#}")),
-        ),
-        None => (
-            "writing".to_owned(),
-            Ok(note(
-                "not tried: --disk DIR tries how fast a recording can be written there",
-            )),
-        ),
-    };
     let why = "what the disk does not take waits in the ring, and is dropped when that is full (ring_full)";
-    Item::new("disk", &name, why, found)
+    let Some(folder) = folder else {
+        let found = "not tried: --disk DIR tries how fast a recording can be written there";
+        return Item::new(GROUP, "writing", why, Ok(note(found)));
+    };
+    let name = format!("writing in {}", folder.display());
+    let found = tried(folder, run).map(|trial| judge(&trial, aim, in_memory(folder)));
+    let found = found.map_err(|error| format!("{error:#}"));
+    Item::new(GROUP, &name, why, found)
 }
 
 fn judge(trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
@@ -101,10 +95,8 @@ fn in_memory(folder: &Path) -> bool {
 fn tried(folder: &Path, run: &Run) -> Result<Trial> {
     let most = LARGEST.min(free_bytes(folder)? / PART_OF_FREE);
     if most < SMALLEST {
-        bail!(
-            "there is too little room for a test in {}",
-            folder.display()
-        );
+        let folder = folder.display();
+        bail!("there is too little room for a test in {folder}");
     }
     let claimed = Claimed::new(folder, run)?;
     let mut writer = claimed.writer(Durability::End)?;
@@ -173,15 +165,8 @@ impl Drop for Claimed<'_> {
 
 /// Bytes that no file system can compress.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_ne_bytes());
-    }
-    bytes.truncate(length);
+    let mut bytes = vec![0; length];
+    rand::fill(&mut bytes[..]);
     bytes
 }
 

@@ -20,10 +20,8 @@ const LOOPBACK: i64 = 772;
 pub fn chosen(root: &Root, asked: &[String]) -> Result<Vec<String>> {
     let there = interfaces(root);
     if let Some(name) = asked.iter().find(|name| !there.contains(name)) {
-        bail!(
-            "no network interface is called `{name}`; there are: {}",
-            there.join(", ")
-        );
+        let there = there.join(", ");
+        bail!("no network interface is called `{name}`; there are: {there}");
     }
     if asked.is_empty() {
         let up = there.into_iter().filter(|name| is_candidate(root, name));

@@ -116,11 +116,15 @@ fn interrupts(root: &Root, name: &str, device: &str) -> Result<Vec<Interrupt>, S
             .split_whitespace()
             .map_while(|word| word.parse::<u64>().ok());
         let came = counts.fold(0, u64::saturating_add) > 0;
-        (came && is_own(number, rest)).then(|| (number, rest.contains("-output")))
+        (came && is_own(number, rest)).then(|| {
+            Ok(Interrupt {
+                number,
+                is_of_sending: rest.contains("-output"),
+                processors: processors(&list_of(root, number)?),
+            })
+        })
     });
-    let interrupts: Vec<Interrupt> = rows
-        .map(|(number, is_of_sending)| interrupt(root, number, is_of_sending))
-        .collect::<Result<_, _>>()?;
+    let interrupts: Vec<Interrupt> = rows.collect::<Result<_, String>>()?;
     match interrupts.is_empty() {
         true => Err("no interrupt is known to be this card's, or none has come".to_owned()),
         false => Ok(interrupts),
@@ -133,18 +137,14 @@ fn is_named(word: &str, interface: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.', ':', '@']))
 }
 
-fn interrupt(root: &Root, number: u32, is_of_sending: bool) -> Result<Interrupt, String> {
+/// The processors that an interrupt goes to.
+fn list_of(root: &Root, number: u32) -> Result<String, String> {
     let read = |file: &str| root.read(&format!("proc/irq/{number}/{file}"));
     // Where it really goes, as newer kernels tell.
-    let list = match read("effective_affinity_list") {
-        Ok(list) if !list.is_empty() => list,
-        _ => read("smp_affinity_list")?,
-    };
-    Ok(Interrupt {
-        number,
-        is_of_sending,
-        processors: processors(&list),
-    })
+    match read("effective_affinity_list") {
+        Ok(list) if !list.is_empty() => Ok(list),
+        _ => read("smp_affinity_list"),
+    }
 }
 
 fn shown(used: &BTreeSet<usize>) -> String {
@@ -161,10 +161,8 @@ fn spread(interrupts: &[Interrupt], on: &[usize]) -> String {
     in_order.sort_by_key(|interrupt| interrupt.is_of_sending);
     let places = in_order.into_iter().zip(on.iter().cycle());
     let lines = places.take(MOST_IN_COMMAND).map(|(interrupt, cpu)| {
-        format!(
-            "echo {cpu} > /proc/irq/{}/smp_affinity_list",
-            interrupt.number
-        )
+        let number = interrupt.number;
+        format!("echo {cpu} > /proc/irq/{number}/smp_affinity_list")
     });
     let mut command = lines.collect::<Vec<String>>().join("; ");
     if interrupts.len() > MOST_IN_COMMAND {

@@ -92,7 +92,7 @@ fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -
         aim.arithmetic(),
         show_size(asks)
     );
-    item(name, &why, at_least(root, name, wanted, show_size))
+    at_least(root, name, wanted, show_size, &why)
 }
 
 fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
@@ -147,8 +147,7 @@ fn backlog(root: &Root, aim: &Aim) -> Item {
         }
     );
     let shown = |packets: u64| format!("{} packets", show_count(packets));
-    let name = "net.core.netdev_max_backlog";
-    item(name, &why, at_least(root, name, wanted, shown))
+    at_least(root, "net.core.netdev_max_backlog", wanted, shown, &why)
 }
 
 fn budget(root: &Root, aim: &Aim) -> Item {
@@ -156,8 +155,7 @@ fn budget(root: &Root, aim: &Aim) -> Item {
     let why = "packets that a soft interrupt takes from cards before it gives way: too few, and at this rate the cards' rings \
                fill up meanwhile";
     let shown = |packets: u64| format!("{packets} packets");
-    let name = "net.core.netdev_budget";
-    item(name, why, at_least(root, name, wanted, shown))
+    at_least(root, "net.core.netdev_budget", wanted, shown, why)
 }
 
 /// What the processors' soft interrupts counted since the start, of all namespaces.
@@ -195,8 +193,7 @@ fn free_memory(root: &Root, aim: &Aim) -> Item {
         show_count(LEAST_FREE)
     );
     let shown = |kilobytes: u64| format!("{} kB", show_count(kilobytes));
-    let name = "vm.min_free_kbytes";
-    item(name, &why, at_least(root, name, wanted, shown))
+    at_least(root, "vm.min_free_kbytes", wanted, shown, &why)
 }
 
 /// Disciplines that drop what waits longer than some milliseconds.
@@ -272,10 +269,12 @@ fn real_time(root: &Root) -> Found {
 }
 
 /// A setting that is one number and should not be less than `wanted`.
-fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String) -> Found {
-    let found = root.number(&file(name))?;
-    let found = u64::try_from(found).map_err(|_| "it is negative")?;
-    Ok(largest(name, found, wanted, show, ""))
+fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String, why: &str) -> Item {
+    let found = root.number(&file(name)).and_then(|found| {
+        let found = u64::try_from(found).map_err(|_| "it is negative")?;
+        Ok(largest(name, found, wanted, show, ""))
+    });
+    item(name, why, found)
 }
 
 /// A setting of three numbers of which the last should not be less than `wanted`; the others stay.

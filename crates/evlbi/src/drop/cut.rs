@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use evlbi_core::deframe::{Chunk, Frame};
-use evlbi_core::shed::{self, Replace, Shed, ShedReport};
+use evlbi_core::shed::{self, Replace, Shed};
 use evlbi_wire::fill;
 use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::{StationId, StreamKey};
@@ -55,7 +55,7 @@ pub struct Counts {
 pub struct Cut {
     output: File,
     gaps: GapsWriter,
-    shed: Shed,
+    pub shed: Shed,
     unit: Unit,
     replace: Replace,
     header_length: usize,
@@ -69,7 +69,8 @@ pub struct Cut {
     raw_left: usize,
     raw_is_shed: bool,
     counts: Counts,
-    error: Option<io::Error>,
+    /// Why nothing more can be written.
+    pub error: Option<io::Error>,
 }
 
 impl Cut {
@@ -109,16 +110,6 @@ impl Cut {
         self.error = done.err();
         self.counts.bytes_out += self.block.len() as u64;
         self.counts.walked += chunk.bytes.len() as u64;
-    }
-
-    /// Why nothing more can be written.
-    pub fn failed(&mut self) -> Option<io::Error> {
-        self.error.take()
-    }
-
-    /// What the policy did so far.
-    pub fn report(&self) -> ShedReport {
-        self.shed.report()
     }
 
     /// Closes the files; says what was counted and how many gaps were listed.

@@ -69,23 +69,16 @@ fn find(name: Option<&str>) -> Result<UnixStream> {
         }
     }
     let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
+    let names = names.join(", ");
     if let Some(name) = name {
         found.retain(|(other, _)| other == name);
     }
     match (found.len(), name) {
         (1, _) => Ok(found.remove(0).1),
-        (0, Some(name)) => bail!(
-            "no path {name} is up{}",
-            match names.is_empty() {
-                true => String::new(),
-                false => format!(": there are {}", names.join(", ")),
-            }
-        ),
+        (0, Some(name)) if names.is_empty() => bail!("no path {name} is up"),
+        (0, Some(name)) => bail!("no path {name} is up: there are {names}"),
         (0, None) => bail!("no path is up; `evlbi path up PLAN.toml` makes one"),
-        _ => bail!(
-            "several paths are up: {}; name one with --path",
-            names.join(", ")
-        ),
+        _ => bail!("several paths are up: {names}; name one with --path"),
     }
 }
 

@@ -19,16 +19,11 @@ const BUFFER: u64 = 1 << 20;
 #[serde(deny_unknown_fields)]
 struct PlanSpec {
     mtu: Option<Spanned<u32>>,
-    #[serde(default = "one")]
-    seed: u64,
+    seed: Option<u64>,
     #[serde(rename = "host")]
     hosts: Vec<Spanned<HostSpec>>,
     #[serde(rename = "link", default)]
     links: Vec<Spanned<LinkSpec>>,
-}
-
-fn one() -> u64 {
-    1
 }
 
 #[derive(Deserialize)]
@@ -206,20 +201,21 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
             ends,
         });
     }
-    let plan = Plan::new(name.to_owned(), nodes, links, mtu, spec.seed).map_err(|error| {
-        // Links and hosts lie as they were written.
-        let start = match &error {
-            PlanError::Loop { link, .. } => spec.links[*link].span().start,
-            PlanError::Apart { node, name, .. } => match spec.hosts.get(*node) {
-                Some(host) => host.span().start,
-                // A switch is known by its links alone.
-                None => (spec.links.iter())
-                    .find(|link| link.get_ref().between.contains(name))
-                    .map_or(0, |link| link.span().start),
-            },
-        };
-        anyhow!(error).context(format!("line {}", line(start)))
-    })?;
+    let plan =
+        Plan::new(name.to_owned(), nodes, links, mtu, spec.seed.unwrap_or(1)).map_err(|error| {
+            // Links and hosts lie as they were written.
+            let start = match &error {
+                PlanError::Loop { link, .. } => spec.links[*link].span().start,
+                PlanError::Apart { node, name, .. } => match spec.hosts.get(*node) {
+                    Some(host) => host.span().start,
+                    // A switch is known by its links alone.
+                    None => (spec.links.iter())
+                        .find(|link| link.get_ref().between.contains(name))
+                        .map_or(0, |link| link.span().start),
+                },
+            };
+            anyhow!(error).context(format!("line {}", line(start)))
+        })?;
     Ok((plan, specs))
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::wire_bytes_of_segment;
-use evlbi_core::tcp::{Algorithm, Cbr, Needs};
+use evlbi_core::tcp::{Algorithm, Cbr};
 use serde::Serialize;
 
 use super::table;
@@ -170,29 +170,21 @@ pub fn plan(options: &PlanTcpOptions) -> Result<TcpPlan> {
 }
 
 fn of_law(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
-    let Needs {
-        recovery,
-        delayed,
-        drain,
-        buffer,
-        max_loss,
-    } = flow.needs(algorithm);
+    let needs = flow.needs(algorithm);
     OfLaw {
         algorithm: algorithm.name(),
         by: match algorithm {
             Algorithm::Reno => EQUATIONS,
             _ => "steps of the law, a round trip at a time",
         },
-        recovery_s: recovery,
-        delayed_bytes: delayed,
-        drain_s: drain,
-        buffer_bytes: buffer,
-        max_loss,
-        buffer_suffices: options.buffer.map(|there| there as f64 >= buffer),
-        rate_survives: options
-            .loss
-            .first()
-            .map(|loss| max_loss.is_none_or(|most| *loss <= most)),
+        recovery_s: needs.recovery,
+        delayed_bytes: needs.delayed,
+        drain_s: needs.drain,
+        buffer_bytes: needs.buffer,
+        max_loss: needs.max_loss,
+        buffer_suffices: options.buffer.map(|there| there as f64 >= needs.buffer),
+        rate_survives: (options.loss.first())
+            .map(|loss| needs.max_loss.is_none_or(|most| *loss <= most)),
     }
 }
 
@@ -223,29 +215,27 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
     });
     let heads = ",recovery,delayed,timely after,buffer,loss at most";
     lines.push(table(heads, rows));
-    let failed = |holds: fn(&OfLaw) -> Option<bool>| -> Vec<&str> {
+    let failed = |holds: fn(&OfLaw) -> Option<bool>| {
         let some = laws().filter(|law| holds(law) == Some(false));
-        some.map(|law| law.algorithm).collect()
+        some.map(|law| law.algorithm)
+            .collect::<Vec<&str>>()
+            .join(", ")
     };
     if let Some(buffer) = options.buffer {
+        let buffer = show_bytes(buffer as f64);
         let too_small = failed(|law| law.buffer_suffices);
         lines.push(match too_small.is_empty() {
-            true => format!("{} hold what is late", show_bytes(buffer as f64)),
-            false => format!(
-                "{} are too few for {}: the source blocks, or must shed",
-                show_bytes(buffer as f64),
-                too_small.join(", ")
-            ),
+            true => format!("{buffer} hold what is late"),
+            false => {
+                format!("{buffer} are too few for {too_small}: the source blocks, or must shed")
+            }
         });
     }
     if let Some(loss) = options.loss.first() {
         let too_much = failed(|law| law.rate_survives);
         lines.push(match too_much.is_empty() {
             true => format!("the rate survives a loss of {loss:.2e}"),
-            false => format!(
-                "a loss of {loss:.2e} is too much for {}",
-                too_much.join(", ")
-            ),
+            false => format!("a loss of {loss:.2e} is too much for {too_much}"),
         });
     }
     if laws().any(|law| law.algorithm == "reno") {

@@ -1,6 +1,7 @@
 //! How many frames a second has, from turns of the second all over a recording: frames may be lost at any one of them.
 
 use std::fs::File;
+use std::ops::Range;
 
 use anyhow::Result;
 use evlbi_core::rate::usual_frame_rate;
@@ -32,7 +33,6 @@ impl Recording {
         &self,
         file: &File,
         first: First,
-        reference: i64,
     ) -> Result<Option<FrameRate>> {
         let Some(last) = self.last.filter(|last| last.second > first.time.second) else {
             return Ok(None);
@@ -42,7 +42,7 @@ impl Recording {
         let mut turns = Vec::new();
         for turn in 0..looked_at {
             let second = first.time.second + 1 + ends * turn / looked_at;
-            turns.extend(self.turn(file, first, second, reference)?);
+            turns.extend(self.turn(file, first, second)?);
         }
         if turns.is_empty() {
             return Ok(None);
@@ -57,22 +57,22 @@ impl Recording {
     }
 
     /// The turn at which `second` begins, where the frames are in order.
-    fn turn(&self, file: &File, first: First, second: i64, reference: i64) -> Result<Option<Turn>> {
+    fn turn(&self, file: &File, first: First, second: i64) -> Result<Option<Turn>> {
         let (mut before, mut behind) = (first.number, self.frames());
         while behind - before > 1 {
             let middle = before + (behind - before) / 2;
-            match self.time_from(file, first, middle..behind, reference)? {
+            match self.time_from(file, first, middle..behind)? {
                 Some((_, time)) if time.second < second => before = middle,
                 _ => behind = middle,
             }
         }
-        let Some((_, next)) = self.time_from(file, first, behind..self.frames(), reference)? else {
+        let Some((_, next)) = self.time_from(file, first, behind..self.frames())? else {
             return Ok(None);
         };
         // Backwards, one frame of the thread after another.
         let mut frames: Vec<u32> = Vec::new();
         for number in (first.number..behind).rev().take(RUN * self.cycle()) {
-            let Some((key, time)) = self.header_of(file, number, reference)? else {
+            let Some((key, time)) = self.header_of(file, number)? else {
                 continue;
             };
             if key == first.key {
@@ -92,21 +92,14 @@ impl Recording {
             }))
     }
 
-    /// The first frame of the first one's thread among some.
+    /// The first frame of the first one's thread that is near the beginning of a range.
     fn time_from(
         &self,
         file: &File,
         first: First,
-        among: std::ops::Range<u64>,
-        reference: i64,
+        range: Range<u64>,
     ) -> Result<Option<(u64, FrameTime)>> {
-        for number in among.take(4 * self.cycle()) {
-            let header = self.header_of(file, number, reference)?;
-            if let Some((_, time)) = header.filter(|(key, _)| *key == first.key) {
-                return Ok(Some((number, time)));
-            }
-        }
-        Ok(None)
+        self.time_among(file, first, range.take(4 * self.cycle()))
     }
 
     fn cycle(&self) -> usize {

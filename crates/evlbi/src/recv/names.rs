@@ -62,7 +62,8 @@ pub fn remove_empty(options: &RecvOptions, result: &mut RecvResult) {
             let _ = std::fs::remove_file(path);
         }
     }
-    result.forget_files();
+    result.sink.files.clear();
+    result.gaps_file = None;
 }
 
 /// Nothing that is there already may be lost, whatever the files are called.

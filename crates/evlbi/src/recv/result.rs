@@ -82,7 +82,7 @@ pub struct RecvResult {
     ring_bytes: Option<usize>,
     window_bytes: Option<u64>,
     host: Option<HostDelta>,
-    gaps_file: Option<PathBuf>,
+    pub gaps_file: Option<PathBuf>,
     cpu_seconds: f64,
     pub ended: Ended,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,12 +126,6 @@ impl HostDelta {
 }
 
 impl RecvResult {
-    /// Nothing was recorded, and the files are gone.
-    pub fn forget_files(&mut self) {
-        self.sink.files.clear();
-        self.gaps_file = None;
-    }
-
     /// Whether there was nothing to record.
     pub fn is_empty(&self) -> bool {
         self.live.bytes == 0 && self.drained.frames == 0

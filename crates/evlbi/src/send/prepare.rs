@@ -1,5 +1,6 @@
 //! A flow before it is sent: the source, the transport, and how it is cut.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -75,12 +76,16 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
         true => (datagram_data, datagram),
     };
     let (leading, truncated) = (input.leading, input.truncated);
+    let threads: BTreeSet<u16> = input.keys.iter().map(|key| key.thread).collect();
     let stream = Stream {
         rate,
         unit_bytes: unit_bytes as u64,
         wire_bytes,
         // Data cut as bytes has no threads and times to choose by.
-        threads: if plain { Vec::new() } else { threads(&input) },
+        threads: match plain {
+            true => Vec::new(),
+            false => threads.into_iter().collect(),
+        },
         frame_rate: input.frame_rate.filter(|_| !plain),
     };
     let shed = Shed::new(options.shed.clone(), options.seed, &stream)?;
@@ -202,13 +207,6 @@ fn cut(
         );
     }
     Ok((Some(mtu), frame, data))
-}
-
-fn threads(input: &Input) -> Vec<u16> {
-    let mut threads: Vec<u16> = input.keys.iter().map(|key| key.thread).collect();
-    threads.sort_unstable();
-    threads.dedup();
-    threads
 }
 
 fn replacement(replace: Replace, seed: u64, first: shed::Unit, length: usize) -> Vec<u8> {

@@ -3,10 +3,12 @@
 
 use std::ffi::{c_int, c_long};
 use std::io;
-use std::mem;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
+use rustix::process::setpriority_process;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
 /// A sleeping thread is woken this much before the moment and spins the rest: waking up takes tens of
 /// microseconds and now and then more.
@@ -98,8 +100,7 @@ pub const NAP: Duration = Duration::from_micros(50);
 /// # Errors
 /// What the kernel says.
 pub fn sharpen_timers() -> io::Result<()> {
-    // SAFETY: only numbers are passed.
-    succeed(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) })
+    Ok(set_current_timer_slack(Some(NonZeroU64::MIN))?)
 }
 
 /// The cores that the current thread may run on.
@@ -107,15 +108,9 @@ pub fn sharpen_timers() -> io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub fn allowed_cores() -> io::Result<Vec<usize>> {
-    // SAFETY: a CPU set is plain data for which all zeroes are valid (the empty set).
-    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-    // SAFETY: the pointer and the size describe `set`, exclusively borrowed.
-    succeed(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) })?;
-    let cores = 0..8 * size_of_val(&set);
-    // SAFETY: the numbers lie within the set.
-    Ok(cores
-        .filter(|&core| unsafe { libc::CPU_ISSET(core, &set) })
-        .collect())
+    let set = sched_getaffinity(None)?;
+    let cores = 0..CpuSet::MAX_CPU;
+    Ok(cores.filter(|&core| set.is_set(core)).collect())
 }
 
 /// Makes the current thread run on `core` alone.
@@ -128,12 +123,9 @@ pub fn pin(core: usize) -> io::Result<()> {
         let message = format!("core {core} is not among those allowed here: {cores:?}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    // SAFETY: a CPU set is plain data for which all zeroes are valid.
-    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-    // SAFETY: the core was found in a set of this size.
-    unsafe { libc::CPU_SET(core, &mut set) };
-    // SAFETY: the pointer and the size describe `set`, which lives through the call.
-    succeed(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Makes the current thread run before all others that are not real-time (SCHED_FIFO, `priority` 1
@@ -142,11 +134,7 @@ pub fn pin(core: usize) -> io::Result<()> {
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`] without CAP_SYS_NICE or a limit (`ulimit -r`) that allows it.
 pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
-    let parameters = libc::sched_param {
-        sched_priority: c_int::from(priority),
-    };
-    // SAFETY: the pointer is to the parameters, which live through the call.
-    succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })?;
+    schedule(libc::SCHED_FIFO, priority)?;
     if waiting == Waiting::Spin
         && let Some(share) = real_time_share()
         && share < 1.0
@@ -165,8 +153,8 @@ pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`] below what it has without CAP_SYS_NICE.
 pub fn set_nice(nice: i8) -> io::Result<()> {
-    // SAFETY: only numbers are passed; of process 0 Linux takes the calling thread.
-    succeed(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, c_int::from(nice)) })
+    // Linux takes the calling thread, not its process.
+    Ok(setpriority_process(None, nice.into())?)
 }
 
 /// Lets the current thread take turns with others again, after [`set_real_time`].
@@ -174,11 +162,17 @@ pub fn set_nice(nice: i8) -> io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub fn set_ordinary() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the pointer is to the parameters, which live through the call.
-    succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) })?;
+    schedule(libc::SCHED_OTHER, 0)?;
     // The kernel has put the timer slack back.
     sharpen_timers()
+}
+
+fn schedule(policy: c_int, priority: u8) -> io::Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: c_int::from(priority),
+    };
+    // SAFETY: the pointer is to the parameters, which live through the call.
+    succeed(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
 }
 
 /// Share of the time that the kernel leaves to real-time threads (`kernel.sched_rt_runtime_us`).
@@ -196,12 +190,12 @@ pub fn real_time_share() -> Option<f64> {
     })
 }
 
-pub(crate) fn succeed(result: c_int) -> io::Result<()> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+/// What a call of the kernel returned, or its error.
+pub(crate) fn succeed(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
     }
+    Ok(result)
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// Why there are no namespaces here.
 #[derive(Debug, thiserror::Error)]
@@ -47,12 +49,9 @@ impl Namespace {
     pub fn new() -> Result<Namespace, Unavailable> {
         let namespace = thread::scope(|scope| {
             let made = scope.spawn(|| {
-                // SAFETY: only a number is passed; the call concerns this short-lived thread alone.
-                if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
-                    File::open("/proc/thread-self/ns/net").map(Namespace)
-                } else {
-                    Err(io::Error::last_os_error())
-                }
+                // SAFETY: no descriptors are unshared; the call concerns this short-lived thread alone.
+                unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+                File::open("/proc/thread-self/ns/net").map(Namespace)
             });
             made.join()
                 .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
@@ -78,11 +77,8 @@ impl Namespace {
     /// # Errors
     /// What the kernel says.
     pub fn enter(&self) -> io::Result<()> {
-        // SAFETY: only numbers are passed; the descriptor is open as long as `self` lives.
-        match unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let kind = Some(LinkNameSpaceType::Network);
+        Ok(move_into_link_name_space(self.0.as_fd(), kind)?)
     }
 
     /// Calls `inside` in the namespace, on a thread of its own, and waits for what it returns.

@@ -10,4 +10,4 @@ mod tap;
 
 pub use hosts::Hosts;
 pub use plan::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
-pub use relay::{CellSnapshot, HostSnapshot, Lateness, LogLine, Relay, Snapshot};
+pub use relay::{CellPlace, CellSnapshot, HostSnapshot, Lateness, LogLine, Relay, Snapshot};

@@ -10,8 +10,7 @@ mod message;
 mod transmit;
 mod work;
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 pub use flows::{Files, FlowEnd, Flows, FlowsEnd, MOST_SAMPLES, usual_sampling};
 pub use listen::{CLOCK_FROM, Heard, Listened, Record, RoundTrip, Window};
@@ -21,7 +20,6 @@ pub use message::{
 pub use transmit::Departed;
 pub use work::{Work, WorkError};
 
-use crate::run::Run;
 use crate::udp::{
     Listen, OpenError, Receiver, ReceiverOptions, Sender, SenderOptions, interface_of,
 };
@@ -64,20 +62,6 @@ impl Port {
     /// Name of the interface whose address it has, if it is known.
     pub fn interface(&self) -> Option<String> {
         interface_of(self.local.ip().to_canonical())
-    }
-
-    /// Waits for a first request with the test's key from an address, unless the run is stopped, and says whence it came.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn caller(
-        &mut self,
-        from: IpAddr,
-        key: u64,
-        timeout: std::time::Duration,
-        run: &Run,
-    ) -> io::Result<Option<SocketAddr>> {
-        listen::caller(&mut self.receiver, from, key, timeout, run)
     }
 
     /// Speaks with the other end alone from now on, in a class of service (RFC 2474): what sends, twice, and what listens.

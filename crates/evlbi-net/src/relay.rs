@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::path::{Impairment, Path, Truth};
@@ -12,6 +11,7 @@ use evlbi_core::time::Nanos;
 use evlbi_wire::vtp;
 use serde::Serialize;
 
+use crate::clock::{Clock, Thread};
 use crate::cpu;
 use crate::transport::{Batch, Head, Pieces};
 use crate::udp::{Listen, OpenError, Received, Receiver, ReceiverOptions, Sender, SenderOptions};
@@ -24,6 +24,8 @@ pub struct RelayFlow {
     receiver: Receiver,
     sender: Sender,
     path: Path,
+    /// Datagrams without a sequence number.
+    foreign: u64,
 }
 
 /// What a relay did with a flow.
@@ -58,6 +60,7 @@ impl RelayFlow {
             receiver: Receiver::bind(&[Listen::from(here)], &options)?,
             sender: Sender::connect(to, &SenderOptions::default())?,
             path: Path::new(impairment, seed),
+            foreign: 0,
         })
     }
 
@@ -65,11 +68,49 @@ impl RelayFlow {
     pub fn address(&self) -> Option<SocketAddr> {
         self.receiver.local_addresses().next()
     }
+
+    fn pass_on(&mut self, batch: Batch<'_>) -> io::Result<()> {
+        for datagram in batch.datagrams() {
+            let Some((number, _)) = vtp::split(datagram.bytes) else {
+                self.foreign += 1;
+                continue;
+            };
+            let mut result = Ok(());
+            self.path.push(number, datagram.bytes, |packet| {
+                send(&mut self.sender, packet, &mut result);
+            });
+            result?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<RelayReport> {
+        let mut result = Ok(());
+        self.path
+            .flush(|packet| send(&mut self.sender, packet, &mut result));
+        result?;
+        Ok(RelayReport {
+            truth: self.path.truth(),
+            socket_drops: self.receiver.drops()?,
+            not_sent: self.sender.counts().not_sent(),
+            foreign: self.foreign,
+        })
+    }
+}
+
+/// Packet by packet, so that each is lost or not by itself on the way on, too.
+fn send(sender: &mut Sender, packet: &[u8], result: &mut io::Result<()>) {
+    let mut pieces = Pieces::default();
+    let mut train = pieces.begin();
+    train.push(Head::new(), packet);
+    if let Err(error) = sender.send(&train) {
+        *result = Err(error);
+    }
 }
 
 /// A relay at work.
 pub struct Relay {
-    handle: JoinHandle<io::Result<Vec<RelayReport>>>,
+    handle: Thread<io::Result<Vec<RelayReport>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -81,9 +122,7 @@ impl Relay {
     pub fn start(flows: Vec<RelayFlow>) -> io::Result<Relay> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let handle = std::thread::Builder::new()
-            .name("relay".into())
-            .spawn(move || run(flows, &told))?;
+        let handle = Clock::real().spawn("relay", move || run(flows, &told))?;
         Ok(Relay { handle, stop })
     }
 
@@ -93,10 +132,7 @@ impl Relay {
     /// What a socket says that is of no more use.
     pub fn finish(self) -> io::Result<Vec<RelayReport>> {
         self.stop.store(true, Ordering::Relaxed);
-        match self.handle.join() {
-            Ok(reports) => reports,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        self.handle.join()
     }
 }
 
@@ -105,14 +141,13 @@ fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayRepo
         tracing::debug!("cannot set the timer slack: {error}");
     }
     let mut received = Received::new();
-    let mut foreign = vec![0; flows.len()];
     let mut last = cpu::now();
     loop {
         let mut moved = false;
-        for (flow, foreign) in flows.iter_mut().zip(&mut foreign) {
+        for flow in &mut flows {
             if flow.receiver.receive(&mut received)? > 0 {
                 moved = true;
-                pass_on(flow, received.batch(), foreign)?;
+                flow.pass_on(received.batch())?;
             }
         }
         let now = cpu::now();
@@ -124,56 +159,5 @@ fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayRepo
             std::thread::sleep(Duration::from_micros(200));
         }
     }
-    flows
-        .into_iter()
-        .zip(foreign)
-        .map(|(flow, foreign)| end(flow, foreign))
-        .collect()
-}
-
-fn pass_on(flow: &mut RelayFlow, batch: Batch<'_>, foreign: &mut u64) -> io::Result<()> {
-    for datagram in batch.datagrams() {
-        let Some((number, _)) = vtp::split(datagram.bytes) else {
-            *foreign += 1;
-            continue;
-        };
-        let sender = &mut flow.sender;
-        let mut result = Ok(());
-        flow.path.push(number, datagram.bytes, |packet| {
-            if let Err(error) = send(sender, packet) {
-                result = Err(error);
-            }
-        });
-        result?;
-    }
-    Ok(())
-}
-
-/// Packet by packet, so that each is lost or not by itself on the way on, too.
-fn send(sender: &mut Sender, packet: &[u8]) -> io::Result<()> {
-    let mut pieces = Pieces::default();
-    let mut train = pieces.begin();
-    train.push(Head::new(), packet);
-    sender.send(&train).map(|_| ())
-}
-
-fn end(flow: RelayFlow, foreign: u64) -> io::Result<RelayReport> {
-    let RelayFlow {
-        mut receiver,
-        mut sender,
-        mut path,
-    } = flow;
-    let mut result = Ok(());
-    path.flush(|packet| {
-        if let Err(error) = send(&mut sender, packet) {
-            result = Err(error);
-        }
-    });
-    result?;
-    Ok(RelayReport {
-        truth: path.truth(),
-        socket_drops: receiver.drops()?,
-        not_sent: sender.counts().not_sent(),
-        foreign,
-    })
+    flows.into_iter().map(RelayFlow::end).collect()
 }

@@ -22,6 +22,7 @@ pub struct Run {
     notes: Arc<dyn Notes>,
 }
 
+#[derive(Default)]
 struct Stop {
     is_set: AtomicBool,
     /// The run that this is a part of.
@@ -69,12 +70,8 @@ impl Notes for Nobody {
 impl Run {
     /// A run in real time, whose notes go to `notes`.
     pub fn new(notes: Arc<dyn Notes>) -> Run {
-        let stop = Arc::new(Stop {
-            is_set: AtomicBool::new(false),
-            whole: None,
-        });
         Run {
-            stop,
+            stop: Arc::default(),
             clock: Clock::real(),
             notes,
         }
@@ -97,8 +94,8 @@ impl Run {
 
     fn with(&self, whole: Option<Arc<Stop>>) -> Run {
         let stop = Stop {
-            is_set: AtomicBool::new(false),
             whole,
+            ..Stop::default()
         };
         Run {
             stop: Arc::new(stop),

@@ -41,6 +41,7 @@ pub(crate) fn set<T: Copy>(
             size_of_val(value) as libc::socklen_t,
         )
     })
+    .map(drop)
 }
 
 /// Reads an option made of 32-bit words into `words`; what the kernel does not write stays as it is.
@@ -61,6 +62,7 @@ pub(crate) fn get_words(
             &raw mut length,
         )
     })
+    .map(drop)
 }
 
 /// Reads an option that is one C int.

@@ -13,18 +13,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use evlbi_core::tcp::Info;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+pub use info::info;
 pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
 pub use sample::{Sampled, begin_sampling, readings};
 pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };
 
+use crate::clock;
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
+use crate::transport::events::writable;
 
 /// Where Linux tells of its congestion controls.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -114,20 +116,13 @@ fn available() -> io::Result<String> {
     Ok(names.trim().to_owned())
 }
 
-/// What the kernel says of any connection.
-///
-/// # Errors
-/// What the kernel says instead.
-pub fn info(socket: &impl AsFd) -> io::Result<Info> {
-    info::read(socket)
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
     send_buffer: Option<GrantedBuffer>,
     receive_buffer: Option<GrantedBuffer>,
+    /// Bytes that wait before the send buffer.
     backlog: AtomicU64,
     ports: [u16; 2],
 }
@@ -203,23 +198,6 @@ impl Connection {
         Ok(String::from_utf8_lossy(name).into_owned())
     }
 
-    /// What the kernel says of it.
-    ///
-    /// # Errors
-    /// What the kernel says instead.
-    pub fn info(&self) -> io::Result<Info> {
-        info::read(&self.socket)
-    }
-
-    fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Bytes that wait before its send buffer.
-    fn backlog(&self) -> &AtomicU64 {
-        &self.backlog
-    }
-
     /// Ports here and there.
     pub fn ports(&self) -> [u16; 2] {
         self.ports
@@ -244,7 +222,7 @@ pub fn connect(socket: &Socket, to: SocketAddr, patience: Duration, run: &Run) -
         _ => {}
     }
     loop {
-        wait(socket, libc::POLLOUT, LOOK);
+        wait(writable(socket), LOOK);
         if let Some(error) = socket.take_error()? {
             return Err(error);
         }
@@ -448,17 +426,7 @@ fn greeted(said: &[u8], key: u64) -> Option<usize> {
     (u64::from_le_bytes(*theirs) == key).then_some(number as usize)
 }
 
-/// Waits until a connection can be written to, or read from; no longer than so long.
-fn wait(connection: &impl AsFd, events: i16, most: Duration) {
-    let mut poll = libc::pollfd {
-        fd: std::os::fd::AsRawFd::as_raw_fd(&connection.as_fd()),
-        events,
-        revents: 0,
-    };
-    let time = libc::timespec {
-        tv_sec: most.as_secs() as libc::time_t,
-        tv_nsec: most.subsec_nanos().into(),
-    };
-    // SAFETY: one pollfd and a timespec that live through the call; whatever it returns, the caller tries again.
-    unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
+/// Waits until a connection can be written to, or read from; no longer than so long. However it ends, the caller tries again.
+fn wait(connection: libc::pollfd, most: Duration) {
+    let _ = clock::poll(&mut [connection], most);
 }

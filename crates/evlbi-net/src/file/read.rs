@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::thread;
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::clock::Clock;
 
 /// How a [`Reader`] reads.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +83,8 @@ impl Reader {
         let wanted = options.length.unwrap_or(there).min(there);
         let unit = options.unit.max(1);
         let length = wanted - wanted % unit as u64;
-        advise_sequential(&file);
+        // Advice that is not taken does no harm.
+        let _ = fadvise(&file, 0, None, Advice::Sequential);
 
         let block = (options.block / unit).max(1).saturating_mul(unit);
         let block = block.min(usize::try_from(length).unwrap_or(usize::MAX));
@@ -103,9 +106,8 @@ impl Reader {
             home,
             returned,
         };
-        thread::Builder::new()
-            .name("read".into())
-            .spawn(move || ahead.run(&to_user))
+        Clock::real()
+            .spawn("read", move || ahead.run(&to_user))
             .map_err(error)?;
         Ok(Reader {
             blocks: from_thread,
@@ -138,11 +140,6 @@ impl Reader {
     pub fn waits(&self) -> u64 {
         self.waits
     }
-}
-
-fn advise_sequential(file: &File) {
-    // SAFETY: only numbers are passed. Advice that is not taken does no harm.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
 }
 
 /// A piece of the file: whole units. Its memory is used again when it is dropped.

@@ -7,7 +7,6 @@
 //! that does. File systems that know no direct writes are written through the cache, and told early to
 //! write it out.
 
-use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
@@ -15,7 +14,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
+
+use crate::clock;
 use crate::run::Run;
+use crate::transport::events::writable;
 
 /// What direct writes are aligned to: the page size, and no less than a sector of any disk.
 const BLOCK: usize = 4096;
@@ -125,7 +128,7 @@ impl Writer {
         let over = options.over.filter(|_| !regular);
         if over.is_some() {
             // Terminals and pipes know it; what does not know it never waits.
-            let _ = set_flag(&file, libc::O_NONBLOCK, true);
+            let _ = set_flag(&file, OFlags::NONBLOCK, true);
         }
         let sink = Sink {
             file,
@@ -173,9 +176,9 @@ impl Writer {
         }
         // The end of a file is in no whole block: it goes through the cache.
         let file = &self.sink.file;
-        let result = set_direct(file, false)
+        let result = set_flag(file, OFlags::DIRECT, false)
             .and_then(|()| file.write_all_at(held.bytes(), self.sink.written))
-            .and_then(|()| set_direct(file, true));
+            .and_then(|()| set_flag(file, OFlags::DIRECT, true));
         held.since = None;
         if let Err(source) = result {
             let error = self.sink.failed(source);
@@ -221,7 +224,7 @@ impl Writer {
     fn leave_direct(&mut self) -> Option<Held> {
         let held = self.held.take()?;
         // It was possible to set the flag, so it is possible to clear it.
-        let _ = set_direct(&self.sink.file, false);
+        let _ = set_flag(&self.sink.file, OFlags::DIRECT, false);
         Some(held)
     }
 }
@@ -311,15 +314,11 @@ impl Sink {
 
     /// Waits until the reader of a pipe takes something; once the recording is over, not much longer.
     fn wait_for_reader(&self) -> io::Result<()> {
-        let mut poll = libc::pollfd {
-            fd: self.file.as_raw_fd(),
-            events: libc::POLLOUT,
-            revents: 0,
-        };
+        let mut polls = [writable(&self.file)];
         let mut over_since = None;
         loop {
-            // SAFETY: one pollfd that lives through the call.
-            if unsafe { libc::poll(&raw mut poll, 1, LOOK.as_millis() as c_int) } != 0 {
+            // What is wrong shows when it is written to.
+            if clock::poll(&mut polls, LOOK).unwrap_or(true) {
                 return Ok(());
             }
             if self.over.as_ref().is_some_and(Run::is_stopped)
@@ -335,16 +334,8 @@ impl Sink {
 
     fn reserve(&mut self, end: u64) {
         while self.reserving && self.reserved < end {
-            // SAFETY: only numbers are passed.
-            let result = unsafe {
-                libc::fallocate(
-                    self.file.as_raw_fd(),
-                    libc::FALLOC_FL_KEEP_SIZE,
-                    self.reserved as libc::off_t,
-                    RESERVE as libc::off_t,
-                )
-            };
-            self.reserving = result == 0;
+            let flags = FallocateFlags::KEEP_SIZE;
+            self.reserving = fallocate(&self.file, flags, self.reserved, RESERVE).is_ok();
             // Even a failure may have reserved a part.
             self.reserved += RESERVE;
         }
@@ -457,33 +448,18 @@ impl Held {
 /// Turns to direct writes if the file system does them, as a first block shows.
 fn begin_direct(file: &File, held: &Held) -> bool {
     let block = &held.memory[held.start..held.start + BLOCK];
-    let works = set_direct(file, true).is_ok()
+    let works = set_flag(file, OFlags::DIRECT, true).is_ok()
         && file.write_all_at(block, 0).is_ok()
         && file.set_len(0).is_ok();
     if !works {
-        let _ = set_direct(file, false);
+        let _ = set_flag(file, OFlags::DIRECT, false);
         let _ = file.set_len(0);
     }
     works
 }
 
-fn set_direct(file: &File, direct: bool) -> io::Result<()> {
-    set_flag(file, libc::O_DIRECT, direct)
-}
-
-fn set_flag(file: &File, flag: c_int, is_set: bool) -> io::Result<()> {
-    let fd = file.as_raw_fd();
-    // SAFETY: only numbers are passed.
-    let flags = succeed(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-    let flags = if is_set { flags | flag } else { flags & !flag };
-    // SAFETY: only numbers are passed.
-    succeed(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }).map(|_| ())
-}
-
-fn succeed(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+fn set_flag(file: &File, flag: OFlags, is_set: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(flag, is_set);
+    Ok(fcntl_setfl(file, flags)?)
 }

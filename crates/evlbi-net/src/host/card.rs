@@ -124,8 +124,9 @@ impl Card {
     /// # Errors
     /// As [`Card::driver`].
     pub fn rings(&self) -> io::Result<Rings> {
-        let answer = self.asked(ETHTOOL_GRINGPARAM, RING_WORDS * WORD)?;
-        Ok(parse_rings(&answer))
+        Ok(parse_rings(
+            &self.asked(ETHTOOL_GRINGPARAM, RING_WORDS * WORD)?,
+        ))
     }
 
     /// When it interrupts.

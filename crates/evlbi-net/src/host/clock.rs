@@ -4,6 +4,8 @@ use std::io;
 use std::mem;
 use std::time::Duration;
 
+use crate::cpu::succeed;
+
 /// The state of the system's clock (adjtimex(2)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
@@ -26,10 +28,7 @@ impl Clock {
         // SAFETY: the structure is plain data for which all zeroes are valid; modes 0 asks only.
         let mut answer: libc::timex = unsafe { mem::zeroed() };
         // SAFETY: the pointer is to the structure, exclusively borrowed.
-        let state = unsafe { libc::adjtimex(&raw mut answer) };
-        if state < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        succeed(unsafe { libc::adjtimex(&raw mut answer) })?;
         let micros = |value: libc::c_long| Duration::from_micros(value.try_into().unwrap_or(0));
         Ok(Clock {
             synchronised: answer.status & libc::STA_UNSYNC == 0,

@@ -126,7 +126,7 @@ pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::
     // SAFETY: the structure lives through the call; it points to `request`, exclusively borrowed, which has room for more
     // than any card's answer.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut asked) };
-    cpu::succeed(result)
+    cpu::succeed(result).map(drop)
 }
 
 #[cfg(test)]

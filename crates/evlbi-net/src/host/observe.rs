@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
+use crate::clock::{Clock, Thread};
 use crate::cpu;
 
 /// Time between two looks at first.
@@ -43,10 +44,10 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Observer {
     before: Counters,
-    begun: u64,
+    begun: Nanos,
     /// Dropped, it ends the thread.
-    _stop: Sender<()>,
-    samples: JoinHandle<Vec<(f64, Counters)>>,
+    stop: Sender<()>,
+    samples: Thread<Vec<(f64, Counters)>>,
 }
 
 impl Observer {
@@ -63,32 +64,30 @@ impl Observer {
         mut read: impl FnMut() -> io::Result<Counters> + Send + 'static,
     ) -> io::Result<Observer> {
         let before = read()?;
-        let begun = cpu::now().0;
+        let begun = cpu::now();
         let (stop, stopped) = mpsc::channel();
-        let samples = std::thread::Builder::new()
-            .name("counters".into())
-            .spawn(move || {
-                let mut samples = Vec::new();
-                while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                    let Ok(now) = read() else {
-                        continue;
-                    };
-                    samples.push((seconds_since(begun), now));
-                    if samples.len() == MOST {
-                        let mut at = 0;
-                        samples.retain(|_| {
-                            at += 1;
-                            at % 2 == 0
-                        });
-                        every *= 2;
-                    }
+        let samples = Clock::real().spawn("counters", move || {
+            let mut samples = Vec::new();
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                let Ok(now) = read() else {
+                    continue;
+                };
+                samples.push((cpu::now().since(begun).as_secs_f64(), now));
+                if samples.len() == MOST {
+                    let mut is_kept = true;
+                    samples.retain(|_| {
+                        is_kept = !is_kept;
+                        is_kept
+                    });
+                    every *= 2;
                 }
-                samples
-            })?;
+            }
+            samples
+        })?;
         Ok(Observer {
             before,
             begun,
-            _stop: stop,
+            stop,
             samples,
         })
     }
@@ -98,17 +97,11 @@ impl Observer {
     /// # Errors
     /// When /proc cannot be read.
     pub fn finish(self) -> io::Result<Observed> {
-        let Observer {
-            before,
-            begun,
-            _stop,
-            samples,
-        } = self;
         let after = Counters::read()?;
-        let seconds = seconds_since(begun);
-        drop(_stop);
-        let samples = samples.join().unwrap_or_default();
-        let mut last = &before;
+        let seconds = cpu::now().since(self.begun).as_secs_f64();
+        drop(self.stop);
+        let samples = self.samples.wait().unwrap_or_default();
+        let mut last = &self.before;
         let mut during = Vec::with_capacity(samples.len());
         for (at, counters) in &samples {
             let change = counters.since(last);
@@ -117,16 +110,12 @@ impl Observer {
         }
         Ok(Observed {
             kernel: kernel(),
-            change: after.since(&before),
+            change: after.since(&self.before),
             during,
             seconds,
-            before,
+            before: self.before,
         })
     }
-}
-
-fn seconds_since(begun: u64) -> f64 {
-    (cpu::now().0.saturating_sub(begun)) as f64 * 1e-9
 }
 
 fn kernel() -> String {

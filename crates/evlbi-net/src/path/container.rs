@@ -2,8 +2,9 @@
 //! relay, however that ends.
 
 use std::fs::File;
-use std::io::{self, PipeWriter, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSlice, IoSliceMut, PipeWriter, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -11,23 +12,28 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::cmsg_space;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{getegid, geteuid, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::clock::Clock;
+use crate::cpu::succeed;
 use crate::netns::Unavailable;
 
 /// Kinds of namespaces that a process enters to be a path's, in this order.
-const KINDS: [(&str, libc::c_int); 4] = [
-    ("user", libc::CLONE_NEWUSER),
-    ("mnt", libc::CLONE_NEWNS),
-    ("pid", libc::CLONE_NEWPID),
-    ("net", libc::CLONE_NEWNET),
+const KINDS: [(&str, LinkNameSpaceType); 4] = [
+    ("user", LinkNameSpaceType::User),
+    ("mnt", LinkNameSpaceType::Mount),
+    ("pid", LinkNameSpaceType::ProcessID),
+    ("net", LinkNameSpaceType::Network),
 ];
-
-fn succeed(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
 
 /// The next process that this one starts, and all that come of it, end when that one does. Where that takes more than
 /// this process may, it becomes the root of a user namespace of its own. Only while there is one thread.
@@ -35,18 +41,17 @@ fn succeed(result: libc::c_int) -> io::Result<()> {
 /// # Errors
 /// [`Unavailable`], which names what is missing.
 pub fn contain() -> Result<(), Unavailable> {
-    // SAFETY: only a number is passed.
-    let contained = succeed(unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) });
-    match contained {
+    let kinds = UnshareFlags::NEWPID | UnshareFlags::NEWNS;
+    // SAFETY: no descriptors are unshared.
+    match unsafe { unshare_unsafe(kinds) } {
         Ok(()) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        Err(error) => return Err(error.into()),
+        Err(Errno::PERM | Errno::ACCESS) => {}
+        Err(error) => return Err(io::Error::from(error).into()),
     }
-    // SAFETY: both calls only return numbers.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let all = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS;
-    // SAFETY: only a number is passed.
-    succeed(unsafe { libc::unshare(all) }).map_err(Unavailable::NotPermitted)?;
+    let (user, group) = (geteuid(), getegid());
+    // SAFETY: no descriptors are unshared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | kinds) }
+        .map_err(|error| Unavailable::NotPermitted(error.into()))?;
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
@@ -58,27 +63,9 @@ pub fn contain() -> Result<(), Unavailable> {
 /// # Errors
 /// What the kernel says.
 pub fn bind(file: &Path, over: &str) -> io::Result<()> {
-    let path = |path: &Path| {
-        std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(io::Error::other)
-    };
-    let (file, over, root) = (path(file)?, path(Path::new(over))?, path(Path::new("/"))?);
-    // SAFETY: the pointers are to strings that live through the calls, or null where the kernel allows it.
-    unsafe {
-        succeed(libc::mount(
-            std::ptr::null(),
-            root.as_ptr(),
-            std::ptr::null(),
-            libc::MS_REC | libc::MS_PRIVATE,
-            std::ptr::null(),
-        ))?;
-        succeed(libc::mount(
-            file.as_ptr(),
-            over.as_ptr(),
-            std::ptr::null(),
-            libc::MS_BIND,
-            std::ptr::null(),
-        ))
-    }
+    let alone = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", alone)?;
+    Ok(mount_bind(file, over)?)
 }
 
 /// Where [`end_with_us`] leaves the descriptor that [`end_with_parent`] watches.
@@ -94,10 +81,11 @@ pub fn end_with_us(command: &mut Command) -> io::Result<PipeWriter> {
     // SAFETY: between fork and exec only dup2 and fcntl are called, which are safe there; the reader lives in the closure.
     unsafe {
         command.pre_exec(move || {
-            if reader.as_raw_fd() == TIE {
-                return succeed(libc::fcntl(TIE, libc::F_SETFD, 0));
-            }
-            succeed(libc::dup2(reader.as_raw_fd(), TIE))
+            let tied = match reader.as_raw_fd() {
+                TIE => libc::fcntl(TIE, libc::F_SETFD, 0),
+                other => libc::dup2(other, TIE),
+            };
+            succeed(tied).map(drop)
         })
     };
     Ok(writer)
@@ -113,15 +101,13 @@ pub fn end_with_parent(heard: impl Fn() + Send + 'static) -> io::Result<()> {
     succeed(unsafe { libc::fcntl(TIE, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: it is open, as that has shown, and nobody else's.
     let mut tie = File::from(unsafe { OwnedFd::from_raw_fd(TIE) });
-    std::thread::Builder::new()
-        .name("tie".into())
-        .spawn(move || {
-            while tie.read_exact(&mut [0]).is_ok() {
-                heard();
-            }
-            std::process::exit(1);
-        })
-        .map(|_| ())
+    let watch = move || {
+        while tie.read_exact(&mut [0]).is_ok() {
+            heard();
+        }
+        std::process::exit(1);
+    };
+    Clock::real().spawn::<()>("tie", watch).map(drop)
 }
 
 static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
@@ -147,7 +133,7 @@ pub fn is_terminated() -> bool {
 /// The process that `command` starts goes on when the terminal is closed.
 pub fn outlive_terminal(command: &mut Command) {
     // SAFETY: between fork and exec only setsid is called, which is safe there.
-    unsafe { command.pre_exec(|| succeed(libc::setsid())) };
+    unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
 }
 
 /// Nothing more is said, so that nobody waits for it: standard output and error lead nowhere from now on.
@@ -156,11 +142,8 @@ pub fn outlive_terminal(command: &mut Command) {
 /// What the kernel says.
 pub fn fall_silent() -> io::Result<()> {
     let nowhere = File::options().write(true).open("/dev/null")?;
-    for descriptor in [1, 2] {
-        // SAFETY: only numbers are passed; the descriptor is open.
-        succeed(unsafe { libc::dup2(nowhere.as_raw_fd(), descriptor) })?;
-    }
-    Ok(())
+    dup2_stdout(&nowhere)?;
+    Ok(dup2_stderr(&nowhere)?)
 }
 
 /// Ctrl-C is for the command that runs inside, not for this process; what it starts gets it as usual.
@@ -199,73 +182,34 @@ pub fn enter(namespaces: Vec<OwnedFd>) -> io::Result<()> {
         if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
             continue;
         }
-        // SAFETY: only numbers are passed; the descriptor is open as long as `namespace` lives.
-        succeed(unsafe { libc::setns(namespace.as_raw_fd(), *flag) })?;
+        move_into_link_name_space(namespace.as_fd(), Some(*flag))?;
     }
     Ok(())
 }
 
 /// Longest list of descriptors that is sent.
 const MOST: usize = 8;
-
-#[repr(C, align(8))]
-struct Control([u8; 64]);
+/// Room for as many.
+type Room = [MaybeUninit<u8>; cmsg_space!(ScmRights(MOST))];
 
 /// Sends bytes and descriptors.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
-    let raw: Vec<RawFd> = descriptors
-        .iter()
-        .take(MOST)
-        .map(AsRawFd::as_raw_fd)
-        .collect();
-    let length = size_of_val(raw.as_slice()) as u32;
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: a message header is plain data for which all zeroes are valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    if !raw.is_empty() {
-        message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: only a length is computed.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
-        // SAFETY: the control buffer is aligned and long enough for a header and `MOST` descriptors, so the first
-        // header lies in it, and its data behind it.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
-            std::ptr::copy_nonoverlapping(
-                raw.as_ptr().cast::<u8>(),
-                libc::CMSG_DATA(header),
-                length as usize,
-            );
-        }
+    let descriptors = descriptors.iter().take(MOST).map(AsFd::as_fd);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
+    let mut room: Room = [MaybeUninit::uninit(); _];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
-    let sent = uninterrupted(|| {
-        // SAFETY: the message points to memory that lives through the call.
-        unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) }
-    })?;
+    // Also a process that is stopped and goes on is interrupted where a socket has a timeout.
+    let part = [IoSlice::new(bytes)];
+    let sent = retry_on_intr(|| sendmsg(stream, &part, &mut control, SendFlags::NOSIGNAL))?;
     match sent == bytes.len() {
         true => Ok(()),
         false => Err(io::ErrorKind::WriteZero.into()),
-    }
-}
-
-/// Calls once more when a signal came first: also a process that is stopped and goes on is interrupted where a socket has a timeout.
-fn uninterrupted(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
-    loop {
-        match usize::try_from(call()).map_err(|_| io::Error::last_os_error()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
     }
 }
 
@@ -274,42 +218,18 @@ fn uninterrupted(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
 /// # Errors
 /// What the kernel says.
 pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: a message header is plain data for which all zeroes are valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<Control>() as _;
-    let read = uninterrupted(|| {
-        // SAFETY: the message points to memory that is exclusively borrowed through the call.
-        unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) }
-    })?;
+    let mut room: Room = [MaybeUninit::uninit(); _];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let part = &mut [IoSliceMut::new(bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(stream, part, &mut control, flags))?;
     let mut descriptors = Vec::new();
-    // SAFETY: the kernel has filled the control buffer with headers and whole descriptors, which are ours now.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if !header.is_null()
-            && (*header).cmsg_level == libc::SOL_SOCKET
-            && (*header).cmsg_type == libc::SCM_RIGHTS
-        {
-            let length = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-            for place in 0..length / size_of::<RawFd>() {
-                let mut raw: RawFd = -1;
-                std::ptr::copy_nonoverlapping(
-                    libc::CMSG_DATA(header).add(place * size_of::<RawFd>()),
-                    (&raw mut raw).cast::<u8>(),
-                    size_of::<RawFd>(),
-                );
-                descriptors.push(OwnedFd::from_raw_fd(raw));
-            }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            descriptors.extend(sent);
         }
     }
-    Ok((read, descriptors))
+    Ok((received.bytes, descriptors))
 }
 
 #[cfg(test)]

@@ -174,70 +174,50 @@ impl<'a> Frame<'a> {
     pub fn too_long(&self, longest: u32) -> Option<Vec<u8>> {
         let frame = self.frame();
         let ip = self.link_header() as usize;
-        let mut out = vec![0; VNET];
-        out.extend_from_slice(&frame[6..12]);
-        out.extend_from_slice(&frame[..6]);
-        out.extend_from_slice(frame.get(12..ip)?);
+        let told = |most: usize| &frame[ip..frame.len().min(ip + most)];
+        let (header, mut message, pseudo);
         match u16_at(frame, ip - 2)? {
+            // This may be cut.
+            IPV4 if frame.get(ip + 6)? & 0x40 == 0 => return None,
             IPV4 => {
-                let may_be_cut = frame.get(ip + 6)? & 0x40 == 0;
-                if may_be_cut {
-                    return None;
-                }
-                let told = &frame[ip..frame.len().min(ip + 548)];
-                let length = (20 + 8 + told.len()) as u16;
-                let mut header = [0; 20];
-                header[0] = 0x45;
-                header[2..4].copy_from_slice(&length.to_be_bytes());
-                (header[8], header[9]) = (64, 1);
-                header[12..16].copy_from_slice(frame.get(ip + 16..ip + 20)?);
-                header[16..20].copy_from_slice(frame.get(ip + 12..ip + 16)?);
-                let checksum = !sum(&header, 0);
-                header[10..12].copy_from_slice(&checksum.to_be_bytes());
-                let mut message = vec![3, 4, 0, 0, 0, 0];
-                message.extend_from_slice(&(longest.min(65_535) as u16).to_be_bytes());
-                message.extend_from_slice(told);
-                let checksum = !sum(&message, 0);
-                message[2..4].copy_from_slice(&checksum.to_be_bytes());
-                out.extend_from_slice(&header);
-                out.extend_from_slice(&message);
+                let longest = longest.min(65_535) as u16;
+                message = [&[3, 4, 0, 0, 0, 0][..], &longest.to_be_bytes(), told(548)].concat();
+                let length = (20 + message.len()) as u16;
+                let mut unsummed = [&[0x45, 0][..], &length.to_be_bytes(), &[0; 4]].concat();
+                unsummed.extend([64, 1, 0, 0]);
+                unsummed.extend(frame.get(ip + 16..ip + 20)?);
+                unsummed.extend(frame.get(ip + 12..ip + 16)?);
+                refresh(&mut unsummed, 0);
+                (header, pseudo) = (unsummed, 0);
             }
             IPV6 => {
-                let told = &frame[ip..frame.len().min(ip + 1232)];
-                let length = (8 + told.len()) as u16;
-                let mut header = [0; 40];
-                header[0] = 0x60;
-                header[4..6].copy_from_slice(&length.to_be_bytes());
-                (header[6], header[7]) = (58, 64);
-                header[8..24].copy_from_slice(frame.get(ip + 24..ip + 40)?);
-                header[24..40].copy_from_slice(frame.get(ip + 8..ip + 24)?);
-                let mut message = vec![2, 0, 0, 0];
-                message.extend_from_slice(&longest.to_be_bytes());
-                message.extend_from_slice(told);
-                let pseudo = sum(&header[8..40], u64::from(length) + 58);
-                let checksum = !sum(&message, u64::from(pseudo));
-                message[2..4].copy_from_slice(&checksum.to_be_bytes());
-                out.extend_from_slice(&header);
-                out.extend_from_slice(&message);
+                message = [&[2, 0, 0, 0][..], &longest.to_be_bytes(), told(1232)].concat();
+                let length = message.len() as u16;
+                header = [
+                    &[0x60, 0, 0, 0][..],
+                    &length.to_be_bytes(),
+                    &[58, 64],
+                    frame.get(ip + 24..ip + 40)?,
+                    frame.get(ip + 8..ip + 24)?,
+                ]
+                .concat();
+                pseudo = sum(&header[8..40], u64::from(length) + 58);
             }
             _ => return None,
         }
-        Some(out)
+        let checksum = !sum(&message, u64::from(pseudo));
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+        let ethernet = [&frame[6..12], &frame[..6], frame.get(12..ip)?].concat();
+        Some([&[0; VNET][..], &ethernet, &header, &message].concat())
     }
 }
 
 /// Lengths, numbers and checksums of segments that were cut out of `frame`'s packet: those from `first` on, of `step`
 /// bytes of payload each.
 fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: bool) {
-    let Parts {
-        ip,
-        is_v6,
-        transport,
-        protocol,
-        ..
-    } = parts;
+    let (ip, transport) = (parts.ip, parts.transport);
     let length = frame.len();
-    let pseudo = if is_v6 {
+    let pseudo = if parts.is_v6 {
         frame[ip + 4..ip + 6].copy_from_slice(&((length - ip - 40) as u16).to_be_bytes());
         sum(&frame[ip + 8..ip + 40], 0)
     } else {
@@ -248,7 +228,7 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
         sum(&frame[ip + 12..ip + 20], 0)
     };
     let rest = length - transport;
-    let place = if protocol == TCP {
+    let place = if parts.protocol == TCP {
         let moved = (usize::from(first) * step) as u32;
         let number = u32_at(frame, transport + 4)
             .unwrap_or(0)
@@ -266,7 +246,10 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
         transport + 6
     };
     // The kernel that receives it completes the checksum, or need not.
-    let pseudo = sum(&[], u64::from(pseudo) + u64::from(protocol) + rest as u64);
+    let pseudo = sum(
+        &[],
+        u64::from(pseudo) + u64::from(parts.protocol) + rest as u64,
+    );
     frame[place..place + 2].copy_from_slice(&pseudo.to_be_bytes());
 }
 

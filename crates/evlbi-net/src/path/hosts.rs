@@ -83,30 +83,20 @@ impl Hosts {
             // Nobody need ask for hardware addresses over a long path.
             for other in (0..count).filter(|other| *other != host) {
                 let lladdr = shown(address(other));
-                commands.push(format!(
-                    "neigh add {} lladdr {lladdr} dev {DEVICE} nud permanent",
-                    v4(other)
-                ));
-                commands.push(format!(
-                    "neigh add {} lladdr {lladdr} dev {DEVICE} nud permanent",
-                    v6(other)
-                ));
+                commands.extend(Hosts::addresses(other).map(|it| {
+                    format!("neigh add {it} lladdr {lladdr} dev {DEVICE} nud permanent")
+                }));
             }
             for command in commands {
                 let args: Vec<&str> = command.split(' ').collect();
                 namespace.command("ip", &args)?;
             }
             let wanted = plan.nodes[node].host.clone().unwrap_or_default();
+            let buffer = |usual: u32| Some(format!("4096 {usual} {}", wanted.buffer?));
             let settings = [
-                ("tcp_congestion_control", wanted.congestion.clone()),
-                (
-                    "tcp_rmem",
-                    wanted.buffer.map(|most| format!("4096 131072 {most}")),
-                ),
-                (
-                    "tcp_wmem",
-                    wanted.buffer.map(|most| format!("4096 65536 {most}")),
-                ),
+                ("tcp_congestion_control", wanted.congestion),
+                ("tcp_rmem", buffer(131_072)),
+                ("tcp_wmem", buffer(65_536)),
             ];
             for (name, value) in settings {
                 if let Some(value) = value {
@@ -146,22 +136,20 @@ impl Hosts {
     pub fn overflown(&self, host: usize) -> Result<u64, Unavailable> {
         let show = ["-s", "qdisc", "show", "dev", DEVICE];
         let text = self.namespaces[host].command("tc", &show)?;
+        let number = |word: Option<&str>| -> u64 {
+            let word = word.and_then(|word| word.parse().ok());
+            word.unwrap_or(0)
+        };
         let dropped = text.split("(dropped ").nth(1);
-        let dropped = dropped.and_then(|rest| rest.split(',').next());
-        let in_queue: u64 = dropped.and_then(|number| number.parse().ok()).unwrap_or(0);
+        let in_queue = number(dropped.and_then(|rest| rest.split(',').next()));
         let counts = self.namespaces[host]
             .run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
         let line = counts
             .lines()
-            .filter_map(|line| line.trim().strip_prefix(DEVICE)?.strip_prefix(':'))
-            .next()
+            .find_map(|line| line.trim().strip_prefix(DEVICE)?.strip_prefix(':'))
             .unwrap_or("");
         // Received: 8 columns; sent: bytes, packets, errors, dropped.
-        let in_device = line.split_whitespace().nth(11);
-        let in_device: u64 = in_device
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0);
-        Ok(in_queue + in_device)
+        Ok(in_queue + number(line.split_whitespace().nth(11)))
     }
 }
 

@@ -242,14 +242,11 @@ impl Plan {
                 }
             }
         }
-        let mut groups: Vec<Vec<Direction>> = Vec::new();
-        for group in 0..all.len() {
-            let members = all.iter().zip(&of).filter(|(_, of)| **of == group);
-            let members: Vec<Direction> = members.map(|(direction, _)| *direction).collect();
-            if !members.is_empty() {
-                groups.push(members);
-            }
+        let mut groups = vec![Vec::new(); all.len()];
+        for (direction, of) in all.into_iter().zip(of) {
+            groups[of].push(direction);
         }
+        groups.retain(|group| !group.is_empty());
         groups
     }
 }

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::path::{CellTruth, Law, Logged};
@@ -20,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::worker::Worker;
 use super::plan::{Direction, Plan};
 use super::tap::Tap;
+use crate::clock::{Clock, Thread};
 use crate::cpu;
 
 /// A thread that does not say within this time what it knows is not waited for: what it said last holds.
@@ -34,7 +34,7 @@ pub fn address(host: usize) -> [u8; 6] {
 }
 
 /// What the relay has done so far.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// What each cell did.
     pub cells: Vec<CellSnapshot>,
@@ -44,15 +44,23 @@ pub struct Snapshot {
     pub lateness: Vec<Lateness>,
 }
 
-/// A cell's truth.
+/// Which cell something is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CellSnapshot {
+pub struct CellPlace {
     /// Its link.
     pub link: String,
     /// From where to where, as `jive>manchester`.
     pub direction: String,
     /// Its name.
     pub cell: String,
+}
+
+/// A cell's truth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellSnapshot {
+    /// The cell.
+    #[serde(flatten)]
+    pub place: CellPlace,
     /// What it did.
     #[serde(flatten)]
     pub truth: CellTruth,
@@ -91,16 +99,11 @@ pub struct Lateness {
 }
 
 /// An entry of the log.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct LogLine {
-    /// The link.
-    pub link: String,
-    /// From where to where.
-    pub direction: String,
     /// The cell.
-    pub cell: String,
+    pub place: CellPlace,
     /// What happened.
-    #[serde(flatten)]
     pub logged: Logged,
 }
 
@@ -118,7 +121,8 @@ struct Shared {
 /// What one thread knows.
 #[derive(Clone, Default)]
 struct Part {
-    cells: Vec<(Direction, usize, CellTruth)>,
+    /// With the number of the direction among all, and that of the cell in it.
+    cells: Vec<((usize, usize), CellSnapshot)>,
     hosts: Vec<HostSnapshot>,
     lateness: Lateness,
     error: Option<String>,
@@ -128,7 +132,7 @@ struct Part {
 pub struct Relay {
     plan: Arc<Plan>,
     workers: Vec<Arc<Shared>>,
-    handles: Mutex<Vec<JoinHandle<()>>>,
+    handles: Mutex<Vec<Thread<()>>>,
     stop: Arc<AtomicBool>,
     /// Keeps the processors from sleeping so deeply that waking up takes long.
     _awake: Option<File>,
@@ -147,17 +151,14 @@ impl Relay {
             let shared = Arc::new(Shared::default());
             let (plan, taps) = (Arc::clone(&plan), Arc::clone(&taps));
             let (told, stop) = (Arc::clone(&shared), Arc::clone(&stop));
-            let handle = std::thread::Builder::new()
-                .name("path".into())
-                .spawn(move || {
-                    let mut worker = Worker::new(&plan, &taps, &group, &told, logs);
-                    if let Err(error) = worker.run(&stop) {
-                        told.snapshot.lock().error = Some(error.to_string());
-                    }
-                    told.answered.store(u64::MAX, Ordering::Release);
-                })?;
+            handles.push(Clock::real().spawn("path", move || {
+                let mut worker = Worker::new(&plan, &taps, &group, &told, logs);
+                if let Err(error) = worker.run(&stop) {
+                    told.snapshot.lock().error = Some(error.to_string());
+                }
+                told.answered.store(u64::MAX, Ordering::Release);
+            })?);
             workers.push(shared);
-            handles.push(handle);
         }
         Ok(Relay {
             plan,
@@ -177,16 +178,13 @@ impl Relay {
 
     /// What was done so far, by cells as they were changed before.
     pub fn snapshot(&self) -> Snapshot {
-        let asked = self.workers.iter().map(|shared| {
-            let turn = shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
-            (shared, turn)
-        });
-        let asked: Vec<(&Arc<Shared>, u64)> = asked.collect();
+        let ask = |shared: &Arc<Shared>| shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let turns: Vec<u64> = self.workers.iter().map(ask).collect();
+        let waits =
+            |(shared, turn): (&Arc<Shared>, &u64)| shared.answered.load(Ordering::Acquire) < *turn;
         // A thread looks at it whenever it wakes.
         let patience = cpu::now().plus(PATIENCE);
-        let waits =
-            |(shared, turn): &(&Arc<Shared>, u64)| shared.answered.load(Ordering::Acquire) < *turn;
-        while asked.iter().any(waits) && cpu::now() < patience {
+        while self.workers.iter().zip(&turns).any(waits) && cpu::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.collect()
@@ -210,16 +208,8 @@ impl Relay {
             }
             all.lateness.push(part.lateness);
         }
-        cells.sort_by_key(|(direction, cell, _)| (direction.link, direction.backward, *cell));
-        for (direction, cell, truth) in cells {
-            all.cells.push(CellSnapshot {
-                link: self.plan.links[direction.link].name.clone(),
-                direction: self.plan.show(direction),
-                cell: self.plan.cells(direction)[cell].name.clone(),
-                passed: truth.passed(),
-                truth,
-            });
-        }
+        cells.sort_by_key(|(order, _)| *order);
+        all.cells = cells.into_iter().map(|(_, cell)| cell).collect();
         all
     }
 
@@ -232,10 +222,8 @@ impl Relay {
 
     /// What went wrong with a thread, if anything.
     pub fn error(&self) -> Option<String> {
-        let parts = self.workers.iter();
-        parts
-            .filter_map(|shared| shared.snapshot.lock().error.clone())
-            .next()
+        let mut parts = self.workers.iter();
+        parts.find_map(|shared| shared.snapshot.lock().error.clone())
     }
 
     /// Ends; what is under way is gone.
@@ -247,12 +235,7 @@ impl Relay {
 
     /// Waits until all threads have ended.
     pub fn wait(&self) {
-        let mut handles = self.handles.lock();
-        for handle in handles.drain(..) {
-            if let Err(panic) = handle.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
+        self.handles.lock().drain(..).for_each(Thread::join);
     }
 }
 

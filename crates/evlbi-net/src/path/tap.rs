@@ -1,20 +1,23 @@
 //! Tap devices: the ends of cables whose other ends this process holds.
 
+use std::ffi::{c_int, c_ulong};
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+
+use crate::cpu::succeed;
 
 /// The device that makes them.
 const MAKER: &str = "/dev/net/tun";
 
 /// What the other side may leave undone: checksums, segmentation of TCP and, where the kernel has it (6.2), of UDP.
-const CHECKSUM: libc::c_uint = 0x01;
-const TCP4: libc::c_uint = 0x02;
-const TCP6: libc::c_uint = 0x04;
-const TCP_ECN: libc::c_uint = 0x08;
-const UDP4: libc::c_uint = 0x20;
-const UDP6: libc::c_uint = 0x40;
+const CHECKSUM: c_ulong = 0x01;
+const TCP4: c_ulong = 0x02;
+const TCP6: c_ulong = 0x04;
+const TCP_ECN: c_ulong = 0x08;
+const UDP4: c_ulong = 0x20;
+const UDP6: c_ulong = 0x40;
 
 /// A tap device.
 #[derive(Debug)]
@@ -52,64 +55,27 @@ impl Tap {
     /// What the kernel says.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        // SAFETY: the pointer and the length describe `buffer`, exclusively borrowed.
-        let read = unsafe { libc::read(self.fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
-        if read >= 0 {
-            return Ok(Some(read as usize));
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-            _ => Err(error),
+        use io::ErrorKind::{Interrupted, WouldBlock};
+        match (&self.0).read(buffer) {
+            Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => Ok(None),
+            read => read.map(Some),
         }
     }
 
     /// Writes a frame, header first; says whether the host took it.
     #[inline]
     pub fn write(&self, bytes: &[u8]) -> bool {
-        // SAFETY: the pointer and the length describe `bytes`, which live through the call.
-        unsafe { libc::write(self.fd(), bytes.as_ptr().cast(), bytes.len()) >= 0 }
-    }
-
-    /// Its descriptor.
-    pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        (&self.0).write(bytes).is_ok()
     }
 }
 
-fn offload(file: &File, what: libc::c_uint) -> io::Result<()> {
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn offload(file: &File, what: c_ulong) -> io::Result<c_int> {
     // SAFETY: only numbers are passed.
-    succeed(unsafe {
-        libc::ioctl(
-            file.as_raw_fd(),
-            libc::TUNSETOFFLOAD,
-            libc::c_ulong::from(what),
-        )
-    })
-}
-
-fn succeed(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-/// Waits until one of the descriptors has something to read, or so many nanoseconds; says whether one has.
-pub fn wait(fds: &mut [libc::pollfd], nanos: u64) -> bool {
-    let timeout = libc::timespec {
-        tv_sec: (nanos / 1_000_000_000) as libc::time_t,
-        tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
-    };
-    // SAFETY: the pointers are to the descriptors' list, exclusively borrowed, and to a time that lives through the
-    // call; a null mask leaves signals as they are. A signal may end the wait early: the caller looks at the clock.
-    unsafe {
-        libc::ppoll(
-            fds.as_mut_ptr(),
-            fds.len() as libc::nfds_t,
-            &raw const timeout,
-            std::ptr::null(),
-        ) > 0
-    }
+    succeed(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, what) })
 }

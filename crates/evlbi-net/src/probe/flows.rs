@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::tcp::{Info, Reading};
@@ -13,6 +12,7 @@ use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::TestError;
+use crate::clock::{Clock, Thread};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::tcp::{
@@ -232,22 +232,16 @@ impl Flows {
                     })
                 })
                 .collect();
-            connecting
-                .into_iter()
-                .map(|one| {
-                    one.join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
+            let joined = connecting.into_iter().map(|one| one.join());
+            joined
+                .map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect()
         })
     }
 }
 
-/// What a thread did for a connection.
-enum Done {
-    Given(Given),
-    Taken(Taken),
-}
+/// What a thread did for a connection: either.
+type Done = (Option<Given>, Option<Taken>);
 
 /// A thread that is at work, until this is dropped.
 struct Over(Arc<Progress>);
@@ -264,8 +258,8 @@ pub(super) struct Flowing {
     connections: Vec<Arc<Connection>>,
     progress: Arc<Progress>,
     /// Whether it gives, for each connection.
-    threads: Vec<(bool, JoinHandle<Done>)>,
-    sampler: JoinHandle<Sampled>,
+    threads: Vec<(bool, Thread<Done>)>,
+    sampler: Thread<Sampled>,
 }
 
 impl Flowing {
@@ -276,10 +270,10 @@ impl Flowing {
         files: Files,
         is_client: bool,
         length: Nanos,
+        progress: Arc<Progress>,
     ) -> io::Result<Flowing> {
-        let files = Arc::new(files);
+        let shared = Arc::new((flows.clone(), files));
         let connections: Vec<Arc<Connection>> = connections.into_iter().map(Arc::new).collect();
-        let progress = Arc::<Progress>::default();
         progress.working.store(connections.len(), Ordering::Relaxed);
         let most = MOST_SAMPLES as usize;
         let sampler = tcp::begin_sampling(&connections, flows.every, most, &progress)?;
@@ -287,34 +281,32 @@ impl Flowing {
         for (number, connection) in connections.iter().enumerate() {
             let gives = (number < flows.there.len()) == is_client;
             let over = Over(Arc::clone(&progress));
-            let (connection, shared) = (Arc::clone(connection), Arc::clone(&progress));
-            let (constant, write) = (flows.constant, flows.write);
-            let (kept, copied, files) = (flows.kept, flows.copied, Arc::clone(&files));
-            let job = move || match (gives, constant) {
-                (true, None) if let Some(file) = &files.source => {
-                    Done::Given(tcp::give_file(&connection, file, length, &shared))
-                }
-                (false, None) if let Some(file) = &files.sink => {
-                    Done::Taken(tcp::take_into(&connection, file, &shared))
-                }
-                (true, Some(constant)) => {
-                    Done::Given(tcp::give_messages(&connection, &constant, length, &shared))
-                }
-                (true, None) => Done::Given(tcp::give_bytes(&connection, write, length, &shared)),
-                (false, Some(constant)) => Done::Taken(tcp::take_messages(
-                    &connection,
-                    constant.size,
-                    &kept,
-                    &shared,
-                )),
-                (false, None) => Done::Taken(tcp::take_bytes(&connection, copied, &shared)),
-            };
-            let name = if gives { "give" } else { "take" };
+            let (connection, shared) = (Arc::clone(connection), Arc::clone(&shared));
             let job = move || {
-                let _over = over;
-                job()
+                let (progress, (flows, files)) = (&*over.0, &*shared);
+                let given = |given| (Some(given), None);
+                let taken = |taken| (None, Some(taken));
+                match (gives, &flows.constant) {
+                    (true, None) if let Some(file) = &files.source => {
+                        given(tcp::give_file(&connection, file, length, progress))
+                    }
+                    (false, None) if let Some(file) = &files.sink => {
+                        taken(tcp::take_into(&connection, file, progress))
+                    }
+                    (true, Some(constant)) => {
+                        given(tcp::give_messages(&connection, constant, length, progress))
+                    }
+                    (true, None) => {
+                        given(tcp::give_bytes(&connection, flows.write, length, progress))
+                    }
+                    (false, Some(constant)) => {
+                        let (size, kept) = (constant.size, &flows.kept);
+                        taken(tcp::take_messages(&connection, size, kept, progress))
+                    }
+                    (false, None) => taken(tcp::take_bytes(&connection, flows.copied, progress)),
+                }
             };
-            let thread = std::thread::Builder::new().name(name.into()).spawn(job);
+            let thread = Clock::real().spawn(if gives { "give" } else { "take" }, job);
             // Without it the others end, too.
             let thread = thread.inspect_err(|_| progress.give_up())?;
             threads.push((gives, thread));
@@ -342,11 +334,6 @@ impl Flowing {
         self.are_done(false)
     }
 
-    /// How far they are.
-    pub fn progress(&self) -> &Progress {
-        &self.progress
-    }
-
     /// What the kernel says of each at this moment.
     pub fn readings(&self) -> Vec<Reading> {
         tcp::readings(&self.connections)
@@ -355,29 +342,18 @@ impl Flowing {
     /// Waits for the threads, which end soon if they have not: what is under way is given up.
     pub fn finish(self) -> FlowsEnd {
         self.progress.give_up();
-        let done = self.threads.into_iter().map(|(_, thread)| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        let done: Vec<Done> = done.collect();
+        let threads = self.threads.into_iter().map(|(_, thread)| thread);
+        let done: Vec<Done> = threads.map(Thread::join).collect();
         let sampled = self.sampler.join();
-        let sampled = sampled.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let ends = self.connections.iter().zip(done);
-        let flows = ends.map(|(connection, done)| {
-            let (given, taken) = match done {
-                Done::Given(given) => (Some(given), None),
-                Done::Taken(taken) => (None, Some(taken)),
-            };
-            FlowEnd {
-                algorithm: connection.algorithm().unwrap_or_default(),
-                ports: connection.ports(),
-                send_buffer: connection.send_buffer().cloned(),
-                receive_buffer: connection.receive_buffer().cloned(),
-                given,
-                taken,
-                last: connection.info().ok(),
-            }
+        let flows = ends.map(|(connection, (given, taken))| FlowEnd {
+            algorithm: connection.algorithm().unwrap_or_default(),
+            ports: connection.ports(),
+            send_buffer: connection.send_buffer().cloned(),
+            receive_buffer: connection.receive_buffer().cloned(),
+            given,
+            taken,
+            last: tcp::info(&**connection).ok(),
         });
         FlowsEnd {
             flows: flows.collect(),

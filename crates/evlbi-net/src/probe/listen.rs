@@ -13,7 +13,7 @@ use evlbi_core::time::Nanos;
 use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
 
-use super::message::Keep;
+use super::{Port, Test};
 use crate::cpu::{self, NAP};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
@@ -35,11 +35,9 @@ const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Time whose replies may leave at once, where their rate is bounded; and one that is as long as can be always may.
 const REPLIES_AT_ONCE: Nanos = Nanos(100_000_000);
 const LONGEST_REPLY: f64 = 65_535.0;
-/// What nobody has said yet.
-const UNKNOWN: u64 = u64::MAX;
 
 /// What a listener hears, for others to look at; and what they tell it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Heard {
     /// Distinct datagrams of the stream so far.
     pub unique: AtomicU64,
@@ -50,30 +48,20 @@ pub struct Heard {
     /// Replies so far to those that tell of the clock: from [`CLOCK_FROM`] on.
     pub clock: AtomicU64,
     used: AtomicU64,
+    /// One more than all; 0 as long as nobody has said how many that is.
     sent: AtomicU64,
     is_in_haste: AtomicBool,
     stop: AtomicBool,
 }
 
-impl Default for Heard {
-    fn default() -> Heard {
-        Heard {
-            unique: AtomicU64::new(0),
-            reached: AtomicU64::new(0),
-            replies: AtomicU64::new(0),
-            clock: AtomicU64::new(0),
-            used: AtomicU64::new(0),
-            sent: AtomicU64::new(UNKNOWN),
-            is_in_haste: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-        }
-    }
-}
-
 impl Heard {
     /// The other end says that it has sent so many: when these are there, or have been waited for, listening ends.
     pub fn sent(&self, count: u64) {
-        self.sent.store(count.min(UNKNOWN - 1), Ordering::Release);
+        self.sent.store(count.saturating_add(1), Ordering::Release);
+    }
+
+    fn all_sent(&self) -> Option<u64> {
+        self.sent.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// The other end says that it has sent so many so far.
@@ -97,21 +85,14 @@ impl Heard {
     }
 }
 
-/// What is listened to, and what is kept of it.
+/// What is listened to.
 #[derive(Clone, Debug)]
 pub(super) struct ListenOptions {
-    /// The test's key.
+    /// The test, and its key.
+    pub test: Test,
     pub key: u64,
     /// Datagrams of the stream that there may be; 0 of none.
     pub count: u64,
-    /// Datagrams of a window, where the stream is accounted for in windows.
-    pub window: Option<u64>,
-    /// Width of the bins of times between arrivals in nanoseconds.
-    pub bin_width: Option<u64>,
-    /// Datagrams that are kept one by one.
-    pub keep: Option<Keep>,
-    /// How long a datagram is waited for.
-    pub patience: Nanos,
     /// Most bits per second of replies.
     pub reply_rate: Option<BitRate>,
 }
@@ -179,7 +160,7 @@ pub struct Listened {
 /// # Errors
 /// What the kernel says of the socket.
 pub(super) fn listen(
-    receiver: Receiver,
+    mut receiver: Receiver,
     replies: Option<Sender>,
     options: &ListenOptions,
     heard: &Heard,
@@ -187,28 +168,19 @@ pub(super) fn listen(
 ) -> io::Result<Listened> {
     cpu::sharpen_timers()?;
     let cpu_before = cpu::thread_time();
+    let test = &options.test;
     let mut listener = Listener {
-        key: options.key,
-        windows: Windows::new(
-            options.count,
-            options.window,
-            options.patience,
-            options.bin_width,
-        ),
-        keep: options.keep,
+        options,
+        windows: Windows::new(options.count, test.window, test.patience, test.bin_width),
         seen: 0,
-        strangers: 0,
-        records: Vec::new(),
-        round_trips: Vec::new(),
+        found: Listened::default(),
         replies_measured: 0,
         replied: HashSet::new(),
-        repeated_replies: 0,
         replies,
         reply_rate: options.reply_rate.map(|rate| rate.get() as f64 / 8e9),
         allowance: 0.0,
         allowed_at: cpu::now(),
     };
-    let mut receiver = receiver;
     let mut received = Received::new();
     let (mut most_joined, mut last) = (0, cpu::now());
     let mut settling = Settling::default();
@@ -216,7 +188,7 @@ pub(super) fn listen(
     loop {
         // Looked at before the socket: what was there when it was set is taken up first.
         let stop = heard.stop.load(Ordering::Relaxed);
-        let sent = heard.sent.load(Ordering::Acquire);
+        let sent = heard.all_sent();
         let count = receiver.receive(&mut received)?;
         let batch = received.batch();
         let now = cpu::now();
@@ -224,21 +196,17 @@ pub(super) fn listen(
             last = now;
             most_joined = most_joined.max(batch.most_joined());
             listener.take(batch)?;
-            heard
-                .unique
-                .store(listener.windows.unique(), Ordering::Relaxed);
-            heard
-                .reached
-                .store(listener.windows.reached(), Ordering::Relaxed);
-            heard
-                .replies
-                .store(listener.replies_measured, Ordering::Relaxed);
-            let clock = listener.round_trips.len() as u64 - listener.replies_measured;
-            heard.clock.store(clock, Ordering::Relaxed);
+            let show = |place: &AtomicU64, value| place.store(value, Ordering::Relaxed);
+            show(&heard.unique, listener.windows.unique());
+            show(&heard.reached, listener.windows.reached());
+            let measured = listener.replies_measured;
+            show(&heard.replies, measured);
+            let all = listener.found.round_trips.len() as u64;
+            show(&heard.clock, all - measured);
             settling.look(listener.windows.next(), || drops(&mut receiver));
         }
         let used = heard.used.load(Ordering::Relaxed);
-        if let Some(used) = settling.settled(used, now, options.patience) {
+        if let Some(used) = settling.settled(used, now, test.patience) {
             while !stop && let Some((number, tallied)) = listener.windows.close(used) {
                 let now = drops(&mut receiver);
                 let _ = settled.send(Window {
@@ -249,13 +217,13 @@ pub(super) fn listen(
                 });
             }
         }
-        if sent != UNKNOWN {
+        if let Some(sent) = sent {
             let since = *told.get_or_insert(now);
             // Of the last ones a second copy may still come.
             let is_complete = listener.windows.unique() >= sent && now.since(last) >= LINGER;
             let patience = match heard.is_in_haste.load(Ordering::Relaxed) {
-                true => options.patience.min(HASTE),
-                false => options.patience,
+                true => test.patience.min(HASTE),
+                false => test.patience,
             };
             // What the socket still holds has arrived in time.
             let is_over = count == 0 && now.since(since) >= patience;
@@ -274,15 +242,11 @@ pub(super) fn listen(
             }
         }
     }
-    let sent = match heard.sent.load(Ordering::Acquire) {
-        UNKNOWN => 0,
-        sent => sent,
-    };
     let all_drops = drops(&mut receiver);
-    let rest = listener.windows.finish(sent);
+    let rest = listener.windows.finish(heard.all_sent().unwrap_or(0));
     let last = rest.last().map(|(_, tallied)| tallied.clone());
     for (number, tallied) in rest {
-        if options.window.is_some() {
+        if test.window.is_some() {
             let _ = settled.send(Window {
                 number,
                 tallied,
@@ -294,15 +258,12 @@ pub(super) fn listen(
     // Whoever looks at it.
     heard.stop();
     Ok(Listened {
-        tallied: last.unwrap_or_else(|| Tally::new(0, options.patience, None).finish(0)),
+        tallied: last.unwrap_or_else(|| Tally::new(0, test.patience, None).finish(0)),
         socket_drops: all_drops,
         most_joined,
-        strangers: listener.strangers,
         buffer: receiver.buffer().cloned(),
-        records: listener.records,
-        round_trips: listener.round_trips,
-        repeated_replies: listener.repeated_replies,
         cpu_seconds: cpu::thread_time().since(cpu_before).as_secs_f64(),
+        ..listener.found
     })
 }
 
@@ -357,18 +318,15 @@ impl Settling {
     }
 }
 
-struct Listener {
-    key: u64,
+struct Listener<'a> {
+    options: &'a ListenOptions,
     windows: Windows,
-    keep: Option<Keep>,
     /// Datagrams of the stream, in the order of their arrival.
     seen: u64,
-    strangers: u64,
-    records: Vec<Record>,
-    round_trips: Vec<RoundTrip>,
+    /// What is counted and kept one by one.
+    found: Listened,
     replies_measured: u64,
     replied: HashSet<u64>,
-    repeated_replies: u64,
     /// None where there is no way back.
     replies: Option<Sender>,
     /// Bytes of replies per nanosecond, where they are bounded, and how many may be sent now.
@@ -377,12 +335,12 @@ struct Listener {
     allowed_at: Nanos,
 }
 
-impl Listener {
+impl Listener<'_> {
     fn take(&mut self, batch: Batch<'_>) -> io::Result<()> {
         let mut requests: Vec<(Probe, u64, &[u8])> = Vec::new();
         for datagram in batch.datagrams() {
-            let Some((probe, arrived)) = read(&datagram, self.key) else {
-                self.strangers += 1;
+            let Some((probe, arrived)) = read(&datagram, self.options.key) else {
+                self.found.strangers += 1;
                 continue;
             };
             match probe.kind {
@@ -390,7 +348,7 @@ impl Listener {
                 Kind::Request => match datagram.bytes.get(REPLY_LEN..) {
                     Some(rest) => requests.push((probe, arrived, rest)),
                     // Its reply would be longer.
-                    None => self.strangers += 1,
+                    None => self.found.strangers += 1,
                 },
                 Kind::Reply {
                     arrived: there,
@@ -413,21 +371,22 @@ impl Listener {
     fn take_data(&mut self, probe: &Probe, arrived: u64) {
         self.windows
             .arrived(probe.sequence, probe.departed, arrived);
-        if let Some(keep) = &self.keep
+        let records = &mut self.found.records;
+        if let Some(keep) = &self.options.test.keep
             && self.seen >= keep.skip
-            && (self.records.len() as u64) < keep.limit
+            && (records.len() as u64) < keep.limit
         {
-            let record = Record(probe.sequence, probe.departed, arrived);
-            self.records.push(record);
+            records.push(Record(probe.sequence, probe.departed, arrived));
         }
         self.seen += 1;
     }
 
     fn take_reply(&mut self, sequence: u64, times: Exchange) {
-        if self.round_trips.len() >= MOST_ROUND_TRIPS || !self.replied.insert(sequence) {
-            self.repeated_replies += 1;
+        let round_trips = &mut self.found.round_trips;
+        if round_trips.len() >= MOST_ROUND_TRIPS || !self.replied.insert(sequence) {
+            self.found.repeated_replies += 1;
         } else {
-            self.round_trips.push(RoundTrip { sequence, times });
+            round_trips.push(RoundTrip { sequence, times });
             self.replies_measured += u64::from(sequence < CLOCK_FROM);
         }
     }
@@ -475,34 +434,39 @@ fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
     Some((probe, arrived))
 }
 
-/// Waits for a request with this key from an address, unless the run is stopped.
-pub(super) fn caller(
-    receiver: &mut Receiver,
-    from: IpAddr,
-    key: u64,
-    timeout: Duration,
-    run: &Run,
-) -> io::Result<Option<SocketAddr>> {
-    let end = cpu::now().plus(timeout.into());
-    let mut received = Received::new();
-    loop {
-        // Who stood still until the end looks once more.
-        let is_over = cpu::now() >= end || run.is_stopped();
-        if receiver.receive(&mut received)? == 0 && !is_over {
-            receiver.wait(LONGEST_WAIT)?;
-            continue;
-        }
-        for datagram in received.batch().datagrams() {
-            if let (Peer::Socket(source), Some((probe, _))) =
-                (datagram.source, read(&datagram, key))
-                && source.ip().to_canonical() == from.to_canonical()
-                && probe.kind == Kind::Request
-            {
-                return Ok(Some(source));
+impl Port {
+    /// Waits for a first request with the test's key from an address, unless the run is stopped, and says whence it came.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn caller(
+        &mut self,
+        from: IpAddr,
+        key: u64,
+        timeout: Duration,
+        run: &Run,
+    ) -> io::Result<Option<SocketAddr>> {
+        let end = cpu::now().plus(timeout.into());
+        let mut received = Received::new();
+        loop {
+            // Who stood still until the end looks once more.
+            let is_over = cpu::now() >= end || run.is_stopped();
+            if self.receiver.receive(&mut received)? == 0 && !is_over {
+                self.receiver.wait(LONGEST_WAIT)?;
+                continue;
             }
-        }
-        if is_over {
-            return Ok(None);
+            for datagram in received.batch().datagrams() {
+                if let (Peer::Socket(source), Some((probe, _))) =
+                    (datagram.source, read(&datagram, key))
+                    && source.ip().to_canonical() == from.to_canonical()
+                    && probe.kind == Kind::Request
+                {
+                    return Ok(Some(source));
+                }
+            }
+            if is_over {
+                return Ok(None);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use evlbi_wire::fill;
 use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};
 use serde::{Deserialize, Serialize};
 
-use super::Requests;
+use super::{Requests, Test};
 use crate::cpu::{self, Waiting};
 use crate::transport::{Head, Pieces};
 use crate::udp::{SendCounts, Sender};
@@ -38,19 +38,6 @@ pub(super) struct Departures {
     pub stop: AtomicBool,
 }
 
-/// How a stream is sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TransmitOptions {
-    /// The test's key.
-    pub key: u64,
-    /// It begins after this time.
-    pub delay: Nanos,
-    /// It ends after this time even if not all has been sent.
-    pub most_time: Nanos,
-    /// Width of the bins of times between departures in nanoseconds.
-    pub bin_width: Option<u64>,
-}
-
 /// What a sender knows of a stream at its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Departed {
@@ -70,15 +57,16 @@ pub struct Departed {
     pub stopped: Option<String>,
 }
 
-/// Sends a stream, each datagram or burst at its time, and never faster than asked by more than 2 %. Where a spacing is
+/// Sends a stream of a test, each datagram or burst at its time, and never faster than asked by more than 2 %. Where a spacing is
 /// asked for, what is late by more than that moves all that follow; where a rate is, 10 ms are caught up.
 ///
 /// # Errors
 /// What the kernel says when nothing can be sent at all.
 pub(super) fn transmit(
     sender: &mut Sender,
+    key: u64,
     stream: &Stream,
-    options: &TransmitOptions,
+    test: &Test,
     departures: &Departures,
 ) -> io::Result<Departed> {
     cpu::sharpen_timers()?;
@@ -88,31 +76,25 @@ pub(super) fn transmit(
     let spaced = stream.rate().is_some();
     let burst = if spaced { stream.burst } else { AT_ONCE };
     let span = stream.due(u64::from(stream.burst));
-    let start = cpu::now().plus(READY).plus(options.delay);
-    let end = start.plus(options.most_time);
+    let start = cpu::now().plus(READY).plus(test.delay);
+    let end = start.plus(test.most_time);
     let most_lag = match stream.spacing {
         Spacing::Nanoseconds(_) => span,
         Spacing::BitsPerSecond(_) => MOST_LAG.max(span),
     };
-    let mut pacer = Pacer::new(
-        start,
-        CatchUp {
-            most_lag,
-            percent: PERCENT,
-        },
-    );
-    let mut spacing = Distribution::new(options.bin_width);
+    let catch_up = CatchUp {
+        most_lag,
+        percent: PERCENT,
+    };
+    let mut pacer = Pacer::new(start, catch_up);
+    let mut spacing = Distribution::new(test.bin_width);
     let (mut used, mut first, mut last) = (0, None, Nanos(0));
     let before = *sender.counts();
     let mut pieces = Pieces::default();
     while used < stream.count && !departures.stop.load(Ordering::Relaxed) {
         let due = stream.due(used);
-        let moment = if spaced {
-            pacer.departure(due)
-        } else {
-            Nanos(0)
-        };
-        let now = wait(moment, &departures.stop);
+        let moment = spaced.then(|| pacer.departure(due));
+        let now = wait(moment.unwrap_or_default(), &departures.stop);
         if now >= end {
             break;
         }
@@ -121,7 +103,7 @@ pub(super) fn transmit(
         for sequence in used..stream.count.min(used + u64::from(burst)) {
             let probe = Probe {
                 kind: Kind::Data,
-                key: options.key,
+                key,
                 sequence,
                 departed,
             };

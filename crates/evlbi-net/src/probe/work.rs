@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 use evlbi_core::probe::Stream;
 use evlbi_core::rate::BitRate;
@@ -14,11 +13,12 @@ use evlbi_core::time::Nanos;
 
 use super::flows::Flowing;
 use super::listen::{ListenOptions, listen};
-use super::transmit::{Departures, TransmitOptions, ping, transmit};
+use super::transmit::{Departures, ping, transmit};
 use super::{Departed, End, Files, Flows, Heard, Listened, Port, Requests, Test, Window};
+use crate::clock::{Clock, Thread};
 use crate::cpu;
 use crate::host::Observer;
-use crate::tcp::Connection;
+use crate::tcp::{Connection, Progress};
 use crate::udp::{OpenError, Sender};
 
 /// The other end's clock may be ahead of what this end thinks by so much.
@@ -45,14 +45,16 @@ pub struct Work {
     key: u64,
     heard: Arc<Heard>,
     departures: Arc<Departures>,
-    listener: Option<JoinHandle<io::Result<Listened>>>,
+    listener: Option<Thread<io::Result<Listened>>>,
     settled: mpsc::Receiver<Window>,
     /// Lent to the thread that sends.
     sender: Option<Sender>,
-    sending: Option<JoinHandle<(Sender, io::Result<Option<Departed>>)>>,
+    sending: Option<Thread<(Sender, io::Result<Option<Departed>>)>>,
     departed: Option<Departed>,
     observer: Option<Observer>,
     flowing: Option<Flowing>,
+    /// Of the connections, if there are any.
+    progress: Arc<Progress>,
     interface: Option<String>,
     expected: Option<Stream>,
     in_windows: bool,
@@ -82,12 +84,9 @@ impl Work {
             None => (None, None, port.receiver),
         };
         let options = ListenOptions {
+            test: test.clone(),
             key,
             count: expected.map_or(0, |stream| stream.count),
-            window: test.window,
-            bin_width: test.bin_width,
-            keep: test.keep,
-            patience: test.patience,
             reply_rate,
         };
         let heard = Arc::new(Heard::default());
@@ -95,22 +94,19 @@ impl Work {
         let burden = expected.and(test.burden).unwrap_or_default();
         let nice = burden.nice;
         let (settle, settled) = mpsc::channel();
-        let listener = std::thread::Builder::new()
-            .name("listen".into())
-            .spawn(move || {
-                if let Some(nice) = nice {
-                    cpu::set_nice(nice)?;
-                }
-                listen(receiver, replies, &options, &hears, &settle)
-            })
-            .map_err(failed("cannot start a thread"))?;
+        let work = move || {
+            if let Some(nice) = nice {
+                cpu::set_nice(nice)?;
+            }
+            listen(receiver, replies, &options, &hears, &settle)
+        };
+        let listener = Clock::real().spawn("listen", work);
+        let listener = listener.map_err(failed("cannot start a thread"))?;
         let burdened = (0..burden.tasks).try_for_each(|_| begin_task(burden.tasks_nice, &heard));
         if let Err(error) = burdened {
             heard.stop();
-            return Err(WorkError::Io(
-                "cannot run a competing task as asked for",
-                error,
-            ));
+            let what = "cannot run a competing task as asked for";
+            return Err(WorkError::Io(what, error));
         }
         Ok(Work {
             key,
@@ -123,6 +119,7 @@ impl Work {
             departed: None,
             observer: None,
             flowing: None,
+            progress: Arc::default(),
             interface,
             expected: expected.copied(),
             in_windows: test.window.is_some(),
@@ -137,17 +134,13 @@ impl Work {
 
     /// Distinct datagrams of the stream to this end, or bytes of the connections, so far.
     pub fn arrived(&self) -> u64 {
-        let taken = self.flowing.as_ref().map_or(0, |flowing| {
-            flowing.progress().taken.load(Ordering::Relaxed)
-        });
+        let taken = self.progress.taken.load(Ordering::Relaxed);
         self.heard.unique.load(Ordering::Relaxed) + taken
     }
 
     /// Bytes given to connections so far.
     pub fn given(&self) -> u64 {
-        self.flowing.as_ref().map_or(0, |flowing| {
-            flowing.progress().given.load(Ordering::Relaxed)
-        })
+        self.progress.given.load(Ordering::Relaxed)
     }
 
     /// What the kernel says of the connections here at this moment.
@@ -207,14 +200,9 @@ impl Work {
     /// # Errors
     /// When no thread can be started.
     pub fn send(&mut self, stream: Stream, test: &Test) -> Result<(), WorkError> {
-        let options = TransmitOptions {
-            key: self.key,
-            delay: test.delay,
-            most_time: test.most_time,
-            bin_width: test.bin_width,
-        };
+        let (key, test) = (self.key, test.clone());
         self.spawn(move |sender, departures| {
-            transmit(sender, &stream, &options, departures).map(Some)
+            transmit(sender, key, &stream, &test, departures).map(Some)
         })
     }
 
@@ -241,7 +229,8 @@ impl Work {
         is_client: bool,
         length: Nanos,
     ) -> Result<(), WorkError> {
-        let flowing = Flowing::begin(connections, flows, files, is_client, length);
+        let progress = Arc::clone(&self.progress);
+        let flowing = Flowing::begin(connections, flows, files, is_client, length, progress);
         self.flowing = Some(flowing.map_err(failed("cannot start a thread"))?);
         Ok(())
     }
@@ -255,8 +244,7 @@ impl Work {
             return Ok(());
         };
         let departures = Arc::clone(&self.departures);
-        let thread = std::thread::Builder::new().name("send".into());
-        let sending = thread.spawn(move || {
+        let sending = Clock::real().spawn("send", move || {
             let done = job(&mut sender, &departures);
             (sender, done)
         });
@@ -278,14 +266,10 @@ impl Work {
             .sending
             .take_if(|sending| wait || sending.is_finished())
         {
-            match sending.join() {
-                Ok((sender, done)) => {
-                    self.sender = Some(sender);
-                    if let Some(departed) = done.map_err(failed("cannot send"))? {
-                        self.departed = Some(departed);
-                    }
-                }
-                Err(panic) => std::panic::resume_unwind(panic),
+            let (sender, done) = sending.join();
+            self.sender = Some(sender);
+            if let Some(departed) = done.map_err(failed("cannot send"))? {
+                self.departed = Some(departed);
             }
         }
         Ok(self.sending.is_none())
@@ -298,7 +282,7 @@ impl Work {
 
     /// Whether the stream that was expected is complete or has been waited for.
     pub fn has_heard(&self) -> bool {
-        self.listener.as_ref().is_none_or(JoinHandle::is_finished) && self.has_taken()
+        self.listener.as_ref().is_none_or(Thread::is_finished) && self.has_taken()
     }
 
     /// Whether all that comes by TCP has come.
@@ -309,9 +293,7 @@ impl Work {
     /// Sends nothing more.
     pub fn stop_sending(&self) {
         self.departures.stop.store(true, Ordering::Relaxed);
-        if let Some(flowing) = &self.flowing {
-            flowing.progress().stop.store(true, Ordering::Relaxed);
-        }
+        self.progress.stop.store(true, Ordering::Relaxed);
     }
 
     /// Sends nothing more, and limits the wait for missing datagrams to 0.3 s.
@@ -323,9 +305,7 @@ impl Work {
     /// Gives up what is under way by TCP.
     pub fn give_up(&self) {
         self.stop_sending();
-        if let Some(flowing) = &self.flowing {
-            flowing.progress().give_up();
-        }
+        self.progress.give_up();
     }
 
     /// Ends. Where a stream was sent to this end, how much that was has been told before ([`Heard::sent`]).
@@ -337,9 +317,8 @@ impl Work {
         let flows = self.flowing.take().map(Flowing::finish);
         let settled = self.settle(true);
         self.heard.stop();
-        let listened = match self.listener.take().map(JoinHandle::join) {
-            Some(Ok(listened)) => listened,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        let listened = match self.listener.take() {
+            Some(listener) => listener.join(),
             None => Err(io::ErrorKind::NotConnected.into()),
         };
         settled?;
@@ -360,16 +339,14 @@ impl Work {
 fn begin_task(nice: i8, heard: &Arc<Heard>) -> io::Result<()> {
     let heard = Arc::clone(heard);
     let (tell, told) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("burden".into())
-        .spawn(move || {
-            let set = cpu::set_nice(nice);
-            let is_set = set.is_ok();
-            let _ = tell.send(set);
-            while is_set && !heard.is_over() {
-                std::hint::black_box((0..10_000u64).sum::<u64>());
-            }
-        })?;
+    Clock::real().spawn("burden", move || {
+        let set = cpu::set_nice(nice);
+        let is_set = set.is_ok();
+        let _ = tell.send(set);
+        while is_set && !heard.is_over() {
+            std::hint::black_box((0..10_000u64).sum::<u64>());
+        }
+    })?;
     told.recv()
         .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
@@ -380,7 +357,7 @@ impl Drop for Work {
         self.give_up();
         self.heard.stop();
         self.flowing.take().map(Flowing::finish);
-        self.sending.take().map(JoinHandle::join);
-        self.listener.take().map(JoinHandle::join);
+        self.sending.take().map(Thread::wait);
+        self.listener.take().map(Thread::wait);
     }
 }

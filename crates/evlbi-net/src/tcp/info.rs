@@ -7,8 +7,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use evlbi_core::tcp::Info;
 use linux_raw_sys::net::tcp_info;
 
-/// Asks the kernel.
-pub(super) fn read(socket: &impl AsFd) -> io::Result<Info> {
+use crate::cpu::succeed;
+
+/// What the kernel says of any connection.
+///
+/// # Errors
+/// What the kernel says instead.
+pub fn info(socket: &impl AsFd) -> io::Result<Info> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut raw: tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<tcp_info>() as libc::socklen_t;
@@ -22,9 +27,7 @@ pub(super) fn read(socket: &impl AsFd) -> io::Result<Info> {
             &raw mut length,
         )
     };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    succeed(result)?;
     Ok(Info {
         phase: raw.tcpi_ca_state.into(),
         window: raw.tcpi_snd_cwnd,

@@ -13,6 +13,7 @@ use super::send::{HEADER_LEN, Progress};
 use super::{Connection, wait};
 use crate::cpu;
 use crate::probe::Record;
+use crate::transport::events::readable;
 
 /// Bytes that are taken at once.
 const AT_ONCE: usize = 256 << 10;
@@ -56,19 +57,12 @@ pub struct MessagesIn {
 
 /// Takes bytes from a connection until there are no more. If nobody wants them, the kernel does not copy them.
 pub fn take_bytes(connection: &Connection, copied: bool, progress: &Progress) -> Taken {
-    if copied {
-        let mut bytes = vec![0; AT_ONCE];
-        return take(connection, progress, || {
-            connection.socket().read(&mut bytes)
-        });
-    }
     // With MSG_TRUNC a TCP socket writes nothing to the memory (tcp(7)).
+    let flags = if copied { 0 } else { libc::MSG_TRUNC };
     let mut room = vec![MaybeUninit::uninit(); AT_ONCE];
-    let discard = || {
-        let socket = connection.socket();
-        socket.recv_with_flags(&mut room, libc::MSG_TRUNC)
-    };
-    take(connection, progress, discard)
+    take(connection, progress, || {
+        connection.socket.recv_with_flags(&mut room, flags)
+    })
 }
 
 /// Takes messages of a size from a connection until there are no more.
@@ -82,7 +76,7 @@ pub fn take_messages(
     let mut held = 0;
     let mut messages = MessagesIn::default();
     let taken = take(connection, progress, || {
-        let count = connection.socket().read(&mut bytes[held..])?;
+        let count = (&connection.socket).read(&mut bytes[held..])?;
         let arrived = cpu::utc();
         held += count;
         let mut whole = bytes[..held].chunks_exact(size);
@@ -121,7 +115,7 @@ pub fn take_into(connection: &Connection, mut file: &File, progress: &Progress) 
         done
     };
     let mut taken = take(connection, progress, || {
-        let count = connection.socket().read(&mut bytes)?;
+        let count = (&connection.socket).read(&mut bytes)?;
         timed(&mut || file.write_all(&bytes[..count]))?;
         Ok(count)
     });
@@ -157,7 +151,7 @@ fn take(
                 last = cpu::now();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait(connection, libc::POLLIN, LOOK);
+                wait(readable(connection), LOOK);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
@@ -167,7 +161,7 @@ fn take(
         }
     }
     // The sender waits for this.
-    let _ = connection.socket().shutdown(std::net::Shutdown::Write);
+    let _ = connection.socket.shutdown(std::net::Shutdown::Write);
     taken.seconds = last.since(begun).as_secs_f64();
     taken.cpu_seconds = cpu::thread_time().since(cpu_before).as_secs_f64();
     taken

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Connection, Progress};
+use super::{Connection, Progress, info};
+use crate::clock::{Clock, Thread};
 use crate::cpu::{self, Waiting};
 
 /// Longest time between looks at whether to go on.
@@ -38,11 +38,12 @@ pub fn begin_sampling(
     every: Nanos,
     most: usize,
     progress: &Arc<Progress>,
-) -> io::Result<JoinHandle<Sampled>> {
+) -> io::Result<Thread<Sampled>> {
     let connections = connections.to_vec();
     let progress = Arc::clone(progress);
-    let thread = std::thread::Builder::new().name("sample".into());
-    thread.spawn(move || look(&connections, every.max(Nanos(1000)), most, &progress))
+    Clock::real().spawn("sample", move || {
+        look(&connections, every.max(Nanos(1000)), most, &progress)
+    })
 }
 
 fn look(
@@ -85,8 +86,8 @@ pub fn readings(connections: &[Arc<Connection>]) -> Vec<Reading> {
         Some(Reading {
             at: cpu::utc(),
             connection: number as u32,
-            backlog: connection.backlog().load(Ordering::Relaxed),
-            info: connection.info().ok()?,
+            backlog: connection.backlog.load(Ordering::Relaxed),
+            info: info(connection).ok()?,
         })
     })
     .collect()

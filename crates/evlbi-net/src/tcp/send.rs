@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Connection, wait};
 use crate::cpu::{self, Waiting};
+use crate::transport::events::{readable, writable};
 
 /// Bytes of a message's number, and of when it left.
 pub const HEADER_LEN: usize = 16;
@@ -114,24 +115,24 @@ pub fn give_messages(
     length: Nanos,
     progress: &Progress,
 ) -> Given {
-    let mut messages = MessagesOut::default();
-    let giving = Giving::begin(connection, progress);
+    let mut giving = Giving::begin(connection, progress);
     let mut backlog = Backlog::new(
         constant.rate,
         constant.size,
         constant.backlog.max(AT_ONCE as u64) / constant.size as u64,
         constant.full,
     );
+    let mut messages = MessagesOut::default();
     let result = giving.messages(&mut backlog, constant, length, &mut messages);
     let now = cpu::now().since(giving.begun);
+    giving.blocked = backlog.blocked(now.min(length));
     messages.due = backlog.due();
     messages.shed = backlog.shed();
     messages.most_waiting = backlog.most_bytes();
-    messages.blocked = backlog.blocked(now.min(length)).as_secs_f64();
-    let blocked = messages.blocked;
+    messages.blocked = giving.blocked.as_secs_f64();
     Given {
         messages: Some(messages),
-        ..giving.finish(result, blocked)
+        ..giving.finish(result)
     }
 }
 
@@ -142,10 +143,9 @@ pub fn give_bytes(
     length: Nanos,
     progress: &Progress,
 ) -> Given {
-    let giving = Giving::begin(connection, progress);
-    let mut blocked = Nanos::default();
-    let result = giving.bytes(at_once, length, &mut blocked);
-    giving.finish(result, blocked.as_secs_f64())
+    let mut giving = Giving::begin(connection, progress);
+    let result = giving.bytes(at_once, length);
+    giving.finish(result)
 }
 
 /// Gives a file to a connection, without copying it on its way through this program, for so long.
@@ -155,12 +155,11 @@ pub fn give_file(
     length: Nanos,
     progress: &Progress,
 ) -> Given {
-    let giving = Giving::begin(connection, progress);
-    let mut blocked = Nanos::default();
-    let result = giving.file(file, length, &mut blocked);
+    let mut giving = Giving::begin(connection, progress);
+    let result = giving.file(file, length);
     Given {
         is_file: true,
-        ..giving.finish(result, blocked.as_secs_f64())
+        ..giving.finish(result)
     }
 }
 
@@ -169,7 +168,10 @@ struct Giving<'a> {
     progress: &'a Progress,
     begun: Nanos,
     cpu_before: Nanos,
-    given: AtomicU64,
+    /// Bytes that the kernel took.
+    given: u64,
+    /// Time in which it took none.
+    blocked: Nanos,
 }
 
 impl<'a> Giving<'a> {
@@ -180,12 +182,13 @@ impl<'a> Giving<'a> {
             progress,
             begun: cpu::now(),
             cpu_before: cpu::thread_time(),
-            given: AtomicU64::new(0),
+            given: 0,
+            blocked: Nanos(0),
         }
     }
 
     fn messages(
-        &self,
+        &mut self,
         backlog: &mut Backlog,
         constant: &Constant,
         length: Nanos,
@@ -239,7 +242,7 @@ impl<'a> Giving<'a> {
                     for message in batch[gone.next_multiple_of(size)..end].chunks_exact_mut(size) {
                         message[8..HEADER_LEN].copy_from_slice(&stamp);
                     }
-                    wait(self.connection, libc::POLLOUT, LOOK);
+                    wait(writable(self.connection), LOOK);
                 }
                 some => {
                     messages.sent += ((gone + some) / size - gone / size) as u64;
@@ -250,13 +253,13 @@ impl<'a> Giving<'a> {
         Ok(())
     }
 
-    fn bytes(&self, at_once: usize, length: Nanos, blocked: &mut Nanos) -> io::Result<()> {
+    fn bytes(&mut self, at_once: usize, length: Nanos) -> io::Result<()> {
         let mut block = vec![0; at_once.max(1)];
         fill::make(&mut block);
         let mut begin = 0;
         while !self.is_stopped() && cpu::now().since(self.begun) < length {
             match self.write(&block[begin..])? {
-                0 => *blocked = blocked.plus(self.wait_for_room(block.len() - begin)),
+                0 => self.wait_for_room(block.len() - begin),
                 some => {
                     self.note_waiting(0);
                     begin = (begin + some) % block.len();
@@ -266,8 +269,8 @@ impl<'a> Giving<'a> {
         Ok(())
     }
 
-    fn file(&self, file: &File, length: Nanos, blocked: &mut Nanos) -> io::Result<()> {
-        let socket = self.connection.socket();
+    fn file(&mut self, file: &File, length: Nanos) -> io::Result<()> {
+        let socket = &self.connection.socket;
         let mut offset = 0;
         while !self.is_stopped() && cpu::now().since(self.begun) < length {
             match self.noted(socket.sendfile(file, offset, NonZeroUsize::new(FILE_AT_ONCE)))? {
@@ -276,23 +279,23 @@ impl<'a> Giving<'a> {
                     self.note_waiting(0);
                     offset += some;
                 }
-                None => *blocked = blocked.plus(self.wait_for_room(FILE_AT_ONCE)),
+                None => self.wait_for_room(FILE_AT_ONCE),
             }
         }
         Ok(())
     }
 
-    /// The connection takes none of so many bytes for now. How long that was waited for.
-    fn wait_for_room(&self, bytes: usize) -> Nanos {
+    /// The connection takes none of so many bytes for now.
+    fn wait_for_room(&mut self, bytes: usize) {
         let before = cpu::now();
         self.note_waiting(bytes);
-        wait(self.connection, libc::POLLOUT, LOOK * 20);
-        cpu::now().since(before)
+        wait(writable(self.connection), LOOK * 20);
+        self.blocked = self.blocked.plus(cpu::now().since(before));
     }
 
     /// Bytes for which there is no room.
     fn note_waiting(&self, bytes: usize) {
-        let backlog = self.connection.backlog();
+        let backlog = &self.connection.backlog;
         backlog.store(bytes as u64, Ordering::Relaxed);
     }
 
@@ -301,75 +304,65 @@ impl<'a> Giving<'a> {
     }
 
     /// Hands bytes to the kernel; 0 if it takes none for now.
-    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.noted(self.connection.socket().send(bytes))?;
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.noted(self.connection.socket.send(bytes))?;
         Ok(sent.unwrap_or(0))
     }
 
     /// Whether the other end has ended, and takes no more: nothing comes this way but that.
     fn has_ended(&self) -> bool {
-        self.connection
-            .socket()
-            .peek(&mut [MaybeUninit::uninit(); 1])
-            .is_ok_and(|count| count == 0)
+        let next = &mut [MaybeUninit::uninit(); 1];
+        matches!(self.connection.socket.peek(next), Ok(0))
     }
 
     /// What the kernel took; none if it takes nothing for now.
-    fn noted(&self, result: io::Result<usize>) -> io::Result<Option<usize>> {
+    fn noted(&mut self, result: io::Result<usize>) -> io::Result<Option<usize>> {
+        use io::ErrorKind::{Interrupted, WouldBlock};
         match result {
             Ok(some) => {
-                self.given.fetch_add(some as u64, Ordering::Relaxed);
-                self.progress
-                    .given
-                    .fetch_add(some as u64, Ordering::Relaxed);
+                self.given += some as u64;
+                let given = &self.progress.given;
+                given.fetch_add(some as u64, Ordering::Relaxed);
                 Ok(Some(some))
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.has_ended() => {
+            Err(error) if error.kind() == WouldBlock && self.has_ended() => {
                 Err(io::Error::other("the remote host takes no more"))
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                Ok(None)
-            }
+            Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Says that this was all, and waits until the other end has it.
-    fn finish(self, result: io::Result<()>, blocked_seconds: f64) -> Given {
-        let given = Given {
-            bytes: self.given.load(Ordering::Relaxed),
-            seconds: cpu::now().since(self.begun).as_secs_f64(),
-            cpu_seconds: cpu::thread_time().since(self.cpu_before).as_secs_f64(),
-            blocked_seconds,
-            is_file: false,
-            messages: None,
-            error: None,
-        };
+    fn finish(self, result: io::Result<()>) -> Given {
+        // What closing takes is no part of it.
+        let seconds = cpu::now().since(self.begun).as_secs_f64();
+        let cpu_seconds = cpu::thread_time().since(self.cpu_before).as_secs_f64();
         let closed = result.and_then(|()| self.close());
         Given {
+            bytes: self.given,
+            seconds,
+            cpu_seconds,
+            blocked_seconds: self.blocked.as_secs_f64(),
+            is_file: false,
+            messages: None,
             error: closed.err().map(|error| error.to_string()),
-            ..given
         }
     }
 
     fn close(&self) -> io::Result<()> {
-        let socket = self.connection.socket();
+        let mut socket = &self.connection.socket;
         socket.shutdown(std::net::Shutdown::Write)?;
         let begun = cpu::now();
         let mut nothing = [0; 1];
         while cpu::now().since(begun) < CLOSING.into()
             && !self.progress.give_up.load(Ordering::Relaxed)
         {
-            match self.connection.socket().read(&mut nothing) {
+            match socket.read(&mut nothing) {
                 Ok(0) => return Ok(()),
                 Ok(_) => return Err(io::Error::other("the other end sends where it should take")),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    wait(self.connection, libc::POLLIN, LOOK * 20);
+                    wait(readable(self.connection), LOOK * 20);
                 }
                 Err(error) => return Err(error),
             }

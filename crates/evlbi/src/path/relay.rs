@@ -317,8 +317,9 @@ fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandl
             }
             for line in served.relay.take_log() {
                 let seconds = format!("{:.9}", line.logged.at.as_secs_f64());
+                let place = line.place;
                 table.row((
-                    (seconds, line.link, line.direction, line.cell),
+                    (seconds, place.link, place.direction, place.cell),
                     (line.logged.packet, line.logged.fate, line.logged.identity),
                 ))?;
             }

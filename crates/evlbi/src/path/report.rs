@@ -85,8 +85,8 @@ pub fn text(state: &State) -> String {
         }
         shown += &format!(
             "{:<32} {:<12} {:>12} {:>12} {:>10}  {}\n",
-            cell.direction,
-            cell.cell,
+            cell.place.direction,
+            cell.place.cell,
             show_count(truth.packets),
             show_count(cell.passed),
             show_count(truth.dropped),

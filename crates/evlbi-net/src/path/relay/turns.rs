@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use evlbi_core::time::Nanos;
 
-use crate::cpu;
-use crate::path::tap;
+use crate::{clock, cpu};
 
 /// A thread wakes up at least so often.
 const NAP: Nanos = Nanos(50_000_000);
@@ -30,6 +29,7 @@ const BREAK: Duration = Duration::from_micros(50);
 const PRIORITY: u8 = 10;
 
 /// A thread's time, counted from its beginning.
+#[derive(Default)]
 pub struct Turns {
     start: Nanos,
     /// How late waking up is as a rule, and how far from that.
@@ -61,23 +61,16 @@ impl Turns {
         let is_first = be_first().is_ok();
         Turns {
             start: cpu::now(),
-            late: Nanos(0),
-            scatter: Nanos(0),
-            spun: Nanos(0),
-            asleep: Nanos(0),
-            since: Nanos(0),
-            slept: Nanos(0),
             always,
             may_be_first: is_first,
             is_first,
-            was_first: Nanos(0),
-            looked_at: Nanos(0),
+            ..Turns::default()
         }
     }
 
     /// Time since the beginning.
     pub fn now(&self) -> Nanos {
-        Nanos(cpu::now().since(self.start).0)
+        cpu::now().since(self.start)
     }
 
     /// Fraction of the time in which it was the first of all threads.
@@ -133,7 +126,8 @@ impl Turns {
             return;
         }
         let asleep = Nanos(until.0 - lead.0);
-        let is_ready = tap::wait(polled, asleep.0);
+        // A signal may end it early: the clock is looked at next.
+        let is_ready = clock::poll(polled, Duration::from_nanos(asleep.0)).unwrap_or(false);
         self.slept = self.now();
         let slept = self.slept.since(before);
         self.asleep = self.asleep.plus(slept);

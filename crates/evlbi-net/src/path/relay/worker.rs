@@ -10,10 +10,11 @@ use evlbi_core::time::Nanos;
 
 use super::frames::{Handle, Packet, Pool};
 use super::turns::Turns;
-use super::{HostSnapshot, LOGGED, Lateness, LogLine, Part, Shared};
+use super::{CellPlace, CellSnapshot, HostSnapshot, LOGGED, Lateness, LogLine, Part, Shared};
 use crate::path::frame::{Frame, LONGEST};
 use crate::path::plan::{Direction, Plan};
 use crate::path::tap::Tap;
+use crate::transport::events;
 
 /// Frames that are taken from a host before others are looked after.
 const AT_ONCE: usize = 64;
@@ -29,7 +30,7 @@ fn host_of(address: [u8; 6]) -> Option<usize> {
 }
 
 /// Number of a direction among all.
-fn place(direction: Direction) -> usize {
+fn place_of(direction: Direction) -> usize {
     2 * direction.link + usize::from(direction.backward)
 }
 
@@ -53,7 +54,7 @@ pub struct Worker<'a> {
     network: Network<Handle>,
     /// The direction of each route, and its line.
     routes: Vec<(Direction, Line)>,
-    /// The route over each direction, by [`place`]; none where another thread serves it.
+    /// The route over each direction, by [`place_of`]; none where another thread serves it.
     route_of: Vec<Option<usize>>,
     pool: Rc<RefCell<Pool>>,
     scratch: Vec<u8>,
@@ -91,7 +92,7 @@ impl<'a> Worker<'a> {
                     network.cell_mut(*id).log(LOGGED);
                 }
             }
-            route_of[place(*direction)] = Some(network.route(&[&line]));
+            route_of[place_of(*direction)] = Some(network.route(&[&line]));
             routes.push((*direction, line));
         }
         let starts = |node: usize| group.iter().any(|direction| plan.from(*direction) == node);
@@ -125,12 +126,8 @@ impl<'a> Worker<'a> {
     /// # Errors
     /// When a device is of no more use.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        let polled = self.hosts.iter().map(|host| libc::pollfd {
-            fd: self.taps[*host].fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        let mut polled: Vec<libc::pollfd> = polled.collect();
+        let taps = self.hosts.iter().map(|host| &self.taps[*host]);
+        let mut polled: Vec<libc::pollfd> = taps.map(events::readable).collect();
         let mut outputs = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let mut moved = false;
@@ -227,7 +224,7 @@ impl<'a> Worker<'a> {
     }
 
     fn offer(&mut self, direction: Direction, packet: &Handle, piece: Piece) {
-        let Some(route) = self.route_of[place(direction)] else {
+        let Some(route) = self.route_of[place_of(direction)] else {
             return;
         };
         let Packet {
@@ -343,7 +340,7 @@ impl<'a> Worker<'a> {
     }
 
     fn cell(&self, direction: Direction, cell: usize) -> Option<CellId> {
-        let route = self.route_of[place(direction)]?;
+        let route = self.route_of[place_of(direction)]?;
         self.routes[route].1.cells.get(cell).copied()
     }
 
@@ -354,18 +351,27 @@ impl<'a> Worker<'a> {
         };
         let mut lines = Vec::new();
         for (direction, line) in &self.routes {
-            for (number, id) in line.cells.iter().enumerate() {
-                part.cells
-                    .push((*direction, number, self.network.truth(*id).clone()));
+            let cells = line.cells.iter().zip(self.plan.cells(*direction));
+            for (number, (id, cell)) in cells.enumerate() {
+                let place = CellPlace {
+                    link: self.plan.links[direction.link].name.clone(),
+                    direction: self.plan.show(*direction),
+                    cell: cell.name.clone(),
+                };
                 if self.logs {
-                    let log = self.network.take_log(*id);
-                    lines.extend(log.into_iter().map(|logged| LogLine {
-                        link: self.plan.links[direction.link].name.clone(),
-                        direction: self.plan.show(*direction),
-                        cell: self.plan.cells(*direction)[number].name.clone(),
-                        logged,
+                    lines.extend(self.network.take_log(*id).into_iter().map(|logged| {
+                        let place = place.clone();
+                        LogLine { place, logged }
                     }));
                 }
+                let truth = self.network.truth(*id).clone();
+                let passed = truth.passed();
+                let cell = CellSnapshot {
+                    place,
+                    truth,
+                    passed,
+                };
+                part.cells.push(((place_of(*direction), number), cell));
             }
         }
         let (frames, sum, most) = self.late;

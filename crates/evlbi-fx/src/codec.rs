@@ -46,31 +46,30 @@ enum Kind {
 impl Codec {
     /// VDIF: offset binary, the lowest code is the lowest level. VDIF 1.1, section 10.
     pub fn vdif(bits: u8) -> Result<Codec, CodecError> {
-        match bits {
-            1 => Ok(Codec(Kind::Vdif1)),
-            2 => Ok(Codec(Kind::Vdif2)),
-            4 => Ok(Codec(Kind::Vdif4)),
-            8 => Ok(Codec(Kind::Vdif8)),
-            _ => Err(CodecError {
-                coding: "VDIF",
-                known: "1, 2, 4 or 8",
-                bits,
-            }),
-        }
+        let kinds = [Kind::Vdif1, Kind::Vdif2, Kind::Vdif4, Kind::Vdif8];
+        Codec::among(&kinds, bits, "VDIF", "1, 2, 4 or 8")
     }
 
     /// Mark 5B: sign in the lower bit, magnitude in the upper one. Mark 5B user's manual, appendix A;
     /// the sign of 1-bit samples is the one that mark5access and `baseband` read.
     pub fn mark5b(bits: u8) -> Result<Codec, CodecError> {
-        match bits {
-            1 => Ok(Codec(Kind::Mark5b1)),
-            2 => Ok(Codec(Kind::Mark5b2)),
-            _ => Err(CodecError {
-                coding: "Mark 5B",
-                known: "1 or 2",
-                bits,
-            }),
-        }
+        let kinds = [Kind::Mark5b1, Kind::Mark5b2];
+        Codec::among(&kinds, bits, "Mark 5B", "1 or 2")
+    }
+
+    fn among(
+        kinds: &[Kind],
+        bits: u8,
+        coding: &'static str,
+        known: &'static str,
+    ) -> Result<Codec, CodecError> {
+        let mut codecs = kinds.iter().map(|kind| Codec(*kind));
+        let codec = codecs.find(|codec| codec.bits() == bits);
+        codec.ok_or(CodecError {
+            coding,
+            known,
+            bits,
+        })
     }
 
     /// The codec of the payload that follows `header`.
@@ -108,10 +107,9 @@ impl Codec {
     /// The rms of a signal in units of the levels: with it, [`Codec::encode`] gives decoded values
     /// back the codes that they came from.
     pub fn sigma(self) -> f32 {
-        match self.0 {
-            Kind::Vdif1 | Kind::Mark5b1 => 1.0,
-            Kind::Vdif2 | Kind::Mark5b2 => levels::SIGMA_2,
-            Kind::Vdif4 | Kind::Vdif8 => 1.0,
+        match self.bits() {
+            2 => levels::SIGMA_2,
+            _ => 1.0,
         }
     }
 

@@ -63,12 +63,9 @@ impl Polynomial {
     /// Its derivative, per second.
     pub fn slope(&self, moment: Moment) -> f64 {
         let t = moment.since(self.start);
-        let terms = (1..)
-            .zip(self.coefficients.iter().skip(1))
-            .collect::<Vec<_>>();
-        let terms = terms.into_iter().rev();
+        let terms = self.coefficients.iter().enumerate().skip(1).rev();
         terms.fold(0.0, |sum, (power, coefficient)| {
-            sum * t + f64::from(power) * coefficient
+            sum * t + power as f64 * coefficient
         })
     }
 }
@@ -107,7 +104,7 @@ impl Delay {
     pub fn pieces(pieces: Vec<Piece>) -> Delay {
         Delay {
             pieces,
-            offsets: Vec::new(),
+            ..Delay::default()
         }
     }
 
@@ -122,13 +119,11 @@ impl Delay {
     /// # Errors
     /// [`OutsideModel`] when no piece is good for the moment. The ends count.
     pub fn about(&self, moment: Moment) -> Result<(f64, f64), OutsideModel> {
-        let geometry = match self.pieces.as_slice() {
-            [] => (0.0, 0.0),
-            pieces => {
-                let polynomial = &piece_at(pieces, moment)?.polynomial;
-                (polynomial.value(moment), polynomial.slope(moment))
-            }
-        };
+        let mut geometry = (0.0, 0.0);
+        if !self.pieces.is_empty() {
+            let polynomial = &piece_at(&self.pieces, moment)?.polynomial;
+            geometry = (polynomial.value(moment), polynomial.slope(moment));
+        }
         let (mut delay, mut rate) = geometry;
         // The station's time is later by the delay that is looked for. Rates are small, so each step is nearer by
         // six digits.

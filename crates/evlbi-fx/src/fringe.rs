@@ -98,24 +98,17 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
     } else {
         0.0
     };
-    let error = |width: f64| match TAU * width * snr {
-        0.0 => 0.0,
-        slope => 1.0 / slope,
+    // None of what is not searched.
+    let error = |half: f64, width: f64| match TAU * (width / 12f64.sqrt()) * snr {
+        slope if half > 0.0 && slope != 0.0 => 1.0 / slope,
+        _ => 0.0,
     };
     let (bandwidth, time) = visibilities.extent();
     Fringe {
         delay_s: delay,
-        delay_error_s: if grid.delay > 0.0 {
-            error(bandwidth / 12f64.sqrt())
-        } else {
-            0.0
-        },
+        delay_error_s: error(grid.delay, bandwidth),
         rate_hz: rate,
-        rate_error_hz: if grid.rate > 0.0 {
-            error(time / 12f64.sqrt())
-        } else {
-            0.0
-        },
+        rate_error_hz: error(grid.rate, time),
         phase_rad: moments.sum.arg(),
         phase_error_rad: if snr > 0.0 { (1.0 / snr).min(PI) } else { PI },
         amplitude,
@@ -159,11 +152,15 @@ fn false_alarm(snr: f64, a: f64, b: f64) -> f64 {
 
 /// The sum of each period, delay and rate taken out.
 pub fn by_period(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Complex64> {
-    let factors = visibilities.channel_factors(fringe.delay_s);
+    sums_by_period(visibilities, fringe.delay_s, fringe.rate_hz)
+}
+
+fn sums_by_period(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Vec<Complex64> {
+    let factors = visibilities.channel_factors(delay);
     let rows = visibilities.rows().enumerate();
     rows.map(|(period, row)| {
         let sum: Complex64 = row.iter().zip(&factors).map(|(v, f)| wide(*v) * f).sum();
-        sum * turn(-fringe.rate_hz * visibilities.time(period))
+        sum * turn(-rate * visibilities.time(period))
     })
     .collect()
 }
@@ -187,21 +184,13 @@ fn sums_by_channel(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Ve
 
 /// Amplitude over the delay in s at the rate that was found, eight points to a cell, over the window.
 pub fn over_delay(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
-    let stopped = Fringe {
-        delay_s: 0.0,
-        ..*fringe
-    };
-    let sums = by_channel(visibilities, &stopped);
+    let sums = sums_by_channel(visibilities, 0.0, fringe.rate_hz);
     profile(&sums, visibilities.channel_width_hz, fringe.window.0)
 }
 
 /// Amplitude over the rate in Hz at the delay that was found, eight points to a cell, over the window.
 pub fn over_rate(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
-    let stopped = Fringe {
-        rate_hz: 0.0,
-        ..*fringe
-    };
-    let sums = by_period(visibilities, &stopped);
+    let sums = sums_by_period(visibilities, fringe.delay_s, 0.0);
     profile(&sums, visibilities.period_s, fringe.window.1)
 }
 

@@ -80,11 +80,6 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// The fraction `a` at one station, nothing at the other.
-    pub fn at_one(a: f64) -> Lost {
-        Lost::independent(a, 0.0)
-    }
-
     /// These fractions, each by its own chance.
     pub fn independent(a: f64, b: f64) -> Lost {
         let (a, b) = (a.clamp(0.0, 1.0), b.clamp(0.0, 1.0));
@@ -93,27 +88,13 @@ impl Lost {
 
     /// The same wavefronts at both stations.
     pub fn in_common(fraction: f64) -> Lost {
-        let fraction = fraction.clamp(0.0, 1.0);
-        Lost {
-            a: fraction,
-            b: fraction,
-            both: fraction,
-        }
+        let [a, b, both] = [fraction.clamp(0.0, 1.0); 3];
+        Lost { a, b, both }
     }
 
-    /// The same times at both stations, in cells of `cell` seconds that are lost by chance, where one station
-    /// receives `delay` seconds after the other. A part delay / cell of the wavefronts falls into different
-    /// cells, so that f + f (1 - f) delay / cell is lost to the baseline: from `in_common` at no delay to
-    /// `independent` from one cell on.
-    pub fn at_same_times(fraction: f64, delay: f64, cell: f64) -> Lost {
-        let lost = Lost::in_common(fraction);
-        let apart = (delay.abs() / cell.abs()).min(1.0);
-        let both = lost.a * (1.0 - apart * (1.0 - lost.a));
-        Lost { both, ..lost }
-    }
-
-    /// The same where no two cells that are lost follow each other, as where they are spread evenly:
-    /// f + f delay / cell is lost to the baseline.
+    /// The same times at both stations, in cells of `cell` seconds of which no two that are lost follow each other, as where
+    /// they are spread evenly, and one station receives `delay` seconds after the other. A part delay / cell of the
+    /// wavefronts falls into different cells, so that f + f delay / cell is lost to the baseline.
     pub fn at_same_spread_times(fraction: f64, delay: f64, cell: f64) -> Lost {
         let lost = Lost::in_common(fraction);
         let both = lost.a * (1.0 - (delay.abs() / cell.abs()).min(1.0));
@@ -156,13 +137,6 @@ pub struct Ratios {
     pub weight: f64,
     /// Signal-to-noise ratio over the whole band, see [the module](self).
     pub snr: f64,
-}
-
-impl Ratios {
-    /// The part of the observing time or of the bandwidth that would have done as well without loss.
-    pub fn equivalent_time(&self) -> f64 {
-        self.snr * self.snr
-    }
 }
 
 /// Products of powers, means over the band, in units of that of both stations' noise.
@@ -241,16 +215,13 @@ fn power_against(replaced: Replaced, samples: Samples, other: &[f64]) -> f64 {
     }
     let power = |line: &Line| {
         // Of real samples half of the transform are channels, which hold all of the noise.
-        let (all, from, share) = if samples.complex {
-            (channels, 0.5, 1.0)
-        } else {
-            (2 * channels, 0.0, 2.0)
+        let (all, from, share) = match samples.complex {
+            true => (channels, 0.5, 1.0),
+            false => (2 * channels, 0.0, 2.0),
         };
         let bin = (line.frequency + samples.turn + from) * all as f64;
         let bin = (bin.round() as i64).rem_euclid(all.max(1) as i64) as usize;
-        other
-            .get(bin)
-            .map_or(0.0, |other| share * line.power * other)
+        share * line.power * other.get(bin).unwrap_or(&0.0)
     };
     fill_lines(samples).iter().map(power).sum()
 }
@@ -305,13 +276,9 @@ fn fill_pattern(samples: Samples) -> Vec<Complex64> {
         f64::from(values[place % count])
     };
     (0..count)
-        .map(|time| {
-            let imaginary = if samples.complex {
-                component(time, 1)
-            } else {
-                0.0
-            };
-            Complex64::new(component(time, 0), imaginary)
+        .map(|time| match samples.complex {
+            true => Complex64::new(component(time, 0), component(time, 1)),
+            false => Complex64::from(component(time, 0)),
         })
         .collect()
 }

@@ -99,11 +99,6 @@ impl Station {
         }
     }
 
-    /// Share of the common signal in the power of the noise.
-    pub fn common_share(&self) -> f64 {
-        self.channels[0].share
-    }
-
     /// Writes the station's frames from the first one on.
     pub fn generator(&self) -> Generator {
         Generator::new(self.clone())

@@ -73,7 +73,12 @@ impl Statistics {
             group,
             counts: vec![0; channels * group * codec.levels().len()],
             values: Vec::new(),
-            spectra: Spectra::new(channels, complex),
+            spectra: Spectra {
+                channels,
+                complex,
+                transform: None,
+                pieces: 0,
+            },
         })
     }
 
@@ -159,15 +164,6 @@ struct Transform {
 }
 
 impl Spectra {
-    fn new(channels: usize, complex: bool) -> Spectra {
-        Spectra {
-            channels,
-            complex,
-            transform: None,
-            pieces: 0,
-        }
-    }
-
     /// Adds interleaved components.
     fn add(&mut self, values: &[f32]) {
         let group = if self.complex { 2 } else { 1 };
@@ -194,10 +190,8 @@ impl Spectra {
 
     /// Lowest frequency and resolution, cycles per sample.
     fn frequencies(&self) -> (f64, f64) {
-        let length = self
-            .transform
-            .as_ref()
-            .map_or(1, |transform| transform.window.len());
+        let transform = self.transform.as_ref();
+        let length = transform.map_or(1, |transform| transform.window.len());
         (if self.complex { -0.5 } else { 0.0 }, 1.0 / length as f64)
     }
 

@@ -12,28 +12,21 @@ pub(super) const STEPS_4: f32 = 2.95;
 /// Levels of 8-bit samples in a sigma.
 pub(super) const STEPS_8: f32 = 35.5;
 
-pub(super) static VDIF_1: [f32; 2] = VDIF_1_LEVELS;
-pub(super) static VDIF_2: [f32; 4] = VDIF_2_LEVELS;
-pub(super) static VDIF_4: [f32; 16] = VDIF_4_LEVELS;
-pub(super) static VDIF_8: [f32; 256] = VDIF_8_LEVELS;
-pub(super) static MARK5B_1: [f32; 2] = MARK5B_1_LEVELS;
-pub(super) static MARK5B_2: [f32; 4] = MARK5B_2_LEVELS;
-
-pub(super) static VDIF_1_TABLE: [[f32; 8]; 256] = table(&VDIF_1_LEVELS);
-pub(super) static VDIF_2_TABLE: [[f32; 4]; 256] = table(&VDIF_2_LEVELS);
-pub(super) static VDIF_4_TABLE: [[f32; 2]; 256] = table(&VDIF_4_LEVELS);
-pub(super) static VDIF_8_TABLE: [[f32; 1]; 256] = table(&VDIF_8_LEVELS);
-pub(super) static MARK5B_1_TABLE: [[f32; 8]; 256] = table(&MARK5B_1_LEVELS);
-pub(super) static MARK5B_2_TABLE: [[f32; 4]; 256] = table(&MARK5B_2_LEVELS);
-
-const VDIF_1_LEVELS: [f32; 2] = [-1.0, 1.0];
-const VDIF_2_LEVELS: [f32; 4] = [-HIGH, -1.0, 1.0, HIGH];
+pub(super) static VDIF_1: [f32; 2] = [-1.0, 1.0];
+pub(super) static VDIF_2: [f32; 4] = [-HIGH, -1.0, 1.0, HIGH];
 /// Code 8 is zero.
-const VDIF_4_LEVELS: [f32; 16] = linear(8.0, STEPS_4);
+pub(super) static VDIF_4: [f32; 16] = linear(8.0, STEPS_4);
 /// Zero lies between the codes 127 and 128.
-const VDIF_8_LEVELS: [f32; 256] = linear(127.5, STEPS_8);
-const MARK5B_1_LEVELS: [f32; 2] = [1.0, -1.0];
-const MARK5B_2_LEVELS: [f32; 4] = [-HIGH, 1.0, -1.0, HIGH];
+pub(super) static VDIF_8: [f32; 256] = linear(127.5, STEPS_8);
+pub(super) static MARK5B_1: [f32; 2] = [1.0, -1.0];
+pub(super) static MARK5B_2: [f32; 4] = [-HIGH, 1.0, -1.0, HIGH];
+
+pub(super) static VDIF_1_TABLE: [[f32; 8]; 256] = table(&VDIF_1);
+pub(super) static VDIF_2_TABLE: [[f32; 4]; 256] = table(&VDIF_2);
+pub(super) static VDIF_4_TABLE: [[f32; 2]; 256] = table(&VDIF_4);
+pub(super) static VDIF_8_TABLE: [[f32; 1]; 256] = table(&VDIF_8);
+pub(super) static MARK5B_1_TABLE: [[f32; 8]; 256] = table(&MARK5B_1);
+pub(super) static MARK5B_2_TABLE: [[f32; 4]; 256] = table(&MARK5B_2);
 
 const fn linear<const N: usize>(zero: f32, steps: f32) -> [f32; N] {
     let mut levels = [0.0; N];

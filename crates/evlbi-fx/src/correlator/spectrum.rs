@@ -9,7 +9,7 @@ use rustfft::{Fft, FftPlanner};
 
 use super::block::{Block, Good, Placed};
 use super::kernel::{self, TILE, Tiles};
-use super::setup::{Band, Input, Rotation, Setup};
+use super::setup::{Input, Rotation, Setup};
 use crate::track::{Layout, Slab};
 
 /// Makes spectra.
@@ -57,6 +57,8 @@ impl Place<'_> {
 struct Plan {
     /// Samples of a block.
     length: usize,
+    /// Components of a sample: as many as it has parts.
+    group: usize,
     /// Of complex samples: those that are rotated or complex from the beginning, or pairs of real ones.
     transform: Arc<dyn Fft<f32>>,
     /// Samples are real and transformed in pairs: factors that take the spectra of the two apart.
@@ -65,8 +67,8 @@ struct Plan {
 
 impl Plan {
     fn new(setup: &Setup, layout: &Layout) -> Plan {
-        let parts = if layout.complex { 2 } else { 1 };
-        let length = 2 * setup.channels() / parts;
+        let group = if layout.complex { 2 } else { 1 };
+        let length = 2 * setup.channels() / group;
         let is_real = !layout.complex && setup.rotation() == Rotation::Blocks;
         let points = if is_real { length / 2 } else { length };
         let factor = |bin: usize| {
@@ -75,6 +77,7 @@ impl Plan {
         };
         Plan {
             length,
+            group,
             transform: FftPlanner::new().plan_fft_forward(points),
             pairs: is_real.then(|| (0..=points).map(factor).collect()),
         }
@@ -120,12 +123,13 @@ impl Spectrograph {
     /// The same of some parts of a block that is partly good.
     pub fn energy_in(&self, setup: &Setup, input: Input, parts: &Intervals) -> f64 {
         let running = &self.running[setup.index(input)];
-        let per_sample = setup.block_parts() as usize / self.plans[input.station].length;
-        let until = |part: i64| running.get(part as usize / per_sample).copied();
-        let of = |part: std::ops::Range<i64>| {
-            until(part.end).unwrap_or_default() - until(part.start).unwrap_or_default()
-        };
-        parts.iter().map(of).sum()
+        let group = self.plans[input.station].group;
+        let until = |part: i64| running.get(part as usize / group).copied();
+        let until = |part: i64| until(part).unwrap_or_default();
+        parts
+            .iter()
+            .map(|part| until(part.end) - until(part.start))
+            .sum()
     }
 
     /// Makes the spectrum of an input that has good samples in this block: real and imaginary parts, in ascending
@@ -138,29 +142,22 @@ impl Spectrograph {
         block: &Block,
         tiles: Place<'_>,
     ) {
-        let station = &setup.stations()[input.station];
-        let band = &station.bands[input.band];
         let placed = &block.stations[input.station];
-        self.unpack(&station.layout, input.station, band.lane, slab, placed);
-        self.select(&station.layout, input.station, band.channel);
-        if let Good::Some(parts) = placed.good(band.lane) {
-            self.zero_all_but(setup, &station.layout, input.station, parts);
+        self.unpack(setup, input, slab, placed);
+        self.select(setup, input);
+        if let Good::Some(parts) = block.good(setup, input) {
+            self.zero_all_but(setup, input, parts);
         }
-        self.weigh(setup, &station.layout, input, block.is_partial);
-        let turns = self.transform(setup, &station.layout, input.station, band, placed);
-        self.level(setup, input.station, band, placed, turns, tiles);
+        self.weigh(setup, input, block.is_partial);
+        let turns = self.transform(setup, input, placed);
+        self.level(setup, input, placed, turns, tiles);
     }
 
     /// Decodes the block of a whole thread.
-    fn unpack(
-        &mut self,
-        layout: &Layout,
-        station: usize,
-        lane: usize,
-        slab: &Slab,
-        placed: &Placed,
-    ) {
-        let of = (station, lane, placed.first);
+    fn unpack(&mut self, setup: &Setup, input: Input, slab: &Slab, placed: &Placed) {
+        let layout = &setup.stations()[input.station].layout;
+        let lane = setup.band(input).lane;
+        let of = (input.station, lane, placed.first);
         if self.raw_of.replace(of) == Some(of) && layout.channels > 1 {
             return;
         }
@@ -168,20 +165,18 @@ impl Spectrograph {
         let code = i64::from(layout.codec.bits());
         let bytes = slab.lanes.get(lane).map_or(&[][..], |lane| &lane.bytes);
         let from = (placed.first - slab.first) * bits;
-        let components = self.plans[station].length * layout.components();
+        let components = self.plans[input.station].length * layout.components();
         // What lies before the slab is missing, and so is what lies behind it.
         let before = usize::try_from(-from / code).unwrap_or(0).min(components);
         let from = from.max(0);
-        self.skip = if before > 0 {
-            0
-        } else {
-            (from % 8 / code) as usize
+        self.skip = match before {
+            0 => (from % 8 / code) as usize,
+            _ => 0,
         };
         // One channel needs no picking.
-        let raw = if layout.channels == 1 && self.skip == 0 {
-            &mut self.samples
-        } else {
-            &mut self.raw
+        let raw = match (layout.channels, self.skip) {
+            (1, 0) => &mut self.samples,
+            _ => &mut self.raw,
         };
         raw.resize(self.skip + components, 0.0);
         let start = ((from / 8) as usize).min(bytes.len());
@@ -191,35 +186,35 @@ impl Spectrograph {
     }
 
     /// Picks one channel.
-    fn select(&mut self, layout: &Layout, station: usize, channel: usize) {
+    fn select(&mut self, setup: &Setup, input: Input) {
+        let layout = &setup.stations()[input.station].layout;
         if layout.channels == 1 && self.skip == 0 {
             return;
         }
         let raw = &self.raw[self.skip..];
-        let group = if layout.complex { 2 } else { 1 };
+        let Plan { group, length, .. } = self.plans[input.station];
         self.samples.clear();
         if layout.channels == 1 {
             self.samples.extend_from_slice(raw);
             return;
         }
-        self.samples.reserve(self.plans[station].length * group);
+        self.samples.reserve(length * group);
+        let from = setup.band(input).channel * group;
         for sample in raw.chunks_exact(layout.components()) {
-            self.samples
-                .extend_from_slice(&sample[channel * group..][..group]);
+            self.samples.extend_from_slice(&sample[from..][..group]);
         }
     }
 
-    fn zero_all_but(&mut self, setup: &Setup, layout: &Layout, station: usize, parts: &Intervals) {
-        let group = if layout.complex { 2 } else { 1 };
-        let per_sample = setup.block_parts() as usize / self.plans[station].length;
+    fn zero_all_but(&mut self, setup: &Setup, input: Input, parts: &Intervals) {
+        let group = self.plans[input.station].group;
         let bad = parts.missing_in(0..setup.block_parts());
         for part in bad.iter() {
-            let of = |part: i64| part as usize / per_sample * group;
+            let of = |part: i64| part as usize / group * group;
             self.samples[of(part.start)..of(part.end)].fill(0.0);
         }
     }
 
-    fn weigh(&mut self, setup: &Setup, layout: &Layout, input: Input, running: bool) {
+    fn weigh(&mut self, setup: &Setup, input: Input, running: bool) {
         let index = setup.index(input);
         let channels = setup.channels() as f64;
         let samples = &self.samples;
@@ -232,7 +227,7 @@ impl Spectrograph {
         sums.clear();
         sums.push(0.0);
         let mut sum = 0.0;
-        for sample in samples.chunks_exact(if layout.complex { 2 } else { 1 }) {
+        for sample in samples.chunks_exact(self.plans[input.station].group) {
             sum += sample.iter().map(|s| f64::from(s * s)).sum::<f64>() * channels;
             sums.push(sum);
         }
@@ -240,38 +235,26 @@ impl Spectrograph {
     }
 
     /// Transforms the samples into `bins`; returns by how many turns the whole spectrum is still to be rotated.
-    fn transform(
-        &mut self,
-        setup: &Setup,
-        layout: &Layout,
-        station: usize,
-        band: &Band,
-        placed: &Placed,
-    ) -> f64 {
-        let plan = &self.plans[station];
-        let Spectrograph {
-            arch,
-            bins,
-            halves,
-            samples,
-            scratch,
-            ..
-        } = self;
+    fn transform(&mut self, setup: &Setup, input: Input, placed: &Placed) -> f64 {
+        let layout = &setup.stations()[input.station].layout;
+        let band = setup.band(input);
+        let plan = &self.plans[input.station];
+        let (arch, samples, scratch) = (self.arch, &self.samples, &mut self.scratch);
         // In the middle of the block; the sample there was taken `residual` before its time.
         let middle = turns(band.zero_hz, placed.delay - placed.rate * placed.residual);
         let step = band.zero_hz * placed.rate / layout.sample_rate() as f64;
         if plan.pairs.is_some() {
-            let halves = &mut halves[..plan.length / 2];
+            let halves = &mut self.halves[..plan.length / 2];
             kernel::join(samples, halves);
             plan.transform.process_with_scratch(halves, scratch);
             return middle;
         }
-        let bins = &mut bins[..plan.length];
+        let bins = &mut self.bins[..plan.length];
         let rotated = setup.rotation() == Rotation::Samples;
         let start = middle - step * (plan.length / 2) as f64;
         match (layout.complex, rotated) {
-            (false, _) => kernel::rotate_real(*arch, samples, start, step, bins),
-            (true, true) => kernel::rotate_complex(*arch, samples, start, step, bins),
+            (false, _) => kernel::rotate_real(arch, samples, start, step, bins),
+            (true, true) => kernel::rotate_complex(arch, samples, start, step, bins),
             (true, false) => kernel::join(samples, bins),
         }
         plan.transform.process_with_scratch(bins, scratch);
@@ -282,8 +265,7 @@ impl Spectrograph {
     fn level(
         &mut self,
         setup: &Setup,
-        station: usize,
-        band: &Band,
+        input: Input,
         placed: &Placed,
         turns: f64,
         tiles: Place<'_>,
@@ -297,7 +279,7 @@ impl Spectrograph {
             ..
         } = self;
         let (width, channels) = (setup.channel_width(), setup.channels());
-        let plan = &plans[station];
+        let (plan, band) = (&plans[input.station], setup.band(input));
         let lowest = band.edge_hz - band.zero_hz;
         let first = (lowest / width).round() as i64;
         if let Some(factors) = &plan.pairs {
@@ -313,10 +295,9 @@ impl Spectrograph {
             }
             turned
         } else {
-            let length = if plan.pairs.is_some() {
-                channels + 1
-            } else {
-                plan.length
+            let length = match plan.pairs {
+                Some(_) => channels + 1,
+                None => plan.length,
             };
             let from = first.rem_euclid(length as i64) as usize;
             if from + channels <= length {

@@ -39,12 +39,10 @@ pub struct Frequency {
 impl Frequency {
     /// Lowest sky frequency, Hz.
     pub fn edge_hz(&self) -> f64 {
-        self.zero_hz
-            - if self.is_lower {
-                self.bandwidth_hz
-            } else {
-                0.0
-            }
+        match self.is_lower {
+            true => self.zero_hz - self.bandwidth_hz,
+            false => self.zero_hz,
+        }
     }
 }
 
@@ -112,117 +110,100 @@ impl Input {
 }
 
 fn frequencies(lines: &mut Lines<'_>) -> Result<Vec<Frequency>, DifxError> {
-    let count = lines.count("FREQ ENTRIES")?;
-    (0..count)
-        .map(|number| {
-            let megahertz: f64 = lines.number(&format!("FREQ (MHZ) {number}"))?;
-            let width: f64 = lines.number(&format!("BW (MHZ) {number}"))?;
-            let sideband = lines.seek(&format!("SIDEBAND {number}"))?;
-            let is_lower = match sideband.value {
-                "U" => false,
-                "L" => true,
-                _ => return Err(sideband.wrong()),
-            };
-            Ok(Frequency {
-                zero_hz: megahertz * 1e6,
-                bandwidth_hz: width * 1e6,
-                is_lower,
-                channels: lines.count(&format!("NUM CHANNELS {number}"))?,
-                averaged: lines.count(&format!("CHANS TO AVG {number}"))?.max(1),
-            })
+    lines.table("FREQ ENTRIES", |lines, number| {
+        let megahertz: f64 = lines.number(&format!("FREQ (MHZ) {number}"))?;
+        let width: f64 = lines.number(&format!("BW (MHZ) {number}"))?;
+        let sideband = lines.seek(&format!("SIDEBAND {number}"))?;
+        let is_lower = match sideband.value {
+            "U" => false,
+            "L" => true,
+            _ => return Err(sideband.wrong()),
+        };
+        Ok(Frequency {
+            zero_hz: megahertz * 1e6,
+            bandwidth_hz: width * 1e6,
+            is_lower,
+            channels: lines.count(&format!("NUM CHANNELS {number}"))?,
+            averaged: lines.count(&format!("CHANS TO AVG {number}"))?.max(1),
         })
-        .collect()
+    })
 }
 
 fn telescopes(lines: &mut Lines<'_>) -> Result<Vec<Telescope>, DifxError> {
-    let count = lines.count("TELESCOPE ENTRIES")?;
-    (0..count)
-        .map(|number| {
-            let name = lines.seek(&format!("TELESCOPE NAME {number}"))?.value;
-            let reference: f64 = lines.number(&format!("CLOCK REF MJD {number}"))?;
-            let order = lines.count(&format!("CLOCK POLY ORDER {number}"))?;
-            let term = |order: usize| -> Result<f64, DifxError> {
-                let term: f64 = lines.number(&format!("CLOCK COEFF {number}/{order}"))?;
-                Ok(-term * 1e-6)
-            };
-            let day = reference.floor();
-            Ok(Telescope {
-                name: name.to_owned(),
-                clock: Polynomial {
-                    start: moment(day as i64, (reference - day) * 86_400.0),
-                    coefficients: (0..=order).map(term).collect::<Result<_, _>>()?,
-                },
-            })
+    lines.table("TELESCOPE ENTRIES", |lines, number| {
+        let name = lines.seek(&format!("TELESCOPE NAME {number}"))?.value;
+        let reference: f64 = lines.number(&format!("CLOCK REF MJD {number}"))?;
+        let order = lines.count(&format!("CLOCK POLY ORDER {number}"))?;
+        let term = |order: usize| -> Result<f64, DifxError> {
+            let term: f64 = lines.number(&format!("CLOCK COEFF {number}/{order}"))?;
+            Ok(-term * 1e-6)
+        };
+        let day = reference.floor();
+        Ok(Telescope {
+            name: name.to_owned(),
+            clock: Polynomial {
+                start: moment(day as i64, (reference - day) * 86_400.0),
+                coefficients: (0..=order).map(term).collect::<Result<_, _>>()?,
+            },
         })
-        .collect()
+    })
 }
 
 fn datastreams(lines: &mut Lines<'_>) -> Result<Vec<Datastream>, DifxError> {
-    let count = lines.count("DATASTREAM ENTRIES")?;
-    (0..count)
-        .map(|_| {
-            let telescope = lines.count("TELESCOPE INDEX")?;
-            let bits = lines.number("QUANTISATION BITS")?;
-            let sampling = lines.seek("DATA SAMPLING")?.value;
-            let recorded = lines.count("NUM RECORDED FREQS")?;
-            let mut frequencies = Vec::new();
-            let mut bands = 0;
-            for number in 0..recorded {
-                frequencies.push(lines.count(&format!("REC FREQ INDEX {number}"))?);
-                for key in [
-                    format!("CLK OFFSET {number} (us)"),
-                    format!("FREQ OFFSET {number} (Hz)"),
-                ] {
-                    let line = lines.seek(&key)?;
-                    if line.parse::<f64>()? != 0.0 {
-                        return Err(DifxError::Unsupported {
-                            line: line.number,
-                            what: "a clock or frequency offset of one frequency",
-                        });
-                    }
+    lines.table("DATASTREAM ENTRIES", |lines, _| {
+        let telescope = lines.count("TELESCOPE INDEX")?;
+        let bits = lines.number("QUANTISATION BITS")?;
+        let sampling = lines.seek("DATA SAMPLING")?.value;
+        let recorded = lines.count("NUM RECORDED FREQS")?;
+        let mut frequencies = Vec::new();
+        let mut bands = 0;
+        for number in 0..recorded {
+            frequencies.push(lines.count(&format!("REC FREQ INDEX {number}"))?);
+            for (what, unit) in [("CLK", "us"), ("FREQ", "Hz")] {
+                let line = lines.seek(&format!("{what} OFFSET {number} ({unit})"))?;
+                if line.parse::<f64>()? != 0.0 {
+                    return Err(DifxError::Unsupported {
+                        line: line.number,
+                        what: "a clock or frequency offset of one frequency",
+                    });
                 }
-                bands += lines.count(&format!("NUM REC POLS {number}"))?;
             }
-            let band = |number: usize| {
-                let polarisation = lines.seek(&format!("REC BAND {number} POL"))?;
-                let index = lines.seek(&format!("REC BAND {number} INDEX"))?;
-                Ok(RecordedBand {
-                    polarisation: polarisation.parse()?,
-                    frequency: *frequencies
-                        .get(index.parse::<usize>()?)
-                        .ok_or_else(|| index.wrong())?,
-                })
-            };
-            Ok(Datastream {
-                telescope,
-                bits,
-                is_complex: sampling.starts_with("COMPLEX"),
-                bands: (0..bands).map(band).collect::<Result<_, DifxError>>()?,
+            bands += lines.count(&format!("NUM REC POLS {number}"))?;
+        }
+        let band = |number: usize| {
+            let polarisation = lines.seek(&format!("REC BAND {number} POL"))?;
+            let index = lines.seek(&format!("REC BAND {number} INDEX"))?;
+            Ok(RecordedBand {
+                polarisation: polarisation.parse()?,
+                frequency: *frequencies
+                    .get(index.parse::<usize>()?)
+                    .ok_or_else(|| index.wrong())?,
             })
+        };
+        Ok(Datastream {
+            telescope,
+            bits,
+            is_complex: sampling.starts_with("COMPLEX"),
+            bands: (0..bands).map(band).collect::<Result<_, DifxError>>()?,
         })
-        .collect()
+    })
 }
 
 fn baselines(lines: &mut Lines<'_>) -> Result<Vec<JobBaseline>, DifxError> {
-    let count = lines.count("BASELINE ENTRIES")?;
-    (0..count)
-        .map(|number| {
-            let a = lines.count(&format!("D/STREAM A INDEX {number}"))?;
-            let b = lines.count(&format!("D/STREAM B INDEX {number}"))?;
-            let frequencies = lines.count(&format!("NUM FREQS {number}"))?;
-            let mut products = Vec::new();
-            for frequency in 0..frequencies {
-                let pairs = lines.count(&format!("POL PRODUCTS {number}/{frequency}"))?;
-                for pair in 0..pairs {
-                    products.push((
-                        lines.count(&format!("D/STREAM A BAND {pair}"))?,
-                        lines.count(&format!("D/STREAM B BAND {pair}"))?,
-                    ));
-                }
-            }
-            Ok(JobBaseline { a, b, products })
-        })
-        .collect()
+    lines.table("BASELINE ENTRIES", |lines, number| {
+        let a = lines.count(&format!("D/STREAM A INDEX {number}"))?;
+        let b = lines.count(&format!("D/STREAM B INDEX {number}"))?;
+        let products = lines.table(&format!("NUM FREQS {number}"), |lines, frequency| {
+            let key = format!("POL PRODUCTS {number}/{frequency}");
+            lines.table(&key, |lines, pair| {
+                let a = lines.count(&format!("D/STREAM A BAND {pair}"))?;
+                let b = lines.count(&format!("D/STREAM B BAND {pair}"))?;
+                Ok((a, b))
+            })
+        })?;
+        let products = products.concat();
+        Ok(JobBaseline { a, b, products })
+    })
 }
 
 #[cfg(test)]

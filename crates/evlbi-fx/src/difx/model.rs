@@ -30,17 +30,13 @@ impl Model {
     pub fn parse(text: &str) -> Result<Model, DifxError> {
         let lines = &mut Lines::new(text);
         let seconds: f64 = lines.number("INTERVAL (SECS)")?;
-        let stations = lines.count("NUM TELESCOPES")?;
-        let telescopes = (0..stations)
-            .map(|number| {
-                let line = lines.seek(&format!("TELESCOPE {number} NAME"))?;
-                Ok(line.value.to_owned())
-            })
-            .collect::<Result<Vec<String>, DifxError>>()?;
-        let count = lines.count("NUM SCANS")?;
-        let scans = (0..count)
-            .map(|number| scan(lines, number, stations, seconds))
-            .collect::<Result<_, _>>()?;
+        let telescopes = lines.table("NUM TELESCOPES", |lines, number| {
+            let line = lines.seek(&format!("TELESCOPE {number} NAME"))?;
+            Ok(line.value.to_owned())
+        })?;
+        let scans = lines.table("NUM SCANS", |lines, number| {
+            scan(lines, number, telescopes.len(), seconds)
+        })?;
         Ok(Model { telescopes, scans })
     }
 
@@ -91,16 +87,15 @@ fn scan(
                 })
             };
             // Early becomes late.
-            let polynomial_of_delay = polynomial("DELAY (us)", -1e-6)?;
+            scan.delays[station].push(Piece {
+                polynomial: polynomial("DELAY (us)", -1e-6)?,
+                seconds,
+            });
             scan.uvw[station].push([
                 polynomial("U (m)", 1.0)?,
                 polynomial("V (m)", 1.0)?,
                 polynomial("W (m)", 1.0)?,
             ]);
-            scan.delays[station].push(Piece {
-                polynomial: polynomial_of_delay,
-                seconds,
-            });
         }
     }
     Ok(scan)

@@ -125,8 +125,8 @@ impl<R: Read> Reader<R> {
 
     fn record(&mut self) -> Result<Option<Record>, SwinError> {
         let offset = self.offset;
-        let mut header = [0; HEADER_LEN];
-        match self.fill(&mut header)? {
+        let header = self.bytes(HEADER_LEN)?;
+        match header.len() {
             0 => return Ok(None),
             HEADER_LEN => {}
             _ => return Err(SwinError::Cut { offset }),
@@ -156,35 +156,27 @@ impl<R: Read> Reader<R> {
             .ok()
             .and_then(|frequency| self.channels.get(frequency))
             .ok_or(SwinError::Frequency { offset, frequency })?;
-        let mut bytes = vec![0; 8 * channels];
-        if self.fill(&mut bytes)? < bytes.len() {
+        let length = 8 * channels;
+        let bytes = self.bytes(length)?;
+        if bytes.len() < length {
             return Err(SwinError::Cut { offset });
         }
-        let float = |bytes: [u8; 4]| f32::from_le_bytes(bytes);
-        record.channels = bytes
-            .as_chunks::<4>()
-            .0
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .map(|[re, im]| Complex32::new(float(*re), float(*im)))
-            .collect();
+        let (pairs, _) = bytes.as_chunks::<4>().0.as_chunks::<2>();
+        let value = |pair: &[[u8; 4]; 2]| {
+            let [re, im] = pair.map(f32::from_le_bytes);
+            Complex32::new(re, im)
+        };
+        record.channels = pairs.iter().map(value).collect();
         self.offset += (HEADER_LEN + bytes.len()) as u64;
         Ok(Some(record))
     }
 
-    /// Fills `bytes` as far as there is something; says how far.
-    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match self.from.read(&mut bytes[filled..]) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(filled)
+    /// The next bytes: so many, or all that there are.
+    fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(count);
+        let mut from = self.from.by_ref().take(count as u64);
+        from.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

@@ -84,6 +84,16 @@ impl<'a> Lines<'a> {
         self.seek(key)?.parse()
     }
 
+    /// A table: how many things there are, and each of them.
+    pub fn table<T>(
+        &mut self,
+        key: &str,
+        mut read: impl FnMut(&mut Lines<'a>, usize) -> Result<T, DifxError>,
+    ) -> Result<Vec<T>, DifxError> {
+        let count = self.count(key)?;
+        (0..count).map(|number| read(self, number)).collect()
+    }
+
     /// How many things there are: few enough to be believed.
     pub fn count(&mut self, key: &str) -> Result<usize, DifxError> {
         let line = self.seek(key)?;

@@ -15,7 +15,13 @@ fn two_bits() -> Samples {
 }
 
 fn at_one(replaced: Replaced, fraction: f64) -> Ratios {
-    predicted(replaced, Lost::at_one(fraction), [two_bits(); 2], WHITE).unwrap()
+    predicted(
+        replaced,
+        Lost::independent(fraction, 0.0),
+        [two_bits(); 2],
+        WHITE,
+    )
+    .unwrap()
 }
 
 fn near(a: f64, b: f64, tolerance: f64) -> bool {
@@ -107,7 +113,7 @@ fn fill_is_loud_at_both_ends_of_the_band() {
     let down = power_against(Replaced::Fill, turned(-1.0 / 32.0, one_bit), &[1.0; 16]);
     assert!(near(down, 1.0 - zero + half, 1e-9));
     // Where stations have less power at the edges, fill costs less.
-    let lost = Lost::at_one(0.3);
+    let lost = Lost::independent(0.3, 0.0);
     let snr = |spectra| {
         let found = predicted(Replaced::Fill, lost, [two_bits(); 2], spectra);
         found.unwrap().snr
@@ -150,7 +156,7 @@ fn ratios_are_those_of_theory() {
         };
         assert!(near(found.weight, weight, 1e-12), "{shown}");
     }
-    assert!(near(at_one(Flagged, 0.3).equivalent_time(), 0.7, 1e-12));
+    assert!(near(at_one(Flagged, 0.3).snr.powi(2), 0.7, 1e-12));
 }
 
 #[test]
@@ -165,7 +171,7 @@ fn loss_at_both_stations_multiplies_unless_it_is_alike() {
     let alike = flagged(Lost::in_common(0.3));
     assert!(near(alike.weight, 0.7, 1e-12));
     assert!(near(alike.amplitude_by_autos, 1.0, 1e-12));
-    assert!(near(alike.equivalent_time(), 0.7, 1e-12));
+    assert!(near(alike.snr.powi(2), 0.7, 1e-12));
 
     // Two stations' worth of noise where the random bytes meet.
     let k = noise(Replaced::Random, two_bits());
@@ -207,37 +213,6 @@ fn nothing_lost_and_everything_lost() {
     // What is no fraction is taken as the nearest one.
     assert_eq!(Lost::in_common(-1.0), Lost::in_common(0.0));
     assert_eq!(Lost::independent(2.0, 7.0), Lost::independent(1.0, 1.0));
-}
-
-#[test]
-fn alike_at_the_same_times_is_less_alike_the_later_the_other_receives() {
-    let lost = |delay| Lost::at_same_times(0.1, delay, 1.0);
-    assert_eq!(lost(0.0), Lost::in_common(0.1));
-    assert!(near(lost(-0.02).overlap(), 0.9 - 0.1 * 0.9 * 0.02, 1e-12));
-    for delay in [1.0, 1.5, f64::INFINITY] {
-        assert!(near(lost(delay).overlap(), 0.81, 1e-12));
-    }
-    assert!(near(
-        Lost::at_same_times(0.1, 0.0, 0.0).overlap(),
-        0.81,
-        1e-12
-    ));
-}
-
-/// Cells by chance at the same times, and a wavefront that arrives later at one station.
-#[test]
-fn cells_overlap_as_counted() {
-    const CELL: usize = 100;
-    let mut rng = ChaCha8Rng::seed_from_u64(3);
-    let cells: Vec<bool> = (0..20_001).map(|_| rng.random::<f64>() < 0.3).collect();
-    for delay in [0, 20, 70, 100] {
-        let intact = (0..20_000 * CELL)
-            .filter(|time| !cells[time / CELL] && !cells[(time + delay) / CELL])
-            .count();
-        let found = intact as f64 / (20_000 * CELL) as f64;
-        let expected = Lost::at_same_times(0.3, delay as f64, CELL as f64).overlap();
-        assert!(near(found, expected, 0.015), "{delay}: {found} {expected}");
-    }
 }
 
 /// Two normal numbers (Box and Muller).
@@ -334,7 +309,7 @@ proptest! {
         let samples = [Samples::real(Codec::vdif(bits).unwrap()); 2];
         let at = |fraction| {
             let lost = match (replaced, common) {
-                (Replaced::Fill, _) => Lost::at_one(fraction),
+                (Replaced::Fill, _) => Lost::independent(fraction, 0.0),
                 (_, true) => Lost::in_common(fraction),
                 (_, false) => Lost::independent(fraction, other),
             };
@@ -351,10 +326,9 @@ proptest! {
 
     #[test]
     fn overlap_falls_with_the_delay(f in 0.0f64..1.0, delay in 0.0f64..2.0, later in 0.0f64..1.0) {
-        let overlap = |delay| Lost::at_same_times(f, delay, 1.0).overlap();
+        let overlap = |delay| Lost::at_same_spread_times(f, delay, 1.0).overlap();
         prop_assert!(overlap(delay + later) <= overlap(delay) + 1e-12);
         prop_assert!(overlap(delay) <= Lost::in_common(f).overlap() + 1e-12);
-        prop_assert!(overlap(delay) >= Lost::independent(f, f).overlap() - 1e-12);
     }
 
     #[test]

@@ -196,11 +196,6 @@ pub enum PlanError {
 }
 
 impl SkyPlan {
-    /// Whether stations can be made of the plan, and what to change when not.
-    pub fn validate(&self) -> Result<(), PlanError> {
-        self.stations().map(drop)
-    }
-
     /// All stations, in the order of the plan.
     pub fn stations(&self) -> Result<Vec<Station>, PlanError> {
         if self.stations.is_empty() {
@@ -270,33 +265,14 @@ impl SkyPlan {
 
     fn check_numbers(&self) -> Result<(), PlanError> {
         let whole = (1.0..=1e12).contains(&self.sample_rate) && self.sample_rate.fract() == 0.0;
-        check(
-            "sample_rate",
-            self.sample_rate,
-            whole,
-            "a whole number of samples per second",
-        )?;
+        Number("sample_rate", self.sample_rate)
+            .must(whole, "a whole number of samples per second")?;
         let finite = self.duration > 0.0 && self.duration < 1e9;
-        check(
-            "duration",
-            self.duration,
-            finite,
-            "a positive number of seconds",
-        )?;
+        Number("duration", self.duration).must(finite, "a positive number of seconds")?;
         let share = (0.0..=1.0).contains(&self.correlation);
-        check(
-            "correlation",
-            self.correlation,
-            share,
-            "a coefficient from 0 to 1",
-        )?;
+        Number("correlation", self.correlation).must(share, "a coefficient from 0 to 1")?;
         let sky = (0.0..1e15).contains(&self.sky_frequency);
-        check(
-            "sky_frequency",
-            self.sky_frequency,
-            sky,
-            "a frequency in Hz",
-        )
+        Number("sky_frequency", self.sky_frequency).must(sky, "a frequency in Hz")
     }
 
     fn shape(&self) -> Result<Shape, PlanError> {
@@ -411,21 +387,16 @@ impl SkyPlan {
     }
 
     fn channel(&self, station: &StationPlan, channel: u32) -> Result<ChannelPlan, PlanError> {
-        let width = if self.complex {
-            self.sample_rate
-        } else {
-            self.sample_rate / 2.0
+        let (width, lowest) = match self.complex {
+            true => (self.sample_rate, -self.sample_rate / 2.0),
+            false => (self.sample_rate / 2.0, 0.0),
         };
         let sky_frequency = self.sky_frequency + f64::from(channel) * width;
-        let lowest = if self.complex { -width / 2.0 } else { 0.0 };
-        let tones = match station.phase_cal {
-            Some(tones) => tones.within(sky_frequency + lowest, width)?,
-            None => Vec::new(),
-        };
-        let tone_power = match station.phase_cal {
-            Some(phase_cal) if !tones.is_empty() => phase_cal.power / tones.len() as f64,
-            _ => 0.0,
-        };
+        let (mut tones, mut tone_power) = (Vec::new(), 0.0);
+        if let Some(phase_cal) = station.phase_cal {
+            tones = phase_cal.within(sky_frequency + lowest, width)?;
+            tone_power = phase_cal.power / tones.len().max(1) as f64;
+        }
         let common = self.correlation;
         let own = (1.0 - common) * station.noise;
         Ok(ChannelPlan {
@@ -459,31 +430,15 @@ impl StationPlan {
 
     fn check_numbers(&self) -> Result<(), PlanError> {
         let noise = (0.0..1e12).contains(&self.noise);
-        check(
-            "noise",
-            self.noise,
-            noise,
-            "a power, 1 for what `correlation` says",
-        )?;
-        let polynomials = [("delay", &self.delay), ("clock", &self.clock)];
-        for (key, coefficients) in polynomials {
+        Number("noise", self.noise).must(noise, "a power, 1 for what `correlation` says")?;
+        for (key, coefficients) in [("delay", &self.delay), ("clock", &self.clock)] {
             for value in coefficients {
                 let small = value.abs() <= 1.0;
-                check(
-                    key,
-                    *value,
-                    small,
-                    "coefficients in s, s/s ..., each at most 1",
-                )?;
+                Number(key, *value).must(small, "coefficients in s, s/s ..., each at most 1")?;
             }
         }
         let rate = self.delay.get(1).copied().unwrap_or_default();
-        check(
-            "delay",
-            rate,
-            rate.abs() <= 1e-3,
-            "a rate of at most 1e-3 s/s",
-        )
+        Number("delay", rate).must(rate.abs() <= 1e-3, "a rate of at most 1e-3 s/s")
     }
 }
 
@@ -491,19 +446,10 @@ impl PhaseCal {
     /// Sky frequencies of the tones inside a channel.
     fn within(self, lowest: f64, width: f64) -> Result<Vec<f64>, PlanError> {
         let fits = self.spacing.is_finite() && self.spacing > width / 10_000.0;
-        check(
-            "spacing",
-            self.spacing,
-            fits,
-            "a frequency in Hz, at most 10000 tones to a channel",
-        )?;
+        Number("spacing", self.spacing)
+            .must(fits, "a frequency in Hz, at most 10000 tones to a channel")?;
         let power = (0.0..1e12).contains(&self.power);
-        check(
-            "power",
-            self.power,
-            power,
-            "a power, 1 for that of the noise",
-        )?;
+        Number("power", self.power).must(power, "a power, 1 for that of the noise")?;
         let first = (lowest / self.spacing).floor() as i64 + 1;
         Ok((first..)
             .map(|tone| tone as f64 * self.spacing)
@@ -512,16 +458,13 @@ impl PhaseCal {
     }
 }
 
-fn check(
-    key: &'static str,
-    value: f64,
-    good: bool,
-    expected: &'static str,
-) -> Result<(), PlanError> {
-    if good {
-        Ok(())
-    } else {
-        Err(PlanError::Range {
+/// A number of a plan: its key and its value.
+struct Number(&'static str, f64);
+
+impl Number {
+    fn must(self, is_good: bool, expected: &'static str) -> Result<(), PlanError> {
+        let Number(key, value) = self;
+        is_good.then_some(()).ok_or(PlanError::Range {
             key,
             value,
             expected,

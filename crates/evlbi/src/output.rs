@@ -1,6 +1,5 @@
 //! What is printed where: results on standard output, everything else on standard error.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use crate::say::Diagnostics;
+use crate::say;
 
 /// Links in a row that are followed, as many as the system does.
 const MOST_LINKS: usize = 40;
@@ -34,7 +33,7 @@ pub fn log_to_stderr(verbosity: u8) {
         _ => tracing::Level::DEBUG,
     };
     tracing_subscriber::fmt()
-        .with_writer(Diagnostics)
+        .with_writer(say::messages)
         .with_max_level(level)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
@@ -143,10 +142,7 @@ impl Part {
         let Some(part) = &self.part else {
             return Ok(());
         };
-        let cannot = || format!("cannot write {}", self.path.display());
-        if self.force {
-            fs::rename(part, &self.path).with_context(cannot)?;
-        } else {
+        if !self.force {
             match fs::hard_link(part, &self.path) {
                 // What is left is the other name, which goes.
                 Ok(()) => return Ok(()),
@@ -157,12 +153,11 @@ impl Part {
                     );
                 }
                 // A file system without links.
-                Err(_) => {
-                    check_new([self.path.as_path()], false)?;
-                    fs::rename(part, &self.path).with_context(cannot)?;
-                }
+                Err(_) => check_new([self.path.as_path()], false)?,
             }
         }
+        fs::rename(part, &self.path)
+            .with_context(|| format!("cannot write {}", self.path.display()))?;
         self.part = None;
         Ok(())
     }
@@ -212,9 +207,7 @@ pub fn result_beside(recording: &Path) -> PathBuf {
 
 /// Where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
 pub fn gaps_beside(recording: &Path) -> PathBuf {
-    let mut name = OsString::from(recording);
-    name.push(".gaps.json");
-    PathBuf::from(name)
+    recording.with_added_extension("gaps.json")
 }
 
 /// Makes sure that files to be written are different ones and that none of them is there already, unless

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Time for a reader to make room, in milliseconds. One that let it pass is not waited for again until it has read.
 const PATIENCE: u8 = 100;
@@ -27,7 +26,12 @@ pub fn line(line: fmt::Arguments<'_>) {
 
 /// Prints a text in one piece, or drops what does not fit.
 pub fn text(text: &str) {
-    let _ = Messages(io::stderr()).write_all(text.as_bytes());
+    let _ = messages().write_all(text.as_bytes());
+}
+
+/// The writer of messages, and of diagnostics, which are messages too.
+pub fn messages() -> Messages<Stderr> {
+    Messages(io::stderr())
 }
 
 /// Whether standard error takes a message now.
@@ -68,17 +72,6 @@ impl<W: Write + AsFd> Write for Messages<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// Diagnostics are messages too.
-pub struct Diagnostics;
-
-impl<'w> MakeWriter<'w> for Diagnostics {
-    type Writer = Messages<Stderr>;
-
-    fn make_writer(&'w self) -> Messages<Stderr> {
-        Messages(io::stderr())
     }
 }
 

@@ -76,17 +76,16 @@ pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 /// A fraction from 0 to 1, written as `0.01` or `1%`.
 pub fn fraction(text: &str) -> Result<f64, String> {
     let error = || format!("`{text}` is no fraction; write 0.01 or 1%, from 0 to 1 (100%)");
-    let (number, scale) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    number
-        .trim()
-        .parse::<f64>()
-        .ok()
-        .map(|number| number * scale)
+    scaled(text, &[("%", 0.01)])
         .filter(|fraction| (0.0..=1.0).contains(fraction))
         .ok_or_else(error)
+}
+
+/// A number, scaled by the unit behind it where it is one of these.
+pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let split = |(unit, scale): &(&str, f64)| Some((text.strip_suffix(unit)?, *scale));
+    let (number, scale) = units.iter().find_map(split).unwrap_or((text, 1.0));
+    Some(number.trim().parse::<f64>().ok()? * scale)
 }
 
 /// How serde reads values that a file gives as the command line does: `#[serde(deserialize_with = "setting::time")]`.
@@ -195,14 +194,9 @@ pub fn utc(seconds: f64) -> String {
 /// `1,234,567`: a count for people.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
-    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 #[cfg(test)]

@@ -232,7 +232,9 @@ impl Flows {
                     })
                 })
                 .collect();
-            let joined = connecting.into_iter().map(|one| one.join());
+            let joined = connecting
+                .into_iter()
+                .map(std::thread::ScopedJoinHandle::join);
             joined
                 .map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect()

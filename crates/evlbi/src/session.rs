@@ -118,9 +118,9 @@ fn row(
 }
 
 /// A list of flows.
-fn table(rows: Vec<Vec<String>>) -> String {
+fn table(rows: &[Vec<String>]) -> String {
     match rows.is_empty() {
         true => "no flows".to_owned(),
-        false => output::columns(&rows, |_| true),
+        false => output::columns(rows, |_| true),
     }
 }

@@ -565,12 +565,12 @@ impl Fleet for Arc<Agent> {
                 let process = process.or_else(|| room(&id).process());
                 let killed = process::kill(process.ok_or_else(unknown)?);
                 killed.map_err(|error| Problem::conflict(output::explain(&error)))?;
-            } else if let Err(error) = room(&id).ask(&Request::Stop).await {
-                if !self.flow(&id)?.has_ended() {
-                    let _ = self.with(&id, |entry| entry.kept.flow.state = flow.state);
-                    let error = output::explain(&error);
-                    return Err(Problem::conflict(format!("{error}; it can be killed")));
-                }
+            } else if let Err(error) = room(&id).ask(&Request::Stop).await
+                && !self.flow(&id)?.has_ended()
+            {
+                let _ = self.with(&id, |entry| entry.kept.flow.state = flow.state);
+                let error = output::explain(&error);
+                return Err(Problem::conflict(format!("{error}; it can be killed")));
             }
             self.flow(&id)
         })

@@ -92,8 +92,11 @@ impl Collector for Snapshot {
     }
 }
 
+/// A value of a baseline.
+type OfBaseline = fn(&Baseline) -> f64;
+
 /// What is shown of baselines: names, what they mean, and values.
-const FRINGES: [(&str, &str, fn(&Baseline) -> f64); 4] = [
+const FRINGES: [(&str, &str, OfBaseline); 4] = [
     (
         "fringe_amplitude",
         "Correlation coefficient of the last integration",

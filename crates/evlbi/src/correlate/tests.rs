@@ -106,21 +106,23 @@ impl Notes for Places {
     }
 }
 
+/// Begins to correlate what comes to these; returns where it listens, too.
+fn begin(urls: &[String], streams: &StreamOptions) -> (live::Correlating, Vec<String>) {
+    let places = Arc::new(Places::default());
+    let (run, show) = (Run::new(places.clone()), Box::new(|_: &Integration| Ok(())));
+    let begun = correlate_streams(urls, &options(), streams, &run, show).unwrap();
+    let places = places.0.lock().clone();
+    (begun, places)
+}
+
 /// A live correlation that nobody wants any more leaves its ports; another goes on meanwhile.
 #[test]
 fn live_correlations_of_one_process_are_apart() {
-    let begin = |urls: &[String]| {
-        let (streams, places) = (StreamOptions::default(), Arc::new(Places::default()));
-        let (run, show) = (Run::new(places.clone()), Box::new(|_: &Integration| Ok(())));
-        let begun = correlate_streams(urls, &options(), &streams, &run, show).unwrap();
-        let places = places.0.lock().clone();
-        (begun, places)
-    };
     let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(String::from);
-    let (other, others) = begin(&anywhere);
+    let (other, others) = begin(&anywhere, &StreamOptions::default());
     let mut urls = anywhere.clone();
     for _ in 0..3 {
-        let (correlating, addresses) = begin(&urls);
+        let (correlating, addresses) = begin(&urls, &StreamOptions::default());
         drop(correlating);
         for address in &addresses {
             UdpSocket::bind(address).unwrap();
@@ -143,15 +145,13 @@ fn live_correlations_of_one_process_are_apart() {
 fn streams_over_tcp_are_correlated() {
     let room = Room::new();
     drop(recordings(&room));
-    let run = Run::silent();
     let streams = StreamOptions {
         wait: Duration::from_secs(60),
         ..StreamOptions::default()
     };
     let urls = [(); 2].map(|()| "tcp://127.0.0.1:0".to_owned());
-    let show = Box::new(|_: &Integration| Ok(()));
-    let correlating = correlate_streams(&urls, &options(), &streams, &run, show).unwrap();
-    let stations = ["Ef", "Jb"].iter().zip(correlating.local());
+    let (correlating, places) = begin(&urls, &streams);
+    let stations = ["Ef", "Jb"].iter().zip(places);
     let sending = stations.map(|(name, at)| {
         let options = SendOptions {
             source: room.path(&format!("sky/{name}.vdif")),
@@ -159,7 +159,7 @@ fn streams_over_tcp_are_correlated() {
             pace: Pace::Max,
             ..SendOptions::default()
         };
-        send(&options, &run).unwrap()
+        send(&options, &Run::silent()).unwrap()
     });
     let _sending: Vec<Sending> = sending.collect();
     let fringes = correlating.join().unwrap().fringes();

@@ -495,7 +495,7 @@ fn list(flows: &[Flow]) -> String {
             }
         })
     });
-    super::table(rows.collect())
+    super::table(&rows.collect::<Vec<_>>())
 }
 
 /// The words of a line. What follows a `#` at the beginning of a word is a comment.

@@ -175,7 +175,7 @@ pub fn text(result: &RunResult) -> String {
         let about = [flow.id.as_str(), &flow.host, &flow.command];
         super::row(about, flow.state, flow.end.as_ref(), || flow.numbers())
     });
-    super::table(rows.collect())
+    super::table(&rows.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

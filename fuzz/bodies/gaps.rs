@@ -15,8 +15,7 @@ pub fn run(text: &[u8]) {
     let sum = gaps.time.iter().map(|gap| u128::from(gap.frames)).sum();
     assert!(u128::from(missing.total()) <= sum);
     assert_eq!(missing.intersect(&missing), missing);
-    assert_eq!(missing.union(&missing), missing);
     for gap in &gaps.time {
-        let _ = (gap.start.rfc3339(rate), gap.cause.to_string());
+        let _ = gap.start.rfc3339(rate);
     }
 }

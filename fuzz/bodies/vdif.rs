@@ -1,10 +1,9 @@
 //! Any bytes as a VDIF frame: what is read is written again as it was.
 
-use evlbi_wire::vdif::{Frame, Header};
+use evlbi_wire::vdif::Header;
 
 pub fn run(data: &[u8]) {
     let Ok(header) = Header::parse(data) else {
-        assert!(Frame::new_checked(data).is_err());
         return;
     };
     let len = header.len();
@@ -18,9 +17,6 @@ pub fn run(data: &[u8]) {
         header.key().station.to_string(),
     );
     let _ = format!("{header:?}");
-    if let Ok(frame) = Frame::new_checked(data) {
-        assert_eq!(frame.payload().len(), shape.payload_length());
-    }
 }
 
 fn times(header: Header) {

@@ -185,7 +185,7 @@ fn mark5b_frames() -> Result<Vec<u8>> {
     let rate = FrameRate::new(8).context("a rate")?;
     let mut frames = Vec::new();
     for number in 0..4 {
-        let mut header = mark5b::Header::new();
+        let mut header = mark5b::Header::from_words([mark5b::SYNC, 0, 0, 0])?;
         header.set_time(FrameTime::from_index(SECOND * 8 + number, rate), rate)?;
         frames.extend(header.to_bytes());
         let payload = (0..mark5b::PAYLOAD_LEN as u32)

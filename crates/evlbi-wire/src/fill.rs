@@ -81,11 +81,8 @@ impl Runs<'_> {
         let before = &self.payload[..pair];
         let start = pair - if before.ends_with(&WORD) { 4 } else { 0 };
         let after = &self.payload[pair..];
-        let pairs = after
-            .chunks_exact(8)
-            .take_while(|pair| is_pair(pair))
-            .count();
-        let end = pair + 8 * pairs;
+        let pairs = after.chunks_exact(8).take_while(|pair| is_pair(pair));
+        let end = pair + 8 * pairs.count();
         let odd = self.payload[end..].starts_with(&WORD);
         start..end + if odd { 4 } else { 0 }
     }

@@ -65,20 +65,7 @@ pub struct Header {
     words: [u32; 4],
 }
 
-impl Default for Header {
-    fn default() -> Header {
-        Header::new()
-    }
-}
-
 impl Header {
-    /// A header with everything after the sync word zero.
-    pub fn new() -> Header {
-        Header {
-            words: [SYNC, 0, 0, 0],
-        }
-    }
-
     /// Reads the header at the beginning of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
@@ -87,19 +74,15 @@ impl Header {
                 found: bytes.len(),
             });
         };
-        let mut words = [0; 4];
-        for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-            *word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-        }
-        Header::from_words(words)
+        let words = bytes.as_chunks().0;
+        Header::from_words(std::array::from_fn(|word| u32::from_le_bytes(words[word])))
     }
 
     /// The header that these words are. VDIF's extended data version 0xAB carries them as its words 4 to 7.
     pub fn from_words(words: [u32; 4]) -> Result<Header, HeaderError> {
-        if words[0] == SYNC {
-            Ok(Header { words })
-        } else {
-            Err(HeaderError::Sync(words[0]))
+        match words[0] {
+            SYNC => Ok(Header { words }),
+            other => Err(HeaderError::Sync(other)),
         }
     }
 
@@ -133,19 +116,9 @@ impl Header {
         self.words[1] >> 15 & 1 == 1
     }
 
-    /// Marks the samples as the test vector generator's, or as real ones.
-    pub fn set_test_vector(&mut self, test: bool) {
-        self.words[1] = self.words[1] & !(1 << 15) | u32::from(test) << 15;
-    }
-
     /// What the user put into the header.
     pub fn user(&self) -> u16 {
         (self.words[1] >> 16) as u16
-    }
-
-    /// Puts the user's 16 bits into the header.
-    pub fn set_user(&mut self, user: u16) {
-        self.words[1] = self.words[1] & 0xffff | u32::from(user) << 16;
     }
 
     /// MJD modulo 1000.
@@ -155,11 +128,8 @@ impl Header {
 
     /// Second of the day. 86 400 stands for a leap second.
     pub fn second_of_day(&self) -> Result<u32, TimeCodeError> {
-        self.decimal(2, 0, 20)
-            .and_then(|second| match i64::from(second) {
-                0..=DAY => Ok(second),
-                _ => Err(TimeCodeError(self.words[2])),
-            })
+        let second = Some(self.decimal(2, 0, 20)?).filter(|second| i64::from(*second) <= DAY);
+        second.ok_or(TimeCodeError(self.words[2]))
     }
 
     /// Tenths of a millisecond since the second began, truncated. Some recorders leave them zero.
@@ -200,9 +170,13 @@ impl Header {
         let fraction = u64::from(frame) * 10_000 / u64::from(rate.get());
         self.words[1] = self.words[1] & !MAX_FRAME_NUMBER | frame;
         self.words[2] = to_bcd(day) << 20 | to_bcd(second);
-        self.words[3] = to_bcd(fraction as u32) << 16;
-        self.words[3] |= u32::from(self.computed_crc());
+        self.set_fraction(fraction as u32);
         Ok(())
+    }
+
+    fn set_fraction(&mut self, fraction: u32) {
+        self.words[3] = to_bcd(fraction) << 16;
+        self.words[3] |= u32::from(self.computed_crc());
     }
 
     /// The header of the frame that stands in the place of the lost one of `time`. Where `rate` is not
@@ -212,8 +186,7 @@ impl Header {
         let mut header = *self;
         header.set_time(time, rate.unwrap_or(FASTEST))?;
         if rate.is_none() {
-            header.words[3] = 0;
-            header.words[3] = u32::from(header.computed_crc());
+            header.set_fraction(0);
         }
         Ok(header)
     }
@@ -261,37 +234,6 @@ fn to_bcd(decimal: u32) -> u32 {
     })
 }
 
-/// A whole frame in memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    header: Header,
-    payload: &'a [u8],
-}
-
-impl<'a> Frame<'a> {
-    /// The frame at the beginning of `bytes`.
-    pub fn new_checked(bytes: &'a [u8]) -> Result<Frame<'a>, HeaderError> {
-        let header = Header::parse(bytes)?;
-        match bytes.get(HEADER_LEN..FRAME_LEN) {
-            Some(payload) => Ok(Frame { header, payload }),
-            None => Err(HeaderError::Short {
-                needed: FRAME_LEN,
-                found: bytes.len(),
-            }),
-        }
-    }
-
-    /// The header.
-    pub fn header(&self) -> &Header {
-        &self.header
-    }
-
-    /// The samples.
-    pub fn payload(&self) -> &'a [u8] {
-        self.payload
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -336,8 +278,7 @@ mod tests {
     fn a_header_is_made_as_the_recorder_made_it() {
         let rate = FrameRate::new(6400).unwrap();
         for (frame, words) in (0u32..).zip(SAMPLE) {
-            let mut header = Header::new();
-            header.set_user(0xbead);
+            let mut header = Header::from_words([SYNC, 0xbead << 16, 0, 0]).unwrap();
             let second = SAMPLE_SECOND;
             header.set_time(FrameTime { second, frame }, rate).unwrap();
             assert_eq!(header.words(), words);
@@ -386,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_no_second_has_is_an_error() {
-        let mut header = Header::new();
+        let mut header = Header::from_words([SYNC, 0, 0, 0]).unwrap();
         let mut set = |frame, rate| {
             let rate = FrameRate::new(rate).unwrap();
             header.set_time(FrameTime { second: 0, frame }, rate)
@@ -403,15 +344,8 @@ mod tests {
         assert_eq!(Header::parse(&[0; 15]), Err(short(16, 15)));
         assert_eq!(Header::parse(&[0; 16]), Err(HeaderError::Sync(0)));
         let mut frame = bytes(SAMPLE[1]);
-        frame.resize(FRAME_LEN - 1, 7);
-        assert_eq!(
-            Frame::new_checked(&frame).unwrap_err(),
-            short(FRAME_LEN, FRAME_LEN - 1)
-        );
-        frame.resize(FRAME_LEN + 1, 7);
-        let frame = Frame::new_checked(&frame).unwrap();
-        assert_eq!(frame.header().words(), SAMPLE[1]);
-        assert_eq!(frame.payload(), [7; PAYLOAD_LEN]);
+        frame.resize(FRAME_LEN, 7);
+        assert_eq!(Header::parse(&frame).unwrap().words(), SAMPLE[1]);
     }
 
     proptest! {
@@ -425,10 +359,9 @@ mod tests {
         ) {
             let rate = FrameRate::new(rate).unwrap();
             let time = FrameTime { second, frame };
-            let mut header = Header::new();
+            let mut header = Header::from_words([SYNC, 0, 0, 0]).unwrap();
             header.set_time(time, rate).unwrap();
-            header.set_test_vector(test);
-            header.set_user(user);
+            header.words[1] |= u32::from(user) << 16 | u32::from(test) << 15;
             let read = Header::parse(&header.to_bytes()).unwrap();
             prop_assert_eq!(read, header);
             prop_assert_eq!(read.user(), user);

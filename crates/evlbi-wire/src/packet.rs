@@ -3,7 +3,7 @@
 //! A capture may hold no more than the first bytes of each packet, so lengths are those that the headers tell, not those of what
 //! is there.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use etherparse::{LaxIpSlice, LenSource, ip_number};
 
@@ -135,33 +135,17 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
     let packet = network(link, bytes)?;
     let before_it = (bytes.len() - packet.len()) as u32;
     let (ip, _) = LaxIpSlice::from_slice(packet).map_err(|_| Unread::Damaged)?;
-    let (source, destination, identification, told) = match &ip {
-        LaxIpSlice::Ipv4(ip) => {
-            let header = ip.header();
-            (
-                IpAddr::from(header.source_addr()),
-                IpAddr::from(header.destination_addr()),
-                Some(header.identification()).filter(|id| *id != 0),
-                u32::from(header.total_len()),
-            )
-        }
-        LaxIpSlice::Ipv6(ip) => {
-            let header = ip.header();
-            (
-                IpAddr::from(header.source_addr()),
-                IpAddr::from(header.destination_addr()),
-                None,
-                match header.payload_length() {
-                    0 => 0,
-                    length => u32::from(length) + header.slice().len() as u32,
-                },
-            )
-        }
-    };
     // What only the card cuts into packets may be too long for the header to tell.
-    let length = match told {
-        0 => on_wire.saturating_sub(before_it),
-        told => told,
+    let all = on_wire.saturating_sub(before_it);
+    let (identification, length) = match &ip {
+        LaxIpSlice::Ipv4(ip) => match (ip.header().identification(), ip.header().total_len()) {
+            (id, 0) => (id, all),
+            (id, told) => (id, told.into()),
+        },
+        LaxIpSlice::Ipv6(ip) => match ip.header().payload_length() {
+            0 => (0, all),
+            told => (0, u32::from(told) + ip.header().slice().len() as u32),
+        },
     };
     if length > LONGEST {
         return Err(Unread::Damaged);
@@ -186,9 +170,9 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
     let content = content.ok_or(Unread::Damaged)?;
     let port = |at: usize| u16_at(bytes, at).ok_or(Unread::Damaged);
     Ok(Packet {
-        source: SocketAddr::new(source, port(0)?),
-        destination: SocketAddr::new(destination, port(2)?),
-        identification,
+        source: SocketAddr::new(ip.source_addr(), port(0)?),
+        destination: SocketAddr::new(ip.destination_addr(), port(2)?),
+        identification: Some(identification).filter(|id| *id != 0),
         length,
         content,
     })
@@ -248,10 +232,8 @@ fn walk(mut bytes: &[u8], mut option: impl FnMut(u8, &[u8])) -> bool {
             [] | [0, ..] => return true,
             [1, rest @ ..] => bytes = rest,
             [kind, length, ..] => {
-                let Some((whole, rest)) = bytes.split_at_checked(usize::from(*length)) else {
-                    return false;
-                };
-                let Some(content) = whole.get(2..) else {
+                let parts = bytes.split_at_checked(usize::from(*length));
+                let Some(([_, _, content @ ..], rest)) = parts else {
                     return false;
                 };
                 option(*kind, content);

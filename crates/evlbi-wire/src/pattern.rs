@@ -86,7 +86,6 @@ pub fn payload(frame_number: u32, payload: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vdif::Frame;
 
     #[test]
     fn frames_verify_from_their_headers() {
@@ -94,15 +93,14 @@ mod tests {
         let frames = frames(1464, 1_700_000_000, rate, 200).unwrap();
         let mut expected = vec![0; 1464 - HEADER_LEN];
         for (number, bytes) in (0..).zip(frames.chunks(1464)) {
-            let frame = Frame::new_checked(bytes).unwrap();
-            let header = frame.header();
+            let header = Header::parse(bytes).unwrap();
             assert_eq!(
                 header.time().second,
                 1_700_000_000 + i64::from(number / 128)
             );
             assert_eq!(header.frame_number(), number % 128);
             payload(number + PERIOD, &mut expected);
-            assert_eq!(frame.payload(), expected);
+            assert_eq!(bytes[HEADER_LEN..], expected);
         }
         let different: std::collections::HashSet<&[u8]> = frames
             .chunks(1464)

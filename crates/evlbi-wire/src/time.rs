@@ -40,9 +40,7 @@ impl FromStr for FrameRate {
 /// VDIF epoch (epochs begin in January and July, where leap seconds are inserted), so within an
 /// epoch the count and UTC agree. A header whose seconds run on past leap seconds is read as DiFX and
 /// jive5ab read it, 86 400 of them to a day; `baseband` takes those leap seconds off.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FrameTime {
     /// UTC seconds since 1970-01-01.
     pub second: i64,
@@ -54,9 +52,8 @@ impl FrameTime {
     /// Number of the frame since 1970-01-01 for a thread of `rate` frames per second.
     #[inline]
     pub fn index(self, rate: FrameRate) -> i64 {
-        self.second
-            .saturating_mul(i64::from(rate.get()))
-            .saturating_add(i64::from(self.frame))
+        let begin = self.second.saturating_mul(i64::from(rate.get()));
+        begin.saturating_add(i64::from(self.frame))
     }
 
     /// The inverse of [`FrameTime::index`].
@@ -120,10 +117,8 @@ impl Epoch {
     }
 
     fn end(self) -> i64 {
-        match Epoch::new(self.0 + 1) {
-            Some(next) => next.start(),
-            None => self.start() + 184 * 86_400,
-        }
+        let next = Epoch::new(self.0 + 1);
+        next.map_or(self.start() + 184 * 86_400, Epoch::start)
     }
 }
 

@@ -1,6 +1,5 @@
 //! What of a recording is not to be used: the gaps document beside a file, and sets of intervals.
 
-use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -58,10 +57,9 @@ impl TryFrom<String> for Schema {
     type Error = SchemaError;
 
     fn try_from(name: String) -> Result<Schema, SchemaError> {
-        if name == Schema::NAME {
-            Ok(Schema)
-        } else {
-            Err(SchemaError(name))
+        match name == Schema::NAME {
+            true => Ok(Schema),
+            false => Err(SchemaError(name)),
         }
     }
 }
@@ -115,16 +113,6 @@ pub enum Cause {
     Source,
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Cause::Lost => "lost",
-            Cause::Shed => "shed",
-            Cause::Source => "source",
-        })
-    }
-}
-
 /// A set of whole numbers (frames, samples, bytes) kept as half-open ranges, sorted and apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Intervals {
@@ -149,11 +137,9 @@ impl Intervals {
             }
             _ => self.ranges.len(),
         };
-        let joined = self.ranges[joins_from..]
-            .iter()
-            .take_while(|r| r.start <= range.end);
+        let others = self.ranges[joins_from..].iter();
         let (mut whole, mut count) = (range.clone(), 0);
-        for other in joined {
+        for other in others.take_while(|r| r.start <= range.end) {
             whole = whole.start.min(other.start)..whole.end.max(other.end);
             count += 1;
         }
@@ -163,9 +149,8 @@ impl Intervals {
     /// Whether `number` is in the set.
     pub fn contains(&self, number: i64) -> bool {
         let at = self.ranges.partition_point(|range| range.end <= number);
-        self.ranges
-            .get(at)
-            .is_some_and(|range| range.start <= number)
+        let there = self.ranges.get(at);
+        there.is_some_and(|range| range.start <= number)
     }
 
     /// Whether all of `range` is in the set.
@@ -178,12 +163,10 @@ impl Intervals {
     /// What of the set lies in `range`.
     pub fn within(&self, range: Range<i64>) -> Intervals {
         let from = self.ranges.partition_point(|r| r.end <= range.start);
-        let there = self.ranges[from..]
-            .iter()
-            .take_while(|r| r.start < range.end);
-        there
-            .map(|r| r.start.max(range.start)..r.end.min(range.end))
-            .collect()
+        let there = self.ranges[from..].iter();
+        let there = there.take_while(|r| r.start < range.end);
+        let parts = there.map(|r| r.start.max(range.start)..r.end.min(range.end));
+        parts.collect()
     }
 
     /// What of `range` is not in the set.
@@ -211,23 +194,6 @@ impl Intervals {
             }
         }
         both
-    }
-
-    /// What is in either set.
-    pub fn union(&self, other: &Intervals) -> Intervals {
-        let mut either = Intervals::new();
-        let (mut ours, mut theirs) = (self.iter().peekable(), other.iter().peekable());
-        loop {
-            let next = match (ours.peek(), theirs.peek()) {
-                (Some(a), Some(b)) if a.start <= b.start => ours.next(),
-                (Some(_), None) => ours.next(),
-                _ => theirs.next(),
-            };
-            match next {
-                Some(range) => either.insert(range),
-                None => return either,
-            }
-        }
     }
 
     /// How many numbers are in the set.
@@ -401,7 +367,6 @@ mod tests {
             let a: Intervals = a.into_iter().collect();
             let b: Intervals = b.into_iter().collect();
             check(&a, &ours)?;
-            check(&a.union(&b), &ours.union(&theirs).copied().collect())?;
             check(&a.intersect(&b), &ours.intersection(&theirs).copied().collect())?;
         }
     }

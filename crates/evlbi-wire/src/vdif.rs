@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::extended::{ALMA_SYNC, Extended, RateError, SYNC};
+pub use self::extended::{ALMA_SYNC, Alma, Extended, Merged, Nict, Nrao, RateError, SYNC};
 use crate::time::{Epoch, FrameRate, FrameTime};
 
 /// Length of a header in bytes.
@@ -143,10 +143,9 @@ impl Shape {
     /// Length of the header in bytes.
     #[inline]
     pub fn header_length(&self) -> usize {
-        if self.legacy {
-            LEGACY_HEADER_LEN
-        } else {
-            HEADER_LEN
+        match self.legacy {
+            true => LEGACY_HEADER_LEN,
+            false => HEADER_LEN,
         }
     }
 
@@ -157,8 +156,8 @@ impl Shape {
 
     /// Bits that one complete sample (all channels, both components) takes before packing to words.
     pub fn bits_per_complete_sample(&self) -> u64 {
-        let component = u64::from(self.bits) * if self.complex { 2 } else { 1 };
-        component.saturating_mul(self.channels())
+        let components = u64::from(self.complex) + 1;
+        (u64::from(self.bits) * components).saturating_mul(self.channels())
     }
 
     /// Complete samples (one per channel) in a frame. VDIF packs samples into 32-bit words without
@@ -270,23 +269,15 @@ impl Header {
     #[allow(clippy::len_without_is_empty)]
     #[inline]
     pub fn len(&self) -> usize {
-        if self.is_legacy() {
-            LEGACY_HEADER_LEN
-        } else {
-            HEADER_LEN
+        match self.is_legacy() {
+            true => LEGACY_HEADER_LEN,
+            false => HEADER_LEN,
         }
     }
 
     /// The eight words, as they are.
     pub fn words(&self) -> [u32; 8] {
         self.words
-    }
-
-    /// Replaces a word of the extended user data (words 4 to 7). A legacy header has none.
-    pub fn set_extended_word(&mut self, word: usize, value: u32) {
-        if (4..8).contains(&word) && !self.is_legacy() {
-            self.words[word] = value;
-        }
     }
 
     /// The payload is not to be used.
@@ -438,10 +429,10 @@ impl Header {
         header.set_time(time)?;
         header.set_invalid(true);
         match header.extended() {
-            Some(Extended::Alma { serial, .. }) => {
-                header.set_words_6_and_7(serial.wrapping_add_signed(frames_on));
+            Some(Extended::Alma(alma)) => {
+                header.set_words_6_and_7(alma.serial.wrapping_add_signed(frames_on));
             }
-            Some(Extended::Merged { .. }) => header.set_words_6_and_7(0),
+            Some(Extended::Merged(_)) => header.set_words_6_and_7(0),
             Some(Extended::Mark5b(inner)) => {
                 let inner = inner.fill_at(time, rate).map_err(|_| TimeError(time))?;
                 header.words[4..].copy_from_slice(&inner.words());
@@ -472,37 +463,5 @@ impl fmt::Debug for Header {
             .field("invalid", &self.is_invalid())
             .field("edv", &self.edv())
             .finish()
-    }
-}
-
-/// A whole frame in memory, checked to be as long as its header says.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    header: Header,
-    bytes: &'a [u8],
-}
-
-impl<'a> Frame<'a> {
-    /// The frame at the beginning of `bytes`.
-    pub fn new_checked(bytes: &'a [u8]) -> Result<Frame<'a>, HeaderError> {
-        let header = Header::parse(bytes)?;
-        let needed = header.frame_length();
-        match bytes.get(..needed) {
-            Some(bytes) => Ok(Frame { header, bytes }),
-            None => Err(HeaderError::Short {
-                needed,
-                found: bytes.len(),
-            }),
-        }
-    }
-
-    /// The header.
-    pub fn header(&self) -> &Header {
-        &self.header
-    }
-
-    /// The samples.
-    pub fn payload(&self) -> &'a [u8] {
-        &self.bytes[self.header.len()..]
     }
 }

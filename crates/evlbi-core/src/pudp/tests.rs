@@ -1,4 +1,4 @@
-use evlbi_wire::vdif::{Shape, StationId};
+use evlbi_wire::vdif::{Extended, Nict, Shape, StationId};
 use proptest::prelude::*;
 
 use super::*;
@@ -219,7 +219,11 @@ fn a_rate_in_the_headers_gives_way_to_what_is_seen() {
     let mut datagrams = stream(&simple(1), 100, 20, 300);
     for datagram in &mut datagrams {
         let mut header = Header::parse(datagram).unwrap();
-        header.set_extended_word(4, 1 << 24 | 64);
+        let extended = Extended::Nict(Nict {
+            complex_rate: 64_000,
+            ..Nict::default()
+        });
+        header.set_extended(&extended).unwrap();
         header.emit(datagram);
     }
     let told = Header::parse(&datagrams[0]).unwrap().frame_rate().unwrap();

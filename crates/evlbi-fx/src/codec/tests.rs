@@ -1,3 +1,4 @@
+use evlbi_wire::mark5b::{Header, SYNC};
 use proptest::prelude::*;
 
 use super::*;
@@ -71,7 +72,8 @@ fn the_header_tells_the_codec() {
     };
     let mut header = vdif::Header::new(shape, vdif::StreamKey::default());
     assert_eq!(Codec::of(&header), Codec::vdif(2));
-    header.set_extended_word(4, 0xabad_deed);
+    let inner = Header::from_words([SYNC, 0, 0, 0]).unwrap();
+    header.set_extended(&vdif::Extended::Mark5b(inner)).unwrap();
     assert_eq!(Codec::of(&header), Codec::mark5b(2));
 }
 

@@ -1,7 +1,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use evlbi_wire::vdif::{Frame, Header};
+use evlbi_wire::vdif::Header;
 use rustfft::num_complex::Complex64;
 
 use super::*;
@@ -35,8 +35,7 @@ pub fn record_with(plan: &SkyPlan, mut prepare: impl FnMut(&mut Track)) -> Vec<R
             let mut track = Track::new(layout, &threads, Trust::Exact);
             prepare(&mut track);
             for frame in frames.chunks(station.frame_length()) {
-                let frame = Frame::new_checked(frame).unwrap();
-                let header = frame.header();
+                let header = Header::parse(frame).unwrap();
                 let time = header.time();
                 let number = (time.second - START) * i64::from(station.frame_rate().get())
                     + i64::from(time.frame);
@@ -44,7 +43,7 @@ pub fn record_with(plan: &SkyPlan, mut prepare: impl FnMut(&mut Track)) -> Vec<R
                     header.key().thread,
                     number,
                     header.is_invalid(),
-                    frame.payload(),
+                    &frame[header.len()..],
                 );
             }
             let width = layout.sample_rate() as f64 / if layout.complex { 1.0 } else { 2.0 };

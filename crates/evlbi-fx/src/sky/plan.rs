@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::{Extended, Header, SYNC, Shape, ShapeError, StationId, StreamKey};
+use evlbi_wire::vdif::{
+    Extended, Header, Nict, Nrao, SYNC, Shape, ShapeError, StationId, StreamKey,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Station;
@@ -355,11 +357,11 @@ impl SkyPlan {
         let complex_rate = sample_rate / samples;
         match self.edv {
             0 => Ok(None),
-            1 => Ok(Some(Extended::Nict {
+            1 => Ok(Some(Extended::Nict(Nict {
                 complex_rate,
                 sync: SYNC,
                 das: u64::from_le_bytes(*b"evlbi\0\0\0"),
-            })),
+            }))),
             3 if ![1000, 5000].contains(&self.payload) => {
                 Err(self.edv_error("its frames have a payload of 1000 or 5000 bytes"))
             }
@@ -367,17 +369,12 @@ impl SkyPlan {
                 Err(self
                     .edv_error("its threads have one channel: give as many threads as channels"))
             }
-            3 => Ok(Some(Extended::Nrao {
+            3 => Ok(Some(Extended::Nrao(Nrao {
                 complex_rate,
                 sync: SYNC,
-                tuning: 0,
-                unit: 0,
-                input: 0,
-                sub_band: 0,
                 upper: true,
-                revision: (0, 0),
-                personality: 0,
-            })),
+                ..Nrao::default()
+            }))),
             _ => Err(self.edv_error("give 0, 1 or 3")),
         }
     }

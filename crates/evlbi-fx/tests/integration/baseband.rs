@@ -268,11 +268,15 @@ fn decode_frames(codec: Codec, bytes: &[u8]) -> Vec<f32> {
     let mut offset = 0;
     while offset < bytes.len() {
         let bytes = &bytes[offset..];
-        let (payload, length) = match mark5b::Frame::new_checked(bytes) {
-            Ok(frame) => (frame.payload(), mark5b::FRAME_LEN),
+        let (payload, length) = match mark5b::Header::parse(bytes) {
+            Ok(_) => (
+                &bytes[mark5b::HEADER_LEN..mark5b::FRAME_LEN],
+                mark5b::FRAME_LEN,
+            ),
             Err(_) => {
-                let frame = vdif::Frame::new_checked(bytes).unwrap();
-                (frame.payload(), frame.header().frame_length())
+                let header = vdif::Header::parse(bytes).unwrap();
+                let length = header.frame_length();
+                (&bytes[header.len()..length], length)
             }
         };
         let start = all.len();

@@ -2,7 +2,7 @@
 
 use evlbi_fx::codec::Codec;
 use evlbi_fx::sky::Station;
-use evlbi_wire::vdif::{Frame, Header};
+use evlbi_wire::vdif::Header;
 
 /// The whole recording of a station.
 pub fn generate(station: &Station) -> Vec<u8> {
@@ -25,10 +25,11 @@ pub fn decode_file(bytes: &[u8], channels: u64) -> Vec<Vec<f32>> {
     let mut channels = vec![Vec::new(); channels as usize];
     let mut values = vec![0.0; shape.payload_length() * 8 / usize::from(shape.bits)];
     for frame in bytes.chunks_exact(shape.frame_length) {
-        let frame = Frame::new_checked(frame).unwrap();
-        let codec = Codec::of(frame.header()).unwrap();
-        assert_eq!(codec.decode(frame.payload(), &mut values), values.len());
-        let first = usize::from(frame.header().key().thread) * per_thread;
+        let header = Header::parse(frame).unwrap();
+        let codec = Codec::of(&header).unwrap();
+        let payload = &frame[header.len()..];
+        assert_eq!(codec.decode(payload, &mut values), values.len());
+        let first = usize::from(header.key().thread) * per_thread;
         for complete in values.chunks_exact(group * per_thread) {
             for (channel, own) in complete.chunks_exact(group).enumerate() {
                 channels[first + channel].extend_from_slice(own);

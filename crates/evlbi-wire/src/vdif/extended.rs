@@ -22,59 +22,13 @@ pub struct RateError(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended {
     /// Version 1 (NICT).
-    Nict {
-        /// Complex samples per second of each channel; real data has two samples for one of those.
-        complex_rate: u64,
-        /// [`SYNC`] in an intact header.
-        sync: u32,
-        /// Name of the data acquisition system, eight characters.
-        das: u64,
-    },
+    Nict(Nict),
     /// Version 2 (ALMA).
-    Alma {
-        /// Polarisation, one bit.
-        polarisation: u8,
-        /// Quadrant of the baseline correlator, two bits.
-        quadrant: u8,
-        /// The baseline correlator, one bit.
-        correlator: u8,
-        /// [`ALMA_SYNC`] in an intact header.
-        sync: u32,
-        /// Status of the phasing interface card.
-        status: u32,
-        /// Packet serial number.
-        serial: u64,
-    },
+    Alma(Alma),
     /// Version 3 (NRAO).
-    Nrao {
-        /// Complex samples per second of the channel; real data has two samples for one of those.
-        complex_rate: u64,
-        /// [`SYNC`] in an intact header.
-        sync: u32,
-        /// Tuning of the local oscillator within the intermediate frequency, units of 2^-24 MHz.
-        tuning: u32,
-        /// Digital back end that made the data, four bits.
-        unit: u8,
-        /// Number of the intermediate frequency, four bits.
-        input: u8,
-        /// Number of the sub-band, three bits.
-        sub_band: u8,
-        /// The upper side band, else the lower.
-        upper: bool,
-        /// Major and minor revision of the firmware, four bits each.
-        revision: (u8, u8),
-        /// Type of the firmware.
-        personality: u8,
-    },
+    Nrao(Nrao),
     /// Version 4 (DiFX): several threads merged into one frame, each perhaps missing.
-    Merged {
-        /// How many bits of the mask count; the channels of the frame divide evenly over them.
-        mask_length: u8,
-        /// [`SYNC`] in an intact header.
-        sync: u32,
-        /// A bit for each merged thread, lowest first; one where its data is good.
-        mask: u64,
-    },
+    Merged(Merged),
     /// Version 0xAB (Haystack): the header of the Mark 5B frame that the payload came in.
     Mark5b(mark5b::Header),
     /// Version 0, which leaves the words unused, and any that is not known here.
@@ -86,9 +40,68 @@ pub enum Extended {
     },
 }
 
-const WORD_5: Field = Field(5, 0, 32);
-const WORD_6: Field = Field(6, 0, 32);
-const WORD_7: Field = Field(7, 0, 32);
+/// Version 1 (NICT).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nict {
+    /// Complex samples per second of each channel; real data has two samples for one of those.
+    pub complex_rate: u64,
+    /// [`SYNC`] in an intact header.
+    pub sync: u32,
+    /// Name of the data acquisition system, eight characters.
+    pub das: u64,
+}
+
+/// Version 2 (ALMA).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alma {
+    /// Polarisation, one bit.
+    pub polarisation: u8,
+    /// Quadrant of the baseline correlator, two bits.
+    pub quadrant: u8,
+    /// The baseline correlator, one bit.
+    pub correlator: u8,
+    /// [`ALMA_SYNC`] in an intact header.
+    pub sync: u32,
+    /// Status of the phasing interface card.
+    pub status: u32,
+    /// Packet serial number.
+    pub serial: u64,
+}
+
+/// Version 3 (NRAO).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nrao {
+    /// Complex samples per second of the channel; real data has two samples for one of those.
+    pub complex_rate: u64,
+    /// [`SYNC`] in an intact header.
+    pub sync: u32,
+    /// Tuning of the local oscillator within the intermediate frequency, units of 2^-24 MHz.
+    pub tuning: u32,
+    /// Digital back end that made the data, four bits.
+    pub unit: u8,
+    /// Number of the intermediate frequency, four bits.
+    pub input: u8,
+    /// Number of the sub-band, three bits.
+    pub sub_band: u8,
+    /// The upper side band, else the lower.
+    pub upper: bool,
+    /// Major and minor revision of the firmware, four bits each.
+    pub revision: (u8, u8),
+    /// Type of the firmware.
+    pub personality: u8,
+}
+
+/// Version 4 (DiFX): several threads merged into one frame, each perhaps missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// How many bits of the mask count; the channels of the frame divide evenly over them.
+    pub mask_length: u8,
+    /// [`SYNC`] in an intact header.
+    pub sync: u32,
+    /// A bit for each merged thread, lowest first; one where its data is good.
+    pub mask: u64,
+}
+
 const ALMA_POLARISATION: Field = Field(4, 0, 1);
 const ALMA_QUADRANT: Field = Field(4, 1, 2);
 const ALMA_CORRELATOR: Field = Field(4, 3, 1);
@@ -107,56 +120,40 @@ impl Header {
     pub fn extended(&self) -> Option<Extended> {
         let version = self.edv()?;
         let words = [self.words[4], self.words[5], self.words[6], self.words[7]];
-        let known = match version {
-            1 => Some(self.nict()),
-            2 => Some(self.alma()),
-            3 => Some(self.nrao()),
-            4 => Some(self.merged()),
-            0xab => mark5b::Header::from_words(words).ok().map(Extended::Mark5b),
-            _ => None,
-        };
-        Some(known.unwrap_or(Extended::Other { version, words }))
-    }
-
-    fn nict(&self) -> Extended {
-        Extended::Nict {
-            complex_rate: self.complex_rate(),
-            sync: self.get(WORD_5),
-            das: self.words_6_and_7(),
-        }
-    }
-
-    fn alma(&self) -> Extended {
-        Extended::Alma {
-            polarisation: self.get(ALMA_POLARISATION) as u8,
-            quadrant: self.get(ALMA_QUADRANT) as u8,
-            correlator: self.get(ALMA_CORRELATOR) as u8,
-            sync: self.get(ALMA_SYNC_20),
-            status: self.get(WORD_5),
-            serial: self.words_6_and_7(),
-        }
-    }
-
-    fn nrao(&self) -> Extended {
-        Extended::Nrao {
-            complex_rate: self.complex_rate(),
-            sync: self.get(WORD_5),
-            tuning: self.get(WORD_6),
-            unit: self.get(NRAO_UNIT) as u8,
-            input: self.get(NRAO_INPUT) as u8,
-            sub_band: self.get(NRAO_SUB_BAND) as u8,
-            upper: self.get(NRAO_UPPER) == 1,
-            revision: (self.get(NRAO_MAJOR) as u8, self.get(NRAO_MINOR) as u8),
-            personality: self.get(NRAO_PERSONALITY) as u8,
-        }
-    }
-
-    fn merged(&self) -> Extended {
-        Extended::Merged {
-            mask_length: self.get(MASK_LENGTH) as u8,
-            sync: self.get(WORD_5),
-            mask: self.words_6_and_7(),
-        }
+        let mark5b = mark5b::Header::from_words(words);
+        Some(match (version, mark5b) {
+            (1, _) => Extended::Nict(Nict {
+                complex_rate: self.complex_rate(),
+                sync: self.words[5],
+                das: self.words_6_and_7(),
+            }),
+            (2, _) => Extended::Alma(Alma {
+                polarisation: self.get(ALMA_POLARISATION) as u8,
+                quadrant: self.get(ALMA_QUADRANT) as u8,
+                correlator: self.get(ALMA_CORRELATOR) as u8,
+                sync: self.get(ALMA_SYNC_20),
+                status: self.words[5],
+                serial: self.words_6_and_7(),
+            }),
+            (3, _) => Extended::Nrao(Nrao {
+                complex_rate: self.complex_rate(),
+                sync: self.words[5],
+                tuning: self.words[6],
+                unit: self.get(NRAO_UNIT) as u8,
+                input: self.get(NRAO_INPUT) as u8,
+                sub_band: self.get(NRAO_SUB_BAND) as u8,
+                upper: self.get(NRAO_UPPER) == 1,
+                revision: (self.get(NRAO_MAJOR) as u8, self.get(NRAO_MINOR) as u8),
+                personality: self.get(NRAO_PERSONALITY) as u8,
+            }),
+            (4, _) => Extended::Merged(Merged {
+                mask_length: self.get(MASK_LENGTH) as u8,
+                sync: self.words[5],
+                mask: self.words_6_and_7(),
+            }),
+            (0xab, Ok(header)) => Extended::Mark5b(header),
+            _ => Extended::Other { version, words },
+        })
     }
 
     /// The rate field of versions 1 and 3.
@@ -177,70 +174,45 @@ impl Header {
         }
         let mut new = *self;
         new.words[4..].fill(0);
-        match *extended {
-            Extended::Nict {
-                complex_rate,
-                sync,
-                das,
-            } => {
+        match extended {
+            Extended::Nict(nict) => {
                 new.set(EDV, 1);
-                new.set_complex_rate(complex_rate)?;
-                new.set(WORD_5, sync);
-                new.set_words_6_and_7(das);
+                new.set_complex_rate(nict.complex_rate)?;
+                new.words[5] = nict.sync;
+                new.set_words_6_and_7(nict.das);
             }
-            Extended::Alma {
-                polarisation,
-                quadrant,
-                correlator,
-                sync,
-                status,
-                serial,
-            } => {
+            Extended::Alma(alma) => {
                 new.set(EDV, 2);
-                new.set(ALMA_POLARISATION, u32::from(polarisation));
-                new.set(ALMA_QUADRANT, u32::from(quadrant));
-                new.set(ALMA_CORRELATOR, u32::from(correlator));
-                new.set(ALMA_SYNC_20, sync);
-                new.set(WORD_5, status);
-                new.set_words_6_and_7(serial);
+                new.set(ALMA_POLARISATION, u32::from(alma.polarisation));
+                new.set(ALMA_QUADRANT, u32::from(alma.quadrant));
+                new.set(ALMA_CORRELATOR, u32::from(alma.correlator));
+                new.set(ALMA_SYNC_20, alma.sync);
+                new.words[5] = alma.status;
+                new.set_words_6_and_7(alma.serial);
             }
-            Extended::Nrao {
-                complex_rate,
-                sync,
-                tuning,
-                unit,
-                input,
-                sub_band,
-                upper,
-                revision: (major, minor),
-                personality,
-            } => {
+            Extended::Nrao(nrao) => {
                 new.set(EDV, 3);
-                new.set_complex_rate(complex_rate)?;
-                new.set(WORD_5, sync);
-                new.set(WORD_6, tuning);
-                new.set(NRAO_UNIT, u32::from(unit));
-                new.set(NRAO_INPUT, u32::from(input));
-                new.set(NRAO_SUB_BAND, u32::from(sub_band));
-                new.set(NRAO_UPPER, u32::from(upper));
-                new.set(NRAO_MAJOR, u32::from(major));
-                new.set(NRAO_MINOR, u32::from(minor));
-                new.set(NRAO_PERSONALITY, u32::from(personality));
+                new.set_complex_rate(nrao.complex_rate)?;
+                new.words[5] = nrao.sync;
+                new.words[6] = nrao.tuning;
+                new.set(NRAO_UNIT, u32::from(nrao.unit));
+                new.set(NRAO_INPUT, u32::from(nrao.input));
+                new.set(NRAO_SUB_BAND, u32::from(nrao.sub_band));
+                new.set(NRAO_UPPER, u32::from(nrao.upper));
+                new.set(NRAO_MAJOR, u32::from(nrao.revision.0));
+                new.set(NRAO_MINOR, u32::from(nrao.revision.1));
+                new.set(NRAO_PERSONALITY, u32::from(nrao.personality));
             }
-            Extended::Merged {
-                mask_length,
-                sync,
-                mask,
-            } => {
+            Extended::Merged(merged) => {
                 new.set(EDV, 4);
-                new.set(MASK_LENGTH, u32::from(mask_length));
-                new.set(WORD_5, sync);
-                new.set_words_6_and_7(mask);
+                new.set(MASK_LENGTH, u32::from(merged.mask_length));
+                new.words[5] = merged.sync;
+                new.set_words_6_and_7(merged.mask);
             }
             Extended::Mark5b(header) => new.words[4..].copy_from_slice(&header.words()),
             Extended::Other { version, words } => {
-                new.words[4..].copy_from_slice(&words);
-                new.set(EDV, u32::from(version));
+                new.words[4..].copy_from_slice(words);
+                new.set(EDV, u32::from(*version));
             }
         }
         *self = new;
@@ -248,74 +220,59 @@ impl Header {
     }
 
     fn set_complex_rate(&mut self, rate: u64) -> Result<(), RateError> {
-        let (unit, megahertz) = if rate.is_multiple_of(MEGA) {
-            (MEGA, 1)
-        } else {
-            (KILO, 0)
-        };
-        let value = u32::try_from(rate / unit)
-            .ok()
-            .filter(|value| *value < 1 << 23 && rate.is_multiple_of(unit))
-            .ok_or(RateError(rate))?;
-        self.set(RATE_UNIT, megahertz);
-        self.set(RATE, value);
+        let is_mega = rate.is_multiple_of(MEGA);
+        let unit = if is_mega { MEGA } else { KILO };
+        if !rate.is_multiple_of(unit) || rate / unit >= 1 << 23 {
+            return Err(RateError(rate));
+        }
+        self.set(RATE_UNIT, u32::from(is_mega));
+        self.set(RATE, (rate / unit) as u32);
         Ok(())
     }
 
     pub(super) fn set_words_6_and_7(&mut self, value: u64) {
-        self.set(WORD_6, value as u32);
-        self.set(WORD_7, (value >> 32) as u32);
+        self.words[6] = value as u32;
+        self.words[7] = (value >> 32) as u32;
     }
 }
 
 impl fmt::Display for Extended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Extended::Nict {
-                complex_rate, das, ..
-            } => write!(
+            Extended::Nict(nict) => write!(
                 f,
                 "EDV 1 (NICT): {} of bandwidth, DAS {}",
-                Hertz(complex_rate),
-                String::from_utf8_lossy(&das.to_le_bytes())
+                hertz(nict.complex_rate),
+                String::from_utf8_lossy(&nict.das.to_le_bytes())
                     .trim_end_matches('\0')
                     .escape_default()
             ),
-            Extended::Alma {
-                polarisation,
-                quadrant,
-                correlator,
-                status,
-                serial,
-                ..
-            } => write!(
+            Extended::Alma(alma) => write!(
                 f,
-                "EDV 2 (ALMA): polarisation {polarisation}, quadrant {quadrant}, correlator {correlator}, \
-                 status {status:#010x}, packet {serial}"
+                "EDV 2 (ALMA): polarisation {}, quadrant {}, correlator {}, status {:#010x}, packet {}",
+                alma.polarisation, alma.quadrant, alma.correlator, alma.status, alma.serial
             ),
-            Extended::Nrao {
-                complex_rate,
-                tuning,
-                unit,
-                input,
-                sub_band,
-                upper,
-                revision: (major, minor),
-                personality,
-                ..
-            } => write!(
+            Extended::Nrao(nrao) => write!(
                 f,
-                "EDV 3 (NRAO): {} of bandwidth, tuned to {} MHz, unit {unit}, IF {input}, sub-band {sub_band}, \
-                 {} side band, personality {personality:#04x} revision {major}.{minor}",
-                Hertz(complex_rate),
-                f64::from(tuning) / f64::from(1 << 24),
-                if upper { "upper" } else { "lower" },
+                "EDV 3 (NRAO): {} of bandwidth, tuned to {} MHz, unit {}, IF {}, sub-band {}, \
+                 {} side band, personality {:#04x} revision {}.{}",
+                hertz(nrao.complex_rate),
+                f64::from(nrao.tuning) / f64::from(1 << 24),
+                nrao.unit,
+                nrao.input,
+                nrao.sub_band,
+                if nrao.upper { "upper" } else { "lower" },
+                nrao.personality,
+                nrao.revision.0,
+                nrao.revision.1,
             ),
-            Extended::Merged {
-                mask_length, mask, ..
-            } => {
-                let digits = usize::from(mask_length.clamp(1, 64));
-                write!(f, "EDV 4 (merged threads): validity {mask:0digits$b}")
+            Extended::Merged(merged) => {
+                let digits = usize::from(merged.mask_length.clamp(1, 64));
+                write!(
+                    f,
+                    "EDV 4 (merged threads): validity {:0digits$b}",
+                    merged.mask
+                )
             }
             Extended::Mark5b(header) => write!(f, "EDV 0xab (Mark 5B): {header:?}"),
             Extended::Other { version: 0, words } if words == [0; 4] => {
@@ -329,14 +286,9 @@ impl fmt::Display for Extended {
 }
 
 /// A frequency in the unit in which the header tells it.
-struct Hertz(u64);
-
-impl fmt::Display for Hertz {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_multiple_of(MEGA) {
-            write!(f, "{} MHz", self.0 / MEGA)
-        } else {
-            write!(f, "{} kHz", self.0 / KILO)
-        }
+fn hertz(rate: u64) -> String {
+    match rate.is_multiple_of(MEGA) {
+        true => format!("{} MHz", rate / MEGA),
+        false => format!("{} kHz", rate / KILO),
     }
 }

@@ -11,7 +11,7 @@ use evlbi_testkit::oracle;
 use evlbi_testkit::python::python;
 use evlbi_testkit::{Room, command};
 use evlbi_wire::time::{Epoch, FrameRate, FrameTime};
-use evlbi_wire::vdif::{Extended, Header, Shape, StationId, StreamKey};
+use evlbi_wire::vdif::{Alma, Extended, Header, Merged, Nict, Nrao, Shape, StationId, StreamKey};
 use evlbi_wire::{mark5b, vdif};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -120,12 +120,13 @@ fn mark_5b() -> Vec<u8> {
     for (step, frame) in (-120..120).zip((0..RATE).step_by(7).cycle()) {
         // Whole days and odd seconds, on both sides of a change of the thousand days.
         let second = MARK5B_REFERENCE + step * (4 * 86_400 + 3_607);
-        let mut header = mark5b::Header::new();
+        let mut header = mark5b::Header::from_words([mark5b::SYNC, 0, 0, 0]).unwrap();
         let rate = FrameRate::new(RATE).unwrap();
         header.set_time(FrameTime { second, frame }, rate).unwrap();
-        header.set_user(frame as u16 ^ 0xbead);
-        header.set_test_vector(frame % 2 == 1);
-        bytes.extend(header.to_bytes());
+        let mut words = header.words();
+        // The samples of every second frame are a test vector.
+        words[1] |= (frame ^ 0xbead) << 16 | (frame % 2) << 15;
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         bytes.resize(bytes.len() + mark5b::PAYLOAD_LEN, 0);
     }
     bytes
@@ -188,8 +189,8 @@ fn allow_for_differences(ours: &mut Fields, theirs: &Fields) {
 }
 
 fn vdif_fields(bytes: &[u8], rate: FrameRate) -> (Fields, usize) {
-    let frame = vdif::Frame::new_checked(bytes).unwrap();
-    let (header, shape) = (frame.header(), frame.header().shape());
+    let header = Header::parse(bytes).unwrap();
+    let shape = header.shape();
     let mut fields = object(json!({
         "invalid_data": u8::from(header.is_invalid()),
         "legacy_mode": u8::from(header.is_legacy()),
@@ -205,12 +206,12 @@ fn vdif_fields(bytes: &[u8], rate: FrameRate) -> (Fields, usize) {
         "thread_id": header.key().thread,
         "station_id": header.key().station.0,
         "frame_nbytes": header.frame_length(),
-        "payload_nbytes": frame.payload().len(),
+        "payload_nbytes": shape.payload_length(),
         "bps": shape.bits,
         "nchan": shape.channels(),
         "samples_per_frame": shape.samples_per_frame(),
     }));
-    fields.extend(extended_fields(header));
+    fields.extend(extended_fields(&header));
     if let Some(sample_rate) = header.sample_rate() {
         fields.insert("sample_rate".into(), json!(sample_rate));
     }
@@ -228,20 +229,20 @@ fn extended_fields(header: &Header) -> Fields {
     }
     let words = header.words();
     fields.extend(match header.extended() {
-        Some(Extended::Nict { sync, das, .. }) => object(json!({
+        Some(Extended::Nict(Nict { sync, das, .. })) => object(json!({
             "sampling_unit": words[4] >> 23 & 1,
             "sampling_rate": words[4] & 0x7f_ffff,
             "sync_pattern": sync,
             "das_id": das,
         })),
-        Some(Extended::Alma {
+        Some(Extended::Alma(Alma {
             polarisation,
             quadrant,
             correlator,
             sync,
             status,
             serial,
-        }) => object(json!({
+        })) => object(json!({
             "pol": polarisation,
             "BL_quadrant": quadrant,
             "BL_correlator": correlator,
@@ -249,7 +250,7 @@ fn extended_fields(header: &Header) -> Fields {
             "PIC_status": status,
             "PSN": serial,
         })),
-        Some(Extended::Nrao {
+        Some(Extended::Nrao(Nrao {
             sync,
             tuning,
             unit,
@@ -259,7 +260,7 @@ fn extended_fields(header: &Header) -> Fields {
             revision: (major, minor),
             personality,
             ..
-        }) => object(json!({
+        })) => object(json!({
             "sampling_unit": words[4] >> 23 & 1,
             "sampling_rate": words[4] & 0x7f_ffff,
             "sync_pattern": sync,
@@ -279,16 +280,16 @@ fn extended_fields(header: &Header) -> Fields {
             fields
         }
         // `baseband` does not look into the others.
-        Some(Extended::Merged { .. } | Extended::Other { .. }) | None => Fields::new(),
+        Some(Extended::Merged(_) | Extended::Other { .. }) | None => Fields::new(),
     });
     fields
 }
 
 fn mark5b_fields(bytes: &[u8], rate: FrameRate) -> (Fields, usize) {
-    let frame = mark5b::Frame::new_checked(bytes).unwrap();
-    let mut fields = time_code_fields(frame.header());
-    fields.insert("frame_nr".into(), json!(frame.header().frame_number()));
-    let time = frame.header().time(MARK5B_REFERENCE).unwrap();
+    let header = mark5b::Header::parse(bytes).unwrap();
+    let mut fields = time_code_fields(&header);
+    fields.insert("frame_nr".into(), json!(header.frame_number()));
+    let time = header.time(MARK5B_REFERENCE).unwrap();
     fields.extend(time_fields(time, rate));
     (fields, mark5b::FRAME_LEN)
 }
@@ -426,20 +427,20 @@ fn extended(kind: Kind, shape: Shape, number: u32, time: FrameTime) -> Option<Ex
     Some(match version {
         // Version 0 leaves the words zero.
         0 => return None,
-        1 => Extended::Nict {
+        1 => Extended::Nict(Nict {
             complex_rate,
             sync,
             das: u64::from_le_bytes(*b"STATION1"),
-        },
-        2 => Extended::Alma {
+        }),
+        2 => Extended::Alma(Alma {
             polarisation: small(1),
             quadrant: small(2),
             correlator: small(1),
             sync: vdif::ALMA_SYNC,
             status: number,
             serial: u64::from(number) << 33 | 5,
-        },
-        3 => Extended::Nrao {
+        }),
+        3 => Extended::Nrao(Nrao {
             complex_rate,
             sync,
             tuning: number << 20,
@@ -449,16 +450,16 @@ fn extended(kind: Kind, shape: Shape, number: u32, time: FrameTime) -> Option<Ex
             upper: small(1) == 1,
             revision: (small(4), small(3)),
             personality: small(8),
-        },
-        4 => Extended::Merged {
+        }),
+        4 => Extended::Merged(Merged {
             mask_length: 8,
             sync,
             mask: u64::from(small(8)),
-        },
+        }),
         0xab => {
-            let mut inner = mark5b::Header::new();
+            let words = [mark5b::SYNC, number << 16, 0, 0];
+            let mut inner = mark5b::Header::from_words(words).unwrap();
             inner.set_time(time, FrameRate::new(RATE).unwrap()).unwrap();
-            inner.set_user(number as u16);
             Extended::Mark5b(inner)
         }
         version => Extended::Other {

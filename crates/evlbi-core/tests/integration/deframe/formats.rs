@@ -7,7 +7,7 @@ use std::time::Duration;
 use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Holes, Partial, Settings};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
-use evlbi_wire::vdif::{Extended, Header};
+use evlbi_wire::vdif::{Alma, Extended, Header, Nrao};
 use evlbi_wire::{fill, mark5b};
 
 use crate::deframe::stream::{
@@ -32,8 +32,8 @@ fn mark5b_stream(frames: u32, first: u32, rate: u32) -> Stream {
     };
     for number in 0..frames {
         let index = SECOND * i64::from(rate) + i64::from(first + number);
-        let mut header = mark5b::Header::new();
-        header.set_user(0xbead);
+        let words = [mark5b::SYNC, 0xbead << 16, 0, 0];
+        let mut header = mark5b::Header::from_words(words).unwrap();
         let time = FrameTime::from_index(index, rate_known);
         header.set_time(time, rate_known).unwrap();
         let start = stream.bytes.len();
@@ -127,14 +127,14 @@ fn a_packet_serial_number_counts_on_in_lost_frames() {
     let length = stream.frame_length;
     for (number, frame) in stream.bytes.chunks_mut(length).enumerate() {
         let mut header = Header::parse(frame).unwrap();
-        let alma = Extended::Alma {
+        let alma = Extended::Alma(Alma {
             polarisation: 1,
             quadrant: 0,
             correlator: 0,
             sync: 0,
             status: 0,
             serial: 0xffff_fff0 + number as u64 / 3,
-        };
+        });
         header.set_extended(&alma).unwrap();
         header.emit(frame);
     }
@@ -160,7 +160,11 @@ fn a_rate_in_the_headers_is_believed() {
     let mut stream = plan.make();
     for frame in stream.bytes.chunks_mut(5032) {
         let mut header = Header::parse(frame).unwrap();
-        header.set_extended_word(4, 0x0380_0010);
+        let extended = Extended::Nrao(Nrao {
+            complex_rate: 16_000_000,
+            ..Nrao::default()
+        });
+        header.set_extended(&extended).unwrap();
         header.emit(frame);
     }
     let path = Path::new(5032, [9, 10, 11]);

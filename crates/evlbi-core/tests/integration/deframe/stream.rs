@@ -7,7 +7,7 @@ use evlbi_core::deframe::{Counts, Deframer, Frame, Holes, Partial, Settings};
 use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::TimeGap;
-use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
+use evlbi_wire::vdif::{Extended, Header, Shape, StationId, StreamKey};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -102,7 +102,10 @@ impl Plan {
                 let mut time = FrameTime::from_index(SECOND * i64::from(self.rate) + since, rate);
                 time.second += self.offsets[thread];
                 header.set_time(time).unwrap();
-                header.set_extended_word(6, 0x0012_3456);
+                let (version, words) = (0, [0, 0, 0x0012_3456, 0]);
+                header
+                    .set_extended(&Extended::Other { version, words })
+                    .unwrap();
                 let start = bytes.len();
                 bytes.resize(start + self.frame_length, 0);
                 random.fill(&mut bytes[start..]);

@@ -63,7 +63,7 @@ fn mark_5b_is_inspected_with_its_own_codec() {
     let rate = FrameRate::new(100).unwrap();
     let mut bytes = Vec::new();
     for number in (0..150).filter(|number| *number != 70) {
-        let mut header = mark5b::Header::new();
+        let mut header = mark5b::Header::from_words([mark5b::SYNC, 0, 0, 0]).unwrap();
         let time = FrameTime::from_index(START * 100 + number, rate);
         header.set_time(time, rate).unwrap();
         bytes.extend(header.to_bytes());

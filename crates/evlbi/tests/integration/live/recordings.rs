@@ -162,7 +162,7 @@ fn vdif(name: &str, threads: u16, length: usize, shape: impl Fn(Shape) -> Shape)
 fn mark5b() -> Recording {
     let rate = FrameRate::new(8).unwrap();
     let frame = |number: i64| {
-        let mut header = mark5b::Header::new();
+        let mut header = mark5b::Header::from_words([mark5b::SYNC, 0, 0, 0]).unwrap();
         let time = FrameTime::from_index(SECOND * 8 + number, rate);
         header.set_time(time, rate).unwrap();
         let payload = noise(mark5b::PAYLOAD_LEN, number as u64);

@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
         rest = next;
         at += u64::from(*apart) << 18;
         if let Ok(packet) = read(Link::Ip, packet, packet.len() as u32) {
-            capture.offer(at, &packet, |_, _| {});
+            capture.offer(at, &packet, &mut |_, _| {});
         }
     }
     let found = capture.finish();

@@ -133,12 +133,6 @@ struct Loss {
     lengths: Distribution,
 }
 
-impl Default for Account {
-    fn default() -> Account {
-        Account::new(HISTORY)
-    }
-}
-
 impl Account {
     /// An account without arrivals that remembers `history` numbers, rounded up to a power of two.
     pub fn new(history: u64) -> Account {
@@ -184,28 +178,23 @@ impl Account {
     /// A number arrived for the first time that found room.
     #[inline]
     pub fn unique(&mut self, offset: u64, late: bool) {
-        let Account {
-            counters,
-            history,
-            reordering,
-            loss,
-            ..
-        } = self;
+        let counters = &mut self.counters;
         counters.received += 1;
         counters.unique += 1;
         counters.late += u64::from(late);
-        if history.insert(offset, |first, count| loss.note(first, count)) {
+        let lost = |first, count| self.loss.note(first, count);
+        if self.history.insert(offset, lost) {
             counters.ring_full -= 1;
             counters.duplicates += 1;
         } else {
-            counters.reordered += u64::from(reordering.arrived(offset));
+            counters.reordered += u64::from(self.reordering.arrived(offset));
         }
     }
 
     /// The sender says that it has used a number of the sequence, whether that arrives or not: a part of the expected.
     pub fn used(&mut self, offset: u64) {
-        let Account { history, loss, .. } = self;
-        history.reach(offset, |first, count| loss.note(first, count));
+        let lost = |first, count| self.loss.note(first, count);
+        self.history.reach(offset, lost);
     }
 
     /// Numbers arrived again, so many times.
@@ -223,17 +212,12 @@ impl Account {
 
     /// A number arrived that had not before, and there was no room for it.
     pub fn ring_full(&mut self, offset: u64) {
-        let Account {
-            counters,
-            history,
-            reordering,
-            loss,
-            ..
-        } = self;
+        let counters = &mut self.counters;
         counters.received += 1;
-        if history.refuse(offset, |first, count| loss.note(first, count)) {
+        let lost = |first, count| self.loss.note(first, count);
+        if self.history.refuse(offset, lost) {
             counters.ring_full += 1;
-            counters.reordered += u64::from(reordering.arrived(offset));
+            counters.reordered += u64::from(self.reordering.arrived(offset));
         } else {
             counters.duplicates += 1;
         }
@@ -259,7 +243,15 @@ impl Account {
             last_seq: base.wrapping_add(end - 1),
             intervals: std::mem::take(&mut loss.intervals),
         };
-        self.list(segment);
+        if self.segments.len() == MOST_SEGMENTS
+            && let Some(last) = self.segments.pop()
+        {
+            self.segments_not_listed += 1;
+            loss.listed -= last.intervals.len();
+            loss.not_listed += last.intervals.len() as u64;
+        }
+        loss.listed += segment.intervals.len();
+        self.segments.push(segment);
     }
 
     /// The counters now.
@@ -286,35 +278,26 @@ impl Account {
     /// The stream has ended: everything that was counted.
     pub fn finish(mut self) -> Report {
         self.close_segment();
-        let found = self.reordering.found();
+        let found = &self.reordering.found;
         Report {
             counters: self.counters(),
             runs: self.loss.runs.counts(),
-            runs_not_listed: self.loss.runs.not_listed(),
+            runs_not_listed: self.loss.runs.not_listed,
             run_lengths: self.loss.lengths.summary(),
             extents: found.extents.counts(),
-            extents_not_listed: found.extents.not_listed(),
+            extents_not_listed: found.extents.not_listed,
             extent_sizes: found.extent_sizes.summary(),
             n_reordered: found.n_reordered.counts(),
             reordering_gaps: found.gaps.counts(),
-            reordering_gaps_not_listed: found.gaps.not_listed(),
-            free_runs: found.free_runs(),
+            reordering_gaps_not_listed: found.gaps.not_listed,
+            free_runs: FreeRuns {
+                squares: found.squares as f64,
+                ..found.free_runs
+            },
             segments: self.segments,
             segments_not_listed: self.segments_not_listed,
             intervals_not_listed: self.loss.not_listed,
         }
-    }
-
-    fn list(&mut self, segment: Segment) {
-        if self.segments.len() == MOST_SEGMENTS
-            && let Some(last) = self.segments.pop()
-        {
-            self.segments_not_listed += 1;
-            self.loss.listed -= last.intervals.len();
-            self.loss.not_listed += last.intervals.len() as u64;
-        }
-        self.loss.listed += segment.intervals.len();
-        self.segments.push(segment);
     }
 }
 

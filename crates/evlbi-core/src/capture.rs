@@ -8,6 +8,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -36,8 +37,12 @@ pub struct Settings {
     pub most: usize,
 }
 
+/// Hears what packets were, and in which direction of their connection.
+pub type Note<'a> = &'a mut dyn FnMut(&[SocketAddr; 2], Event);
+
 /// What a packet of a connection was beside plain data and acknowledgements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The numbers before it are missing.
     Gap,
@@ -67,28 +72,6 @@ pub enum Event {
     WindowUpdate,
     /// It sees whether the other end is there.
     KeepAlive,
-}
-
-impl Event {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Event::Gap => "gap",
-            Event::Reordered => "reordered",
-            Event::Duplicate => "duplicate",
-            Event::Fast => "fast",
-            Event::Timeout => "timeout",
-            Event::TailProbe => "tail_probe",
-            Event::Unneeded => "unneeded",
-            Event::AcknowledgedUnseen => "acknowledged_unseen",
-            Event::DuplicateAcknowledgement => "duplicate_acknowledgement",
-            Event::ReceivedTwice => "received_twice",
-            Event::ZeroWindow => "zero_window",
-            Event::WindowFull => "window_full",
-            Event::WindowUpdate => "window_update",
-            Event::KeepAlive => "keep_alive",
-        }
-    }
 }
 
 /// Smallest, mean and largest of some bytes.
@@ -154,38 +137,35 @@ pub struct Others {
 }
 
 impl Others {
-    fn add(&mut self, packets: u64, bytes: u64) {
-        self.flows += 1;
-        self.packets += packets;
-        self.bytes += bytes;
-    }
-}
-
-/// Which flows are to be forgotten: the lower half, by whether they are live and by their bytes.
-struct Forget {
-    /// The last of that half.
-    middle: (bool, u64),
-    /// How many of those that are like it are still to go.
-    ties: usize,
-}
-
-impl Forget {
-    fn half_of(mut orders: Vec<(bool, u64)>) -> Forget {
+    /// Which flows are to be kept, of those with these orders: the upper half, by whether they are live and by their bytes. The
+    /// packets and bytes of the others are counted.
+    fn take_half(&mut self, mut orders: Vec<(bool, u64)>) -> impl FnMut((bool, u64), u64) -> bool {
         let half = orders.len() / 2;
         orders.sort_unstable();
+        // The last of the lower half, and how many of those that are like it are still to go.
         let middle = orders.get(half.saturating_sub(1)).copied();
         let middle = middle.unwrap_or_default();
         let before = orders.iter().filter(|order| **order < middle).count();
-        Forget {
-            middle,
-            ties: half.saturating_sub(before),
+        let mut ties = half.saturating_sub(before);
+        move |order, packets| {
+            let is_tie = order == middle && ties > 0;
+            ties -= usize::from(is_tie);
+            let is_kept = order >= middle && !is_tie;
+            if !is_kept {
+                self.flows += 1;
+                self.packets += packets;
+                self.bytes += order.1;
+            }
+            is_kept
         }
     }
+}
 
-    fn takes(&mut self, order: (bool, u64)) -> bool {
-        let is_tie = order == self.middle && self.ties > 0;
-        self.ties -= usize::from(is_tie);
-        order < self.middle || is_tie
+/// Bits per second of so many bytes; none where that took no time.
+fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
+    match seconds > 0.0 {
+        true => bytes as f64 * 8.0 / seconds,
+        false => 0.0,
     }
 }
 
@@ -257,7 +237,7 @@ impl Capture {
 
     /// The next packet, which passed at a time in nanoseconds; `note` hears what it was, and in which direction of its
     /// connection.
-    pub fn offer(&mut self, at: u64, packet: &Packet, note: impl FnMut(&[SocketAddr; 2], Event)) {
+    pub fn offer(&mut self, at: u64, packet: &Packet, note: Note<'_>) {
         self.passed(at);
         match &packet.content {
             Content::Tcp(segment) => self.segment(at, packet, segment, note),
@@ -265,13 +245,7 @@ impl Capture {
         }
     }
 
-    fn segment(
-        &mut self,
-        at: u64,
-        packet: &Packet,
-        segment: &Segment,
-        note: impl FnMut(&[SocketAddr; 2], Event),
-    ) {
+    fn segment(&mut self, at: u64, packet: &Packet, segment: &Segment, note: Note<'_>) {
         let (source, destination) = (packet.source, packet.destination);
         let key = (source.min(destination), source.max(destination));
         if let Some(known) = self.connections.get_mut(&key)
@@ -313,31 +287,19 @@ impl Capture {
         let since = self.last.saturating_sub(SILENT);
         let order = |track: &Track| (track.is_live(since), track.bytes);
         let tracks = self.ended.iter().chain(self.connections.values());
-        let mut forget = Forget::half_of(tracks.map(order).collect());
-        let others = &mut self.others;
-        let mut keeps = |track: &Track| {
-            let is_forgotten = forget.takes(order(track));
-            if is_forgotten {
-                others.add(track.packets, track.bytes);
-            }
-            !is_forgotten
-        };
+        let mut keeps = self.others.take_half(tracks.map(order).collect());
+        let mut keeps = |track: &Track| keeps(order(track), track.packets);
         self.ended.retain(&mut keeps);
         self.connections.retain(|_, track| keeps(track));
     }
 
     fn forget_streams(&mut self) {
         let since = self.last.saturating_sub(SILENT);
-        let order = |stream: &Datagrams| (stream.until() >= since, stream.bytes());
-        let mut forget = Forget::half_of(self.streams.values().map(order).collect());
-        let others = &mut self.others;
-        self.streams.retain(|_, stream| {
-            let is_forgotten = forget.takes(order(stream));
-            if is_forgotten {
-                others.add(stream.packets(), stream.bytes());
-            }
-            !is_forgotten
-        });
+        let order = |stream: &Datagrams| (stream.last >= since, stream.bytes);
+        let orders = self.streams.values().map(order).collect();
+        let mut keeps = self.others.take_half(orders);
+        self.streams
+            .retain(|_, stream| keeps(order(stream), stream.packets));
     }
 
     /// The capture has ended.
@@ -345,16 +307,14 @@ impl Capture {
         let begun = self.begun.unwrap_or(0);
         let tracks = self.ended.into_iter().chain(self.connections.into_values());
         let mut tracks: Vec<Track> = tracks.collect();
-        tracks.sort_by_key(|track| (std::cmp::Reverse(track.bytes), track.from));
+        tracks.sort_by_key(|track| (Reverse(track.bytes), track.from));
         let mut streams: Vec<(Pair, Datagrams)> = self.streams.into_iter().collect();
-        streams.sort_by_key(|(_, stream)| (std::cmp::Reverse(stream.bytes()), stream.from()));
+        streams.sort_by_key(|(_, stream)| (Reverse(stream.bytes), stream.from));
+        let tracks = tracks.into_iter().map(|track| track.finish(begun));
+        let streams = streams.into_iter();
         Found {
-            connections: tracks
-                .into_iter()
-                .map(|track| track.finish(begun))
-                .collect(),
+            connections: tracks.collect(),
             streams: streams
-                .into_iter()
                 .map(|(ends, stream)| stream.finish(ends.into(), begun))
                 .collect(),
             others: self.others,
@@ -383,11 +343,8 @@ impl Track {
 
     /// Whether a packet begins another connection between the same ports.
     fn is_over_for(&self, segment: &Segment) -> bool {
-        let begins = segment.begins && segment.acknowledgment.is_none();
-        let is_same = self
-            .asked
-            .is_some_and(|(_, number)| number == segment.sequence);
-        begins && !is_same
+        let asked = self.asked.map(|(_, number)| number);
+        segment.begins && segment.acknowledgment.is_none() && asked != Some(segment.sequence)
     }
 
     /// Whether it goes on, with packets since then.
@@ -395,28 +352,25 @@ impl Track {
         self.last >= since && !self.is_reset && self.has_ended != [true; 2]
     }
 
-    fn offer(
-        &mut self,
-        at: u64,
-        packet: &Packet,
-        segment: &Segment,
-        mut note: impl FnMut(&[SocketAddr; 2], Event),
-    ) {
+    fn offer(&mut self, at: u64, packet: &Packet, segment: &Segment, note: Note<'_>) {
         self.last = self.last.max(at);
         self.packets += 1;
         self.bytes += u64::from(packet.length);
         self.is_reset |= segment.resets;
         let from = usize::from(packet.source != self.ends[0]);
         self.has_ended[from] |= segment.ends;
-        let ends = [packet.source, packet.destination];
-        let mut note = |event| note(&ends, event);
         self.begin(at, from, segment);
-        let [near, far] = &mut self.halves;
-        let (own, other) = if from == 0 { (near, far) } else { (far, near) };
+        let own = &mut self.halves[from];
         let is_plain = !(segment.begins || segment.ends || segment.resets);
-        let is_bare = is_plain && segment.length == 0 && own.is_next(segment.sequence);
-        own.sends(at, segment, packet.identification, &mut note);
-        other.hears(at, segment, is_bare, &mut note);
+        let is_next = own.next.is_some_and(|next| next as u32 == segment.sequence);
+        let is_bare = is_plain && segment.length == 0 && is_next;
+        own.sends(at, segment, packet.identification);
+        self.halves[1 - from].hears(at, segment, is_bare);
+        let ends = [packet.source, packet.destination];
+        for half in [from, 1 - from] {
+            let events = self.halves[half].events.drain(..);
+            events.for_each(|event| note(&ends, event));
+        }
     }
 
     /// The handshake.
@@ -432,12 +386,12 @@ impl Track {
                 self.attempts[1] += 1;
                 self.answered = self.answered.or(Some(at));
                 if let Some((asked, _)) = self.asked.filter(|_| is_clear) {
-                    self.halves[1].behind(at.saturating_sub(asked));
+                    self.halves[1].rounds.behind(at.saturating_sub(asked));
                 }
             }
             (false, true) if from == 0 && is_clear => {
                 if let Some(answered) = self.answered.filter(|_| self.handshake.is_none()) {
-                    self.halves[0].behind(at.saturating_sub(answered));
+                    self.halves[0].rounds.behind(at.saturating_sub(answered));
                     let asked = self.asked.map_or(answered, |(asked, _)| asked);
                     self.handshake = Some(at.saturating_sub(asked));
                 }
@@ -447,10 +401,8 @@ impl Track {
         if !segment.begins {
             return;
         }
-        let [near, far] = &mut self.halves;
-        let (own, other) = if from == 0 { (near, far) } else { (far, near) };
-        own.begin(true, segment);
-        other.begin(false, segment);
+        self.halves[from].begin(true, segment);
+        self.halves[1 - from].begin(false, segment);
         let options = &segment.options;
         if options.scale.is_some() || options.whole {
             self.scales[from] = Some(options.scale);
@@ -474,16 +426,14 @@ impl Track {
 
     fn finish(self, begun: u64) -> Connection {
         let seconds = |at: u64| at.saturating_sub(begun) as f64 * 1e-9;
+        let handshake = self.asked.and(self.handshake);
         Connection {
             ends: self.ends,
             is_whole: self.asked.is_some() && self.answered.is_some(),
             from: seconds(self.from),
             to: seconds(self.last),
             packets: self.packets,
-            handshake: self
-                .handshake
-                .filter(|_| self.asked.is_some())
-                .map(|time| time as f64 * 1e-9),
+            handshake: handshake.map(|time| time as f64 * 1e-9),
             is_reset: self.is_reset,
             is_finished: self.has_ended == [true; 2],
             ways: self.halves.map(|half| half.finish(self.last)),

@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of a monotonic clock, or a span of it.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
@@ -31,6 +29,16 @@ impl Nanos {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 * 1e-9
     }
+}
+
+/// `a - b`, or the nearest number that fits.
+pub(crate) fn apart(a: u64, b: u64) -> i64 {
+    clamped(i128::from(a) - i128::from(b))
+}
+
+/// The nearest number that fits.
+pub(crate) fn clamped(number: i128) -> i64 {
+    number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 impl From<std::time::Duration> for Nanos {

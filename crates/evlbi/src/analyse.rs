@@ -261,13 +261,13 @@ impl Walk<'_> {
             totals.left_out += 1;
             return;
         }
-        let note = |ends: &[SocketAddr; 2], event: Event| {
+        let mut note = |ends: &[SocketAddr; 2], event: Event| {
             if let Some(events) = &mut self.events {
                 let seconds = at.saturating_sub(first) as f64 * 1e-9;
                 events.note(totals.packets, seconds, ends, event);
             }
         };
-        self.capture.offer(at, &packet, note);
+        self.capture.offer(at, &packet, &mut note);
     }
 }
 

@@ -13,19 +13,14 @@ const DIGITS: u8 = 3;
 const MOST_BINS: usize = 1 << 20;
 
 /// Values, of times in nanoseconds, which may be negative.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Distribution {
     moments: Moments,
     /// Of the negative values without their sign, and of the others, as soon as there are some.
     below: Option<Quantiles<u64>>,
     above: Option<Quantiles<u64>>,
-    bins: Option<Bins>,
-}
-
-#[derive(Clone, Debug)]
-struct Bins {
-    width: u64,
-    counts: Histogram,
+    /// The width of bins, and how many values are in which.
+    bins: Option<(u64, Histogram)>,
 }
 
 /// What is told of a distribution. Times are in nanoseconds.
@@ -70,23 +65,12 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-impl Default for Distribution {
-    fn default() -> Distribution {
-        Distribution::new(None)
-    }
-}
-
 impl Distribution {
     /// Nothing yet. With a `width`, values are counted in bins of that width too.
     pub fn new(width: Option<u64>) -> Distribution {
         Distribution {
-            moments: Moments::default(),
-            below: None,
-            above: None,
-            bins: width.map(|width| Bins {
-                width: width.max(1),
-                counts: Histogram::new(MOST_BINS),
-            }),
+            bins: width.map(|width| (width.max(1), Histogram::new(MOST_BINS))),
+            ..Distribution::default()
         }
     }
 
@@ -94,20 +78,19 @@ impl Distribution {
     #[inline]
     pub fn add(&mut self, value: i64) {
         self.moments.add(value);
-        let side = if value < 0 {
-            &mut self.below
-        } else {
-            &mut self.above
+        let side = match value < 0 {
+            true => &mut self.below,
+            false => &mut self.above,
         };
         let side = side.get_or_insert_with(quantiles);
         // It grows, and can hold all that there is.
         if side.record(value.unsigned_abs()).is_err() {
             side.saturating_record(value.unsigned_abs());
         }
-        if let Some(bins) = &mut self.bins {
+        if let Some((width, counts)) = &mut self.bins {
             match u64::try_from(value) {
-                Ok(value) => bins.counts.add(value / bins.width),
-                Err(_) => bins.counts.pass_over(),
+                Ok(value) => counts.add(value / *width),
+                Err(_) => counts.not_listed += 1,
             }
         }
     }
@@ -127,32 +110,28 @@ impl Distribution {
         let rank = ((fraction * all as f64).ceil() as u64).clamp(1, all);
         let at = |side: &Option<Quantiles<u64>>, rank: u64| {
             // Halfway within a rank, so that no rounding reaches the next.
+            let place = |side: &Quantiles<u64>| (rank as f64 - 0.5) / side.len() as f64;
             let side = side.as_ref();
-            let value = side.map_or(0, |side| {
-                side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64)
-            });
+            let value = side.map_or(0, |side| side.value_at_quantile(place(side)));
             i64::try_from(value).unwrap_or(i64::MAX)
         };
-        let value = if rank <= below {
-            -at(&self.below, below - rank + 1)
-        } else {
-            at(&self.above, rank - below)
+        let value = match rank <= below {
+            true => -at(&self.below, below - rank + 1),
+            false => at(&self.above, rank - below),
         };
         value.clamp(self.moments.min, self.moments.max)
     }
 
     /// What is told of it; none where there is no value.
     pub fn summary(&self) -> Option<Summary> {
-        let Moments {
-            count, min, max, ..
-        } = self.moments;
-        let (sigma, skew, kurtosis) = self.moments.shape();
+        let moments = &self.moments;
+        let (sigma, skew, kurtosis) = moments.shape();
         let bins = self.bins.as_ref();
-        (count > 0).then(|| Summary {
-            count,
-            min,
-            max,
-            mean: self.moments.mean,
+        (moments.count > 0).then(|| Summary {
+            count: moments.count,
+            min: moments.min,
+            max: moments.max,
+            mean: moments.mean,
             sigma,
             skew,
             kurtosis,
@@ -161,14 +140,12 @@ impl Distribution {
             quartile_75: self.quantile(0.75),
             p99: self.quantile(0.99),
             p999: self.quantile(0.999),
-            bin_width: bins.map(|bins| bins.width),
-            bins: bins.map_or_else(BTreeMap::new, |bins| {
-                let counts = bins.counts.counts().into_iter();
-                counts
-                    .map(|(bin, count)| (bin * bins.width, count))
-                    .collect()
+            bin_width: bins.map(|(width, _)| *width),
+            bins: bins.map_or_else(BTreeMap::new, |(width, counts)| {
+                let counts = counts.counts().into_iter();
+                counts.map(|(bin, count)| (bin * width, count)).collect()
             }),
-            not_binned: bins.map_or(0, |bins| bins.counts.not_listed()),
+            not_binned: bins.map_or(0, |(_, counts)| counts.not_listed),
         })
     }
 }

@@ -14,7 +14,8 @@ pub struct Histogram {
     small: [u64; SMALL],
     large: BTreeMap<u64, u64>,
     most_large: usize,
-    not_listed: u64,
+    /// How often values came for which there was no more room.
+    pub not_listed: u64,
 }
 
 impl Default for Histogram {
@@ -48,11 +49,6 @@ impl Histogram {
         }
     }
 
-    /// A value came that is to be counted with those for which there is no room.
-    pub fn pass_over(&mut self) {
-        self.not_listed += 1;
-    }
-
     /// Value to count.
     pub fn counts(&self) -> BTreeMap<u64, u64> {
         let small = self.small.iter().enumerate();
@@ -61,11 +57,6 @@ impl Histogram {
             .filter(|(_, count)| *count > 0)
             .chain(self.large.iter().map(|(value, count)| (*value, *count)))
             .collect()
-    }
-
-    /// How often values came for which there was no more room.
-    pub fn not_listed(&self) -> u64 {
-        self.not_listed
     }
 }
 
@@ -85,7 +76,7 @@ mod tests {
             histogram.add(1000 + value);
         }
         let listed: u64 = histogram.counts().values().sum();
-        assert_eq!(listed + histogram.not_listed(), 100_007);
+        assert_eq!(listed + histogram.not_listed, 100_007);
         assert_eq!(histogram.counts().len(), 3 + MOST_LARGE);
     }
 }

@@ -29,7 +29,8 @@ pub struct Reordering {
     discontinuity: Option<u64>,
     /// The arrival with which the reordering-free run began.
     free_since: u64,
-    found: Found,
+    /// What was found in the sequences that are closed, for the most part.
+    pub found: Found,
 }
 
 /// What was found in all sequences.
@@ -42,9 +43,9 @@ pub struct Found {
     pub n_reordered: Histogram,
     /// Gaps between reordering discontinuities (section 4.5.4).
     pub gaps: Histogram,
-    in_order: u64,
-    reordered: u64,
-    squares: u128,
+    pub free_runs: FreeRuns,
+    /// Those of `free_runs`, exactly.
+    pub squares: u128,
 }
 
 /// Reordering-free runs (RFC 4737, section 4.6): packets in order between two that are reordered.
@@ -86,16 +87,11 @@ impl Reordering {
     /// The sequence has ended and another one begins.
     pub fn close(&mut self) {
         let mut found = std::mem::take(&mut self.found);
-        found.in_order += self.arrivals - self.free_since;
+        found.free_runs.in_order += self.arrivals - self.free_since;
         *self = Reordering {
             found,
             ..Reordering::default()
         };
-    }
-
-    /// What was found in the sequences that are closed.
-    pub fn found(&self) -> &Found {
-        &self.found
     }
 
     #[inline]
@@ -138,27 +134,22 @@ impl Reordering {
         self.recent.push_back((arrival, number));
         let free = arrival - self.free_since;
         self.free_since = arrival + 1;
-        self.found.reordered += 1;
-        self.found.in_order += free;
+        self.found.free_runs.runs += 1;
+        self.found.free_runs.in_order += free;
         self.found.squares += u128::from(free) * u128::from(free);
     }
 
     /// A packet should have come before the run at `place`. The gap (section 4.5.4) goes back to the
     /// discontinuity before.
     fn note_discontinuity(&mut self, place: usize) {
-        let Run {
-            arrival,
-            discontinuity,
-            ..
-        } = self.highest[place];
-        if discontinuity {
+        let arrival = self.highest[place].arrival;
+        if std::mem::replace(&mut self.highest[place].discontinuity, true) {
             return;
         }
-        self.highest[place].discontinuity = true;
         let latest = self.discontinuity.filter(|latest| *latest < arrival);
         let before = latest.or_else(|| {
-            let before = self.highest.range(..place).rev();
-            Some(before.into_iter().find(|run| run.discontinuity)?.arrival)
+            let mut before = self.highest.range(..place).rev();
+            Some(before.find(|run| run.discontinuity)?.arrival)
         });
         if let Some(before) = before {
             self.found.gaps.add(arrival - before);
@@ -188,16 +179,5 @@ impl Reordering {
             n += 1;
         }
         n
-    }
-}
-
-impl Found {
-    /// Reordering-free runs.
-    pub fn free_runs(&self) -> FreeRuns {
-        FreeRuns {
-            runs: self.reordered,
-            in_order: self.in_order,
-            squares: self.squares as f64,
-        }
     }
 }

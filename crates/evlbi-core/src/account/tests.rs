@@ -7,7 +7,7 @@ use super::*;
 /// The report of a stream whose numbers arrive in this order, the first one being the lowest.
 fn account(numbers: &[u64]) -> Report {
     let first = *numbers.iter().min().unwrap();
-    let mut account = Account::default();
+    let mut account = Account::new(HISTORY);
     account.open_segment(first);
     for number in numbers {
         let offset = number - first;
@@ -132,7 +132,7 @@ fn duplicates_hide_no_loss() {
 
 #[test]
 fn numbers_wrap() {
-    let mut account = Account::default();
+    let mut account = Account::new(HISTORY);
     account.open_segment(u64::MAX - 1);
     for offset in [0, 1, 3] {
         account.unique(offset, false);
@@ -148,7 +148,7 @@ fn numbers_wrap() {
 
 #[test]
 fn segments_add_up() {
-    let mut account = Account::default();
+    let mut account = Account::new(HISTORY);
     account.open_segment(100);
     account.unique(0, false);
     account.unique(2, false);
@@ -171,7 +171,7 @@ fn segments_add_up() {
 
 #[test]
 fn a_copy_that_finds_room_takes_a_refusal_back() {
-    let mut account = Account::default();
+    let mut account = Account::new(HISTORY);
     account.open_segment(0);
     account.unique(0, false);
     account.ring_full(1);
@@ -262,7 +262,7 @@ fn intervals_are_listed_with_their_sequence_or_counted() {
 
 #[test]
 fn a_number_that_was_used_is_expected() {
-    let mut account = Account::default();
+    let mut account = Account::new(HISTORY);
     account.open_segment(0);
     account.unique(0, false);
     account.used(4);

@@ -10,7 +10,7 @@ pub trait Stretch: Copy + Default {
 }
 
 /// Intervals of one length, from the first packet on.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Course<T> {
     begun: u64,
     every: u64,
@@ -23,7 +23,7 @@ impl<T: Stretch> Course<T> {
         Course {
             begun,
             every: every.max(1),
-            intervals: Vec::new(),
+            ..Course::default()
         }
     }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::course::{Course, Stretch};
 use super::ranges::Ranges;
-use super::rounds::{Held, HeldBack, Idle, Rounds};
-use super::{Event, Extent};
+use super::rounds::{HeldBack, Idle, Rounds};
+use super::{Event, Extent, bits_per_second};
 use crate::account::{Distribution, Summary};
 
 /// Sequence numbers are counted on from here, so that there is room below.
@@ -157,13 +157,13 @@ struct Furthest {
 }
 
 /// What is known of one direction so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Half {
     way: Way,
     /// From the connection's first packet on.
     course: Course<Interval>,
     /// Number of the byte behind the last one seen, and of the first that is not acknowledged.
-    next: Option<u64>,
+    pub next: Option<u64>,
     acknowledged: u64,
     furthest: Furthest,
     first_data: Option<u64>,
@@ -188,7 +188,6 @@ pub struct Half {
     /// Longest segment that each end told; whether both give time stamps.
     limits: [Option<u16>; 2],
     has_stamps: [bool; 2],
-    scale: Option<u8>,
     window: Option<u16>,
     /// The same in bytes, where its scale is known.
     room: Option<u64>,
@@ -198,43 +197,16 @@ pub struct Half {
     /// Numbers of SYN and FIN, which are no bytes.
     signs: [Option<u64>; 2],
     stamps: VecDeque<(u32, u64)>,
-    rounds: Rounds,
+    pub rounds: Rounds,
+    /// What packets were, to be taken.
+    pub events: Vec<Event>,
 }
 
 impl Half {
     pub fn new(begun: u64, every: u64) -> Half {
         Half {
-            way: Way::default(),
             course: Course::new(begun, every),
-            next: None,
-            acknowledged: 0,
-            furthest: Furthest::default(),
-            first_data: None,
-            last_data: 0,
-            last_progress: 0,
-            last_sent: 0,
-            holes: Ranges::default(),
-            again: Ranges::default(),
-            overtaken: Ranges::default(),
-            selected: Ranges::default(),
-            selected_bytes: 0,
-            sent: VecDeque::new(),
-            after_timeout: 0,
-            repeats: 0,
-            round_trips: Distribution::default(),
-            smoothed: None,
-            extents: Distribution::default(),
-            limits: [None; 2],
-            has_stamps: [false; 2],
-            scale: None,
-            window: None,
-            room: None,
-            windows: None,
-            zero_since: None,
-            was_keep_alive: false,
-            signs: [None; 2],
-            stamps: VecDeque::new(),
-            rounds: Rounds::default(),
+            ..Half::default()
         }
     }
 
@@ -248,29 +220,22 @@ impl Half {
             self.way.selective = Some(options.selective);
         }
         let both = self.limits[0].min(self.limits[1]);
-        let taken = if self.has_stamps == [true; 2] {
-            STAMPS
-        } else {
-            0
-        };
+        let taken = STAMPS * u32::from(self.has_stamps == [true; 2]);
         self.way.segment = both.map(|limit| u32::from(limit).saturating_sub(taken).max(1));
     }
 
     /// How far the receiver shifts its windows.
     pub fn scale(&mut self, shift: u8) {
         // RFC 7323, section 2.3.
-        self.scale = Some(shift.min(14));
-        self.way.scale = self.scale;
+        self.way.scale = Some(shift.min(14));
     }
 
-    /// It takes no less from here to the sender and back.
-    pub fn behind(&mut self, time: u64) {
-        self.rounds.behind(time);
-    }
-
-    /// Whether the sender's next number is this one.
-    pub fn is_next(&self, sequence: u32) -> bool {
-        self.next.is_some_and(|next| next as u32 == sequence)
+    /// The number that comes next: at first this one.
+    fn next_or(&mut self, number: u32) -> u64 {
+        *self.next.get_or_insert_with(|| {
+            self.acknowledged = ORIGIN + u64::from(number);
+            self.acknowledged
+        })
     }
 
     fn absolute(near: u64, sequence: u32) -> u64 {
@@ -279,13 +244,7 @@ impl Half {
     }
 
     /// A packet of the sender.
-    pub fn sends(
-        &mut self,
-        at: u64,
-        segment: &Segment,
-        id: Option<u16>,
-        note: &mut impl FnMut(Event),
-    ) {
+    pub fn sends(&mut self, at: u64, segment: &Segment, id: Option<u16>) {
         self.was_keep_alive = false;
         if let Some((_, echo)) = segment.options.stamps {
             self.answers(at, echo);
@@ -293,86 +252,50 @@ impl Half {
         let is_plain = !(segment.begins || segment.ends || segment.resets);
         let length =
             u64::from(segment.length) + u64::from(segment.begins) + u64::from(segment.ends);
-        let Some(next) = self.next else {
-            let begin = ORIGIN + u64::from(segment.sequence);
-            self.sign(begin, begin + length, segment);
-            (self.acknowledged, self.next) = (begin, Some(begin));
-            if length > 0 {
-                self.advance(at, begin, begin + length, segment, id, note);
-            }
-            return;
-        };
+        let is_first = self.next.is_none();
+        let next = self.next_or(segment.sequence);
         let begin = Half::absolute(next, segment.sequence);
         let end = begin + length;
-        self.sign(begin, end, segment);
+        let [first, last] = self.signs;
+        self.signs = [
+            segment.begins.then_some(begin).or(first),
+            segment.ends.then(|| end - 1).or(last),
+        ];
         if is_plain && segment.length <= 1 && begin + 1 == next {
             self.way.keep_alives += 1;
             self.was_keep_alive = true;
-            return note(Event::KeepAlive);
+            return self.events.push(Event::KeepAlive);
         }
-        if begin > next && !segment.resets {
-            self.way.gaps += 1;
-            note(Event::Gap);
-        }
-        if segment.resets {
+        if segment.resets && !is_first {
             return;
+        }
+        if begin > next {
+            self.way.gaps += 1;
+            self.events.push(Event::Gap);
         }
         if length == 0 {
-            if begin > next {
-                self.holes.insert(next, begin);
-                self.next = Some(begin);
-            }
-            return;
-        }
-        if begin >= next {
-            self.advance(at, begin, end, segment, id, note);
+            self.holes.insert(next, begin);
+            self.next = Some(next.max(begin));
+        } else if begin >= next {
+            self.advance(at, begin, end, segment, id);
         } else {
-            self.repeat(at, begin, end, segment, id, note);
-        }
-    }
-
-    fn sign(&mut self, begin: u64, end: u64, segment: &Segment) {
-        if segment.begins {
-            self.signs[0] = Some(begin);
-        }
-        if segment.ends {
-            self.signs[1] = Some(end - 1);
+            self.repeat(at, begin, end, segment, id);
         }
     }
 
     /// Data that nobody has seen before, at the end.
-    fn advance(
-        &mut self,
-        at: u64,
-        begin: u64,
-        end: u64,
-        segment: &Segment,
-        id: Option<u16>,
-        note: &mut impl FnMut(Event),
-    ) {
-        let next = self.next.unwrap_or(begin);
-        if begin > next {
-            self.holes.insert(next, begin);
-        }
+    fn advance(&mut self, at: u64, begin: u64, end: u64, segment: &Segment, id: Option<u16>) {
+        self.holes.insert(self.next.unwrap_or(begin), begin);
         self.next = Some(end);
-        let Furthest {
-            identification: last,
-            mut rises,
-            mut falls,
-            ..
-        } = self.furthest;
-        match id.zip(last) {
-            Some((id, last)) if id.wrapping_sub(last).cast_signed() > 0 => rises += 1,
-            Some(_) => falls += 1,
+        let furthest = &mut self.furthest;
+        match id.zip(furthest.identification) {
+            Some((id, last)) if id.wrapping_sub(last).cast_signed() > 0 => furthest.rises += 1,
+            Some(_) => furthest.falls += 1,
             None => {}
         }
-        self.furthest = Furthest {
-            identification: id,
-            stamp: segment.options.stamps.map(|(value, _)| value),
-            at,
-            rises,
-            falls,
-        };
+        furthest.identification = id;
+        furthest.stamp = segment.options.stamps.map(|(value, _)| value);
+        furthest.at = at;
         if self.sent.len() == MOST_SENT {
             // Every second of them tells as much.
             let mut is_kept = false;
@@ -385,15 +308,15 @@ impl Half {
         self.count(segment);
         if segment.length > 0 {
             self.first_data.get_or_insert(at);
-            let room = self.edge().is_some_and(|edge| edge == end);
-            if room && !segment.ends && !segment.begins {
+            if self.edge() == Some(end) && !segment.ends && !segment.begins {
                 self.way.window_full += 1;
-                note(Event::WindowFull);
+                self.events.push(Event::WindowFull);
             }
             let echo = segment.options.stamps.map(|(_, echo)| echo);
             let full = self.way.segment.unwrap_or(segment.length);
-            let [data_end, length] = [end - u64::from(segment.ends), segment.length.into()];
-            let flight = self.rounds.sends(at, data_end, echo, length, full);
+            let data_end = end - u64::from(segment.ends);
+            let lengths = [segment.length, full];
+            let flight = self.rounds.sends(at, data_end, echo, lengths);
             let interval = self.course.at(at);
             interval.flight = interval.flight.max(flight);
         } else if segment.begins {
@@ -403,15 +326,7 @@ impl Half {
     }
 
     /// Data of which some or all comes before what has been seen.
-    fn repeat(
-        &mut self,
-        at: u64,
-        begin: u64,
-        end: u64,
-        segment: &Segment,
-        id: Option<u16>,
-        note: &mut impl FnMut(Event),
-    ) {
+    fn repeat(&mut self, at: u64, begin: u64, end: u64, segment: &Segment, id: Option<u16>) {
         let next = self.next.unwrap_or(end);
         let filled = self.holes.remove(begin, end);
         let stamp = segment.options.stamps.map(|(value, _)| value);
@@ -422,13 +337,13 @@ impl Half {
                 self.way.reordered += 1;
                 self.overtaken.insert(begin.max(self.acknowledged), end);
                 self.extents.add(next.saturating_sub(begin).cast_signed());
-                note(Event::Reordered);
+                self.events.push(Event::Reordered);
             } else {
                 self.way.duplicates += 1;
-                note(Event::Duplicate);
+                self.events.push(Event::Duplicate);
             }
         } else {
-            self.send_again(at, begin, end, filled > 0, segment, note);
+            self.send_again(at, [begin, end], filled > 0, segment);
             self.furthest.identification = id.or(self.furthest.identification);
             self.furthest.stamp = stamp.or(self.furthest.stamp);
         }
@@ -463,15 +378,7 @@ impl Half {
         ahead.saturating_add(self.rounds.is_behind().unwrap_or(0))
     }
 
-    fn send_again(
-        &mut self,
-        at: u64,
-        begin: u64,
-        end: u64,
-        was_unseen: bool,
-        segment: &Segment,
-        note: &mut impl FnMut(Event),
-    ) {
+    fn send_again(&mut self, at: u64, [begin, end]: [u64; 2], was_unseen: bool, segment: &Segment) {
         let segments = self.count(segment);
         let next = self.next.unwrap_or(end);
         let trip = self.whole_trip();
@@ -500,13 +407,11 @@ impl Half {
             (&mut again.fast, Event::Fast)
         };
         *counter += segments;
-        let is_needed = event != Event::Unneeded && segment.length > 0;
-        note(event);
-        self.again
-            .insert(begin.max(self.acknowledged), end.max(self.acknowledged));
-        if is_needed {
-            self.rounds
-                .sends_again(at, segment.options.stamps.map(|(_, echo)| echo));
+        self.events.push(event);
+        self.again.insert(begin.max(self.acknowledged), end);
+        if event != Event::Unneeded && segment.length > 0 {
+            let echo = segment.options.stamps.map(|(_, echo)| echo);
+            self.rounds.sends_again(at, echo);
         }
         self.course.at(at).sent_again += segments;
         self.last_sent = at;
@@ -534,26 +439,16 @@ impl Half {
 
     /// An answer to an acknowledgement with this time stamp, of which the first tells how far the sender is.
     fn answers(&mut self, at: u64, echo: u32) {
-        while let Some((stamp, since)) = self.stamps.front().copied() {
-            let apart = echo.wrapping_sub(stamp).cast_signed();
-            if apart < 0 {
-                return;
-            }
-            self.stamps.pop_front();
-            if apart == 0 {
+        let is_told = |stamp: u32| echo.wrapping_sub(stamp).cast_signed() >= 0;
+        while let Some((stamp, since)) = self.stamps.pop_front_if(|(stamp, _)| is_told(*stamp)) {
+            if stamp == echo {
                 return self.rounds.behind(at.saturating_sub(since));
             }
         }
     }
 
     /// A packet of the receiver. `is_bare`: nothing but an acknowledgement, and the one that is due.
-    pub fn hears(
-        &mut self,
-        at: u64,
-        segment: &Segment,
-        is_bare: bool,
-        note: &mut impl FnMut(Event),
-    ) {
+    pub fn hears(&mut self, at: u64, segment: &Segment, is_bare: bool) {
         if let Some((value, _)) = segment.options.stamps
             && self.stamps.back().is_none_or(|(last, _)| *last != value)
         {
@@ -566,50 +461,46 @@ impl Half {
         let Some(number) = segment.acknowledgment.filter(|_| !segment.resets) else {
             return;
         };
-        let next = self.next.unwrap_or(ORIGIN + u64::from(number));
+        let next = self.next_or(number);
         let number = Half::absolute(next, number);
-        if self.next.is_none() {
-            (self.acknowledged, self.next) = (number, Some(number));
-        }
         if number > next {
             self.way.acknowledged_unseen += 1;
-            note(Event::AcknowledgedUnseen);
+            self.events.push(Event::AcknowledgedUnseen);
             self.holes.insert(next, number);
             self.next = Some(number);
         }
-        self.room = match (segment.window, self.scale) {
+        self.room = match (segment.window, self.way.scale) {
             (0, _) => Some(0),
             // A SYN's is not shifted (RFC 7323, section 2.2).
             (window, _) if segment.begins => Some(window.into()),
             (window, scale) => scale.map(|scale| u64::from(window) << scale),
         };
         let last = self.window.replace(segment.window);
-        let is_same = last == Some(segment.window);
         if segment.window == 0 && is_plain {
             if self.zero_since.is_none() {
                 self.way.zero_windows += 1;
                 self.zero_since = Some(at);
             }
-            note(Event::ZeroWindow);
+            self.events.push(Event::ZeroWindow);
         } else if let Some(since) = self.zero_since.take() {
             self.way.zero_seconds += at.saturating_sub(since) as f64 * 1e-9;
         }
         if is_bare && number == self.acknowledged && segment.window > 0 && last.is_some() {
-            if !is_same {
+            if last != Some(segment.window) {
                 self.way.window_updates += 1;
-                note(Event::WindowUpdate);
+                self.events.push(Event::WindowUpdate);
             } else if !self.was_keep_alive {
                 self.way.duplicate_acknowledgements += 1;
                 self.repeats += 1;
-                note(Event::DuplicateAcknowledgement);
+                self.events.push(Event::DuplicateAcknowledgement);
             }
         }
         if number > self.acknowledged {
             self.progress(at, number);
         }
-        self.select(at, number, segment, note);
+        self.select(at, number, segment);
         if !segment.begins
-            && self.scale.is_some()
+            && self.way.scale.is_some()
             && let Some(window) = self.room
         {
             let (extent, count) = self.windows.get_or_insert((Extent::of(window), 0));
@@ -636,9 +527,8 @@ impl Half {
             self.way.reordered_beyond += 1;
         }
         let mut newest = None;
-        while let Some(sent) = self.sent.front().filter(|sent| sent.end <= number) {
-            newest = Some(*sent);
-            self.sent.pop_front();
+        while let Some(sent) = self.sent.pop_front_if(|sent| sent.end <= number) {
+            newest = Some(sent);
         }
         // Karn: an answer to what was sent twice tells no time; nor does one that waited for what was missing.
         if let Some(sent) = newest
@@ -652,13 +542,9 @@ impl Half {
         self.again.remove(0, number);
         self.overtaken.remove(0, number);
         self.selected_bytes -= self.selected.remove(0, number);
-        let signs = self
-            .signs
-            .iter()
-            .flatten()
-            .filter(|sign| (before..number).contains(*sign))
-            .count();
-        let bytes = (number - before).saturating_sub(signs as u64);
+        let signs = self.signs.iter().flatten();
+        let signs = signs.filter(|sign| (before..number).contains(*sign));
+        let bytes = (number - before).saturating_sub(signs.count() as u64);
         if bytes > 0 {
             self.last_data = at;
         }
@@ -668,16 +554,13 @@ impl Half {
     fn took(&mut self, time: u64, at: u64) {
         self.round_trips.add(time.cast_signed());
         let now = time as f64;
-        self.smoothed = Some(match self.smoothed {
-            None => now,
-            Some(mean) => 0.875 * mean + 0.125 * now,
-        });
+        self.smoothed = Some(self.smoothed.map_or(now, |mean| 0.875 * mean + 0.125 * now));
         self.rounds.took(time);
         let interval = self.course.at(at);
         interval.round_trip = Some(interval.round_trip.map_or(time, |least| least.min(time)));
     }
 
-    fn select(&mut self, at: u64, number: u64, segment: &Segment, note: &mut impl FnMut(Event)) {
+    fn select(&mut self, at: u64, number: u64, segment: &Segment) {
         let next = self.next.unwrap_or(number);
         let blocks = segment.options.blocks.iter().flatten();
         let blocks = blocks.map(|(from, to)| [*from, *to].map(|end| Half::absolute(next, end)));
@@ -690,7 +573,7 @@ impl Half {
             let is_within = within.is_some_and(|[begin, end]| begin <= from && to <= end);
             if place == 0 && from < to && (to <= number || is_known && is_within) {
                 self.way.received_twice += 1;
-                note(Event::ReceivedTwice);
+                self.events.push(Event::ReceivedTwice);
             } else if from >= number && to <= next {
                 let new = self.selected.insert(from, to);
                 self.selected_bytes += new;
@@ -706,34 +589,18 @@ impl Half {
         if let Some(since) = self.zero_since {
             self.way.zero_seconds += last.saturating_sub(since) as f64 * 1e-9;
         }
-        let behind = self.rounds.is_behind();
-        let Held {
-            held_back,
-            idle,
-            flight,
-            path_rate,
-        } = self.rounds.finish(last);
-        let seconds = self.first_data.map_or(0.0, |first| {
-            self.last_data.saturating_sub(first) as f64 * 1e-9
-        });
+        self.rounds.finish(last, &mut self.way);
+        let first = self.first_data.unwrap_or(self.last_data);
+        let seconds = self.last_data.saturating_sub(first) as f64 * 1e-9;
         let (every, intervals) = self.course.finish();
         let acknowledged = intervals.iter().map(|one| one.acknowledged).sum();
         Way {
             acknowledged,
             seconds,
-            rate: if seconds > 0.0 {
-                acknowledged as f64 * 8.0 / seconds
-            } else {
-                0.0
-            },
+            rate: bits_per_second(acknowledged, seconds),
             reordering: self.extents.summary(),
             window: self.windows.map(|(extent, _)| extent),
             round_trip: self.round_trips.summary(),
-            behind: behind.map(|time| time as f64 * 1e-9),
-            flight,
-            idle,
-            held_back,
-            path_rate,
             every,
             intervals,
             ..self.way

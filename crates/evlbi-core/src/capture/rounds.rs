@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::Extent;
+use super::half::Way;
 
 /// Time stamps are no finer than this, in nanoseconds.
 const FINE: u64 = 1_000_000;
@@ -82,16 +83,6 @@ pub struct Idle {
     pub longest: f64,
 }
 
-/// What came of a sender's rounds.
-pub struct Held {
-    pub held_back: HeldBack,
-    pub idle: Idle,
-    /// What was under way.
-    pub flight: Option<Extent>,
-    /// Acknowledged bits per second while the path was full.
-    pub path_rate: Option<f64>,
-}
-
 /// An acknowledgement on its way to the sender.
 #[derive(Clone, Copy, Debug)]
 struct Ack {
@@ -127,9 +118,8 @@ struct Round {
 pub struct Rounds {
     behind: Option<u64>,
     waiting: VecDeque<Ack>,
-    is_begun: bool,
     now: u64,
-    begun: u64,
+    begun: Option<u64>,
     next: u64,
     acknowledged: u64,
     /// Bytes behind that which have been acknowledged selectively.
@@ -175,15 +165,14 @@ impl Rounds {
         at: u64,
         next: u64,
         echo: Option<u32>,
-        length: u64,
-        segment: u32,
+        [length, full]: [u32; 2],
     ) -> u64 {
         self.come_to(at, echo);
-        self.segment = segment.into();
-        if !self.is_begun {
-            self.is_begun = true;
-            (self.begun, self.now) = (at, at);
-            self.acknowledged = self.acknowledged.max(next.saturating_sub(length));
+        self.segment = full.into();
+        if self.begun.is_none() {
+            (self.begun, self.now) = (Some(at), at);
+            let first = next.saturating_sub(length.into());
+            self.acknowledged = self.acknowledged.max(first);
         }
         self.pass(at);
         self.next = self.next.max(next);
@@ -195,9 +184,8 @@ impl Rounds {
         let is_burst = unanswered.is_some() || at.saturating_sub(self.last_sent) > AT_ONCE;
         self.last_sent = at;
         let flight = self.flight();
-        let is_at_edge = self
-            .edge
-            .is_some_and(|edge| self.next + self.segment > edge);
+        let end = self.next + self.segment;
+        let is_at_edge = self.edge.is_some_and(|edge| end > edge);
         let round = self.round(at);
         round.bursts += u64::from(is_burst);
         round.answered += u64::from(is_answer);
@@ -231,7 +219,7 @@ impl Rounds {
         edge: Option<u64>,
     ) {
         let newest = self.waiting.back();
-        if !self.is_begun {
+        if self.begun.is_none() {
             self.waiting.clear();
         } else if newest.map_or(self.acknowledged, |ack| ack.acknowledged) >= self.next {
             // Nothing is under way that could tell more.
@@ -253,48 +241,39 @@ impl Rounds {
 
     /// A round trip from here to the receiver.
     pub fn took(&mut self, time: u64) {
-        self.shortest_trip = Some(
-            self.shortest_trip
-                .map_or(time, |shortest| shortest.min(time)),
-        );
+        let shorter = |trip: Option<u64>| Some(trip.map_or(time, |shortest| shortest.min(time)));
+        self.shortest_trip = shorter(self.shortest_trip);
         if let Some(round) = &mut self.round {
-            let shortest = round.shortest_trip.map_or(time, |least| least.min(time));
-            round.shortest_trip = Some(shortest);
+            round.shortest_trip = shorter(round.shortest_trip);
         }
     }
 
     /// What came of it.
-    pub fn finish(mut self, last: u64) -> Held {
+    pub fn finish(mut self, last: u64, way: &mut Way) {
         self.come_to(u64::MAX, None);
         self.pass(last);
         // The end says nothing of what an application would have sent.
         if let Some(round) = self.round.take() {
             self.close(&round);
         }
-        let time = self.now.saturating_sub(self.begun) as f64;
-        let flight = self.flight.map(|extent| Extent {
+        let time = self.now.saturating_sub(self.begun.unwrap_or(0)) as f64;
+        way.flight = self.flight.map(|extent| Extent {
             mean: if time > 0.0 { self.area / time } else { 0.0 },
             ..extent
         });
-        Held {
-            held_back: self.held.in_parts(),
-            idle: self.idle,
-            flight,
-            path_rate: (self.path_bytes > 0)
-                .then(|| self.path_bytes as f64 * 8e9 / self.held.path.max(1.0)),
-        }
+        way.behind = self.behind.map(|time| time as f64 * 1e-9);
+        way.path_rate =
+            (self.path_bytes > 0).then(|| self.path_bytes as f64 * 8e9 / self.held.path.max(1.0));
+        way.held_back = self.held.in_parts();
+        way.idle = self.idle;
     }
 
     /// How long acknowledgements and what answers them are on their way between here and the sender: nothing that matters if
     /// that is a small part of a short round trip.
     fn lag(&self) -> u64 {
-        let behind = self.behind.unwrap_or(0);
         let ahead = self.shortest_trip.unwrap_or(u64::MAX);
-        if behind < FINE && behind <= ahead / 4 {
-            0
-        } else {
-            behind
-        }
+        let matters = |behind: &u64| *behind >= FINE || *behind > ahead / 4;
+        self.behind.filter(matters).unwrap_or(0)
     }
 
     /// The round that goes on, or begins here.
@@ -314,21 +293,14 @@ impl Rounds {
 
     /// What had come to the sender when it sent a packet that passes now, with this echo.
     fn come_to(&mut self, at: u64, echo: Option<u32>) {
-        while let Some(ack) = self.waiting.front().copied() {
-            let has_come = match (ack.stamp, echo) {
-                (Some(stamp), Some(echo)) if self.lag() >= FINE => {
-                    echo.wrapping_sub(stamp).cast_signed() >= 0
-                }
-                _ => ack.at <= at,
-            };
-            if !has_come {
-                break;
-            }
-            self.waiting.pop_front();
-            self.learn(Ack {
-                at: ack.at.min(at),
-                ..ack
-            });
+        let echo = echo.filter(|_| self.lag() >= FINE);
+        let has_come = |ack: &mut Ack| match ack.stamp.zip(echo) {
+            Some((stamp, echo)) => echo.wrapping_sub(stamp).cast_signed() >= 0,
+            None => ack.at <= at,
+        };
+        while let Some(mut ack) = self.waiting.pop_front_if(has_come) {
+            ack.at = ack.at.min(at);
+            self.learn(ack);
         }
     }
 
@@ -336,7 +308,7 @@ impl Rounds {
         let time = at.saturating_sub(self.now) as f64;
         let area = self.flight() as f64 * time;
         self.now = self.now.max(at);
-        if self.is_begun {
+        if self.begun.is_some() {
             self.area += area;
         }
         if let Some(round) = &mut self.round {
@@ -362,12 +334,11 @@ impl Rounds {
         };
         round.acks += 1;
         self.unanswered = Some(ack.at);
-        if self.acknowledged < round.mark {
+        let acknowledged = self.acknowledged;
+        let Some(round) = self.round.take_if(|round| acknowledged >= round.mark) else {
             return;
-        }
-        let round = *round;
+        };
         self.close(&round);
-        self.round = None;
         match self.flight() {
             0 => self.idle_since = Some(ack.at),
             flight => self.round(ack.at).top = flight,
@@ -380,14 +351,18 @@ impl Rounds {
             .is_some_and(|edge| edge < self.acknowledged + self.segment)
     }
 
+    /// The shortest round trip.
+    fn trip(&self) -> u64 {
+        self.shortest_trip.unwrap_or(0) + self.behind.unwrap_or(0)
+    }
+
     fn was_idle(&mut self, time: u64, is_closed: bool) {
         let part = match is_closed {
             true => &mut self.held.receiver,
             false => &mut self.held.application,
         };
         *part += time as f64;
-        let trip = self.shortest_trip.unwrap_or(0) + self.behind.unwrap_or(0);
-        if time > trip.max(SHORTEST_IDLE) && !is_closed {
+        if time > self.trip().max(SHORTEST_IDLE) && !is_closed {
             let seconds = time as f64 * 1e-9;
             self.idle.periods += 1;
             self.idle.seconds += seconds;
@@ -429,12 +404,10 @@ impl Rounds {
             return &mut self.held.application;
         }
         // A queue that stands makes even the shortest of its round trips longer; one that a burst makes does not.
+        let queue = QUEUE * self.trip() as f64 + QUEUE_TIME;
         let behind = self.behind.unwrap_or(0);
-        let least = self.shortest_trip.unwrap_or(0) + behind;
-        if round
-            .shortest_trip
-            .is_some_and(|trip| (trip + behind) as f64 > QUEUE * least as f64 + QUEUE_TIME)
-        {
+        let shortest = round.shortest_trip.map(|trip| (trip + behind) as f64);
+        if shortest.is_some_and(|shortest| shortest > queue) {
             self.path_bytes += self.acknowledged.saturating_sub(round.base);
             return &mut self.held.path;
         }

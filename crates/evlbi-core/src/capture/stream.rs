@@ -8,12 +8,12 @@ use evlbi_wire::probe::Probe;
 use evlbi_wire::{vdif, vtp};
 use serde::{Deserialize, Serialize};
 
-use super::Extent;
 use super::course::{Course, Stretch};
+use super::{Extent, bits_per_second};
 use crate::account::{Distribution, Report, Summary};
 use crate::pudp::{Sequencer, Verdict as Framed};
 use crate::reorder::{MOST_GAP, Reorder, Settings, Verdict};
-use crate::time::Nanos;
+use crate::time::{Nanos, apart};
 
 /// Datagrams after which it is decided how they are numbered.
 const ENOUGH: usize = 16;
@@ -104,23 +104,27 @@ impl Stretch for StreamInterval {
 }
 
 /// A stream that is being looked at.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Datagrams {
-    from: u64,
-    last: u64,
-    packets: u64,
+    /// When the first packet passed, and the last.
+    pub from: u64,
+    pub last: u64,
+    pub packets: u64,
     datagrams: u64,
     /// IP headers included, and payload alone.
-    bytes: u64,
+    pub bytes: u64,
     payload: u64,
     lengths: Option<Extent>,
     gaps: Distribution,
-    kept: Vec<(u32, Box<[u8]>)>,
+    kept: Vec<Kept>,
     numbering: Option<Numbering>,
     step: Option<u64>,
     course: Course<StreamInterval>,
     lost: u64,
 }
+
+/// A datagram's length, and its beginning.
+type Kept = (u32, Box<[u8]>);
 
 /// How datagrams are numbered, once that is decided.
 #[derive(Debug)]
@@ -196,22 +200,12 @@ fn number_at(numbers: Numbers, payload: &[u8], at: usize) -> Option<u64> {
     }
 }
 
-/// What the lengths of packets tell of those of the datagrams in them.
-enum Unit {
-    /// It is this.
-    Length(usize),
-    /// So many are in each packet, or as many less one are lost.
-    Unsure(u64),
-}
-
 /// The length of a datagram by packets that were not captured far enough to show several in each, and by how far their numbers
-/// go on: it must be that of most of them, and the packets must be longer than a frame can be, or differ.
-fn unit(numbers: Numbers, kept: &[(u32, Box<[u8]>)]) -> Option<Unit> {
+/// go on: it must be that of most of them, and the packets must be longer than a frame can be, or differ. Where it is not sure,
+/// only by how far the numbers go on: so many are in each packet, or as many less one are lost.
+fn unit_and_step(numbers: Numbers, kept: &[Kept]) -> Option<(Option<usize>, Option<u64>)> {
     let mut found = HashMap::<usize, Vec<u64>>::new();
-    for pair in kept.windows(2) {
-        let [(length, payload), (_, next)] = pair else {
-            continue;
-        };
+    for [(length, payload), (_, next)] in kept.array_windows() {
         let number = |payload| number_at(numbers, payload, 0);
         let count = number(next)?.wrapping_sub(number(payload)?);
         let length = *length as usize;
@@ -223,17 +217,15 @@ fn unit(numbers: Numbers, kept: &[(u32, Box<[u8]>)]) -> Option<Unit> {
             counts.push(count);
         }
     }
-    let (unit, counts) = found
-        .into_iter()
-        .max_by_key(|(unit, counts)| (counts.len(), *unit))?;
-    let is_sure = counts.windows(2).any(|pair| pair[0] != pair[1])
+    let found = found.into_iter();
+    let (unit, counts) = found.max_by_key(|(unit, counts)| (counts.len(), *unit))?;
+    let count = counts[0];
+    let is_sure = counts.iter().any(|other| *other != count)
         || kept.iter().any(|(length, _)| *length > LONGEST_FRAME);
-    match counts[0] {
-        _ if counts.len() * 2 < kept.len() => None,
-        _ if is_sure => Some(Unit::Length(unit)),
-        1 => None,
-        count => Some(Unit::Unsure(count)),
+    if counts.len() * 2 < kept.len() || !is_sure && count == 1 {
+        return None;
     }
+    Some((is_sure.then_some(unit), (!is_sure).then_some(count)))
 }
 
 impl Here {
@@ -270,43 +262,16 @@ impl Datagrams {
         Datagrams {
             from: at,
             last: at,
-            packets: 0,
-            datagrams: 0,
-            bytes: 0,
-            payload: 0,
-            lengths: None,
             gaps: Distribution::new(width),
-            kept: Vec::new(),
-            numbering: None,
-            step: None,
             course: Course::new(at, every),
-            lost: 0,
+            ..Datagrams::default()
         }
-    }
-
-    /// When the last packet passed.
-    pub fn until(&self) -> u64 {
-        self.last
-    }
-
-    pub fn from(&self) -> u64 {
-        self.from
-    }
-
-    pub fn packets(&self) -> u64 {
-        self.packets
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// The next packet, of so many bytes.
     pub fn offer(&mut self, at: u64, bytes: u32, datagram: &Datagram) {
         if self.packets > 0 {
-            let gap = i128::from(at) - i128::from(self.last);
-            self.gaps
-                .add(gap.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+            self.gaps.add(apart(at, self.last));
         }
         self.last = at;
         self.bytes += u64::from(bytes);
@@ -315,10 +280,15 @@ impl Datagrams {
         let lengths = self.lengths.get_or_insert(Extent::of(length));
         lengths.add(length, self.packets);
         self.packets += 1;
-        self.note(at, length);
+        // When an interval is over, loss is taken.
+        if self.course.is_past(at) {
+            self.settle();
+        }
+        let interval = self.course.at(at);
+        interval.packets += 1;
+        interval.bytes += length;
         if self.numbering.is_some() {
-            self.take(datagram.length, datagram.payload);
-            return;
+            return self.take(datagram.length, datagram.payload);
         }
         let kept = datagram.payload.len().min(LONGEST_KEPT);
         self.kept
@@ -326,16 +296,6 @@ impl Datagrams {
         if self.kept.len() == ENOUGH {
             self.decide();
         }
-    }
-
-    /// A packet in its interval; when one is over, loss is taken.
-    fn note(&mut self, at: u64, bytes: u64) {
-        if self.course.is_past(at) {
-            self.settle();
-        }
-        let interval = self.course.at(at);
-        interval.packets += 1;
-        interval.bytes += bytes;
     }
 
     /// What was lost since this was asked last belongs to the last interval.
@@ -355,16 +315,9 @@ impl Datagrams {
     fn decide(&mut self) {
         let kept = std::mem::take(&mut self.kept);
         let payloads = || kept.iter().map(|(_, payload)| &**payload);
-        let mut step = None;
         let mut here = |numbers| {
-            let unit = match unit(numbers, &kept) {
-                Some(Unit::Length(unit)) => Some(unit),
-                Some(Unit::Unsure(count)) => {
-                    step = Some(count);
-                    None
-                }
-                None => None,
-            };
+            let unit;
+            (unit, self.step) = unit_and_step(numbers, &kept).unwrap_or_default();
             Numbering::Here(Box::new(Here {
                 numbers,
                 order: Order::new(),
@@ -379,14 +332,13 @@ impl Datagrams {
                 .collect();
             // Captured twice, each comes again at once.
             numbers.dedup();
-            let near = numbers.windows(2).filter(|pair| {
-                pair[0]
-                    .zip(pair[1])
+            let near = numbers.array_windows().filter(|[one, next]| {
+                one.zip(*next)
                     .is_some_and(|(one, next)| (1..=NEAR).contains(&next.wrapping_sub(one)))
             });
             near.count() * 2 > numbers.len() - 1
         };
-        let is_frame = |(length, payload): &(u32, Box<[u8]>)| {
+        let is_frame = |(length, payload): &Kept| {
             vdif::Header::parse(payload)
                 .is_ok_and(|header| header.frame_length() == *length as usize)
         };
@@ -401,7 +353,6 @@ impl Datagrams {
                 Numbering::None
             },
         );
-        self.step = step;
         for (length, payload) in &kept {
             self.take(*length, payload);
         }
@@ -447,11 +398,7 @@ impl Datagrams {
             packets: self.packets,
             datagrams: self.datagrams,
             bytes: self.payload,
-            rate: if span > 0.0 {
-                self.payload as f64 * 8.0 / span
-            } else {
-                0.0
-            },
+            rate: bits_per_second(self.payload, span),
             lengths: self.lengths.unwrap_or_default(),
             numbers,
             account,

@@ -87,7 +87,7 @@ impl Talk {
         };
         let events = &mut self.events;
         self.capture
-            .offer(at, &packet, |_, event| events.push(event));
+            .offer(at, &packet, &mut |_, event| events.push(event));
     }
 
     /// A full segment, counted from 0.
@@ -550,7 +550,7 @@ fn small_connections_are_counted_when_there_are_many() {
                     ..syn
                 }),
             };
-            capture.offer(u64::from(number), &packet, |_, _| {});
+            capture.offer(u64::from(number), &packet, &mut |_, _| {});
             let datagram = Datagram {
                 length: bytes,
                 payload: &[],
@@ -559,7 +559,7 @@ fn small_connections_are_counted_when_there_are_many() {
                 content: Content::Udp(datagram),
                 ..packet
             };
-            capture.offer(u64::from(number), &packet, |_, _| {});
+            capture.offer(u64::from(number), &packet, &mut |_, _| {});
         }
     }
     let found = capture.finish();
@@ -593,7 +593,7 @@ fn stream_of(datagrams: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Stream {
                 payload: &payload,
             }),
         };
-        capture.offer(number as u64 * 1000, &packet, |_, _| {});
+        capture.offer(number as u64 * 1000, &packet, &mut |_, _| {});
     }
     capture.finish().streams.remove(0)
 }

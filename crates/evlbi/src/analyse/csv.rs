@@ -29,7 +29,7 @@ impl Events {
     pub fn note(&mut self, packet: u64, seconds: f64, [from, to]: &[SocketAddr; 2], event: Event) {
         if self.written.is_ok() {
             let seconds = format!("{seconds:.9}");
-            self.written = self.table.row((packet, seconds, from, to, event.name()));
+            self.written = self.table.row((packet, seconds, from, to, event));
         }
     }
 

@@ -1,6 +1,6 @@
 //! When data leaves: an absolute schedule that never drifts, and what to do when the sender fell behind.
 //!
-//! Nominal times come from a bit rate ([`ByRate`]) or from the times in the frames ([`ByTime`]). The
+//! Nominal times come from a bit rate ([`BitRate::due`](crate::rate::BitRate::due)) or from the times in the frames ([`ByTime`]). The
 //! [`Pacer`] turns them into times of departure. Its rule for catching up: what is overdue leaves at up to
 //! so much more than the nominal rate; a sender further behind than it may be gives that time up (a *slip*, counted)
 //! instead of flooding the path ([`CatchUp`]).
@@ -11,7 +11,6 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::StreamKey;
 use serde::{Deserialize, Serialize};
 
-use crate::rate::BitRate;
 use crate::time::Nanos;
 
 /// The longest pause of a recording that is kept. A time further ahead is taken for an error.
@@ -25,25 +24,6 @@ const SINGLE_FROM: Nanos = Nanos(10_000);
 const TRAIN: Nanos = Nanos(100_000);
 /// Most datagrams in a train.
 pub const LONGEST_TRAIN: u32 = 256;
-
-/// Nominal times of a stream of constant bit rate, exact for any number of bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct ByRate {
-    rate: BitRate,
-}
-
-impl ByRate {
-    /// A stream of `rate` bits per second.
-    pub fn new(rate: BitRate) -> ByRate {
-        ByRate { rate }
-    }
-
-    /// When the byte at `offset` is due, counted from the start of the stream.
-    pub fn due(&self, offset: u64) -> Nanos {
-        let nanos = u128::from(offset) * 8_000_000_000 / u128::from(self.rate.get());
-        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
-}
 
 /// Nominal times of frames that leave when their own time comes.
 ///
@@ -103,10 +83,10 @@ impl ByTime {
             anchor: next,
             jumped: None,
         });
-        let believed = [Some(thread.anchor), thread.jumped]
-            .into_iter()
-            .flatten()
-            .find_map(|anchor| Some((anchor, self.due_against(anchor, index)?)));
+        let anchors = [Some(thread.anchor), thread.jumped].into_iter().flatten();
+        let mut dues =
+            anchors.filter_map(|anchor| Some((anchor, self.due_against(anchor, index)?)));
+        let believed = dues.next();
         let (anchor, due) = believed.unwrap_or((thread.anchor, next.due));
         let jumped = believed.is_none().then_some(next);
         self.jumps += u64::from(jumped.is_some());
@@ -250,14 +230,14 @@ pub fn train_length(interval: Nanos) -> u32 {
     if interval >= SINGLE_FROM {
         return 1;
     }
-    u32::try_from(TRAIN.0.div_ceil(interval.0.max(1)))
-        .unwrap_or(LONGEST_TRAIN)
-        .min(LONGEST_TRAIN)
+    let datagrams = TRAIN.0.div_ceil(interval.0.max(1));
+    datagrams.min(LONGEST_TRAIN.into()) as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rate::BitRate;
     use evlbi_wire::vdif::StationId;
     use proptest::prelude::*;
 
@@ -276,16 +256,16 @@ mod tests {
     fn a_rate_does_not_drift() {
         // 1464 bytes at 937 Mbit/s: 12.4994... us, never a whole number of nanoseconds. 10^12 packets
         // take 11 712 / 937 * 10^6 s = 12 499 466 s 382 070 437 ns and a part of one.
-        let schedule = ByRate::new(BitRate::new(937_000_000).unwrap());
+        let schedule = BitRate::new(937_000_000).unwrap();
         let n = 1_000_000_000_000u64;
         assert_eq!(schedule.due(n * 1464), Nanos(12_499_466_382_070_437));
         // One packet on it is still one interval on, to the nanosecond.
         let interval = schedule.due((n + 1) * 1464).since(schedule.due(n * 1464));
         assert!((12_499..=12_500).contains(&interval.0), "{interval:?}");
         // A year at 32 Gbit/s still fits.
-        let fast = ByRate::new(BitRate::new(32_000_000_000).unwrap());
+        let fast = BitRate::new(32_000_000_000).unwrap();
         assert_eq!(
-            fast.due(4_000_000_000 * 31_536_000),
+            fast.due(4_000_000_000u64 * 31_536_000),
             Nanos(31_536_000_000_000_000)
         );
     }
@@ -526,7 +506,7 @@ mod tests {
 
         #[test]
         fn a_rate_is_exact_anywhere(bits in 1u64..1_000_000_000_000, bytes in 0u64..1 << 40) {
-            let Nanos(due) = ByRate::new(BitRate::new(bits).unwrap()).due(bytes);
+            let Nanos(due) = BitRate::new(bits).unwrap().due(bytes);
             // The largest whole number of nanoseconds in which no more than these bytes pass.
             let bits_by = |nanos: u64| u128::from(nanos) * u128::from(bits);
             let wanted = u128::from(bytes) * 8_000_000_000;

@@ -137,10 +137,9 @@ pub fn payload_length(
 
 /// Largest divisor of `number` that is at most `most`.
 fn largest_divisor(number: usize, most: usize) -> usize {
-    (1..=most.min(number))
-        .rev()
-        .find(|part| number.is_multiple_of(*part))
-        .unwrap_or(1)
+    let mut parts = (1..=most.min(number)).rev();
+    let divisor = parts.find(|part| number.is_multiple_of(*part));
+    divisor.unwrap_or(1)
 }
 
 /// Smallest divisor of `number` that is worth a datagram, where one of at most `most` is.

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::time::Nanos;
+
 /// Bits per second, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BitRate(NonZeroU64);
@@ -28,6 +30,12 @@ impl BitRate {
     pub fn get(self) -> u64 {
         self.0.get()
     }
+
+    /// When the byte behind so many is due, counted from the start of the stream: exact for any number of bytes.
+    pub fn due(self, bytes: impl Into<u128>) -> Nanos {
+        let nanos = bytes.into() * 8_000_000_000 / u128::from(self.get());
+        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
 }
 
 impl FromStr for BitRate {
@@ -35,18 +43,17 @@ impl FromStr for BitRate {
 
     fn from_str(text: &str) -> Result<BitRate, BitRateError> {
         let error = || BitRateError(text.to_string());
-        let number = text
-            .trim()
-            .trim_end_matches("bit/s")
-            .trim_end_matches("bps");
-        let (number, factor) = match number.chars().last().ok_or_else(error)? {
-            'k' | 'K' => (&number[..number.len() - 1], 1e3),
-            'M' => (&number[..number.len() - 1], 1e6),
-            'G' => (&number[..number.len() - 1], 1e9),
-            'T' => (&number[..number.len() - 1], 1e12),
-            _ => (number, 1.0),
+        let number = text.trim().trim_end_matches("bit/s");
+        let number = number.trim_end_matches("bps");
+        let factor = match number.chars().last().ok_or_else(error)? {
+            'k' | 'K' => 1e3,
+            'M' => 1e6,
+            'G' => 1e9,
+            'T' => 1e12,
+            _ => 1.0,
         };
-        let number = number.trim_end();
+        let unit = usize::from(factor > 1.0);
+        let number = number[..number.len() - unit].trim_end();
         if !number.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(error());
         }
@@ -72,12 +79,8 @@ impl fmt::Display for BitRate {
         }
         let width = factor.ilog10() as usize;
         let decimals = format!("{:0width$}", bits % factor);
-        write!(
-            f,
-            "{}.{}{unit}",
-            bits / factor,
-            decimals.trim_end_matches('0')
-        )
+        let decimals = decimals.trim_end_matches('0');
+        write!(f, "{}.{decimals}{unit}", bits / factor)
     }
 }
 

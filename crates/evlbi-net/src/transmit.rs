@@ -11,7 +11,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evlbi_core::pace::{ByRate, Slips};
+use evlbi_core::pace::Slips;
+use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Shed, ShedReport};
 use evlbi_core::time::Nanos;
 use parking_lot::Mutex;
@@ -92,7 +93,7 @@ pub struct Sent {
 #[derive(Debug, Default)]
 pub struct Change {
     /// The rate, and the most datagrams back to back; of flows that have a rate.
-    pub rate: Option<(ByRate, u32)>,
+    pub rate: Option<(BitRate, u32)>,
     /// What is left out.
     pub shed: Option<Shed>,
 }

@@ -400,7 +400,7 @@ fn sender(
         threads: vec![0],
         frame_rate: Some(frame_rate),
     };
-    let interval = ByRate::new(rate).due(frame_length as u64);
+    let interval = rate.due(frame_length as u64);
     let (source, _) = input.into_source(frame_length, 1, recording::now())?;
     let options = FlowOptions {
         frame_length,

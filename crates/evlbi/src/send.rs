@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evlbi_core::pace::{ByRate, LONGEST_TRAIN, train_length};
+use evlbi_core::pace::{LONGEST_TRAIN, train_length};
 use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
@@ -123,7 +123,7 @@ impl Burst {
     fn length(self, rate: Option<BitRate>, datagram: usize) -> u32 {
         match (self, rate) {
             (Burst::Fixed(count), _) => count,
-            (Burst::Auto, Some(rate)) => train_length(ByRate::new(rate).due(datagram as u64)),
+            (Burst::Auto, Some(rate)) => train_length(rate.due(datagram as u64)),
             (Burst::Auto, None) => LONGEST_TRAIN,
         }
     }

@@ -58,16 +58,11 @@ impl Attribution {
         // What is certain comes first: a counter of the whole host must not take what a socket is known to have dropped.
         let (ours, others): (Vec<Suspect>, Vec<Suspect>) =
             suspects.iter().partition(|suspect| suspect.is_ours);
-        for Suspect {
-            place,
-            counted,
-            each,
-            is_ours,
-        } in ours.into_iter().chain(others)
-        {
-            let most = rest.min(counted.saturating_mul(each.max(1)));
-            let least = if is_ours { rest.min(counted) } else { 0 };
-            *all.at(place) += least;
+        for suspect in ours.into_iter().chain(others) {
+            let counted = suspect.counted;
+            let most = rest.min(counted.saturating_mul(suspect.each.max(1)));
+            let least = rest.min(counted) * u64::from(suspect.is_ours);
+            *all.at(suspect.place) += least;
             all.unattributed += most - least;
             rest -= most;
         }

@@ -45,18 +45,18 @@ impl Token {
         mac.update(b"evlbi.probe/1 key ");
         mac.update(of.as_bytes());
         let code = mac.finalize().into_bytes();
-        code.first_chunk()
-            .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        code.first_chunk().copied().map_or(0, u64::from_be_bytes)
     }
 }
 
-/// Who speaks.
+/// Who speaks, by the byte that stands for it in authentication codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Role {
     /// Asks for tests.
-    Client,
+    Client = b'c',
     /// Grants them.
-    Responder,
+    Responder = b'r',
 }
 
 impl Role {
@@ -64,13 +64,6 @@ impl Role {
         match self {
             Role::Client => Role::Responder,
             Role::Responder => Role::Client,
-        }
-    }
-
-    fn byte(self) -> u8 {
-        match self {
-            Role::Client => b'c',
-            Role::Responder => b'r',
         }
     }
 }
@@ -114,10 +107,8 @@ impl Channel {
 
     /// What a client shows to prove that it knows the token: of both numbers, the responder's first.
     pub fn proof(token: &Token, nonces: [&Nonce; 2]) -> [u8; MAC_LEN] {
-        keyed(token, b"proof", nonces)
-            .finalize()
-            .into_bytes()
-            .into()
+        let code = keyed(token, b"proof", nonces).finalize();
+        code.into_bytes().into()
     }
 
     /// Whether a client's proof is right, in a time that does not tell how wrong it is.
@@ -199,7 +190,7 @@ fn keyed(token: &Token, purpose: &[u8], nonces: [&Nonce; 2]) -> Hmac<Sha256> {
 
 fn code(key: &Hmac<Sha256>, sender: Role, number: u64, message: &[u8]) -> Hmac<Sha256> {
     let mut mac = key.clone();
-    mac.update(&[sender.byte()]);
+    mac.update(&[sender as u8]);
     mac.update(&number.to_be_bytes());
     mac.update(message);
     mac

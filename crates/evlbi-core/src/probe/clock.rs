@@ -8,6 +8,8 @@
 
 use serde::Serialize;
 
+use crate::time::apart;
+
 /// Stretches of time whose smallest values are kept; when there are more, each gets twice as long.
 const STRETCHES: usize = 64;
 /// A first stretch in nanoseconds.
@@ -36,20 +38,14 @@ impl Exchange {
     }
 }
 
-/// `a - b`, at most what fits.
-fn apart(a: u64, b: u64) -> i64 {
-    let apart = i128::from(a) - i128::from(b);
-    apart.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
-}
-
 /// Collects exchanges, in bounded memory.
 #[derive(Clone, Debug)]
 pub struct Exchanges {
     /// Of the first exchange, here and there.
     origin: Option<(u64, u64)>,
     length: u64,
-    there: Vec<Option<Point>>,
-    back: Vec<Option<Point>>,
+    /// Of the way there, and of the way back.
+    ways: [Vec<Option<Point>>; 2],
     round_trip: i64,
     count: u64,
 }
@@ -87,8 +83,7 @@ impl Default for Exchanges {
         Exchanges {
             origin: None,
             length: SHORTEST,
-            there: vec![None; STRETCHES],
-            back: vec![None; STRETCHES],
+            ways: std::array::from_fn(|_| vec![None; STRETCHES]),
             round_trip: i64::MAX,
             count: 0,
         }
@@ -98,38 +93,31 @@ impl Default for Exchanges {
 impl Exchanges {
     /// One more exchange, not before the first.
     pub fn add(&mut self, exchange: &Exchange) {
-        let (here, there) = *self
-            .origin
-            .get_or_insert((exchange.departed, exchange.arrived));
+        let origin = (exchange.departed, exchange.arrived);
+        let (here, there) = *self.origin.get_or_insert(origin);
         let since = |time: u64| time.saturating_sub(here);
         // Times against the first, so that the numbers stay small.
         let ahead = apart(exchange.arrived, there).saturating_sub(apart(exchange.departed, here));
         let behind = apart(exchange.returned, here).saturating_sub(apart(exchange.replied, there));
         self.count += 1;
         self.round_trip = self.round_trip.min(exchange.round_trip());
-        self.note(since(exchange.departed), ahead, |all| &mut all.there);
-        self.note(since(exchange.returned), behind, |all| &mut all.back);
+        self.note(since(exchange.departed), ahead, 0);
+        self.note(since(exchange.returned), behind, 1);
     }
 
-    fn note(
-        &mut self,
-        time: u64,
-        value: i64,
-        side: impl Fn(&mut Exchanges) -> &mut Vec<Option<Point>>,
-    ) {
+    /// The value of a way (there 0, back 1) at a time.
+    fn note(&mut self, time: u64, value: i64, way: usize) {
         while time / self.length >= STRETCHES as u64 {
             self.length *= 2;
-            for points in [&mut self.there, &mut self.back] {
+            for points in &mut self.ways {
                 for place in 0..STRETCHES {
-                    let pair =
-                        [2 * place, 2 * place + 1].map(|of| points.get(of).copied().flatten());
-                    let least = pair.into_iter().flatten().min_by_key(|point| point.value);
-                    points[place] = least;
+                    let pair = points.iter().skip(2 * place).take(2).flatten();
+                    points[place] = pair.min_by_key(|point| point.value).copied();
                 }
             }
         }
         let place = (time / self.length) as usize;
-        let point = &mut side(self)[place];
+        let point = &mut self.ways[way][place];
         if point.is_none_or(|point| value < point.value) {
             *point = Some(Point {
                 time: time as f64,
@@ -142,12 +130,11 @@ impl Exchanges {
     pub fn fit(&self) -> Option<ClockFit> {
         let (here, there) = self.origin?;
         // The way back has the slope of the other sign.
-        let sides = [(&self.there, 1.0), (&self.back, -1.0)].map(|(points, sign)| {
+        let sides = [(0, 1.0), (1, -1.0)].map(|(way, sign)| {
+            let points: &Vec<Option<Point>> = &self.ways[way];
             let points = points.iter().flatten();
-            let points: Vec<(f64, f64)> = points
-                .map(|point| (point.time, sign * point.value as f64))
-                .collect();
-            points
+            let points = points.map(|point| (point.time, sign * point.value as f64));
+            points.collect::<Vec<(f64, f64)>>()
         });
         let (mut products, mut squares, mut freedom) = (0.0, 0.0, -1.0);
         let mut centres = [(0.0, 0.0); 2];
@@ -161,11 +148,8 @@ impl Exchanges {
                 squares += (time - centre.0).powi(2);
             }
         }
-        let slope = if squares > 0.0 {
-            products / squares
-        } else {
-            0.0
-        };
+        // None of a single moment.
+        let slope = products / f64::max(squares, f64::MIN_POSITIVE);
         let mut residue = 0.0;
         for (points, centre) in sides.iter().zip(centres) {
             for (time, value) in points {
@@ -182,9 +166,8 @@ impl Exchanges {
         // The lines lie as low as the lowest point.
         let at = (centres[0].0 + centres[1].0) / 2.0;
         let lowest = |side: usize, sign: f64| {
-            let heights = sides[side]
-                .iter()
-                .map(|(time, value)| sign * (value - skew * (time - at)));
+            let points = sides[side].iter();
+            let heights = points.map(|(time, value)| sign * (value - skew * (time - at)));
             heights.fold(f64::INFINITY, f64::min)
         };
         let (ahead, behind) = (lowest(0, 1.0), lowest(1, -1.0));

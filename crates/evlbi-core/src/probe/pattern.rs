@@ -85,22 +85,20 @@ impl Pattern {
             return Pattern::Constant;
         }
         let bad = bad(&heard, are_outages);
-        let ends: Vec<(bool, Window)> = bad.into_iter().zip(heard.iter().copied()).collect();
-        let runs: Vec<Vec<Window>> = ends
-            .chunk_by(|a, b| a.0 == b.0)
-            .filter(|run| run[0].0)
-            .map(|run| run.iter().map(|(_, window)| *window).collect())
-            .collect();
-        let begins: Vec<f64> = runs.iter().map(|run| run[0].begin).collect();
-        let lengths = runs.iter().map(|run| run[run.len() - 1].end - run[0].begin);
-        let (in_sent, in_lost) = sums(runs.iter().flatten());
+        let all: Vec<(bool, Window)> = bad.into_iter().zip(heard.iter().copied()).collect();
+        let runs = all.chunk_by(|a, b| a.0 == b.0).filter(|run| run[0].0);
+        let runs: Vec<&[(bool, Window)]> = runs.collect();
+        let begins: Vec<f64> = runs.iter().map(|run| run[0].1.begin).collect();
+        let ends = runs.iter().map(|run| run[run.len() - 1].1.end);
+        let lengths = ends.zip(&begins).map(|(end, begin)| end - begin);
+        let (in_sent, in_lost) = sums(runs.concat().iter().map(|(_, window)| window));
         let apart = match begins.as_slice() {
             [first, .., last] => (last - first) / (begins.len() - 1) as f64,
             _ => 0.0,
         };
         let episodes = Episodes {
             count: runs.len(),
-            length: lengths.sum::<f64>() / runs.len().max(1) as f64,
+            length: mean(lengths),
             loss: in_lost as f64 / in_sent.max(1) as f64,
             loss_outside: (lost - in_lost) as f64 / (sent - in_sent).max(1) as f64,
             apart,
@@ -109,13 +107,12 @@ impl Pattern {
         let allowed = (ALIKE * apart).max(1.5 * window).min(apart / 3.0);
         let steps: Vec<f64> = begins.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let are_alike = steps.iter().all(|step| (step - apart).abs() <= allowed);
-        if steps.len() >= REPEATED && are_alike {
-            Pattern::Periodic {
-                period: apart,
-                episodes,
-            }
-        } else {
-            Pattern::Episodes(episodes)
+        if steps.len() < REPEATED || !are_alike {
+            return Pattern::Episodes(episodes);
+        }
+        Pattern::Periodic {
+            period: apart,
+            episodes,
         }
     }
 }
@@ -124,6 +121,12 @@ fn sums<'a>(windows: impl Iterator<Item = &'a Window>) -> (u64, u64) {
     windows.fold((0, 0), |(sent, lost), window| {
         (sent + window.sent, lost + window.lost)
     })
+}
+
+/// Their mean; 0 of none.
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / f64::max(count, 1.0)
 }
 
 /// Part of the datagrams that is lost.
@@ -154,9 +157,8 @@ fn bad(windows: &[Window], are_outages: bool) -> Vec<bool> {
         return rates.iter().map(|rate| *rate > 0.0).collect();
     }
     let threshold = threshold(windows);
-    let quiet = rates.iter().filter(|rate| **rate <= threshold);
-    let (sum, count) = quiet.fold((0.0, 0.0), |(sum, count), rate| (sum + rate, count + 1.0));
-    let low = (threshold + sum / f64::max(count, 1.0)) / 2.0;
+    let quiet = rates.iter().copied().filter(|rate| *rate <= threshold);
+    let low = (threshold + mean(quiet)) / 2.0;
     let mut bad: Vec<bool> = rates.iter().map(|rate| *rate > threshold).collect();
     for at in 1..bad.len() {
         bad[at] |= bad[at - 1] && rates[at] > low;
@@ -172,16 +174,9 @@ fn threshold(windows: &[Window]) -> f64 {
     let most = windows.iter().map(rate).fold(0.0, f64::max);
     let mut threshold = most / 2.0;
     for _ in 0..20 {
-        let mean = |is_above: bool| {
-            let side = windows
-                .iter()
-                .map(rate)
-                .filter(|rate| (*rate > threshold) == is_above);
-            let (sum, count) =
-                side.fold((0.0, 0.0), |(sum, count), rate| (sum + rate, count + 1.0));
-            sum / f64::max(count, 1.0)
-        };
-        threshold = (mean(true) + mean(false)) / 2.0;
+        let rates = windows.iter().map(rate);
+        let (above, below): (Vec<f64>, Vec<f64>) = rates.partition(|rate| *rate > threshold);
+        threshold = (mean(above.into_iter()) + mean(below.into_iter())) / 2.0;
     }
     threshold
 }

@@ -81,14 +81,15 @@ impl Stream {
     pub fn due(&self, number: u64) -> Nanos {
         let burst = u64::from(self.burst.max(1));
         let before = u128::from(number / burst);
-        let nanos = match self.spacing {
-            Spacing::Nanoseconds(apart) => before * u128::from(apart),
-            Spacing::BitsPerSecond(rate) => {
-                let bytes = before * u128::from(burst) * self.size as u128;
-                bytes * 8_000_000_000 / u128::from(rate.get())
+        match self.spacing {
+            Spacing::Nanoseconds(apart) => {
+                let nanos = before * u128::from(apart);
+                Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
             }
-        };
-        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            Spacing::BitsPerSecond(rate) => {
+                rate.due(before * u128::from(burst) * self.size as u128)
+            }
+        }
     }
 
     /// How long it lasts: to when the datagram after its last would leave.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Distribution, HISTORY, Report, Summary};
-use crate::time::Nanos;
+use crate::time::{Nanos, apart, clamped};
 
 /// Accounts for the datagrams of one stream, as they arrive.
 #[derive(Debug)]
@@ -14,14 +14,13 @@ pub struct Tally {
     account: Account,
     /// Datagrams that there may be: a number beyond is no number of this stream.
     count: u64,
-    foreign: u64,
     arrivals: Option<Arrivals>,
     gaps: Distribution,
     delays: Distribution,
     variations: Distribution,
-    jitter: f64,
     patience: Nanos,
-    late: u64,
+    /// What is told at the end, as far as it is known.
+    told: Tallied,
 }
 
 /// What has come so far.
@@ -82,14 +81,12 @@ impl Tally {
         Tally {
             account,
             count,
-            foreign: 0,
             arrivals: None,
             gaps: Distribution::new(width),
             delays: Distribution::new(None),
             variations: Distribution::new(None),
-            jitter: 0.0,
             patience,
-            late: 0,
+            told: Tallied::default(),
         }
     }
 
@@ -97,13 +94,11 @@ impl Tally {
     /// Whether it is the first of its number.
     #[inline]
     pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) -> bool {
-        let is_known = match self.account.has_arrived(sequence) {
-            Some(is_known) if sequence < self.count => is_known,
+        let is_known = self.account.has_arrived(sequence);
+        let Some(is_known) = is_known.filter(|_| sequence < self.count) else {
             // So late that nobody knows any more whether it is a second one counts as foreign, too.
-            _ => {
-                self.foreign += 1;
-                return false;
-            }
+            self.told.foreign += 1;
+            return false;
         };
         let seems = i128::from(arrived) - i128::from(departed);
         let Some(all) = &mut self.arrivals else {
@@ -121,15 +116,13 @@ impl Tally {
             });
             return true;
         };
-        let clamp = |value: i128| value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-        self.gaps
-            .add(clamp(i128::from(arrived) - i128::from(all.last)));
+        self.gaps.add(apart(arrived, all.last));
         all.last = arrived;
         if is_known {
             self.account.duplicates(1);
             return false;
         }
-        let delay = clamp(seems - all.origin);
+        let delay = clamped(seems - all.origin);
         all.shortest = all.shortest.min(delay);
         let [first, last] = &mut all.departed;
         if sequence < first.0 {
@@ -138,14 +131,15 @@ impl Tally {
             *last = (sequence, departed);
         }
         let is_late = delay.abs_diff(all.shortest) > self.patience.0;
-        self.late += u64::from(is_late);
+        self.told.late += u64::from(is_late);
         self.account.unique(sequence, false);
         self.delays.add(delay);
         let (before, its) = std::mem::replace(&mut all.before, (sequence, delay));
         if before.checked_add(1) == Some(sequence) {
             let variation = delay.saturating_sub(its);
             self.variations.add(variation);
-            self.jitter += (variation.unsigned_abs() as f64 - self.jitter) / 16.0;
+            let jitter = &mut self.told.jitter;
+            *jitter += (variation.unsigned_abs() as f64 - *jitter) / 16.0;
         }
         true
     }
@@ -157,33 +151,28 @@ impl Tally {
             self.account.used(sent - 1);
         }
         let account = self.account.finish();
-        let begins = account.segments.iter();
-        let begins: Vec<u64> = begins
-            .flat_map(|segment| segment.intervals.iter().map(|gap| gap.first))
-            .collect();
+        let gaps = account.segments.iter().flat_map(|one| &one.intervals);
+        let begins: Vec<u64> = gaps.map(|gap| gap.first).collect();
         let mut loss_distances = BTreeMap::new();
-        for pair in begins.windows(2) {
-            *loss_distances.entry(pair[1] - pair[0]).or_default() += 1;
+        for [one, next] in begins.array_windows() {
+            *loss_distances.entry(next - one).or_default() += 1;
         }
         let delays = self.delays.summary();
+        let all = self.arrivals;
         Tallied {
             sent: account.counters.expected,
             loss_distances,
-            late: self.late,
-            foreign: self.foreign,
-            arrivals_ns: self
-                .arrivals
-                .map_or(0, |all| all.last.saturating_sub(all.first)),
-            departed: self.arrivals.map(|all| all.departed),
+            arrivals_ns: all.map_or(0, |all| all.last.saturating_sub(all.first)),
+            departed: all.map(|all| all.departed),
             gaps: self.gaps.summary(),
-            first_delay_ns: self.arrivals.map_or(0.0, |all| all.origin as f64),
+            first_delay_ns: all.map_or(0.0, |all| all.origin as f64),
             pdv: delays.as_ref().map(|delays| {
                 [delays.median, delays.p99, delays.p999].map(|of| of.saturating_sub(delays.min))
             }),
             delays,
             ipdv: self.variations.summary(),
-            jitter: self.jitter,
             account,
+            ..self.told
         }
     }
 }

@@ -65,8 +65,7 @@ impl Windows {
             self.add();
         }
         if let Some(tally) = self.open.get_mut(place as usize) {
-            let is_new = tally.arrived(offset, departed, arrived);
-            self.unique += u64::from(is_new);
+            self.unique += u64::from(tally.arrived(offset, departed, arrived));
         }
     }
 
@@ -97,8 +96,7 @@ impl Windows {
     pub fn close(&mut self, used: u64) -> Option<(u64, Tallied)> {
         let end = (self.first + 1).checked_mul(self.size)?;
         // A single window ends with the stream.
-        let end = Some(end).filter(|end| *end < u64::MAX)?;
-        (end <= used).then(|| self.take(self.size))
+        (end <= used && end < u64::MAX).then(|| self.take(self.size))
     }
 
     fn take(&mut self, sent: u64) -> (u64, Tallied) {

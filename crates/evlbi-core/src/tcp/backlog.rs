@@ -173,8 +173,7 @@ impl Backlog {
 
 /// When a message of a constant rate is due, after the first.
 pub fn due_at(rate: BitRate, size: u64, message: u64) -> Nanos {
-    let bits = u128::from(message) * u128::from(size) * 8;
-    Nanos((bits * 1_000_000_000 / u128::from(rate.get())) as u64)
+    rate.due(u128::from(message) * u128::from(size))
 }
 
 #[cfg(test)]

@@ -103,15 +103,10 @@ impl Disturbance {
         let apart = seconds(readings.first()?, readings.get(1)?);
         let length = (from / 100.0).max(10.0 * apart).max(0.1);
         let all = intervals(readings, length);
-        let mean = |some: &[&Interval]| {
-            some.iter().map(|interval| interval.rate).sum::<f64>() / some.len().max(1) as f64
-        };
         // Slow start is not what it was like before.
-        let before: Vec<&Interval> = all
-            .iter()
-            .filter(|interval| interval.from >= from / 2.0 && interval.to <= from)
-            .collect();
-        let before = mean(&before);
+        let during = |one: &&Interval| one.from >= from / 2.0 && one.to <= from;
+        let before = all.iter().filter(during).map(|interval| interval.rate);
+        let before = before.clone().sum::<f64>() / before.count().max(1) as f64;
         let since = all.iter().filter(|interval| interval.to > from);
         let lowest = since.map(|interval| interval.rate).reduce(f64::min)?;
         let mut after = all.iter().filter(|interval| interval.to > to);
@@ -152,9 +147,8 @@ pub fn intervals(readings: &[Reading], every: f64) -> Vec<Interval> {
     let mut first = 0;
     while first + 1 < readings.len() {
         let end = ((seconds(begin, &readings[first]) / every).floor() + 1.0) * every;
-        let beyond = readings[first + 1..]
-            .iter()
-            .position(|reading| seconds(begin, reading) >= end);
+        let mut later = readings[first + 1..].iter();
+        let beyond = later.position(|reading| seconds(begin, reading) >= end);
         let last = beyond.map_or(readings.len() - 1, |place| first + 1 + place);
         let before = first;
         let (from, to) = (&readings[before], &readings[last]);
@@ -166,11 +160,8 @@ pub fn intervals(readings: &[Reading], every: f64) -> Vec<Interval> {
         let acknowledged = to.info.acknowledged.saturating_sub(from.info.acknowledged);
         let during = &readings[before + 1..=last];
         let mean = |get: fn(&Reading) -> u32| {
-            during
-                .iter()
-                .map(|reading| f64::from(get(reading)))
-                .sum::<f64>()
-                / during.len() as f64
+            let values = during.iter().map(|reading| f64::from(get(reading)));
+            values.sum::<f64>() / during.len() as f64
         };
         intervals.push(Interval {
             from: seconds(begin, from),
@@ -202,16 +193,13 @@ impl Course {
     /// Of one connection's readings at its sender, in the order of time. `is_offered` where the application always has more
     /// than the connection takes.
     pub fn new(readings: &[Reading], is_offered: bool) -> Course {
-        let infos = || readings.iter().map(|reading| &reading.info);
+        let infos = readings.iter().map(|reading| &reading.info);
+        let round_trips = infos.clone().map(|info| f64::from(info.round_trip));
         Course {
             losses: losses(readings),
             held_back: held_back(readings, is_offered),
-            round_trip: extent(
-                infos()
-                    .map(|info| f64::from(info.round_trip))
-                    .filter(|time| *time > 0.0),
-            ),
-            window: extent(infos().map(|info| f64::from(info.window))),
+            round_trip: extent(round_trips.filter(|time| *time > 0.0)),
+            window: extent(infos.map(|info| f64::from(info.window))),
         }
     }
 }
@@ -222,11 +210,11 @@ fn losses(readings: &[Reading]) -> Vec<Loss> {
         return losses;
     };
     let mut is_repairing = false;
-    for pair in readings.windows(2) {
-        let (last, now) = (&pair[0].info, &pair[1].info);
+    for [last, now] in readings.array_windows() {
+        let at = seconds(first, now);
+        let (last, now) = (&last.info, &now.info);
         let again = now.sent_again.saturating_sub(last.sent_again);
         let repairs = matches!(now.phase, Phase::Recovery | Phase::Loss);
-        let at = seconds(first, &pair[1]);
         if !is_repairing && (repairs || again > 0) {
             losses.push(Loss {
                 at,
@@ -242,11 +230,8 @@ fn losses(readings: &[Reading]) -> Vec<Loss> {
             loss.lowest = loss.lowest.min(now.window);
             if repairs {
                 loss.threshold = now.threshold;
-            } else if loss.recovery.is_none()
-                && now.window >= loss.before
-                && loss.lowest < loss.before
-            {
-                loss.recovery = Some(at - loss.at);
+            } else if now.window >= loss.before && loss.lowest < loss.before {
+                loss.recovery.get_or_insert(at - loss.at);
             }
         }
         is_repairing = repairs;
@@ -259,12 +244,12 @@ fn held_back(readings: &[Reading], is_offered: bool) -> HeldBack {
     let mut all = 0.0;
     // Told by the kernel, and not counted yet.
     let mut told = [0.0; 2];
-    for pair in readings.windows(2) {
-        let time = seconds(&pair[0], &pair[1]);
-        let info = &pair[1].info;
+    for [last, now] in readings.array_windows() {
+        let time = seconds(last, now);
+        let info = &now.info;
         // What the kernel has measured itself (tcp_chrono).
         let limited =
-            |get: fn(&Info) -> u64| get(info).saturating_sub(get(&pair[0].info)) as f64 * 1e-6;
+            |get: fn(&Info) -> u64| get(info).saturating_sub(get(&last.info)) as f64 * 1e-6;
         // It counts in steps of its own clock, which may be longer than this time: the rest is the next one's.
         told[0] += limited(|info| info.receiver_limited);
         told[1] += limited(|info| info.buffer_limited);
@@ -281,7 +266,7 @@ fn held_back(readings: &[Reading], is_offered: bool) -> HeldBack {
             &mut parts.repair
         } else if is_full && (is_offered || info.not_sent > 0) {
             &mut parts.window
-        } else if info.not_sent == 0 && pair[1].backlog > 0 {
+        } else if info.not_sent == 0 && now.backlog > 0 {
             &mut parts.buffer
         } else if is_offered || info.not_sent > 0 {
             &mut parts.host
@@ -309,16 +294,14 @@ impl Bursts {
     /// report. None without readings that are closer than a silence.
     pub fn after(readings: &[Reading], moment: u64, round_trip: Nanos) -> Option<Bursts> {
         let length = round_trip.0.saturating_mul(AFTER).max(1_000_000_000);
-        let during: Vec<&Reading> = readings
-            .iter()
-            .filter(|reading| (moment..moment.saturating_add(length)).contains(&reading.at))
-            .collect();
+        let time = moment..moment.saturating_add(length);
+        let during = readings.iter().filter(|reading| time.contains(&reading.at));
+        let during: Vec<&Reading> = during.collect();
         let (first, last) = (*during.first()?, *during.last()?);
         let span = seconds(first, last);
         let shortest = round_trip.0 as f64 * 1e-9 / SILENCE as f64;
-        let is_fine = during
-            .windows(2)
-            .all(|pair| seconds(pair[0], pair[1]) < shortest);
+        let mut pairs = during.array_windows();
+        let is_fine = pairs.all(|[one, next]| seconds(one, next) < shortest);
         if !is_fine || span <= 0.0 {
             return None;
         }
@@ -329,9 +312,9 @@ impl Bursts {
             ..Bursts::default()
         };
         let mut silence = 0.0;
-        for pair in during.windows(2) {
-            let bytes = pair[1].info.received.saturating_sub(pair[0].info.received);
-            let time = seconds(pair[0], pair[1]);
+        for [one, next] in during.array_windows() {
+            let bytes = next.info.received.saturating_sub(one.info.received);
+            let time = seconds(one, next);
             if bytes == 0 {
                 silence += time;
             } else {

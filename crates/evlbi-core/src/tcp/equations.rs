@@ -194,8 +194,7 @@ impl Rounds<'_> {
             counted: acks,
         };
         self.now += self.flow.round_trip;
-        let moment = self.moment();
-        self.law.measure(&moment, acked);
+        self.law.measure(&self.moment(), acked);
         acked
     }
 
@@ -211,8 +210,7 @@ impl Rounds<'_> {
 
     fn step(&mut self) {
         let acked = self.measure();
-        let moment = self.moment();
-        self.window += self.law.grow(&moment, acked);
+        self.window += self.law.grow(&self.moment(), acked);
     }
 
     /// Up to a window: how many segments went, and how long it took in seconds; at least one round.
@@ -236,12 +234,9 @@ impl Rounds<'_> {
     }
 
     fn lose(&mut self) {
-        let moment = self.moment();
-        self.window = self.law.reduce(&moment);
-        let moment = self.moment();
-        if let Some(window) = self.law.recovered(&moment) {
-            self.window = window;
-        }
+        self.window = self.law.reduce(&self.moment());
+        let recovered = self.law.recovered(&self.moment());
+        self.window = recovered.unwrap_or(self.window);
     }
 
     fn bytes_per_second(&self) -> f64 {

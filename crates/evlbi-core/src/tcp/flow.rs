@@ -200,8 +200,8 @@ impl Flow<'_> {
         let all = [
             message,
             self.network.next(),
-            self.receiver.until(),
-            self.sender.timeout_at(),
+            self.receiver.until,
+            self.sender.timeout_at,
         ];
         all.into_iter().flatten().min().unwrap_or(Nanos(u64::MAX))
     }
@@ -218,36 +218,39 @@ impl Flow<'_> {
                 Packet::Data { segment, left } => {
                     let ack = self.receiver.take(segment, left, now);
                     self.deliver(now);
-                    self.answer(ack, now);
+                    if let Some(ack) = ack {
+                        self.put(1, Packet::Ack(ack), 0, now);
+                    }
                 }
                 Packet::Ack(ack) => {
                     let was_open = self.sender.is_open();
-                    let window = self.sender.window();
+                    let window = self.sender.window;
                     self.sender.acknowledged(&ack, now);
-                    if was_open && !self.sender.is_open() && self.outcome.reduced_at.is_none() {
-                        (self.before, self.outcome.reduced_at) = (window, Some(now));
+                    let is_open = self.sender.is_open();
+                    let outcome = &mut self.outcome;
+                    if was_open && !is_open && outcome.reduced_at.is_none() {
+                        (self.before, outcome.reduced_at) = (window, Some(now));
                     }
-                    self.note_regained(now);
+                    let is_regained = is_open && self.sender.window >= self.before.floor();
+                    if outcome.reduced_at.is_some() && is_regained {
+                        outcome.regained_at.get_or_insert(now);
+                    }
                 }
             }
         }
         self.come = come;
-        if self.receiver.until().is_some_and(|until| until <= now) {
+        if self.receiver.until.is_some_and(|until| until <= now) {
             let ack = self.receiver.ack(None);
-            self.answer(Some(ack), now);
+            self.put(1, Packet::Ack(ack), 0, now);
         }
-        if self.sender.timeout_at().is_some_and(|at| at <= now) {
+        if self.sender.timeout_at.is_some_and(|at| at <= now) {
             self.outcome.timeouts += 1;
             self.sender.timed_out(now);
         }
         self.accept(now);
         while let Some(segment) = self.sender.send(self.accepted, now) {
-            self.put(
-                0,
-                Packet::Data { segment, left: now },
-                self.scene.segment,
-                now,
-            );
+            let data = Packet::Data { segment, left: now };
+            self.put(0, data, self.scene.segment, now);
         }
         self.sender.has_sent();
     }
@@ -256,7 +259,7 @@ impl Flow<'_> {
     fn accept(&mut self, now: Nanos) {
         while self.next_due <= now {
             let due_at = self.next_due;
-            let has_room = self.accepted - self.sender.first() < self.room;
+            let has_room = self.accepted - self.sender.first < self.room;
             if !has_room && self.scene.full == Full::Block {
                 self.blocked_since.get_or_insert(now);
                 break;
@@ -278,12 +281,12 @@ impl Flow<'_> {
     }
 
     fn held(&self) -> u64 {
-        (self.accepted - self.sender.first()) * u64::from(self.scene.segment)
+        (self.accepted - self.sender.first) * u64::from(self.scene.segment)
     }
 
     /// What has come in order goes to the reader.
     fn deliver(&mut self, now: Nanos) {
-        while self.outcome.delivered < self.receiver.next() {
+        while self.outcome.delivered < self.receiver.next {
             let Some(due_at) = self.waiting.pop_front() else {
                 return;
             };
@@ -307,12 +310,6 @@ impl Flow<'_> {
         }
     }
 
-    fn answer(&mut self, ack: Option<Ack>, now: Nanos) {
-        if let Some(ack) = ack {
-            self.put(1, Packet::Ack(ack), 0, now);
-        }
-    }
-
     fn put(&mut self, way: usize, packet: Packet, payload: u32, now: Nanos) {
         let train = Train::single(payload + HEADERS + LINK_HEADER);
         let piece = Piece::whole(now, &train);
@@ -320,22 +317,15 @@ impl Flow<'_> {
             .offer(self.routes[way], packet, train, piece, LINK_HEADER);
     }
 
-    fn note_regained(&mut self, now: Nanos) {
-        let is_regained = self.sender.is_open() && self.sender.window() >= self.before.floor();
-        if self.outcome.reduced_at.is_some() && is_regained {
-            self.outcome.regained_at.get_or_insert(now);
-        }
-    }
-
     fn sample(&self, at: Nanos) -> Sample {
         let segment = u64::from(self.scene.segment);
         Sample {
             at,
-            window: self.sender.window(),
-            threshold: self.sender.threshold(),
+            window: self.sender.window,
+            threshold: self.sender.threshold,
             round_trip: self.sender.smoothed_round_trip(),
             in_flight: self.sender.in_flight(),
-            acknowledged: self.sender.first() * segment,
+            acknowledged: self.sender.first * segment,
             due: self.due * segment,
             held: self.held(),
             sent_again: self.sender.sent_again,

@@ -7,7 +7,6 @@ mod bic;
 mod cubic;
 mod highspeed;
 mod htcp;
-mod reno;
 mod scalable;
 mod westwood;
 
@@ -20,7 +19,7 @@ use crate::time::Nanos;
 const SMALLEST: f64 = 2.0;
 
 /// What a law knows of a connection when something is acknowledged or lost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
     /// When.
     pub now: Nanos,
@@ -33,7 +32,7 @@ pub struct Moment {
 }
 
 /// What an acknowledgement covers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Acked {
     /// Segments that had not been acknowledged before.
     pub segments: f64,
@@ -43,13 +42,19 @@ pub struct Acked {
     pub counted: f64,
 }
 
-/// A law of congestion control.
+/// A law of congestion control: Reno's, where it says nothing else.
 pub trait CongestionControl {
-    /// Beyond slow start, while the window is the limit: by how much the window grows.
-    fn grow(&mut self, moment: &Moment, acked: Acked) -> f64;
+    /// Beyond slow start, while the window is the limit: by how much the window grows. One segment for a window's worth of
+    /// acknowledgements (RFC 5681, equation 3).
+    fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
+        acked.counted / moment.window
+    }
 
-    /// Something is lost: what the window goes down to, and the threshold of slow start with it.
-    fn reduce(&mut self, moment: &Moment) -> f64;
+    /// Something is lost: what the window goes down to, and the threshold of slow start with it. Half of the window (RFC 5681,
+    /// equation 4).
+    fn reduce(&mut self, moment: &Moment) -> f64 {
+        (moment.window / 2.0).max(SMALLEST)
+    }
 
     /// Anything is acknowledged, in recovery or not.
     fn measure(&mut self, _moment: &Moment, _acked: Acked) {}
@@ -59,6 +64,11 @@ pub trait CongestionControl {
         None
     }
 }
+
+/// RFC 5681.
+struct Reno;
+
+impl CongestionControl for Reno {}
 
 /// The laws there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,30 +101,27 @@ impl Algorithm {
         Algorithm::Westwood,
     ];
 
+    /// As Linux calls it, and how it begins.
+    fn row(self) -> (&'static str, fn() -> Box<dyn CongestionControl>) {
+        match self {
+            Algorithm::Reno => ("reno", || Box::new(Reno)),
+            Algorithm::Bic => ("bic", || Box::<bic::Bic>::default()),
+            Algorithm::Cubic => ("cubic", || Box::<cubic::Cubic>::default()),
+            Algorithm::HTcp => ("htcp", || Box::<htcp::HTcp>::default()),
+            Algorithm::HighSpeed => ("highspeed", || Box::<highspeed::HighSpeed>::default()),
+            Algorithm::Scalable => ("scalable", || Box::new(scalable::Scalable)),
+            Algorithm::Westwood => ("westwood", || Box::<westwood::Westwood>::default()),
+        }
+    }
+
     /// As Linux calls it.
     pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Reno => "reno",
-            Algorithm::Bic => "bic",
-            Algorithm::Cubic => "cubic",
-            Algorithm::HTcp => "htcp",
-            Algorithm::HighSpeed => "highspeed",
-            Algorithm::Scalable => "scalable",
-            Algorithm::Westwood => "westwood",
-        }
+        self.row().0
     }
 
     /// A law at the beginning of a connection.
     pub fn begin(self) -> Box<dyn CongestionControl> {
-        match self {
-            Algorithm::Reno => Box::new(reno::Reno),
-            Algorithm::Bic => Box::<bic::Bic>::default(),
-            Algorithm::Cubic => Box::<cubic::Cubic>::default(),
-            Algorithm::HTcp => Box::<htcp::HTcp>::default(),
-            Algorithm::HighSpeed => Box::<highspeed::HighSpeed>::default(),
-            Algorithm::Scalable => Box::new(scalable::Scalable),
-            Algorithm::Westwood => Box::<westwood::Westwood>::default(),
-        }
+        self.row().1()
     }
 }
 

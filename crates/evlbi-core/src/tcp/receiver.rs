@@ -21,9 +21,10 @@ pub struct Ack {
 }
 
 /// What has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Receiver {
-    next: u64,
+    /// Everything before has come.
+    pub next: u64,
     /// Behind a gap: first to end.
     blocks: BTreeMap<u64, u64>,
     /// Segments for each acknowledgement, where nothing is missing; and the part of one that the last had too many.
@@ -32,25 +33,15 @@ pub struct Receiver {
     /// Of these, come already; when the first of them left, and until when they wait.
     waiting: u32,
     echo: Nanos,
-    until: Option<Nanos>,
+    pub until: Option<Nanos>,
 }
 
 impl Receiver {
     pub fn new(per_ack: f64) -> Receiver {
         Receiver {
-            next: 0,
-            blocks: BTreeMap::new(),
             per_ack: per_ack.max(1.0),
-            over: 0.0,
-            waiting: 0,
-            echo: Nanos::default(),
-            until: None,
+            ..Receiver::default()
         }
-    }
-
-    /// Everything before has come.
-    pub fn next(&self) -> u64 {
-        self.next
     }
 
     /// A segment comes, which left at a time: what it is answered with, if it is at once.
@@ -61,9 +52,7 @@ impl Receiver {
         }
         if segment == self.next {
             self.next += 1;
-            if let Some(end) = self.blocks.remove(&self.next) {
-                self.next = end;
-            }
+            self.next = self.blocks.remove(&self.next).unwrap_or(self.next);
         } else if segment > self.next {
             self.keep(segment);
         }
@@ -80,11 +69,6 @@ impl Receiver {
         }
         self.until.get_or_insert(now.plus(DELAY));
         None
-    }
-
-    /// When it answers what waits.
-    pub fn until(&self) -> Option<Nanos> {
-        self.until
     }
 
     /// Answers what waits.
@@ -110,16 +94,13 @@ impl Receiver {
 
     /// A segment behind a gap.
     fn keep(&mut self, segment: u64) {
-        let before = self.blocks.range(..=segment).next_back();
-        let before = before.map(|(first, end)| (*first, *end));
-        let (first, mut end) = match before {
-            Some((_, end)) if segment < end => return,
-            Some((first, end)) if segment == end => (first, segment + 1),
-            _ => (segment, segment + 1),
+        let first = match self.blocks.range(..=segment).next_back() {
+            Some((_, end)) if segment < *end => return,
+            Some((first, end)) if segment == *end => *first,
+            _ => segment,
         };
-        if let Some(further) = self.blocks.remove(&end) {
-            end = further;
-        }
+        let end = segment + 1;
+        let end = self.blocks.remove(&end).unwrap_or(end);
         self.blocks.insert(first, end);
     }
 }
@@ -140,9 +121,9 @@ mod tests {
         let acks = take(&mut receiver, &[0, 1, 2, 3, 4]);
         let nexts: Vec<(u64, u64)> = acks.iter().map(|ack| (ack.next, ack.echo.0)).collect();
         assert_eq!(nexts, [(2, 0), (4, 2)]);
-        assert_eq!(receiver.until(), Some(Nanos(1000).plus(DELAY)));
+        assert_eq!(receiver.until, Some(Nanos(1000).plus(DELAY)));
         assert_eq!(receiver.ack(None).next, 5);
-        assert_eq!(receiver.until(), None);
+        assert_eq!(receiver.until, None);
     }
 
     #[test]

@@ -44,9 +44,7 @@ enum State {
         out: f64,
     },
     /// After a timeout, likewise.
-    Timeout {
-        point: u64,
-    },
+    Timeout(u64),
 }
 
 /// Times of round trips (RFC 6298).
@@ -85,11 +83,11 @@ impl RoundTrips {
 pub struct Sender {
     law: Box<dyn CongestionControl>,
     counting: Counting,
-    window: f64,
-    threshold: f64,
+    pub window: f64,
+    pub threshold: f64,
     state: State,
     /// Not acknowledged yet, and not sent yet.
-    first: u64,
+    pub first: u64,
     next: u64,
     /// Of the segments between.
     marks: VecDeque<Mark>,
@@ -104,7 +102,7 @@ pub struct Sender {
     /// Sent again, in the order of time.
     again: VecDeque<(u64, Nanos)>,
     round_trips: RoundTrips,
-    timeout_at: Option<Nanos>,
+    pub timeout_at: Option<Nanos>,
     backoff: u32,
     usage: Usage,
     /// Segments sent again so far.
@@ -130,20 +128,11 @@ impl Sender {
     ) -> Sender {
         if let Some(window) = window {
             // By this the law knows where it is.
-            let nothing = Acked {
-                segments: 0.0,
-                acks: 0.0,
-                counted: 0.0,
+            let moment = Moment {
+                window,
+                ..Moment::default()
             };
-            law.grow(
-                &Moment {
-                    now: Nanos::default(),
-                    window,
-                    round_trip: Nanos::default(),
-                    shortest: Nanos::default(),
-                },
-                nothing,
-            );
+            law.grow(&moment, Acked::default());
         }
         Sender {
             law,
@@ -168,29 +157,12 @@ impl Sender {
         }
     }
 
-    pub fn window(&self) -> f64 {
-        self.window
-    }
-
-    pub fn threshold(&self) -> f64 {
-        self.threshold
-    }
-
-    /// All before are acknowledged.
-    pub fn first(&self) -> u64 {
-        self.first
-    }
-
     pub fn smoothed_round_trip(&self) -> Nanos {
         Nanos(self.round_trips.smoothed as u64)
     }
 
     pub fn is_open(&self) -> bool {
         self.state == State::Open
-    }
-
-    pub fn timeout_at(&self) -> Option<Nanos> {
-        self.timeout_at
     }
 
     /// Segments under way (RFC 6675, pipe).
@@ -200,8 +172,7 @@ impl Sender {
 
     /// The segment that may leave now, of those before `available`; none while the window is full or there is none.
     pub fn send(&mut self, available: u64, now: Nanos) -> Option<u64> {
-        let has_room = self.in_flight() < (self.window.max(1.0) as u64);
-        if !has_room {
+        if self.in_flight() >= self.window.max(1.0) as u64 {
             return None;
         }
         let segment = if self.lost > 0 {
@@ -278,36 +249,29 @@ impl Sender {
             },
         };
         if newly > 0 {
-            let moment = self.moment(now);
-            self.law.measure(&moment, acked);
+            self.law.measure(&self.moment(now), acked);
         }
         if advanced > 0 {
             self.backoff = 0;
             self.timeout_at =
                 (self.first < self.next).then(|| now.plus(self.round_trips.timeout()));
         }
-        let point = match self.state {
-            State::Open => None,
-            State::Recovery { point, .. } | State::Timeout { point } => Some(point),
-        };
-        if point.is_some_and(|point| self.first >= point) {
-            let is_recovery = matches!(self.state, State::Recovery { .. });
-            self.state = State::Open;
-            if is_recovery {
+        match self.state {
+            State::Recovery { point, .. } if self.first >= point => {
+                self.state = State::Open;
                 self.window = self.threshold;
-                let moment = self.moment(now);
-                if let Some(window) = self.law.recovered(&moment) {
+                if let Some(window) = self.law.recovered(&self.moment(now)) {
                     (self.window, self.threshold) = (window, window);
                 }
             }
+            State::Timeout(point) if self.first >= point => self.state = State::Open,
+            _ => {}
         }
         if self.lost > 0 && self.state == State::Open {
-            let before = self.window;
-            let moment = self.moment(now);
-            self.threshold = self.law.reduce(&moment);
+            self.threshold = self.law.reduce(&self.moment(now));
             self.state = State::Recovery {
                 point: self.next,
-                before,
+                before: self.window,
                 delivered: 0.0,
                 out: 0.0,
             };
@@ -356,24 +320,19 @@ impl Sender {
             rest.counted -= taken;
         }
         if rest.counted > 0.0 {
-            let moment = self.moment(now);
-            self.window += self.law.grow(&moment, rest);
+            self.window += self.law.grow(&self.moment(now), rest);
         }
     }
 
     /// Everything before is acknowledged: how many that were not known to have come.
     fn acknowledge(&mut self, next: u64) -> u64 {
-        let mut newly = 0;
-        while self.first < next.min(self.next) {
-            match self.marks.pop_front() {
-                Some(Mark::Come) => self.come -= 1,
-                Some(Mark::Lost) => {
-                    self.lost -= 1;
-                    newly += 1;
-                }
-                _ => newly += 1,
-            }
-            self.first += 1;
+        let count = next.min(self.next).saturating_sub(self.first);
+        self.first += count;
+        let mut newly = count;
+        for mark in self.marks.drain(..count as usize) {
+            self.lost -= u64::from(mark == Mark::Lost);
+            self.come -= u64::from(mark == Mark::Come);
+            newly -= u64::from(mark == Mark::Come);
         }
         newly
     }
@@ -408,40 +367,36 @@ impl Sender {
     /// (RFC 8985, with a quarter of the shortest round trip for reordering).
     fn judge(&mut self, echo: Nanos) {
         let end = self.highest.saturating_sub(BEHIND).min(self.next);
-        self.judged = self.judged.max(self.first);
-        while self.judged < end {
-            let mark = &mut self.marks[(self.judged - self.first) as usize];
-            if *mark == Mark::UnderWay {
-                *mark = Mark::Lost;
-                self.lost += 1;
-                self.lowest_lost = self.lowest_lost.min(self.judged);
-            }
-            self.judged += 1;
+        let from = self.judged.max(self.first);
+        for segment in from..end {
+            self.lose(segment, Mark::UnderWay);
         }
-        let reordering = Nanos(self.round_trips.shortest.0 / 4);
-        while let Some((segment, left)) = self.again.front().copied() {
-            if echo <= left.plus(reordering) && segment >= self.first {
-                break;
-            }
-            self.again.pop_front();
-            let place = segment.checked_sub(self.first);
-            let mark = place.and_then(|place| self.marks.get_mut(place as usize));
-            if let Some(mark) = mark.filter(|mark| **mark == Mark::Again) {
-                *mark = Mark::Lost;
-                self.lost += 1;
-                self.lowest_lost = self.lowest_lost.min(segment);
-            }
+        self.judged = from.max(end);
+        let (first, reordering) = (self.first, Nanos(self.round_trips.shortest.0 / 4));
+        let is_over = |again: &mut (u64, Nanos)| echo > again.1.plus(reordering) || again.0 < first;
+        while let Some((segment, _)) = self.again.pop_front_if(is_over) {
+            self.lose(segment, Mark::Again);
+        }
+    }
+
+    /// A segment is lost, if this is its mark.
+    fn lose(&mut self, segment: u64, mark: Mark) {
+        let place = segment.checked_sub(self.first);
+        let known = place.and_then(|place| self.marks.get_mut(place as usize));
+        if let Some(known) = known.filter(|known| **known == mark) {
+            *known = Mark::Lost;
+            self.lost += 1;
+            self.lowest_lost = self.lowest_lost.min(segment);
         }
     }
 
     /// Nothing came for too long: everything that has not come is lost, and it begins anew (RFC 5681, section 3.1).
     pub fn timed_out(&mut self, now: Nanos) {
-        let moment = self.moment(now);
-        if !matches!(self.state, State::Timeout { .. }) {
-            self.threshold = self.law.reduce(&moment);
+        if !matches!(self.state, State::Timeout(_)) {
+            self.threshold = self.law.reduce(&self.moment(now));
         }
         self.window = 1.0;
-        self.state = State::Timeout { point: self.next };
+        self.state = State::Timeout(self.next);
         for mark in &mut self.marks {
             if *mark != Mark::Come && *mark != Mark::Lost {
                 *mark = Mark::Lost;

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use evlbi_core::pace::{ByRate, ByTime, CatchUp, Pacer};
+use evlbi_core::pace::{ByTime, CatchUp, Pacer};
+use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Replace, Shed, ShedReport, Unit};
 use evlbi_core::time::Nanos;
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -27,7 +28,7 @@ const LINGER: Nanos = Nanos(500_000_000);
 /// What sets the nominal times of a flow.
 pub enum Clock {
     /// A bit rate of the data.
-    Rate(ByRate),
+    Rate(BitRate),
     /// The times in the frames.
     Time(ByTime),
     /// As fast as the host can.

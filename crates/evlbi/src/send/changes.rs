@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use evlbi_core::pace::ByRate;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_net::transmit::{self, Sent};
@@ -50,7 +49,7 @@ impl Changes {
         let shed = shed.transpose()?;
         let burst = self.burst.length(rate, self.datagram_data);
         self.sent.change(transmit::Change {
-            rate: rate.map(|rate| (ByRate::new(rate), burst)),
+            rate: rate.map(|rate| (rate, burst)),
             shed,
         });
         self.rates.extend(rate.map(BitRate::get));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::pace::{ByRate, ByTime};
+use evlbi_core::pace::ByTime;
 use evlbi_core::packetise::{Rule, payload_length};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{self, Replace, Shed, Stream};
@@ -164,7 +164,7 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
 fn clock(options: &SendOptions, input: &Input, plain: bool) -> Result<(Clock, Option<BitRate>)> {
     match options.pace {
         Pace::Max => return Ok((Clock::None, None)),
-        Pace::Rate(rate) => return Ok((Clock::Rate(ByRate::new(rate)), Some(rate))),
+        Pace::Rate(rate) => return Ok((Clock::Rate(rate), Some(rate))),
         Pace::RealTime => {}
     }
     let source = &options.source;
@@ -179,7 +179,7 @@ fn clock(options: &SendOptions, input: &Input, plain: bool) -> Result<(Clock, Op
     let frame_rate = input.frame_rate.with_context(unknown)?;
     let rate = input.rate().with_context(unknown)?;
     let clock = match plain || !input.is_vdif {
-        true => Clock::Rate(ByRate::new(rate)),
+        true => Clock::Rate(rate),
         false => Clock::Time(ByTime::new(frame_rate, input.keys.len())),
     };
     Ok((clock, Some(rate)))

@@ -104,7 +104,6 @@ fn short(report: &SendReport) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use evlbi_core::pace::ByRate;
     use evlbi_core::rate::BitRate;
     use evlbi_core::shed::{Policy, Replace, Shed, Stream};
     use evlbi_core::time::Nanos;
@@ -162,7 +161,7 @@ mod tests {
             frame_rate: Some(frame_rate),
             sequence: Some(0),
             stream: None,
-            clock: Clock::Rate(ByRate::new(rate)),
+            clock: Clock::Rate(rate),
             start,
             end: None,
             burst: 1,

@@ -53,12 +53,9 @@ impl Bic {
         // Beyond the last maximum it looks for the next, ever faster.
         let beyond = window - maximum;
         if beyond < PART {
-            slowly
-        } else if beyond < MOST * (PART - 1.0) {
-            beyond / (PART - 1.0)
-        } else {
-            MOST
+            return slowly;
         }
+        (beyond / (PART - 1.0)).min(MOST)
     }
 }
 

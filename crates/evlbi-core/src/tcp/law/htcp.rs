@@ -69,9 +69,8 @@ impl CongestionControl for HTcp {
         }
         let throughput = &mut self.throughput;
         throughput.segments += acked.segments;
-        let length = moment
-            .now
-            .since(*throughput.begun.get_or_insert(moment.now));
+        let begun = *throughput.begun.get_or_insert(moment.now);
+        let length = moment.now.since(begun);
         if length >= moment.shortest.max(Nanos(1)) {
             let rate = throughput.segments / length.as_secs_f64();
             throughput.now = match throughput.now {

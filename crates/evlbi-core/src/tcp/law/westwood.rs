@@ -1,6 +1,6 @@
 //! Westwood+: Reno, which after a loss goes on with what the path carried (Grieco and Mascolo 2004).
 
-use super::{Acked, CongestionControl, Moment, SMALLEST, reno};
+use super::{Acked, CongestionControl, Moment, SMALLEST};
 use crate::time::Nanos;
 
 /// A sample of what the path carries takes a round trip, and no less.
@@ -30,14 +30,6 @@ impl CongestionControl for Westwood {
             self.twice = (7.0 * self.twice + self.once) / 8.0;
         }
         (self.segments, self.begun) = (0.0, Some(moment.now));
-    }
-
-    fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
-        reno::grow(moment, acked)
-    }
-
-    fn reduce(&mut self, moment: &Moment) -> f64 {
-        reno::reduce(moment)
     }
 
     /// Bandwidth times the shortest round trip (Grieco and Mascolo 2004).

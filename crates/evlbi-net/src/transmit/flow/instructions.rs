@@ -39,7 +39,7 @@ fn burst() {
         frame_rate: FrameRate::new(4000),
         sequence: Some(0),
         stream: None,
-        clock: Clock::Rate(ByRate::new(rate)),
+        clock: Clock::Rate(rate),
         start: run.clock().now(),
         end: None,
         burst: 32,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
-use evlbi_core::pace::{ByRate, ByTime, train_length};
+use evlbi_core::pace::{ByTime, train_length};
 use evlbi_core::path::Impairment;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};

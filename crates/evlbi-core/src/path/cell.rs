@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::law::{Law, Loss, Shape, Times, Until};
 use super::network::Item;
-use super::train::Piece;
 use crate::time::Nanos;
 
 /// A packet that is held back leaves after so long at the latest.
@@ -95,13 +94,15 @@ pub struct Cell<P> {
     /// Which bits are changed: chance of its own, so that it does not matter how packets travel together.
     bits: ChaCha8Rng,
     state: State,
+    /// Number of the first of the segments at hand.
+    first: u64,
     held: VecDeque<Held<P>>,
     /// Whether it will be woken for what is held back.
     is_armed: bool,
     truth: Truth,
     /// Nanoseconds of delay that make no whole microsecond yet.
     delayed: u64,
-    log: Option<VecDeque<Logged>>,
+    log: VecDeque<Logged>,
     log_length: usize,
 }
 
@@ -168,11 +169,12 @@ impl<P: Clone + Identity> Cell<P> {
             changes: VecDeque::new(),
             random: ChaCha8Rng::seed_from_u64(seed),
             state: State::default(),
+            first: 0,
             held: VecDeque::new(),
             is_armed: false,
             truth: Truth::default(),
             delayed: 0,
-            log: None,
+            log: VecDeque::new(),
             log_length: 0,
         }
     }
@@ -211,19 +213,17 @@ impl<P: Clone + Identity> Cell<P> {
     /// Notes from now on what happens to which packet: the last so many entries.
     pub fn log(&mut self, entries: usize) {
         self.log_length = entries;
-        self.log = (entries > 0).then(VecDeque::new);
+        self.log.clear();
     }
 
     /// Entries that wait to be taken.
     pub fn logged(&self) -> usize {
-        self.log.as_ref().map_or(0, VecDeque::len)
+        self.log.len()
     }
 
     /// The entries since it was asked last.
     pub fn take_log(&mut self) -> Vec<Logged> {
-        self.log
-            .as_mut()
-            .map_or_else(Vec::new, |log| log.drain(..).collect())
+        self.log.drain(..).collect()
     }
 
     /// Lets an item through, or what the law leaves of it. Items come in the order of their times.
@@ -232,12 +232,11 @@ impl<P: Clone + Identity> Cell<P> {
         while let Some((when, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
             self.change(when, law);
         }
-        let count = u64::from(item.piece.count);
-        let first = self.truth.packets;
-        self.truth.packets += count;
+        self.first = self.truth.packets;
+        self.truth.packets += u64::from(item.piece.count);
         self.truth.bytes += item.bytes();
         let before = out.passed.len();
-        self.obey(item, first, out);
+        self.obey(item, out);
         for passed in &out.passed[before..] {
             self.note_delay(passed.piece.at.since(at), passed.piece.count);
         }
@@ -250,7 +249,7 @@ impl<P: Clone + Identity> Cell<P> {
         self.delayed = all % 1000;
     }
 
-    fn obey(&mut self, item: &Item<P>, first: u64, out: &mut Outcome<P>) {
+    fn obey(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
         match self.law.clone() {
             Law::Delay {
                 delay,
@@ -259,33 +258,25 @@ impl<P: Clone + Identity> Cell<P> {
                 reorders,
             } => self.delay(item, (delay, jitter, shape, reorders), out),
             Law::Rate { .. } | Law::Police { .. } | Law::Loss(Loss::Above { .. }) => {
-                self.one_by_one(item, first, out);
+                self.one_by_one(item, out);
             }
-            Law::Mtu { bytes, tells } => self.measure(item, first, (bytes, tells), out),
-            Law::Loss(loss) => self.lose(item, first, &loss, out),
+            Law::Mtu { bytes, tells } => self.measure(item, (bytes, tells), out),
+            Law::Loss(loss) => self.lose(item, &loss, out),
             Law::Duplicate { fraction } => {
                 // The copy comes right behind.
-                let (mut rest, mut taken) = (Some(item.piece), 0);
+                let mut taken = 0;
                 for place in self.hits(item, fraction) {
                     self.truth.duplicated += 1;
-                    self.note(item, place, first, Fate::Duplicated);
-                    let parts = rest.map(|rest| rest.split(place + 1 - taken));
-                    out.passed
-                        .extend(parts.and_then(|(head, _)| Some(item.with(head?))));
+                    self.note(item, place, Fate::Duplicated);
+                    out.passed.extend(item.part(taken..place + 1));
                     out.passed.push(item.only(place));
-                    (rest, taken) = (parts.and_then(|(_, tail)| tail), place + 1);
+                    taken = place + 1;
                 }
-                out.passed.extend(rest.map(|rest| item.with(rest)));
+                out.passed.extend(item.part(taken..item.piece.count));
             }
-            Law::Reorder { fraction, until } => self.hold(item, first, (fraction, until), out),
-            Law::Corrupt { fraction } => {
-                let hits = self.hits(item, fraction);
-                self.change_each(item, first, &hits, Fate::Corrupted, out);
-            }
-            Law::Mark { fraction } => {
-                let hits = self.hits(item, fraction);
-                self.change_each(item, first, &hits, Fate::Marked, out);
-            }
+            Law::Reorder { fraction, until } => self.hold(item, (fraction, until), out),
+            Law::Corrupt { fraction } => self.change_each(item, fraction, Fate::Corrupted, out),
+            Law::Mark { fraction } => self.change_each(item, fraction, Fate::Marked, out),
         }
     }
 
@@ -300,25 +291,25 @@ impl<P: Clone + Identity> Cell<P> {
         self.is_armed = out.wake.is_some();
     }
 
-    fn note(&mut self, item: &Item<P>, place: u16, first: u64, fate: Fate) {
-        let Some(log) = &mut self.log else {
+    fn note(&mut self, item: &Item<P>, place: u16, fate: Fate) {
+        if self.log_length == 0 {
             return;
-        };
-        if log.len() >= self.log_length {
-            log.pop_front();
         }
-        log.push_back(Logged {
+        if self.log.len() >= self.log_length {
+            self.log.pop_front();
+        }
+        self.log.push_back(Logged {
             at: item.piece.at,
-            packet: first + u64::from(place),
+            packet: self.first + u64::from(place),
             fate,
             identity: item.packet.identity(item.piece.first + place),
         });
     }
 
-    fn dropped(&mut self, item: &Item<P>, place: u16, first: u64) {
+    fn dropped(&mut self, item: &Item<P>, place: u16) {
         self.truth.dropped += 1;
         self.truth.dropped_bytes += u64::from(item.train.bytes_of(item.piece.first + place));
-        self.note(item, place, first, Fate::Dropped);
+        self.note(item, place, Fate::Dropped);
     }
 
     fn delay(
@@ -327,23 +318,20 @@ impl<P: Clone + Identity> Cell<P> {
         (delay, jitter, shape, reorders): (Nanos, Nanos, Shape, bool),
         out: &mut Outcome<P>,
     ) {
-        if jitter == Nanos(0) {
-            let mut at = item.piece.at.plus(delay);
+        let mut leave = |state: &mut State, one: &Item<P>, delay: Nanos| {
+            let mut at = one.piece.at.plus(delay);
             if !reorders {
-                at = at.max(self.state.latest);
-                self.state.latest = at;
+                at = at.max(state.latest);
+                state.latest = at;
             }
-            out.passed.push(item.at(at));
-            return;
+            out.passed.push(one.at(at));
+        };
+        if jitter == Nanos(0) {
+            return leave(&mut self.state, item, delay);
         }
         for place in 0..item.piece.count {
-            let extra = self.jitter(jitter, shape);
-            let mut at = item.piece.at.plus(delay).plus(extra);
-            if !reorders {
-                at = at.max(self.state.latest);
-                self.state.latest = at;
-            }
-            out.passed.push(item.only(place).at(at));
+            let delay = delay.plus(self.jitter(jitter, shape));
+            leave(&mut self.state, &item.only(place), delay);
         }
     }
 
@@ -364,7 +352,7 @@ impl<P: Clone + Identity> Cell<P> {
     }
 
     /// Laws that look at each packet's time and length.
-    fn one_by_one(&mut self, item: &Item<P>, first: u64, out: &mut Outcome<P>) {
+    fn one_by_one(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
         for place in 0..item.piece.count {
             let bytes = item.train.bytes_of(item.piece.first + place);
             let at = item.piece.at;
@@ -407,11 +395,11 @@ impl<P: Clone + Identity> Cell<P> {
                 Some(one) => {
                     if one.piece.marks.congestion && !item.piece.marks.congestion {
                         self.truth.marked += 1;
-                        self.note(item, place, first, Fate::Marked);
+                        self.note(item, place, Fate::Marked);
                     }
                     out.passed.push(one);
                 }
-                None => self.dropped(item, place, first),
+                None => self.dropped(item, place),
             }
         }
     }
@@ -439,9 +427,8 @@ impl<P: Clone + Identity> Cell<P> {
         let bits = u128::from(wire) * 8_000_000_000 + u128::from(state.remainder);
         let nanos = bits / u128::from(rate);
         state.remainder = (bits % u128::from(rate)) as u64;
-        state.free = state
-            .free
-            .plus(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+        let nanos = Nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        state.free = state.free.plus(nanos);
         Some((state.free, waits))
     }
 
@@ -485,13 +472,7 @@ impl<P: Clone + Identity> Cell<P> {
         state.fast || state.window.0 > allowed
     }
 
-    fn measure(
-        &mut self,
-        item: &Item<P>,
-        first: u64,
-        (longest, tells): (u32, bool),
-        out: &mut Outcome<P>,
-    ) {
+    fn measure(&mut self, item: &Item<P>, (longest, tells): (u32, bool), out: &mut Outcome<P>) {
         let longest = longest.saturating_add(item.link_header);
         let segments = 0..item.piece.count;
         let too_long = |place: &u16| item.train.bytes_of(item.piece.first + place) > longest;
@@ -500,22 +481,16 @@ impl<P: Clone + Identity> Cell<P> {
             let told = longest - item.link_header;
             out.refused.push((item.only(*one), told));
         }
-        for place in &dropped {
-            self.dropped(item, *place, first);
-        }
-        without(item, &dropped, out);
+        self.drop_all(item, &dropped, out);
     }
 
-    fn lose(&mut self, item: &Item<P>, first: u64, loss: &Loss, out: &mut Outcome<P>) {
+    fn lose(&mut self, item: &Item<P>, loss: &Loss, out: &mut Outcome<P>) {
         let count = item.piece.count;
         let lost: Vec<u16> = match loss {
-            Loss::Every {
-                period,
-                first: begin,
-            } => {
+            Loss::Every { period, first } => {
                 let is_hit = |place: &u16| {
-                    let number = first + u64::from(*place);
-                    number >= *begin && (number - begin).is_multiple_of((*period).max(1))
+                    let number = self.first + u64::from(*place);
+                    number >= *first && (number - first).is_multiple_of((*period).max(1))
                 };
                 (0..count).filter(is_hit).collect()
             }
@@ -546,20 +521,24 @@ impl<P: Clone + Identity> Cell<P> {
                     self.falls(loss)
                 })
                 .collect(),
-            Loss::Within { times, fraction } => {
-                if self.is_within(times, item.piece.at) {
-                    self.hits(item, *fraction)
-                } else {
-                    Vec::new()
-                }
+            Loss::Within { times, fraction } if self.is_within(times, item.piece.at) => {
+                self.hits(item, *fraction)
             }
-            // Packet by packet elsewhere.
-            Loss::Above { .. } => Vec::new(),
+            // What exceeds a rate is lost packet by packet elsewhere.
+            Loss::Within { .. } | Loss::Above { .. } => Vec::new(),
         };
-        for place in &lost {
-            self.dropped(item, *place, first);
+        self.drop_all(item, &lost, out);
+    }
+
+    /// Goes on without some of the segments (ascending).
+    fn drop_all(&mut self, item: &Item<P>, dropped: &[u16], out: &mut Outcome<P>) {
+        let mut taken = 0;
+        for place in dropped {
+            self.dropped(item, *place);
+            out.passed.extend(item.part(taken..*place));
+            taken = place + 1;
         }
-        without(item, &lost, out);
+        out.passed.extend(item.part(taken..item.piece.count));
     }
 
     fn is_within(&mut self, times: &Times, at: Nanos) -> bool {
@@ -572,10 +551,7 @@ impl<P: Clone + Identity> Cell<P> {
             } => at >= first && at.since(first).0 % period.0.max(1) < length.0,
             Times::Episodes { on, off } => loop {
                 self.skip_episodes(at, on, off);
-                let (from, to) = match self.state.episode {
-                    Some(episode) => episode,
-                    None => (Nanos(0), Nanos(0)),
-                };
+                let (from, to) = self.state.episode.unwrap_or_default();
                 if at < to {
                     return at >= from;
                 }
@@ -602,23 +578,16 @@ impl<P: Clone + Identity> Cell<P> {
         (-(1.0 - chance).ln() * mean.0 as f64) as u64
     }
 
-    fn hold(
-        &mut self,
-        item: &Item<P>,
-        first: u64,
-        (fraction, until): (f64, Until),
-        out: &mut Outcome<P>,
-    ) {
+    fn hold(&mut self, item: &Item<P>, (fraction, until): (f64, Until), out: &mut Outcome<P>) {
         let hits = self.hits(item, fraction);
-        let mut passed = 0;
         let mut next = hits.iter().copied().peekable();
-        while passed < item.piece.count {
+        for place in 0..item.piece.count {
             // What was held back leaves behind the packet that it waited for.
-            let number = first + u64::from(passed);
-            if next.next_if_eq(&passed).is_some() {
+            let number = self.first + u64::from(place);
+            if next.next_if_eq(&place).is_some() {
                 self.truth.held += 1;
-                self.note(item, passed, first, Fate::Held);
-                let one = item.only(passed);
+                self.note(item, place, Fate::Held);
+                let one = item.only(place);
                 match until {
                     Until::Time(time) => out.passed.push(one.at(one.piece.at.plus(time))),
                     Until::Passed(distance) => {
@@ -635,24 +604,17 @@ impl<P: Clone + Identity> Cell<P> {
                     }
                 }
             } else {
-                out.passed.push(item.only(passed));
+                out.passed.push(item.only(place));
             }
             while let Some(held) = self.held.pop_front_if(|held| held.until <= number) {
                 self.note_delay(item.piece.at.since(held.item.piece.at), 1);
                 out.passed.push(held.item.at(item.piece.at));
             }
-            passed += 1;
         }
     }
 
-    fn change_each(
-        &mut self,
-        item: &Item<P>,
-        first: u64,
-        hits: &[u16],
-        fate: Fate,
-        out: &mut Outcome<P>,
-    ) {
+    fn change_each(&mut self, item: &Item<P>, fraction: f64, fate: Fate, out: &mut Outcome<P>) {
+        let hits = self.hits(item, fraction);
         if hits.is_empty() {
             out.passed.push(item.clone());
             return;
@@ -661,17 +623,14 @@ impl<P: Clone + Identity> Cell<P> {
             let mut one = item.only(place);
             let may_be = fate == Fate::Corrupted || item.packet.may_be_marked();
             if may_be && hits.contains(&place) {
-                match fate {
-                    Fate::Corrupted => {
-                        one.piece.marks.corrupt = Some(self.bits.next_u64());
-                        self.truth.corrupted += 1;
-                    }
-                    _ => {
-                        one.piece.marks.congestion = true;
-                        self.truth.marked += 1;
-                    }
+                if fate == Fate::Corrupted {
+                    one.piece.marks.corrupt = Some(self.bits.next_u64());
+                    self.truth.corrupted += 1;
+                } else {
+                    one.piece.marks.congestion = true;
+                    self.truth.marked += 1;
                 }
-                self.note(item, place, first, fate);
+                self.note(item, place, fate);
             }
             out.passed.push(one);
         }
@@ -686,10 +645,8 @@ impl<P: Clone + Identity> Cell<P> {
         let count = u64::from(item.piece.count);
         let mut place = 0;
         loop {
-            let before = match self.state.before {
-                Some(before) => before,
-                None => self.distance(fraction),
-            };
+            let before = self.state.before.take();
+            let before = before.unwrap_or_else(|| self.distance(fraction));
             if place + before >= count {
                 self.state.before = Some(place + before - count);
                 return hits;
@@ -697,7 +654,6 @@ impl<P: Clone + Identity> Cell<P> {
             place += before;
             hits.push(place as u16);
             place += 1;
-            self.state.before = None;
         }
     }
 
@@ -714,21 +670,4 @@ impl<P: Clone + Identity> Cell<P> {
     fn falls(&mut self, fraction: f64) -> bool {
         fraction > 0.0 && self.random.random_bool(fraction.min(1.0))
     }
-}
-
-/// What is left of an item without some of its segments (ascending).
-fn without<P: Clone>(item: &Item<P>, dropped: &[u16], out: &mut Outcome<P>) {
-    let mut rest = Some(item.piece);
-    let mut taken = 0;
-    for place in dropped {
-        let Some(piece) = rest else {
-            return;
-        };
-        let (head, tail) = piece.split(place - taken);
-        out.passed.extend(head.map(|piece| item.with(piece)));
-        let after = tail.and_then(|tail| tail.split(1).1);
-        rest = after;
-        taken = place + 1;
-    }
-    out.passed.extend(rest.map(|piece: Piece| item.with(piece)));
 }

@@ -77,20 +77,16 @@ impl Identity for Numbered {
 impl Path {
     /// A path whose choices follow from `seed`.
     pub fn new(impairment: Impairment, seed: u64) -> Path {
-        let Impairment {
-            loss,
-            duplicate,
-            reorder,
-            distance,
-        } = impairment;
         let laws = [
-            Law::Loss(Loss::Random { fraction: loss }),
+            Law::Loss(Loss::Random {
+                fraction: impairment.loss,
+            }),
             Law::Reorder {
-                fraction: reorder,
-                until: Until::Passed(distance),
+                fraction: impairment.reorder,
+                until: Until::Passed(impairment.distance),
             },
             Law::Duplicate {
-                fraction: duplicate,
+                fraction: impairment.duplicate,
             },
         ];
         let mut network = Network::new();
@@ -112,7 +108,7 @@ impl Path {
     /// called for each packet that leaves now.
     pub fn push(&mut self, number: u64, packet: &[u8], emit: impl FnMut(&[u8])) {
         self.truth.offered += 1;
-        let lost = self.network.truth(self.loss).dropped;
+        let lost = self.network.cell(self.loss).truth().dropped;
         let train = Train::single(u32::try_from(packet.len()).unwrap_or(u32::MAX));
         let packet = Numbered {
             number,
@@ -122,7 +118,7 @@ impl Path {
         self.network.offer(self.route, packet, train, piece, 0);
         self.advance(self.now, emit);
         self.now = self.now.plus(Nanos(1));
-        if self.network.truth(self.loss).dropped > lost {
+        if self.network.cell(self.loss).truth().dropped > lost {
             self.run += 1;
         } else {
             self.survived();

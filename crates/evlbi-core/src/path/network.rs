@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
-use super::cell::{Cell, Identity, Logged, Outcome, Truth};
+use super::cell::{Cell, Identity, Outcome};
 use super::law::Law;
 use super::train::{Piece, Train};
 use crate::time::Nanos;
@@ -38,6 +39,16 @@ impl<P: Clone> Item<P> {
             piece,
             ..self.clone()
         }
+    }
+
+    /// Some of the segments, if any.
+    pub fn part(&self, places: Range<u16>) -> Option<Item<P>> {
+        let piece = Piece {
+            first: self.piece.first + places.start,
+            count: places.end.saturating_sub(places.start),
+            ..self.piece
+        };
+        (piece.count > 0).then(|| self.with(piece))
     }
 
     /// One of the segments.
@@ -76,12 +87,6 @@ pub enum Output<P> {
     },
 }
 
-/// Cells that are passed one after the other.
-#[derive(Debug)]
-struct Stage<P> {
-    cells: Vec<Cell<P>>,
-}
-
 /// Where a cell is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellId {
@@ -92,7 +97,8 @@ pub struct CellId {
 /// Lines of cells, and what is under way on them.
 #[derive(Debug)]
 pub struct Network<P> {
-    stages: Vec<Stage<P>>,
+    /// Cells that are passed one after the other.
+    stages: Vec<Vec<Cell<P>>>,
     routes: Vec<Vec<usize>>,
     events: BinaryHeap<Event<P>>,
     /// Events so far: what comes at the same time goes in the order in which it came.
@@ -150,20 +156,18 @@ impl<P: Clone + Identity> Network<P> {
         for (number, law) in laws.into_iter().enumerate() {
             if !open {
                 line.stages.push(self.stages.len());
-                self.stages.push(Stage { cells: Vec::new() });
+                self.stages.push(Vec::new());
             }
             // What comes after must see packets in their new order.
             open = !law.disorders();
             let stage = self.stages.len() - 1;
-            let cells = &mut self.stages[stage].cells;
+            let cells = &mut self.stages[stage];
             line.cells.push(CellId {
                 stage,
                 cell: cells.len(),
             });
-            let mixed = seed
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .wrapping_add(number as u64);
-            cells.push(Cell::new(law, mixed));
+            let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            cells.push(Cell::new(law, mixed.wrapping_add(number as u64)));
         }
         line
     }
@@ -177,23 +181,13 @@ impl<P: Clone + Identity> Network<P> {
 
     /// A cell.
     pub fn cell(&self, id: CellId) -> &Cell<P> {
-        &self.stages[id.stage].cells[id.cell]
+        &self.stages[id.stage][id.cell]
     }
 
     /// A cell, to be changed. A law that lets packets overtake takes the place of one that does not only where no
     /// other cell of the line follows: give such a cell its law in the plan.
     pub fn cell_mut(&mut self, id: CellId) -> &mut Cell<P> {
-        &mut self.stages[id.stage].cells[id.cell]
-    }
-
-    /// What a cell did.
-    pub fn truth(&self, id: CellId) -> &Truth {
-        self.cell(id).truth()
-    }
-
-    /// What a cell noted since it was asked last.
-    pub fn take_log(&mut self, id: CellId) -> Vec<Logged> {
-        self.cell_mut(id).take_log()
+        &mut self.stages[id.stage][id.cell]
     }
 
     /// Segments of a packet set out, at their time. What comes of them is told by [`Network::advance`].
@@ -225,7 +219,13 @@ impl<P: Clone + Identity> Network<P> {
                 What::Wakes(id) => {
                     let mut outcome = Outcome::default();
                     self.cell_mut(id).wake(event.at, &mut outcome);
-                    self.settle(id, outcome);
+                    // A cell that holds back is the last of its stage.
+                    if let Some(wake) = outcome.wake {
+                        self.push(wake, What::Wakes(id));
+                    }
+                    for item in outcome.passed {
+                        self.go_on(item);
+                    }
                 }
             }
         }
@@ -243,7 +243,7 @@ impl<P: Clone + Identity> Network<P> {
         let mut items = std::mem::take(&mut self.items);
         let mut outcome = std::mem::take(&mut self.outcome);
         items.push(item);
-        for cell in 0..self.stages[stage].cells.len() {
+        for cell in 0..self.stages[stage].len() {
             let id = CellId { stage, cell };
             for item in items.drain(..) {
                 self.cell_mut(id).take(&item, &mut outcome);
@@ -263,16 +263,6 @@ impl<P: Clone + Identity> Network<P> {
             self.go_on(item);
         }
         (self.items, self.outcome) = (items, outcome);
-    }
-
-    /// What was held back goes on: a cell that holds back is the last of its stage.
-    fn settle(&mut self, id: CellId, outcome: Outcome<P>) {
-        if let Some(wake) = outcome.wake {
-            self.push(wake, What::Wakes(id));
-        }
-        for item in outcome.passed {
-            self.go_on(item);
-        }
     }
 
     fn go_on(&mut self, mut item: Item<P>) {

@@ -83,7 +83,7 @@ fn a_rate_is_exact_and_its_buffer_is_full_when_it_is() {
     };
     // Twice as fast as the line: half is lost, the rest leaves without a gap and without drift.
     let (arrived, network, line) = carried(vec![law], steady(100_000, 1514, 6_545));
-    let truth = network.truth(line.cells[0]);
+    let truth = network.cell(line.cells[0]).truth();
     assert_eq!(truth.packets, 100_000);
     assert_eq!(truth.passed(), arrived.len() as u64);
     assert_eq!(truth.backlog_max, 100 * 1538);
@@ -109,7 +109,7 @@ fn a_slow_stream_does_not_wait() {
             .iter()
             .all(|(at, number)| *at == number * 20_000 + 10_000)
     );
-    assert_eq!(network.truth(line.cells[0]).marked, 0);
+    assert_eq!(network.cell(line.cells[0]).truth().marked, 0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn every_so_manyth_is_lost_and_noted() {
         }
     });
     assert_eq!(arrived, 44_000 - 44);
-    let log = network.take_log(line.cells[0]);
+    let log = network.cell_mut(line.cells[0]).take_log();
     assert_eq!(log.len(), 44);
     for (place, entry) in log.iter().enumerate() {
         assert_eq!(entry.packet, place as u64 * 1000 + 7);
@@ -271,7 +271,7 @@ fn a_packet_held_back_is_overtaken_by_as_many_as_said() {
         until: Until::Passed(5),
     };
     let (arrived, network, line) = carried(vec![law], steady(10_000, 100, 1000));
-    let held = network.truth(line.cells[0]).held;
+    let held = network.cell(line.cells[0]).truth().held;
     assert!(held > 60);
     let mut overtaken = BTreeMap::new();
     for (place, (_, number)) in arrived.iter().enumerate() {
@@ -463,7 +463,7 @@ fn a_rate_that_rises_sends_one_by_one() {
         let expected = if pair[1].0 < 40 { 10 * MS } else { MS / 10 };
         assert_eq!(gap, expected, "{pair:?}");
     }
-    let truth = network.truth(line.cells[0]);
+    let truth = network.cell(line.cells[0]).truth();
     assert_eq!(left.len() as u64, truth.passed());
     // Of 0.1 MB that may wait, 37.5 kB less what has left do, so that there is room for some 60.
     assert!(left.len() > 85, "{}", left.len());
@@ -495,7 +495,7 @@ fn a_buffer_stays_one_when_its_rate_changes() {
         while offered < 20_000 {
             single(&mut network, offered * 100_000, route, offered, 1250);
             network.advance(Nanos(offered * 100_000), |_| left += 1);
-            let waits = network.truth(line.cells[0]).passed() - left;
+            let waits = network.cell(line.cells[0]).truth().passed() - left;
             // And what is being sent, and what a change cuts.
             assert!(
                 waits * 1250 <= 100_000 + 2 * 1250,
@@ -511,7 +511,7 @@ fn a_buffer_stays_one_when_its_rate_changes() {
         // What waits at 50 Mbit/s is gone in 16 ms.
         assert_eq!(
             left,
-            network.truth(line.cells[0]).passed(),
+            network.cell(line.cells[0]).truth().passed(),
             "{changed}, {before}"
         );
     }
@@ -655,7 +655,7 @@ proptest! {
         };
         prop_assert_eq!(sorted(together), sorted(apart));
         for cell in &line.cells {
-            prop_assert_eq!(first.truth(*cell), second.truth(*cell));
+            prop_assert_eq!(first.cell(*cell).truth(), second.cell(*cell).truth());
         }
     }
 
@@ -670,7 +670,7 @@ proptest! {
         prop_assert!(arrived.windows(2).all(|pair| pair[0].0 <= pair[1].0));
         let mut inside = count;
         for cell in &line.cells {
-            let truth = network.truth(*cell);
+            let truth = network.cell(*cell).truth();
             prop_assert_eq!(truth.packets, inside);
             inside = truth.passed() + truth.duplicated;
         }

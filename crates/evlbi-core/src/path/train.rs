@@ -26,21 +26,17 @@ impl Train {
 
     /// Length of a segment.
     pub fn bytes_of(&self, segment: u16) -> u32 {
-        if segment + 1 >= self.count {
-            self.last
-        } else {
-            self.bytes
-        }
+        let is_last = segment + 1 >= self.count;
+        if is_last { self.last } else { self.bytes }
     }
 
     /// Length of so many segments.
     pub fn bytes_of_all(&self, first: u16, count: u16) -> u64 {
         let end = u32::from(first) + u32::from(count);
         let whole = u64::from(self.bytes) * u64::from(count);
-        if end >= u32::from(self.count) {
-            whole - u64::from(self.bytes) + u64::from(self.last)
-        } else {
-            whole
+        match end >= u32::from(self.count) {
+            true => whole - u64::from(self.bytes) + u64::from(self.last),
+            false => whole,
         }
     }
 }
@@ -76,19 +72,5 @@ impl Piece {
             count: train.count,
             marks: Marks::default(),
         }
-    }
-
-    /// The first so many segments and the rest; none where that is empty.
-    pub fn split(self, count: u16) -> (Option<Piece>, Option<Piece>) {
-        let head = Piece { count, ..self };
-        let tail = Piece {
-            first: self.first + count,
-            count: self.count - count,
-            ..self
-        };
-        (
-            (count > 0).then_some(head),
-            (tail.count > 0).then_some(tail),
-        )
     }
 }

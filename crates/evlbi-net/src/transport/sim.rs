@@ -168,7 +168,7 @@ impl Shared {
             });
         });
         for (way, cell) in (0..).zip(lines.iter().flat_map(|line| &line.cells)) {
-            for entry in cells.take_log(*cell) {
+            for entry in cells.cell_mut(*cell).take_log() {
                 self.clock.log(format_args!("cell {way}: {entry:?}"));
             }
         }

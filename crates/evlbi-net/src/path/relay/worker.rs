@@ -359,12 +359,13 @@ impl<'a> Worker<'a> {
                     cell: cell.name.clone(),
                 };
                 if self.logs {
-                    lines.extend(self.network.take_log(*id).into_iter().map(|logged| {
+                    let log = self.network.cell_mut(*id).take_log();
+                    lines.extend(log.into_iter().map(|logged| {
                         let place = place.clone();
                         LogLine { place, logged }
                     }));
                 }
-                let truth = self.network.truth(*id).clone();
+                let truth = self.network.cell(*id).truth().clone();
                 let passed = truth.passed();
                 let cell = CellSnapshot {
                     place,

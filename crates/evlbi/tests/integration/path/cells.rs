@@ -175,7 +175,7 @@ fn in_virtual_time(planned: &[Planned], log: &[Entry], header: u32) -> Vec<Entry
     network.advance(Nanos(u64::MAX), |_| {});
     let mut entries = Vec::new();
     for ((name, ..), id) in planned.iter().zip(&line.cells) {
-        for logged in network.take_log(*id) {
+        for logged in network.cell_mut(*id).take_log() {
             let fate = serde_json::to_value(logged.fate).unwrap();
             entries.push(Entry {
                 cell: (*name).to_owned(),

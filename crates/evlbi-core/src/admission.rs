@@ -138,8 +138,8 @@ pub struct Admission {
     judged: Judged,
     tally: Tally,
     bytes: Bytes,
-    first_stamp: Option<Duration>,
-    last_stamp: Option<Duration>,
+    /// When the kernel received the first and the last datagram of the stream, since 1970.
+    stamps: [Option<Duration>; 2],
 }
 
 /// Bytes of data that arrived for the first time.
@@ -174,7 +174,7 @@ struct Live {
     numbering: Box<dyn Numbering>,
     frames: Option<Frames>,
     /// Its newest data, while frames are searched in it, since it has none that are valid.
-    sample: Option<Sample>,
+    sample: Vec<(u64, Vec<u8>)>,
     /// When the next sample begins, counted in datagrams.
     sample_at: u64,
     /// No frames were found in a sample since it had valid ones.
@@ -187,13 +187,6 @@ struct Live {
     /// How many of its datagrams came, and when the first did.
     count: u64,
     begun: Nanos,
-}
-
-/// A sample of a live stream, which is searched for frames.
-#[derive(Default)]
-struct Sample {
-    data: Vec<(u64, Vec<u8>)>,
-    bytes: usize,
 }
 
 impl Admission {
@@ -211,8 +204,7 @@ impl Admission {
             judged: Judged::default(),
             tally: Tally::default(),
             bytes: Bytes::default(),
-            first_stamp: None,
-            last_stamp: None,
+            stamps: [None; 2],
         }
     }
 
@@ -229,8 +221,9 @@ impl Admission {
         if let (Some(live), Some(reorder)) = (&mut self.live, &mut self.reorder)
             && live.take(reorder, arrival, (self.read, now), freed, place)
         {
-            self.first_stamp = self.first_stamp.or(arrival.stamp);
-            self.last_stamp = arrival.stamp.or(self.last_stamp);
+            let [first, last] = &mut self.stamps;
+            *first = first.or(arrival.stamp);
+            *last = arrival.stamp.or(*last);
             return Taken::Stream;
         }
         self.stranger(arrival, now)
@@ -244,7 +237,7 @@ impl Admission {
             return;
         }
         self.claim_live();
-        let silence = |live: &Live| now.since(live.flow.last());
+        let silence = |live: &Live| now.since(live.flow.last);
         let silence = self.live.as_ref().map_or(Nanos(u64::MAX), silence);
         for place in 0..self.candidates.len() {
             self.judge(place, now);
@@ -257,7 +250,7 @@ impl Admission {
             return;
         }
         for place in (0..self.candidates.len()).rev() {
-            if now.since(self.candidates[place].flow.last()) >= FORGOTTEN {
+            if now.since(self.candidates[place].flow.last) >= FORGOTTEN {
                 let candidate = self.candidates.swap_remove(place);
                 self.refuse_all(candidate);
             }
@@ -274,8 +267,7 @@ impl Admission {
         for candidate in &mut self.candidates {
             candidate.may_be_all(template, wanted);
         }
-        let best = self.best(|candidate| candidate.known.is_some());
-        if let Some(best) = best {
+        if let Some(best) = self.best(|candidate| candidate.known.is_some()) {
             self.win(best);
         }
     }
@@ -286,9 +278,7 @@ impl Admission {
         let data = winner.known.as_ref()?.data;
         let resized = self.live.as_ref().is_none_or(|live| live.data != data);
         let missing = match (&self.live, winner.kept.front()) {
-            (Some(live), Some(first)) => live
-                .missing_until(first.at)
-                .saturating_mul(live.data as u64),
+            (Some(live), Some(first)) => live.missing_until(first.at),
             _ => 0,
         };
         Some(Begins {
@@ -327,21 +317,17 @@ impl Admission {
             capacity,
             max_gap: ANY_GAP,
         };
-        let reorder = match &mut self.reorder {
-            Some(reorder) => {
-                if self.live.is_none() {
-                    reorder.move_to(window);
-                }
-                reorder
-            }
-            none => none.insert(Reorder::new(window)),
-        };
+        let is_closed = self.live.is_none();
+        if let Some(reorder) = self.reorder.as_mut().filter(|_| is_closed) {
+            reorder.move_to(window);
+        }
+        let reorder = self.reorder.get_or_insert_with(|| Reorder::new(window));
         reorder.begin(lowest, missing / known.data as u64);
         self.live = Some(Live {
             flow: winner.flow,
             numbering: known.numbering,
             frames: known.frames,
-            sample: None,
+            sample: Vec::new(),
             sample_at: 0,
             is_raw: false,
             wanted: self.settings.wanted,
@@ -359,9 +345,8 @@ impl Admission {
 
     /// Hands on what can be handed on at `now`; all positions below the result are.
     pub fn advance(&mut self, now: Nanos) -> u64 {
-        self.reorder
-            .as_mut()
-            .map_or(0, |reorder| reorder.advance(now))
+        let reorder = self.reorder.as_mut();
+        reorder.map_or(0, |reorder| reorder.advance(now))
     }
 
     /// The next event for the consumer and the position before which it happened.
@@ -394,7 +379,7 @@ impl Admission {
     /// The counters now.
     pub fn counters(&self) -> Counters {
         let reorder = self.reorder.as_ref();
-        reorder.map_or_else(Counters::default, Reorder::counters)
+        reorder.map(Reorder::counters).unwrap_or_default()
     }
 
     /// Bytes of data that arrived for the first time.
@@ -412,9 +397,8 @@ impl Admission {
     /// Datagrams that are kept for now.
     pub fn undecided(&self) -> u64 {
         let candidates = self.candidates.iter().chain(&self.winner);
-        candidates
-            .map(|candidate| candidate.kept.len() as u64)
-            .sum()
+        let counts = candidates.map(|candidate| candidate.kept.len() as u64);
+        counts.sum()
     }
 
     /// Who sends the stream.
@@ -449,7 +433,7 @@ impl Admission {
 
     /// When the kernel received the first and the last datagram of the stream, since 1970.
     pub fn stamps(&self) -> [Option<Duration>; 2] {
-        [self.first_stamp, self.last_stamp]
+        self.stamps
     }
 
     /// A datagram that is not the live stream's.
@@ -481,13 +465,11 @@ impl Admission {
         }
         self.claim_live();
         let beside = self.live.as_ref().map(|live| live.count);
-        let place = self
-            .candidates
-            .iter()
-            .position(|candidate| candidate.may_have(arrival, number));
+        let mut candidates = self.candidates.iter();
+        let place = candidates.position(|candidate| candidate.may_have(arrival, number));
         let place = place.unwrap_or_else(|| {
-            self.candidates
-                .push(Candidate::new(arrival, self.settings.ports));
+            let candidate = Candidate::new(arrival, self.settings.ports);
+            self.candidates.push(candidate);
             self.candidates.len() - 1
         });
         let given_up = self.candidates[place].keep(arrival, number, beside, read, now);
@@ -501,15 +483,15 @@ impl Admission {
                 live.flow.silence_before(arrival.stamp, read, now)
             } else {
                 // What the live stream sent may wait yet.
-                read.since(live.flow.last())
+                read.since(live.flow.last)
             }
         });
         if self.winner.is_none() && self.may_take_over(candidate, silence) {
             self.win(place);
-            if self.winner.is_some() {
-                return Taken::Begins;
-            }
-            return Taken::Foreign;
+            return match self.winner {
+                Some(_) => Taken::Begins,
+                None => Taken::Foreign,
+            };
         }
         let promising = self.live.is_none() && candidate.is_promising(&*self.template);
         Taken::Kept { promising }
@@ -526,7 +508,7 @@ impl Admission {
                 bytes: 0,
             };
         }
-        let searched = candidate.searched();
+        let searched = candidate.bytes.min(MAX_SEARCHED);
         if self.judged.bytes > 0 && self.judged.bytes + searched > MAX_SEARCHED {
             return;
         }
@@ -579,10 +561,8 @@ impl Admission {
             let claim = std::cmp::Reverse(self.claim(&candidate.flow));
             (candidate.has_frames(), claim, candidate.kept.len())
         };
-        let places = 0..self.candidates.len();
-        places
-            .filter(|place| may(&self.candidates[*place]))
-            .max_by_key(|place| worth(&self.candidates[*place]))
+        let places = (0..self.candidates.len()).filter(|place| may(&self.candidates[*place]));
+        places.max_by_key(|place| worth(&self.candidates[*place]))
     }
 
     fn win(&mut self, place: usize) {
@@ -602,11 +582,10 @@ impl Admission {
         };
         let mut bytes = kept(&self.candidates);
         while self.candidates.len() > MOST_CANDIDATES || bytes > self.settings.kept {
-            let others = (0..self.candidates.len()).filter(|other| *other != place);
-            let worst = others.min_by_key(|other| {
-                let other = &self.candidates[*other];
-                (other.has_frames(), other.flow.last())
-            });
+            let others = self.candidates.iter().enumerate();
+            let others = others.filter(|(other, _)| *other != place);
+            let worst = others.min_by_key(|(_, other)| (other.has_frames(), other.flow.last));
+            let worst = worst.map(|(worst, _)| worst);
             let Some(worst) = worst else {
                 // Alone, it gives up its oldest.
                 if !self.candidates[place].give_up_oldest() {
@@ -629,50 +608,43 @@ impl Admission {
 
     fn refuse_all(&mut self, mut candidate: Candidate) {
         let count = candidate.give_up();
-        let (numbered, frames) = (candidate.tells_numbers(), candidate.has_frames());
-        self.count_refused(&candidate.flow, numbered, frames, count);
+        self.count_refused(&candidate, count);
     }
 
     fn refuse(&mut self, place: usize, count: u64) {
-        let Some(candidate) = self.candidates.get(place).filter(|_| count > 0) else {
-            return;
-        };
-        let (numbered, frames) = (candidate.tells_numbers(), candidate.has_frames());
-        let flow = candidate.flow.clone();
-        self.count_refused(&flow, numbered, frames, count);
+        let candidates = std::mem::take(&mut self.candidates);
+        self.count_refused(&candidates[place], count);
+        self.candidates = candidates;
     }
 
-    fn count_refused(&mut self, flow: &Flow, numbered: bool, frames: bool, count: u64) {
+    fn count_refused(&mut self, candidate: &Candidate, count: u64) {
         if count == 0 {
             return;
         }
+        let (flow, frames) = (&candidate.flow, candidate.has_frames());
         let tally = &mut self.tally;
-        if let Some(live) = &self.live {
-            if live.flow.has_sender_of(flow) && live.flow.length() == flow.length() {
-                match &mut self.reorder {
-                    Some(reorder) if numbered => reorder.foreign(count),
-                    _ => tally.header += count,
-                }
-                return;
+        let live = self.live.as_ref().map(|live| &live.flow);
+        let is_of_length = live.is_none_or(|live| live.length == flow.length);
+        if live.is_some_and(|live| is_of_length && live.has_sender_of(flow)) {
+            match &mut self.reorder {
+                Some(reorder) if candidate.newest.is_some() => reorder.foreign(count),
+                _ => tally.header += count,
             }
-            if live.flow.length() != flow.length() {
-                tally.size += count;
-            } else {
-                tally.source += count;
-            }
-        } else {
-            tally.source += count;
+            return;
+        }
+        match is_of_length {
+            true => tally.source += count,
+            false => tally.size += count,
         }
         let Some(sender) = flow.sender() else {
             return;
         };
-        let refused = &mut tally.refused;
-        let place = refused.iter().position(|listed| listed.sender == sender);
-        if let Some(place) = place {
-            refused[place].datagrams += count;
-            refused[place].frames |= frames;
-        } else if refused.len() < MOST_REFUSED {
-            refused.push(Refused {
+        let mut refused = tally.refused.iter_mut();
+        if let Some(refused) = refused.find(|listed| listed.sender == sender) {
+            refused.datagrams += count;
+            refused.frames |= frames;
+        } else if tally.refused.len() < MOST_REFUSED {
+            tally.refused.push(Refused {
                 sender,
                 datagrams: count,
                 frames,
@@ -682,15 +654,16 @@ impl Admission {
 }
 
 impl Live {
-    /// How many datagrams would have come between its last and `now`, at its mean rate.
+    /// Bytes of data that would have come between its last and `now`, at its mean rate.
     fn missing_until(&self, now: Nanos) -> u64 {
-        let heard = self.flow.last().since(self.begun).0;
-        let silence = now.since(self.flow.last()).0;
+        let heard = self.flow.last.since(self.begun).0;
+        let silence = now.since(self.flow.last).0;
         let missing = u128::from(self.count) * u128::from(silence) / u128::from(heard.max(1));
         if self.count < RAW_ENOUGH as u64 {
             return 0;
         }
-        u64::try_from(missing).unwrap_or(u64::MAX).saturating_sub(1)
+        let missing = u64::try_from(missing).unwrap_or(u64::MAX);
+        missing.saturating_sub(1).saturating_mul(self.data as u64)
     }
 
     /// Takes a datagram that belongs to the stream; says whether it does. The sockets were read before and now, at these times.
@@ -710,44 +683,33 @@ impl Live {
             return false;
         };
         loop {
-            match reorder.offer(number, freed) {
-                Verdict::Place(position) => place(position, data),
-                Verdict::Replay => {
-                    self.replay(reorder, freed, place);
-                    continue;
+            let mut verdict = reorder.offer(number, freed);
+            if verdict == Verdict::Strange {
+                let silence = self.flow.silence_before(arrival.stamp, read, now);
+                let jump = self.pace.jump(silence);
+                if reorder.ahead(number).is_none_or(|ahead| ahead > jump) {
+                    return false;
                 }
-                Verdict::Strange => {
-                    let silence = self.flow.silence_before(arrival.stamp, read, now);
-                    let jump = self.pace.jump(silence);
-                    if reorder.ahead(number).is_none_or(|ahead| ahead > jump) {
-                        return false;
-                    }
-                    match reorder.consider(number) {
-                        Verdict::Keep => {
-                            // It is not heard before another confirms it.
-                            self.kept.clear();
-                            self.kept.extend_from_slice(arrival.bytes);
-                            return true;
-                        }
-                        Verdict::Replay => {
-                            self.replay(reorder, freed, place);
-                            continue;
-                        }
-                        _ => {}
-                    }
-                }
-                Verdict::Keep | Verdict::Duplicate | Verdict::Late | Verdict::RingFull => {}
+                verdict = reorder.consider(number);
             }
-            break;
+            match verdict {
+                Verdict::Place(position) => break place(position, data),
+                Verdict::Replay => self.replay(reorder, freed, place),
+                Verdict::Keep => {
+                    // It is not heard before another confirms it.
+                    self.kept.clear();
+                    self.kept.extend_from_slice(arrival.bytes);
+                    return true;
+                }
+                _ => break,
+            }
         }
-        match &mut self.frames {
-            Some(frames) => {
-                frames.see(number, data);
-                if !frames.are_there() {
-                    self.look_for_frames(number, data);
-                }
-            }
-            None => self.look_for_frames(number, data),
+        let has_frames = self.frames.as_mut().is_some_and(|frames| {
+            frames.see(number, data);
+            frames.are_there()
+        });
+        if !has_frames {
+            self.look_for_frames(number, data);
         }
         self.numbering.heard(arrival.bytes);
         self.flow.heard(arrival, read, now);
@@ -762,16 +724,15 @@ impl Live {
         if self.count < self.sample_at {
             return;
         }
-        let sample = self.sample.get_or_insert_default();
-        sample.data.push((number, data.to_vec()));
-        sample.bytes += data.len();
-        let count = sample.data.len();
+        self.sample.push((number, data.to_vec()));
+        let (count, bytes) = (self.sample.len(), self.sample.len() * data.len());
         let frame = self.wanted.frame_length.unwrap_or(0);
         let wanted = SAMPLE_BYTES.max(frame.saturating_mul(4)).min(MAX_SEARCHED);
-        if count < MAX_SAMPLE && (count < MIN_SAMPLE || sample.bytes < wanted) {
+        if count < MAX_SAMPLE && (count < MIN_SAMPLE || bytes < wanted) {
             return;
         }
-        let data: Vec<(u64, &[u8])> = sample.data.iter().map(|(n, d)| (*n, &d[..])).collect();
+        let sample = std::mem::take(&mut self.sample);
+        let data: Vec<(u64, &[u8])> = sample.iter().map(|(n, d)| (*n, &d[..])).collect();
         if let Some(frames) = Frames::find(&data, true, self.wanted) {
             self.frames = Some(frames);
             self.is_raw = false;
@@ -779,7 +740,6 @@ impl Live {
             self.is_raw = true;
             self.sample_at = self.count + SAMPLE_EVERY;
         }
-        self.sample = None;
     }
 
     /// The kept datagram again. The window has just made room for it, so it is not kept once more.

@@ -34,7 +34,8 @@ pub use self::learn::Wanted;
 pub(crate) use self::learn::find;
 
 use self::cadence::{Cadence, Sighting};
-use self::gaps::{GapLog, Missing};
+use self::format::Head;
+use self::gaps::GapLog;
 use self::holes::View;
 
 /// What becomes of a frame that arrived in part.
@@ -124,6 +125,9 @@ pub struct Chunk<'a> {
     pub frames: &'a [Frame],
 }
 
+/// Takes the pieces, one after the other.
+pub type Sink<'a> = &'a mut dyn FnMut(Chunk<'_>);
+
 /// What was counted. `frames` = `whole` + `source_invalid` + `lost_frames` + `partial` + `odd_headers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
@@ -201,9 +205,7 @@ pub struct Deframer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not again before so much of the stream is there.
-    Learning {
-        not_before: u64,
-    },
+    Learning(u64),
     /// The frames are found, their order is to be learnt.
     Priming(Layout),
     Framed(Layout),
@@ -218,9 +220,10 @@ enum Step {
     Wait,
 }
 
-/// The span that is being worked on.
+/// The span that is being worked on, and what it is handed to.
 struct Span<'a> {
     bytes: Bytes<'a>,
+    sink: Sink<'a>,
     holes: Cow<'a, Holes>,
     /// Offset in the stream of what comes next.
     at: u64,
@@ -234,14 +237,19 @@ enum Bytes<'a> {
     File(&'a [u8]),
 }
 
+impl Bytes<'_> {
+    fn all(&self) -> &[u8] {
+        match self {
+            Bytes::Ring(bytes) => bytes,
+            Bytes::File(bytes) => bytes,
+        }
+    }
+}
+
 impl Span<'_> {
     fn view(&self) -> View<'_> {
-        let bytes = match &self.bytes {
-            Bytes::Ring(bytes) => bytes,
-            Bytes::File(bytes) => *bytes,
-        };
         View {
-            bytes,
+            bytes: self.bytes.all(),
             holes: &self.holes,
         }
     }
@@ -299,7 +307,7 @@ impl Deframer {
     fn learn_anew(&mut self) {
         self.state = match self.settings.format {
             Some(Format::Raw) => State::Raw,
-            _ => State::Learning { not_before: 0 },
+            _ => State::Learning(0),
         };
     }
 
@@ -314,19 +322,13 @@ impl Deframer {
     /// A long gap is filled piece by piece: while [`Deframer::is_filling`], the rest is to be pushed once more, although `ended`.
     ///
     /// Returns how many bytes of the span were taken.
-    pub fn push(
-        &mut self,
-        span: &mut [u8],
-        holes: &Holes,
-        ended: bool,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> usize {
+    pub fn push(&mut self, span: &mut [u8], holes: &Holes, ended: bool, sink: Sink<'_>) -> usize {
         self.run(Bytes::Ring(span), holes, ended, sink)
     }
 
     /// [`Deframer::push`] for bytes of which nothing is missing, such as a file's; a part of a frame at the
     /// end is trimmed.
-    pub fn walk(&mut self, span: &[u8], ended: bool, sink: &mut impl FnMut(Chunk<'_>)) -> usize {
+    pub fn walk(&mut self, span: &[u8], ended: bool, sink: Sink<'_>) -> usize {
         self.run(Bytes::File(span), &Holes::new(), ended, sink)
     }
 
@@ -336,18 +338,13 @@ impl Deframer {
     /// If the same threads continue at a later time, what lies between is a gap. Where frames do not tell it, `missing` bytes are
     /// the gap, if the stream is a raw one before and afterwards.
     pub fn restart(&mut self, missing: u64) {
-        self.resumes = match self.state {
-            State::Framed(layout) => {
-                self.before = Some(layout);
-                Some((Box::new(self.cadence.clone()), 0))
-            }
-            State::Priming(layout) => {
-                self.before = Some(layout);
-                None
-            }
-            State::Raw if self.counts.bytes > 0 => Some((Box::new(self.cadence.clone()), missing)),
+        self.before = self.layout().or(self.before);
+        let missing = match self.state {
+            State::Framed(_) => Some(0),
+            State::Raw if self.counts.bytes > 0 => Some(missing),
             _ => None,
         };
+        self.resumes = missing.map(|missing| (Box::new(self.cadence.clone()), missing));
         self.gap_left = 0;
         self.cadence.restart();
         self.learn_anew();
@@ -369,16 +366,15 @@ impl Deframer {
     /// What the bytes are, once that is known.
     pub fn format(&self) -> Option<Format> {
         match self.state {
-            State::Learning { .. } => self.before.map(|layout| layout.format),
-            State::Priming(layout) | State::Framed(layout) => Some(layout.format),
             State::Raw => Some(Format::Raw),
+            _ => self.layout().map(|layout| layout.format),
         }
     }
 
     /// What the frames have in common, once that is known; `None` in a raw stream.
     pub fn layout(&self) -> Option<Layout> {
         match self.state {
-            State::Learning { .. } => self.before,
+            State::Learning(_) => self.before,
             State::Priming(layout) | State::Framed(layout) => Some(layout),
             State::Raw => None,
         }
@@ -392,8 +388,8 @@ impl Deframer {
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
         Counts {
-            ambiguous: self.cadence.ambiguous(),
-            gaps_not_listed: self.gaps.overflow(),
+            ambiguous: self.cadence.ambiguous,
+            gaps_not_listed: self.gaps.overflow,
             ..self.counts.clone()
         }
     }
@@ -401,39 +397,28 @@ impl Deframer {
     /// The missing frames so far, as runs of consecutive frames of a thread, in the order in which they
     /// begin. Offsets are those of everything that was handed over.
     pub fn gaps(&self) -> &[TimeGap] {
-        self.gaps.gaps()
+        &self.gaps.gaps
     }
 
-    fn run(
-        &mut self,
-        bytes: Bytes<'_>,
-        holes: &Holes,
-        ended: bool,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> usize {
-        let with_gap;
-        let holes = if self.gap_left == 0 {
-            holes
-        } else {
-            with_gap = holes.with_gap(0, self.gap_left);
-            &with_gap
-        };
+    fn run(&mut self, bytes: Bytes<'_>, holes: &Holes, ended: bool, sink: Sink<'_>) -> usize {
         (self.made, self.is_filling) = (0, false);
         let mut span = Span {
             bytes,
+            sink,
             holes: Cow::Borrowed(holes),
             at: 0,
             from: 0,
             ended,
         };
-        while self.step(&mut span, sink) == Step::On {}
+        span.insert_gap(self.gap_left);
+        while self.step(&mut span) == Step::On {}
         let ended = ended && !self.is_filling;
         if ended && let Some(missing) = self.missing_of_last(&span) {
             let end = span.view().bytes.len();
             span.holes.to_mut().gap(end, missing);
-            while self.step(&mut span, sink) == Step::On {}
+            while self.step(&mut span) == Step::On {}
         }
-        self.hand_over(&mut span, sink);
+        self.hand_over(&mut span);
         if ended {
             self.counts.trimmed_bytes += span.left();
             span.at = span.view().len();
@@ -457,37 +442,32 @@ impl Deframer {
         (layout.frame_length as u64).checked_sub(left)
     }
 
-    fn step(&mut self, span: &mut Span<'_>, sink: &mut impl FnMut(Chunk<'_>)) -> Step {
+    fn step(&mut self, span: &mut Span<'_>) -> Step {
         match self.state {
-            State::Learning { not_before } => self.learn(span, not_before),
+            State::Learning(not_before) => self.learn(span, not_before),
             State::Priming(layout) => self.prime(span, layout),
-            State::Framed(layout) => self.take_frames(span, layout, sink),
+            State::Framed(layout) => self.take_frames(span, layout),
             State::Raw => {
                 let end = span.view().len();
-                self.take_unframed(span, end, sink);
+                self.take_unframed(span, end);
                 Step::Wait
             }
         }
     }
 
-    fn take_frames(
-        &mut self,
-        span: &mut Span<'_>,
-        layout: Layout,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> Step {
+    fn take_frames(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let length = layout.frame_length as u64;
         while span.left() >= length {
             if self.frames.len() >= MOST_FRAMES {
-                self.hand_over(span, sink);
+                self.hand_over(span);
             }
             if self.odd_run >= self.search_at {
-                return self.search_again(span, layout, sink);
+                return self.search_again(span, layout);
             }
             let gap = span.view().gap_at(span.at);
             if gap > 0 {
                 if gap >= length && gap > self.max_fill(layout) {
-                    self.pass_over(span, layout, gap, sink);
+                    self.pass_over(span, layout, gap);
                     continue;
                 }
                 if self.made >= SCRATCH_BYTES {
@@ -500,8 +480,8 @@ impl Deframer {
             }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
-                self.take_whole(span, layout, whole_until, sink);
-            } else if self.take_broken(span, layout, sink) == Step::Wait {
+                self.take_whole(span, layout, whole_until);
+            } else if self.take_broken(span, layout) == Step::Wait {
                 return Step::Wait;
             }
         }
@@ -512,28 +492,20 @@ impl Deframer {
     fn is_padding(&self, span: &Span<'_>, length: usize) -> bool {
         let left = span.left();
         let most = self.settings.hold.min(MOST_PADDING) as u64;
+        let are_fill = |length| {
+            let bytes = span.view().present(span.at, length);
+            bytes.is_some_and(fill::is_fill)
+        };
         matches!(span.bytes, Bytes::Ring(_))
             && left <= most
-            && span
-                .view()
-                .present(span.at, length)
-                .is_some_and(fill::is_fill)
-            && span
-                .view()
-                .present(span.at, left as usize)
-                .is_some_and(fill::is_fill)
+            && are_fill(length)
+            && are_fill(left as usize)
     }
 
     /// Takes whole frames up to `until`, or an odd one.
-    fn take_whole(
-        &mut self,
-        span: &mut Span<'_>,
-        layout: Layout,
-        until: u64,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) {
+    fn take_whole(&mut self, span: &mut Span<'_>, layout: Layout, until: u64) {
         if !self.scratch.is_empty() {
-            self.hand_over(span, sink);
+            self.hand_over(span);
         }
         let length = layout.frame_length;
         let begin = span.place();
@@ -555,14 +527,8 @@ impl Deframer {
                 FrameState::Whole
             };
             (self.odd_run, self.search_at) = (0, ODD_RUN);
-            self.place += 1;
-            let range = taken - span.from..taken - span.from + length;
-            self.frames.push(Frame {
-                bytes: range,
-                key: Some(head.key()),
-                time: Some(head.time()),
-                state,
-            });
+            let begin = taken - span.from;
+            self.add(begin..begin + length, Some(&head), state);
             taken += length;
         }
         span.at += (taken - begin) as u64;
@@ -571,16 +537,21 @@ impl Deframer {
         }
     }
 
-    fn note_invalid(&mut self, head: &format::Head, offset: usize) {
-        let time = head.time();
-        let missing = Missing {
+    fn note_invalid(&mut self, head: &Head, offset: usize) {
+        let gap = self.gap(head, offset, 1, Cause::Source);
+        self.gaps.add(gap, self.cadence.after(head.time()));
+    }
+
+    /// So many frames are missing, the first of which has this header and lies there in what is handed over next.
+    fn gap(&self, head: &Head, offset: usize, frames: u64, cause: Cause) -> TimeGap {
+        TimeGap {
             key: head.key(),
-            time,
-            first_byte: self.counts.bytes + offset as u64,
+            start: head.time(),
+            frames,
+            first_byte: Some(self.counts.bytes + offset as u64),
             bytes: None,
-            cause: Cause::Source,
-        };
-        self.gaps.add(missing, self.cadence.after(time));
+            cause,
+        }
     }
 
     /// A whole frame whose header cannot be followed: damaged, or marked invalid with a wrong time.
@@ -600,31 +571,34 @@ impl Deframer {
             self.note_invalid(head, place - span.from);
         }
         self.odd_run += u32::from(state == FrameState::Odd);
-        self.frames.push(Frame {
-            bytes: place - span.from..place - span.from + layout.frame_length,
-            key: head.map(|head| head.key()),
-            time: head.map(|head| head.time()),
-            state,
-        });
-        self.place += 1;
+        let begin = place - span.from;
+        self.add(begin..begin + layout.frame_length, head.as_ref(), state);
         span.at += layout.frame_length as u64;
     }
 
+    /// The next frame of what is handed over, with its header where that is known.
+    #[inline]
+    fn add(&mut self, bytes: Range<usize>, head: Option<&Head>, state: FrameState) {
+        self.place += 1;
+        self.frames.push(Frame {
+            bytes,
+            key: head.map(Head::key),
+            time: head.map(Head::time),
+            state,
+        });
+    }
+
     /// Hands over what was taken.
-    fn hand_over(&mut self, span: &mut Span<'_>, sink: &mut impl FnMut(Chunk<'_>)) {
+    fn hand_over(&mut self, span: &mut Span<'_>) {
         let place = span.place();
-        let view = span.view();
-        let bytes = if self.scratch.is_empty() {
-            &view.bytes[span.from..place]
-        } else {
-            &self.scratch
+        let bytes = match self.scratch.is_empty() {
+            true => &span.bytes.all()[span.from..place],
+            false => &self.scratch,
         };
         let length = bytes.len();
         if length > 0 {
-            sink(Chunk {
-                bytes,
-                frames: &self.frames,
-            });
+            let frames = &self.frames;
+            (span.sink)(Chunk { bytes, frames });
             self.count(length);
         }
         self.frames.clear();

@@ -29,10 +29,8 @@ impl Peer {
     /// The same whatever its port: all sockets of a host are one.
     #[must_use]
     pub fn host(self) -> Peer {
-        match self {
-            Peer::Socket(address) => Peer::Socket(SocketAddr::new(address.ip(), 0)),
-            other => other,
-        }
+        let host = |ip| Peer::Socket(SocketAddr::new(ip, 0));
+        self.ip().map_or(self, host)
     }
 }
 

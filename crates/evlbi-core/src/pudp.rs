@@ -11,7 +11,7 @@
 
 mod seconds;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, StreamKey};
@@ -131,10 +131,8 @@ impl Sequencer {
     /// A sequencer that has learnt from these datagrams; `None` while they are too few. `all`: no more will come.
     pub fn of(datagrams: &[&[u8]], all: bool, frame_rate: Option<FrameRate>) -> Option<Sequencer> {
         let mut sequencer = Sequencer::new(frame_rate);
-        let enough = datagrams
-            .iter()
-            .any(|datagram| sequencer.offer(datagram) == Verdict::Learnt);
-        if !(enough || all) {
+        let mut verdicts = datagrams.iter().map(|datagram| sequencer.offer(datagram));
+        if !verdicts.any(|verdict| verdict == Verdict::Learnt) && !all {
             return None;
         }
         sequencer.drain(|_, _| {});
@@ -173,19 +171,13 @@ impl Sequencer {
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(datagram);
             *self.sightings.entry(header.key()).or_default() += 1;
-            return if self.has_enough() {
-                Verdict::Learnt
-            } else {
-                Verdict::Kept
+            return match self.has_enough() {
+                true => Verdict::Learnt,
+                false => Verdict::Kept,
             };
         }
-        match self.place(&header) {
-            Some((place, number)) => {
-                if self.is_near(place) {
-                    self.known(&header, place, number);
-                }
-                Verdict::Number(number)
-            }
+        match self.number_known(&header) {
+            Some(number) => Verdict::Number(number),
             None if self.lane(&header).is_some() => Verdict::Foreign,
             None => {
                 self.stranger(&header);
@@ -200,21 +192,26 @@ impl Sequencer {
         let (Some(kept), Some(length)) = (self.kept.take(), self.frame_length) else {
             return;
         };
-        let headers: Vec<Header> = kept
-            .chunks_exact(length)
-            .filter_map(|datagram| Header::parse(datagram).ok())
-            .collect();
+        let datagrams = kept.chunks_exact(length);
+        let headers = datagrams.filter_map(|datagram| Header::parse(datagram).ok());
+        let headers: Vec<Header> = headers.collect();
         self.learn(&headers);
         for (datagram, header) in kept.chunks_exact(length).zip(&headers) {
-            if let Some((place, number)) = self.place(header) {
-                if self.is_near(place) {
-                    self.known(header, place, number);
-                }
+            if let Some(number) = self.number_known(header) {
                 sink(number, datagram);
             }
         }
         self.recent.clear();
         self.turned = 0;
+    }
+
+    /// The number of a frame, from which is learnt if it is near the others.
+    fn number_known(&mut self, header: &Header) -> Option<u64> {
+        let (place, number) = self.place(header)?;
+        if self.is_near(place) {
+            self.known(header, place, number);
+        }
+        Some(number)
     }
 
     /// The header of a whole frame of the stream's length.
@@ -290,19 +287,18 @@ impl Sequencer {
         if order.lanes.contains_key(&header.key()) {
             return;
         }
-        let now = order.lanes.values().filter_map(|lane| lane.last).max();
-        let Some(now) = now else {
+        let Some(now) = order.lanes.values().filter_map(|lane| lane.last).max() else {
             return;
         };
+        let before = self.strangers.get(&header.key()).copied();
         let mut lane = Lane {
-            seconds_ahead: seconds_ahead(header.time(), now, self.seconds.rate()),
+            seconds_ahead: match before {
+                Some(before) => before.lane.seconds_ahead,
+                None => seconds_ahead(header.time(), now, self.seconds.rate()),
+            },
             rank: order.lanes.len() as u64,
             ..Lane::default()
         };
-        let before = self.strangers.get(&header.key()).copied();
-        if let Some(before) = before {
-            lane.seconds_ahead = before.lane.seconds_ahead;
-        }
         let time = lane.own_time(header);
         let Some(cycle) = self.seconds.cycle(time, &lane) else {
             return;
@@ -373,15 +369,10 @@ impl Sequencer {
                 let begins = place.wrapping_mul(threads as i64);
                 ranks.entry(*key).or_default().push(at.wrapping_sub(begins));
             }
-            let mut order: Vec<(i64, StreamKey)> = ranks
-                .into_iter()
-                .map(|(key, places)| (median(places), key))
-                .collect();
-            order.sort_unstable();
-            let ranks: HashMap<StreamKey, u64> = (0..)
-                .zip(order)
-                .map(|(rank, (_, key))| (key, rank))
-                .collect();
+            let order = ranks.into_iter().map(|(key, all)| (median(all), key));
+            let order: BTreeSet<(i64, StreamKey)> = order.collect();
+            let ranks = order.into_iter().map(|(_, key)| key).zip(0..);
+            let ranks: HashMap<StreamKey, u64> = ranks.collect();
             self.change(|lanes| {
                 for (key, lane) in lanes.iter_mut() {
                     lane.rank = ranks.get(key).copied().unwrap_or(u64::MAX);
@@ -403,20 +394,16 @@ impl Sequencer {
             usual.is_some_and(|usual| usual.abs_diff(header.time().second) <= 2)
         };
         let rate = headers.iter().find_map(Header::frame_rate);
-        let payload = headers
-            .first()
-            .map_or(0, |header| header.shape().payload_length());
-        self.seconds.tell(rate, payload);
-        let compared = headers.iter().filter(known).filter(is_usual);
+        let payload = headers.first().map(|one| one.shape().payload_length());
+        self.seconds.tell(rate, payload.unwrap_or(0));
+        let compared = headers.iter().filter(known).filter(is_usual).collect();
         let mut lanes = compare_clocks(compared, self.seconds.rate());
         // Cycles, as soon as two datagrams agree on a second.
-        let times: Vec<(StreamKey, FrameTime)> = headers
-            .iter()
-            .filter_map(|header| {
-                let lane = lanes.get(&header.key())?;
-                Some((header.key(), lane.own_time(header)))
-            })
-            .collect();
+        let times = headers.iter().filter_map(|header| {
+            let lane = lanes.get(&header.key())?;
+            Some((header.key(), lane.own_time(header)))
+        });
+        let times: Vec<(StreamKey, FrameTime)> = times.collect();
         let agree =
             |pair: &&[(StreamKey, FrameTime)]| pair[0].1.second.abs_diff(pair[1].1.second) <= 1;
         let agreed = times.windows(2).find(agree).unwrap_or(&times);
@@ -445,11 +432,7 @@ impl Sequencer {
             lane.heard(time);
             at += 1;
         }
-        let places = places
-            .into_iter()
-            .map(|(key, places)| (key, median(places)))
-            .collect();
-        put_in_order(&mut lanes, places);
+        put_in_order(&mut lanes, medians(places));
         let order = Order {
             from: 0,
             first: FIRST,
@@ -491,10 +474,9 @@ impl Lane {
         let is_next = self.last.is_some_and(|last| {
             last.second == time.second && last.frame.checked_add(1) == Some(time.frame)
         });
-        self.run = if is_next {
-            self.run.saturating_add(1)
-        } else {
-            1
+        self.run = match is_next {
+            true => self.run.saturating_add(1),
+            false => 1,
         };
         self.last = Some(time);
     }
@@ -505,6 +487,11 @@ fn median(mut values: Vec<i64>) -> i64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
+fn medians(values: HashMap<StreamKey, Vec<i64>>) -> HashMap<StreamKey, i64> {
+    let values = values.into_iter();
+    values.map(|(key, values)| (key, median(values))).collect()
+}
+
 /// The second that the frames of each thread are of, those with damaged times being few.
 fn usual_seconds<'h>(headers: impl Iterator<Item = &'h Header>) -> HashMap<StreamKey, i64> {
     let mut seconds: HashMap<StreamKey, Vec<i64>> = HashMap::new();
@@ -512,16 +499,12 @@ fn usual_seconds<'h>(headers: impl Iterator<Item = &'h Header>) -> HashMap<Strea
         let of_thread = seconds.entry(header.key()).or_default();
         of_thread.push(header.time().second);
     }
-    let seconds = seconds.into_iter();
-    seconds.map(|(key, all)| (key, median(all))).collect()
+    medians(seconds)
 }
 
 /// Finds out by how many seconds each thread's clock is ahead of the first one's: of those that were met
 /// before, the one nearest in frame number is compared with.
-fn compare_clocks<'h>(
-    headers: impl Iterator<Item = &'h Header>,
-    rate: Option<FrameRate>,
-) -> HashMap<StreamKey, Lane> {
+fn compare_clocks(headers: Vec<&Header>, rate: Option<FrameRate>) -> HashMap<StreamKey, Lane> {
     let mut lanes: HashMap<StreamKey, Lane> = HashMap::new();
     let mut met: HashMap<StreamKey, FrameTime> = HashMap::new();
     for header in headers {
@@ -542,8 +525,9 @@ fn compare_clocks<'h>(
 
 /// Gives the threads their places in the cycle, in the order of `places`: where they usually were among
 /// all datagrams, from the place on where their cycle began.
-fn put_in_order(lanes: &mut HashMap<StreamKey, Lane>, mut places: Vec<(StreamKey, i64)>) {
+fn put_in_order(lanes: &mut HashMap<StreamKey, Lane>, places: HashMap<StreamKey, i64>) {
     let threads = lanes.len() as i64;
+    let mut places: Vec<(StreamKey, i64)> = places.into_iter().collect();
     let first = places.iter().map(|(_, place)| *place).min().unwrap_or(0);
     let behind = |place: i64| place.saturating_sub(first);
     places.sort_unstable_by_key(|(_, place)| behind(*place) % threads);
@@ -563,10 +547,9 @@ fn seconds_ahead(time: FrameTime, now: FrameTime, rate: Option<FrameRate>) -> i6
         return ahead;
     }
     // Either it lags behind or hurries ahead within a second, or only one of the two has begun another one.
-    let turned = if time.frame < now.frame {
-        ahead.saturating_sub(1)
-    } else {
-        ahead.saturating_add(1)
+    let turned = match time.frame < now.frame {
+        true => ahead.saturating_sub(1),
+        false => ahead.saturating_add(1),
     };
     if ahead == 0 || turned == 0 {
         return 0;

@@ -168,10 +168,8 @@ impl Reorder {
 
     /// Hands on what can be handed on at `now`; all positions below the result are.
     pub fn advance(&mut self, now: Nanos) -> u64 {
-        let waited_for = self
-            .hold
-            .expired(self.head, now)
-            .max(self.head.saturating_sub(self.settings.window));
+        let beyond = self.head.saturating_sub(self.settings.window);
+        let waited_for = self.hold.expired(self.head, now).max(beyond);
         let handed = self.handed.max(waited_for);
         let from = self.offset_of(handed);
         let until = self.account.arrived_until(from, self.offset_of(self.head));
@@ -204,11 +202,11 @@ impl Reorder {
     /// Moves to another ring, with other slots: positions restart at 0, and the account continues.
     pub fn move_to(&mut self, settings: Settings) {
         self.flush();
-        let fresh = Reorder::new(settings);
-        self.account
-            .remember(HISTORY.max(4 * fresh.settings.window));
-        let account = std::mem::take(&mut self.account);
-        *self = Reorder { account, ..fresh };
+        let mut fresh = Reorder::new(settings);
+        let history = HISTORY.max(4 * fresh.settings.window);
+        self.account.remember(history);
+        std::mem::swap(&mut self.account, &mut fresh.account);
+        *self = fresh;
     }
 
     /// The stream has ended: everything is handed on.
@@ -241,11 +239,9 @@ impl Reorder {
 
     #[inline]
     fn first_arrival(&mut self, sequence: u64, offset: u64, freed: u64) -> Verdict {
-        let position = offset
-            .checked_sub(self.map.offset)
-            .map(|slots| self.map.position + slots)
-            .filter(|position| *position >= self.handed);
-        let Some(position) = position else {
+        let slots = offset.checked_sub(self.map.offset);
+        let position = slots.map(|slots| self.map.position + slots);
+        let Some(position) = position.filter(|position| *position >= self.handed) else {
             return self.late(sequence, offset, freed);
         };
         self.repeat.interrupt();
@@ -278,12 +274,11 @@ impl Reorder {
     /// be placed.
     #[cold]
     fn begun_again(&mut self, sequence: u64, freed: u64) -> Verdict {
-        let repeat = std::mem::take(&mut self.repeat);
-        let missed = repeat.duplicates();
+        let missed = std::mem::take(&mut self.repeat).duplicates;
         self.account.take_back_duplicates(missed.len() as u64);
         self.begin_at(missed.first().copied().unwrap_or(sequence), sequence, 0);
         for number in missed {
-            self.account.unique(self.offset(*number), true);
+            self.account.unique(self.offset(number), true);
         }
         self.offer(sequence, freed)
     }
@@ -291,26 +286,24 @@ impl Reorder {
     /// How far a strange number is ahead of the newest; `None` of one behind it.
     pub fn ahead(&self, sequence: u64) -> Option<u64> {
         let newest = self.offset_of(self.head);
-        self.offset(sequence)
-            .checked_sub(newest)
-            .filter(|ahead| *ahead < FURTHEST)
+        let ahead = self.offset(sequence).checked_sub(newest);
+        ahead.filter(|ahead| *ahead < FURTHEST)
     }
 
     /// A strange number that may belong to the stream: kept until another one near it comes.
     #[cold]
     pub fn consider(&mut self, sequence: u64) -> Verdict {
-        let before = match &mut self.kept {
-            Some(kept) if kept.sequence == sequence => {
+        if let Some(kept) = &mut self.kept {
+            let before = kept.sequence;
+            if before == sequence {
                 kept.copies += 1;
                 return Verdict::Duplicate;
             }
-            Some(kept) => Some(kept.sequence).filter(|before| self.are_near(*before, sequence)),
-            None => None,
-        };
-        if let Some(before) = before {
-            self.release_kept();
-            self.go_on_at(before, sequence);
-            return Verdict::Replay;
+            if self.are_near(before, sequence) {
+                self.release_kept();
+                self.go_on_at(before, sequence);
+                return Verdict::Replay;
+            }
         }
         self.give_up_kept();
         self.kept = Some(Kept {
@@ -328,11 +321,8 @@ impl Reorder {
 
     /// The sequence goes on at two numbers, whichever is first.
     fn go_on_at(&mut self, one: u64, other: u64) {
-        let first = if other.wrapping_sub(one) < FURTHEST {
-            one
-        } else {
-            other
-        };
+        let is_in_order = other.wrapping_sub(one) < FURTHEST;
+        let first = if is_in_order { one } else { other };
         if self.is_ahead(self.offset(first)) {
             self.leap(self.offset(first));
         } else {
@@ -400,18 +390,16 @@ impl Reorder {
     /// the sequence has come up to it; else it is a stray after a while.
     #[cold]
     fn kept_is_due(&mut self) -> bool {
-        let Some(kept) = self.kept.as_mut() else {
+        let Some(kept) = &mut self.kept else {
             return false;
         };
         kept.others += 1;
-        let Kept {
-            sequence, others, ..
-        } = *kept;
-        let offset = self.offset(sequence);
+        let kept = *kept;
+        let offset = self.offset(kept.sequence);
         let due = offset < self.beyond() && self.account.has_arrived(offset).is_some();
         if due {
             self.release_kept();
-        } else if others > KEPT_FOR {
+        } else if kept.others > KEPT_FOR {
             self.give_up_kept();
         }
         due

@@ -142,10 +142,7 @@ enum State {
         to_keep: u64,
         carried: u64,
     },
-    Random {
-        fraction: Fraction,
-        random: ChaCha8Rng,
-    },
+    Random(Fraction, ChaCha8Rng),
     Burst(Burst),
     Threads(Vec<u16>),
     CommonThreads {
@@ -176,10 +173,7 @@ impl Shed {
                 to_keep: 0,
                 carried: 0,
             },
-            Policy::Random(fraction) => State::Random {
-                fraction: *fraction,
-                random,
-            },
+            Policy::Random(fraction) => State::Random(*fraction, random),
             Policy::Burst { fraction, length } => State::Burst(Burst {
                 bad: false,
                 random,
@@ -224,7 +218,7 @@ impl Shed {
             State::None => Some(0.0),
             State::Every { n, .. } => Some(1.0 / *n as f64),
             State::Bunch { fraction, .. }
-            | State::Random { fraction, .. }
+            | State::Random(fraction, _)
             | State::CommonThreads { fraction, .. }
             | State::CommonBlocks { fraction, .. } => Some(fraction.get()),
             State::Burst(burst) => Some(burst.share()),
@@ -241,11 +235,7 @@ impl Shed {
             fraction_planned: self.fraction(),
             offered: self.offered,
             shed: self.shed,
-            fraction: if self.offered == 0 {
-                0.0
-            } else {
-                self.shed as f64 / self.offered as f64
-            },
+            fraction: self.shed as f64 / self.offered.max(1) as f64,
         }
     }
 }
@@ -274,12 +264,10 @@ impl State {
         match self {
             State::Every { n, count } => *count = chance.random_range(0..*n),
             State::Fit(spread) => spread.carried = chance.random_range(0..spread.whole),
-            State::Bunch { random, .. } | State::Random { random, .. } => *random = chance,
+            State::Bunch { random, .. } | State::Random(_, random) => *random = chance,
             State::Burst(burst) => burst.begin(chance),
-            State::None
-            | State::Threads(_)
-            | State::CommonThreads { .. }
-            | State::CommonBlocks { .. } => {}
+            // The same everywhere.
+            _ => {}
         }
     }
 
@@ -305,9 +293,7 @@ impl State {
                 *(if shed { to_shed } else { to_keep }) -= 1;
                 shed
             }
-            State::Random { fraction, random } => {
-                random.random_range(0..Fraction::ONE) < fraction.parts()
-            }
+            State::Random(fraction, random) => random.random_range(0..Fraction::ONE) < fraction.0,
             State::Burst(burst) => burst.next(),
             State::Threads(threads) => threads.contains(&unit.key.thread),
             State::CommonThreads {
@@ -315,16 +301,12 @@ impl State {
                 threads,
                 rotation,
             } => unit.time.is_some_and(|time| {
-                let rank = threads
-                    .iter()
-                    .position(|thread| *thread == unit.key.thread)
-                    .unwrap_or(usize::from(unit.key.thread));
+                let rank = threads.iter().position(|of| *of == unit.key.thread);
+                let rank = rank.unwrap_or(usize::from(unit.key.thread));
                 let count = threads.len() as u64;
                 let turn = (rank as u64 + rotation.at(seed, time.second)) % count;
-                fraction.falls_on(
-                    seed,
-                    i128::from(time.second) * i128::from(count) + i128::from(turn),
-                )
+                let cell = i128::from(time.second) * i128::from(count) + i128::from(turn);
+                fraction.falls_on(seed, cell)
             }),
             State::CommonBlocks {
                 fraction,
@@ -377,7 +359,10 @@ fn common(fraction: Fraction, block_nanos: u128, stream: &Stream) -> Result<Stat
     if threads.len() > 1 {
         return Ok(State::CommonThreads {
             fraction,
-            rotation: Rotation::of(threads.len()),
+            rotation: Rotation {
+                cycle: None,
+                begins: vec![0; threads.len()],
+            },
             threads,
         });
     }
@@ -397,13 +382,6 @@ struct Rotation {
 }
 
 impl Rotation {
-    fn of(threads: usize) -> Rotation {
-        Rotation {
-            cycle: None,
-            begins: vec![0; threads],
-        }
-    }
-
     fn at(&mut self, seed: u64, second: i64) -> u64 {
         let length = self.begins.len() as i64;
         let cycle = second.div_euclid(length);

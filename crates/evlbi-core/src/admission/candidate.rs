@@ -58,13 +58,14 @@ pub struct Known {
 }
 
 /// A flow that is not the live stream.
+#[derive(Default)]
 pub struct Candidate {
     pub flow: Flow,
     /// Its datagrams in the order of their arrival.
     pub kept: VecDeque<Kept>,
     pub known: Option<Known>,
     /// The number that came last, where a datagram tells it by itself.
-    newest: Option<u64>,
+    pub newest: Option<u64>,
     /// How many datagrams of the live stream had come when its last came.
     beside: Option<u64>,
     /// How many of its datagrams came since one of the live stream.
@@ -79,13 +80,7 @@ impl Candidate {
     pub fn new(arrival: &Arrival<'_>, ports: usize) -> Candidate {
         Candidate {
             flow: Flow::of(arrival, ports),
-            kept: VecDeque::new(),
-            known: None,
-            newest: None,
-            beside: None,
-            in_a_row: 0,
-            bytes: 0,
-            judged: 0,
+            ..Candidate::default()
         }
     }
 
@@ -148,6 +143,14 @@ impl Candidate {
         self.kept.drain(..).count() as u64
     }
 
+    /// The same, from so many on.
+    fn give_up_from(&mut self, count: usize) -> u64 {
+        match self.kept.len() >= count {
+            true => self.give_up(),
+            false => 0,
+        }
+    }
+
     /// Whether it may be judged now, and was not at fewer datagrams: until frames are found, or too much was searched.
     pub fn is_due(&self) -> bool {
         let is_open = match &self.known {
@@ -157,11 +160,6 @@ impl Candidate {
         is_open && self.kept.len() >= ENOUGH.max(2 * self.judged)
     }
 
-    /// Bytes that a judgement looks at.
-    pub fn searched(&self) -> usize {
-        self.bytes.min(MAX_SEARCHED)
-    }
-
     /// Finds out whether this is a stream, and whether it carries frames. `all`: no more will come. Returns how many datagrams are
     /// given up, because they are none.
     pub fn judge(&mut self, template: &dyn Numbering, wanted: Wanted, all: bool) -> u64 {
@@ -169,19 +167,11 @@ impl Candidate {
         self.judged = count;
         let datagrams = self.datagrams();
         let Some(numbering) = template.of(&datagrams, all) else {
-            return if count >= MAX_UNNUMBERED {
-                self.give_up()
-            } else {
-                0
-            };
+            return self.give_up_from(MAX_UNNUMBERED);
         };
         let numbered = numbered(&*numbering, &datagrams);
         if !number_on(&numbered, count) {
-            return if count >= RAW_ENOUGH {
-                self.give_up()
-            } else {
-                0
-            };
+            return self.give_up_from(RAW_ENOUGH);
         }
         let decide = all || count >= RAW_ENOUGH;
         let data = numbered.first().map_or(0, |(_, data)| data.len());
@@ -202,16 +192,10 @@ impl Candidate {
         0
     }
 
-    /// Whether its datagrams tell their numbers by themselves.
-    pub fn tells_numbers(&self) -> bool {
-        self.newest.is_some()
-    }
-
     /// Whether it is known that it carries frames.
     pub fn has_frames(&self) -> bool {
-        self.known
-            .as_ref()
-            .is_some_and(|known| known.frames.is_some())
+        let known = self.known.as_ref();
+        known.is_some_and(|known| known.frames.is_some())
     }
 
     /// Whether it has enough to take the place of another, lately too.
@@ -230,9 +214,8 @@ impl Candidate {
         let (first, _) = *numbered.first()?;
         let back = numbered
             .iter()
-            .map(|(number, _)| first.wrapping_sub(*number))
-            .filter(|back| *back <= LEAST_JUMP)
-            .max();
+            .map(|(number, _)| first.wrapping_sub(*number));
+        let back = back.filter(|back| *back <= LEAST_JUMP).max();
         Some(first.wrapping_sub(back.unwrap_or(0)))
     }
 
@@ -284,19 +267,15 @@ impl Known {
 
 /// The numbers and data of those datagrams that have some.
 fn numbered<'a>(numbering: &dyn Numbering, datagrams: &[&'a [u8]]) -> Vec<(u64, &'a [u8])> {
-    datagrams
-        .iter()
-        .filter_map(|datagram| numbering.split(datagram))
-        .filter(|(_, data)| !data.is_empty())
-        .collect()
+    let datagrams = datagrams.iter();
+    let numbered = datagrams.filter_map(|datagram| numbering.split(datagram));
+    numbered.filter(|(_, data)| !data.is_empty()).collect()
 }
 
 /// Whether most of so many datagrams have numbers that lie close together and differ.
 fn number_on(numbered: &[(u64, &[u8])], count: usize) -> bool {
-    let close = numbered
-        .windows(2)
-        .filter(|pair| follow(pair[0].0, pair[1].0))
-        .count();
+    let pairs = numbered.array_windows();
+    let close = pairs.filter(|[one, next]| follow(one.0, next.0)).count();
     !numbered.is_empty() && 2 * (close + 1) > count
 }
 

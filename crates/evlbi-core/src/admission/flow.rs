@@ -19,13 +19,14 @@ pub struct Arrival<'a> {
 }
 
 /// A sender and a length. One stream may come to several ports: at each from one sender, all on one host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Flow {
     host: Peer,
     /// The sender at each of the receiver's ports, once heard.
     senders: Vec<Option<Peer>>,
-    length: usize,
-    last: Nanos,
+    pub length: usize,
+    /// When its last datagram was taken.
+    pub last: Nanos,
     /// When the sockets had been read to their end before the last came.
     read_before: Nanos,
     /// When the kernel received the last, by a clock that may be set.
@@ -38,14 +39,8 @@ impl Flow {
             host: arrival.source.host(),
             senders: vec![None; ports],
             length: arrival.bytes.len(),
-            last: Nanos(0),
-            read_before: Nanos(0),
-            last_stamp: None,
+            ..Flow::default()
         }
-    }
-
-    pub fn length(&self) -> usize {
-        self.length
     }
 
     /// Who sends.
@@ -58,13 +53,11 @@ impl Flow {
     #[inline]
     pub fn may_have(&self, arrival: &Arrival<'_>) -> bool {
         arrival.bytes.len() == self.length
-            && self
-                .senders
-                .get(arrival.port)
-                .is_some_and(|sender| match sender {
-                    Some(sender) => *sender == arrival.source,
-                    None => self.host == arrival.source.host(),
-                })
+            && match self.senders.get(arrival.port) {
+                Some(Some(sender)) => *sender == arrival.source,
+                Some(None) => self.host == arrival.source.host(),
+                None => false,
+            }
     }
 
     /// Whether the datagrams come from the same sender.
@@ -97,10 +90,5 @@ impl Flow {
             }
             None => now.since(self.last),
         }
-    }
-
-    /// When its last datagram was taken.
-    pub fn last(&self) -> Nanos {
-        self.last
     }
 }

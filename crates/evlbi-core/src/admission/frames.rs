@@ -78,10 +78,8 @@ impl Frames {
             self.see_rest(step, data);
         }
         let begins = if self.into == 0 { 0 } else { frame - self.into };
-        let header = usize::try_from(begins)
-            .ok()
-            .and_then(|begins| data.get(begins..));
-        let Some(header) = header else {
+        let begins = usize::try_from(begins).ok();
+        let Some(header) = begins.and_then(|begins| data.get(begins..)) else {
             return;
         };
         if header.len() >= self.layout.header_length {

@@ -30,14 +30,12 @@ pub struct Streams {
 /// What a peer has brought.
 #[derive(Debug)]
 struct Heard {
-    peer: Peer,
-    bytes: usize,
-    has_frames: bool,
+    what: Dismissed,
     is_closed: bool,
 }
 
 /// A peer that does not bring the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dismissed {
     /// Who.
     pub peer: Peer,
@@ -58,57 +56,54 @@ impl Streams {
 
     /// `bytes` are all that `peer` has brought so far; `is_closed`: it brings no more.
     pub fn hear(&mut self, peer: Peer, bytes: &[u8], is_closed: bool) {
-        let place = self.heard.iter().position(|it| it.peer == peer);
+        let place = self.heard.iter().position(|it| it.what.peer == peer);
         let place = place.unwrap_or_else(|| {
             if self.heard.len() >= MOST_PEERS {
                 let oldest = self.heard.remove(0);
-                self.count(&oldest);
+                self.count(oldest.what);
             }
-            self.heard.push(Heard {
+            let what = Dismissed {
                 peer,
-                bytes: 0,
-                has_frames: false,
-                is_closed: false,
-            });
+                ..Dismissed::default()
+            };
+            self.heard.push(Heard { what, is_closed });
             self.heard.len() - 1
         });
         let heard = &mut self.heard[place];
         heard.is_closed = is_closed;
-        if bytes.len() > heard.bytes {
-            heard.bytes = bytes.len();
+        let what = &mut heard.what;
+        if bytes.len() > what.bytes {
+            what.bytes = bytes.len();
             let mut deframer = Deframer::new(self.settings.clone());
             deframer.walk(bytes, true, &mut |_| {});
-            heard.has_frames = deframer.layout().is_some();
+            what.frames = deframer.layout().is_some();
         }
     }
 
     /// The peer whose stream is received, once that is clear. All others are then dismissed.
     pub fn decide(&mut self) -> Option<Peer> {
         let first = |is: fn(&Heard) -> bool| self.heard.iter().position(is);
-        let found = first(|it| it.has_frames).or_else(|| first(|it| it.bytes >= ENOUGH_BYTES))?;
-        Some(self.heard.remove(found).peer)
+        let found = first(|it| it.what.frames);
+        let found = found.or_else(|| first(|it| it.what.bytes >= ENOUGH_BYTES))?;
+        Some(self.heard.remove(found).what.peer)
     }
 
     /// The next peer that does not bring the stream: one that has ended, or any where the stream is there (`all`).
     pub fn dismiss(&mut self, all: bool) -> Option<Dismissed> {
         let place = self.heard.iter().position(|it| all || it.is_closed)?;
-        let heard = self.heard.remove(place);
-        self.count(&heard);
-        Some(Dismissed {
-            peer: heard.peer,
-            bytes: heard.bytes,
-            frames: heard.has_frames,
-        })
+        let dismissed = self.heard.remove(place).what;
+        self.count(dismissed);
+        Some(dismissed)
     }
 
-    fn count(&mut self, heard: &Heard) {
-        if heard.has_frames && self.others.len() < MOST_REFUSED {
+    fn count(&mut self, dismissed: Dismissed) {
+        if dismissed.frames && self.others.len() < MOST_REFUSED {
             self.others.push(Refused {
-                sender: heard.peer,
+                sender: dismissed.peer,
                 datagrams: 0,
                 frames: true,
             });
-        } else if heard.bytes > 0 {
+        } else if dismissed.bytes > 0 {
             self.refused += 1;
         }
     }

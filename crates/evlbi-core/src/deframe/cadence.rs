@@ -53,7 +53,7 @@ pub(super) struct Cadence {
     last_unseen: i64,
     rate: Rate,
     /// Lost frames whose header was a guess.
-    ambiguous: u64,
+    pub ambiguous: u64,
 }
 
 /// One station's one thread.
@@ -92,10 +92,6 @@ impl Cadence {
         self.rate.get()
     }
 
-    pub fn ambiguous(&self) -> u64 {
-        self.ambiguous
-    }
-
     /// How many threads there are, of all stations.
     pub fn threads(&self) -> usize {
         self.streams.len()
@@ -119,17 +115,14 @@ impl Cadence {
             let run_length = i64::try_from(run).unwrap_or(i64::MAX);
             let first = rate.after(stream.time, 1);
             let next = rate.after(first, run_length);
-            let head = first
-                .time()
-                .and_then(|time| stream.head.fill_after(time, stream.missing + 1, rate.get()));
+            let fill = |time| stream.head.fill_after(time, stream.missing + 1, rate.get());
+            let head = first.time().and_then(fill);
             runs.extend(head.map(|head| (head, run, next)));
             stream.time = rate.after(stream.time, run_length);
             stream.missing = stream.missing.saturating_add(run_length);
             let cycles = (run_length - 1).saturating_mul(threads as i64);
-            stream.at = at
-                .saturating_add(cycles)
-                .saturating_add(rank as i64)
-                .min(last);
+            let end = at.saturating_add(cycles).saturating_add(rank as i64);
+            stream.at = end.min(last);
         }
         runs
     }
@@ -138,10 +131,8 @@ impl Cadence {
     /// `None` if the rate is unknown, or if they do not follow later.
     pub fn missing_until(&self, at: i64, ahead: &[Sighting]) -> Option<u64> {
         let threads = self.streams.len() as i64;
-        if ahead
-            .iter()
-            .any(|s| !self.by_key.contains_key(&s.head.key()))
-        {
+        let is_known = |s: &Sighting| self.by_key.contains_key(&s.head.key());
+        if !ahead.iter().all(is_known) {
             return None;
         }
         let missing = self.streams.iter().map(|stream| {
@@ -353,9 +344,8 @@ impl Cadence {
         let Some(index) = self.by_key.get(&head.key()) else {
             return true;
         };
-        let on = self
-            .rate
-            .between(self.streams[*index].time, head.time().into());
+        let last = self.streams[*index].time;
+        let on = self.rate.between(last, head.time().into());
         on.is_none_or(|on| on == 1)
     }
 
@@ -396,9 +386,8 @@ impl Cadence {
         for sighting in ahead {
             if let Some(index) = self.by_key.get(&sighting.head.key()) {
                 let stream = &self.streams[*index];
-                let distance = sighting.at - stream.seen_at;
-                self.rate
-                    .turn(stream.seen, sighting.head.time(), distance, false);
+                let (seen, distance) = (stream.seen, sighting.at - stream.seen_at);
+                self.rate.turn(seen, sighting.head.time(), distance, false);
             }
         }
     }
@@ -410,8 +399,7 @@ impl Cadence {
             let is_trusted = stream.trusted || Some(stream.at) == due;
             is_trusted == trusted && stream.passed_at != at && stream.at >= oldest
         });
-        let (index, _) = candidates.min_by_key(|(_, stream)| stream.at)?;
-        Some(index)
+        Some(candidates.min_by_key(|(_, stream)| stream.at)?.0)
     }
 
     /// The frame before the first one of a thread that has not been seen before, but follows.
@@ -430,12 +418,10 @@ impl Cadence {
     fn stray(&self, ahead: &[Sighting]) -> Option<Head> {
         let latest = self.streams.get(self.latest).map(|stream| stream.head);
         let mut head = latest.or(ahead.first().map(|sighting| sighting.head))?;
+        let key = head.key();
         let is_free = |thread: &u16| {
-            let station = head.key().station;
-            !self.by_key.contains_key(&StreamKey {
-                station,
-                thread: *thread,
-            })
+            let thread = *thread;
+            !self.by_key.contains_key(&StreamKey { thread, ..key })
         };
         let thread = (0..1024).rev().find(is_free).unwrap_or(1023);
         head.set_thread(thread);

@@ -59,10 +59,7 @@ impl Layout {
         match self.format {
             Format::Vdif => {
                 let header = vdif::Header::parse(bytes).ok()?;
-                let like_us = header.frame_length() == self.frame_length
-                    && header.len() == self.header_length
-                    && header.version() == self.version;
-                like_us.then_some(Head::Vdif(header))
+                (Layout::of_vdif(&header) == *self).then_some(Head::Vdif(header))
             }
             Format::Mark5b => {
                 let header = mark5b::Header::parse(bytes).ok()?;
@@ -106,10 +103,7 @@ impl Head {
 
     /// Mark 5B has no mark for it.
     pub fn is_invalid(&self) -> bool {
-        match self {
-            Head::Vdif(header) => header.is_invalid(),
-            Head::Mark5b(..) => false,
-        }
+        matches!(self, Head::Vdif(header) if header.is_invalid())
     }
 
     pub fn set_invalid(&mut self, invalid: bool) {
@@ -151,10 +145,10 @@ impl Head {
         rate: Option<FrameRate>,
     ) -> Option<Head> {
         match self {
-            Head::Vdif(header) => {
-                let filled = header.fill_after(time, frames_on, rate).ok()?;
-                Some(Head::Vdif(filled))
-            }
+            Head::Vdif(header) => header
+                .fill_after(time, frames_on, rate)
+                .ok()
+                .map(Head::Vdif),
             Head::Mark5b(header, _) => {
                 let filled = header.fill_at(time, rate).ok()?;
                 Some(Head::Mark5b(filled, time))

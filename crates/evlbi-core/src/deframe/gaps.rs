@@ -1,10 +1,8 @@
 //! The list of missing frames, as runs of consecutive ones of a thread.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
-use evlbi_wire::time::FrameTime;
-use evlbi_wire::validity::{Cause, TimeGap};
+use evlbi_wire::validity::TimeGap;
 use evlbi_wire::vdif::StreamKey;
 
 use super::rate::Tick;
@@ -12,42 +10,27 @@ use super::rate::Tick;
 /// So many runs are kept; those that begin later are counted only.
 const MOST_GAPS: usize = 1 << 16;
 
-/// A frame that is missing, whole or in part.
-#[derive(Clone, Debug)]
-pub(super) struct Missing {
-    pub key: StreamKey,
-    pub time: FrameTime,
-    /// Offset of the frame in what was written.
-    pub first_byte: u64,
-    /// The missing part of the payload, where the rest is good.
-    pub bytes: Option<Range<usize>>,
-    pub cause: Cause,
-}
-
 /// The missing frames so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GapLog {
-    gaps: Vec<TimeGap>,
+    /// The runs in the order of their first frames.
+    pub gaps: Vec<TimeGap>,
     /// The last run of each thread: its index, and the time of the frame that would go on with it.
     last: HashMap<StreamKey, (usize, Tick)>,
-    overflow: u64,
+    /// Runs that were not kept.
+    pub overflow: u64,
 }
 
 impl GapLog {
-    /// Adds a frame. `next` is the time of the frame after it in the same thread.
-    pub fn add(&mut self, missing: Missing, next: Tick) {
-        self.add_run(missing, 1, next);
-    }
-
-    /// Adds so many consecutive frames of a thread, at least one.
-    pub fn add_run(&mut self, missing: Missing, frames: u64, next: Tick) {
+    /// Adds a run. `next` is the time of the frame after it in the same thread.
+    pub fn add(&mut self, missing: TimeGap, next: Tick) {
         if let Some((index, expected)) = self.last.get_mut(&missing.key)
-            && *expected == Tick::from(missing.time)
+            && *expected == Tick::from(missing.start)
             && let Some(run) = self.gaps.get_mut(*index)
             && run.cause == missing.cause
             && run.bytes == missing.bytes
         {
-            run.frames += frames;
+            run.frames += missing.frames;
             *expected = next;
             return;
         }
@@ -56,46 +39,33 @@ impl GapLog {
             return;
         }
         self.last.insert(missing.key, (self.gaps.len(), next));
-        self.gaps.push(TimeGap {
-            key: missing.key,
-            start: missing.time,
-            frames,
-            first_byte: Some(missing.first_byte),
-            bytes: missing.bytes,
-            cause: missing.cause,
-        });
-    }
-
-    /// The runs in the order of their first frames.
-    pub fn gaps(&self) -> &[TimeGap] {
-        &self.gaps
-    }
-
-    /// Runs that were not kept.
-    pub fn overflow(&self) -> u64 {
-        self.overflow
+        self.gaps.push(missing);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use evlbi_wire::time::FrameTime;
+    use evlbi_wire::validity::Cause;
+
     use super::*;
 
-    fn frame(number: u32) -> Missing {
-        Missing {
+    fn frame(number: u32) -> TimeGap {
+        TimeGap {
             key: StreamKey::default(),
-            time: FrameTime {
+            start: FrameTime {
                 second: 7,
                 frame: number,
             },
-            first_byte: 100 * u64::from(number),
+            frames: 1,
+            first_byte: Some(100 * u64::from(number)),
             bytes: None,
             cause: Cause::Lost,
         }
     }
 
-    fn next(missing: &Missing) -> Tick {
-        let FrameTime { second, frame } = missing.time;
+    fn next(missing: &TimeGap) -> Tick {
+        let FrameTime { second, frame } = missing.start;
         FrameTime {
             second,
             frame: frame + 1,
@@ -111,15 +81,15 @@ mod tests {
         for missing in [
             frame(0),
             frame(1),
-            Missing {
+            TimeGap {
                 cause: source,
                 ..frame(2)
             },
-            Missing {
+            TimeGap {
                 bytes: part(),
                 ..frame(3)
             },
-            Missing {
+            TimeGap {
                 bytes: part(),
                 ..frame(4)
             },
@@ -129,7 +99,7 @@ mod tests {
             log.add(missing, next);
         }
         let runs: Vec<_> = log
-            .gaps()
+            .gaps
             .iter()
             .map(|run| (run.start.frame, run.frames, run.first_byte))
             .collect();
@@ -140,7 +110,7 @@ mod tests {
             (6, 1, Some(600)),
         ];
         assert_eq!(runs, expected);
-        assert_eq!(log.overflow(), 0);
+        assert_eq!(log.overflow, 0);
     }
 
     #[test]
@@ -151,6 +121,6 @@ mod tests {
             let next = next(&missing);
             log.add(missing, next);
         }
-        assert_eq!((log.gaps().len(), log.overflow()), (MOST_GAPS, 3));
+        assert_eq!((log.gaps.len(), log.overflow), (MOST_GAPS, 3));
     }
 }

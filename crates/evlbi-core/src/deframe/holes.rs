@@ -29,11 +29,7 @@ struct Hole {
 impl Hole {
     /// Bytes of the gaps before and in this part.
     fn gaps_behind(&self) -> u64 {
-        if self.is_gap {
-            self.gaps + (self.to - self.from)
-        } else {
-            self.gaps
-        }
+        self.gaps + if self.is_gap { self.to - self.from } else { 0 }
     }
 }
 
@@ -71,22 +67,16 @@ impl Holes {
         for hole in &self.list {
             let place = (hole.from - hole.gaps) as usize;
             let length = hole.to - hole.from;
-            let end = if hole.is_gap {
-                place
-            } else {
-                place + length as usize
-            };
+            let end = place + if hole.is_gap { 0 } else { length as usize };
             if is_to_come && end >= at {
                 holes.missing(place.min(at)..at);
                 holes.gap(at, bytes);
                 is_to_come = false;
             }
-            if hole.is_gap {
-                holes.gap(place, length);
-            } else if is_to_come {
-                holes.missing(place..end);
-            } else {
-                holes.missing(place.max(at)..end);
+            let from = if is_to_come { place } else { place.max(at) };
+            match hole.is_gap {
+                true => holes.gap(place, length),
+                false => holes.missing(from..end),
             }
         }
         if is_to_come {
@@ -163,9 +153,8 @@ impl<'a> View<'a> {
 
     /// Offset of the first byte from `offset` on that is there, or the end.
     pub fn missing_until(&self, offset: u64) -> u64 {
-        let holes = &self.holes.list[self.holes.first_behind(offset)..];
         let mut end = offset;
-        for hole in holes {
+        for hole in self.behind(offset) {
             if hole.from > end {
                 break;
             }
@@ -174,10 +163,15 @@ impl<'a> View<'a> {
         end.min(self.len().max(offset))
     }
 
+    /// What is missing from `offset` on.
+    fn behind(&self, offset: u64) -> std::slice::Iter<'a, Hole> {
+        self.holes.list[self.holes.first_behind(offset)..].iter()
+    }
+
     /// Bytes of gaps that lie at `offset`.
     pub fn gap_at(&self, offset: u64) -> u64 {
         let mut end = offset;
-        for hole in &self.holes.list[self.holes.first_behind(offset)..] {
+        for hole in self.behind(offset) {
             if !hole.is_gap || hole.from > end {
                 break;
             }
@@ -199,24 +193,19 @@ impl<'a> View<'a> {
     /// The missing parts of the `length` bytes at `offset`, counted from `offset` on.
     pub fn missing(&self, offset: u64, length: u64) -> impl Iterator<Item = Range<usize>> + 'a {
         let end = offset.saturating_add(length);
-        let holes = &self.holes.list[self.holes.first_behind(offset)..];
-        holes
-            .iter()
-            .take_while(move |hole| hole.from < end)
-            .map(move |hole| {
-                let from = hole.from.saturating_sub(offset);
-                from as usize..(hole.to.min(end) - offset) as usize
-            })
+        let holes = self.behind(offset);
+        let holes = holes.take_while(move |hole| hole.from < end);
+        holes.map(move |hole| {
+            let from = hole.from.saturating_sub(offset);
+            from as usize..(hole.to.min(end) - offset) as usize
+        })
     }
 
     /// Whether any of the `length` bytes at `offset` has no place in the span.
     pub fn touches_gap(&self, offset: u64, length: u64) -> bool {
         let end = offset.saturating_add(length);
-        let holes = &self.holes.list[self.holes.first_behind(offset)..];
-        holes
-            .iter()
-            .take_while(|hole| hole.from < end)
-            .any(|hole| hole.is_gap)
+        let mut holes = self.behind(offset).take_while(|hole| hole.from < end);
+        holes.any(|hole| hole.is_gap)
     }
 }
 

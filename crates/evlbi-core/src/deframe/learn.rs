@@ -8,7 +8,7 @@ use evlbi_wire::vdif;
 use super::cadence::{MOST_AHEAD, Sighting};
 use super::format::{Format, Head, Layout};
 use super::holes::{Holes, View};
-use super::{Chunk, Deframer, ODD_RUN, Settings, Span, State, Step};
+use super::{Deframer, ODD_RUN, Settings, Span, State, Step};
 
 /// So many frames from a header on are looked at to believe it.
 const CHAIN: usize = 32;
@@ -28,15 +28,7 @@ impl Deframer {
         if span.left() < not_before && !decide || span.left() == 0 {
             return Step::Wait;
         }
-        let search = Search {
-            view: span.view(),
-            base: span.at,
-            settings: &self.settings,
-            before: self.before,
-            decide,
-            work: Cell::new(usize::MAX),
-        };
-        match search.run() {
+        match self.search(span, self.before, decide) {
             Found::Frames(first, layout) => {
                 self.counts.trimmed_bytes += first - span.at;
                 span.at = first;
@@ -45,18 +37,30 @@ impl Deframer {
                 Step::On
             }
             Found::Undecided => {
-                let not_before = span.left().saturating_mul(2);
-                self.state = State::Learning { not_before };
+                self.state = State::Learning(span.left().saturating_mul(2));
                 Step::Wait
             }
             Found::Nothing => {
                 self.state = State::Raw;
-                if let Some((_, missing)) = self.resumes.take().filter(|(_, m)| *m > 0) {
+                if let Some((_, missing)) = self.resumes.take() {
                     span.insert_gap(missing);
                 }
                 Step::On
             }
         }
+    }
+
+    /// Searches for frames from the next byte on.
+    fn search(&self, span: &Span<'_>, before: Option<Layout>, decide: bool) -> Found {
+        let search = Search {
+            view: span.view(),
+            base: span.at,
+            settings: &self.settings,
+            before,
+            decide,
+            work: Cell::new(usize::MAX),
+        };
+        search.run()
     }
 
     /// Learns the order of the frames before the first of them is taken, so that one lost at the very
@@ -110,27 +114,14 @@ impl Deframer {
 
     /// Many odd headers in a row: the frames may lie anew. If they do, what lies before them is passed on
     /// as it is.
-    pub(super) fn search_again(
-        &mut self,
-        span: &mut Span<'_>,
-        layout: Layout,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> Step {
+    pub(super) fn search_again(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let wanted = SEARCH_BYTES.max(layout.frame_length.saturating_mul(8));
         if span.left() < wanted as u64 && !span.must_go_on(self.settings.hold) {
             return Step::Wait;
         }
-        let search = Search {
-            view: span.view(),
-            base: span.at,
-            settings: &self.settings,
-            before: Some(layout),
-            decide: false,
-            work: Cell::new(usize::MAX),
-        };
-        match search.run() {
+        match self.search(span, Some(layout), false) {
             Found::Frames(first, found) if found != layout || first != span.at => {
-                self.take_unframed(span, first, sink);
+                self.take_unframed(span, first);
                 self.cadence.restart();
                 self.state = State::Priming(found);
             }
@@ -219,10 +210,9 @@ impl Search<'_> {
             }
             at = self.view.missing_until(until);
         }
-        if undecided {
-            Found::Undecided
-        } else {
-            Found::Nothing
+        match undecided {
+            true => Found::Undecided,
+            false => Found::Nothing,
         }
     }
 
@@ -315,30 +305,20 @@ impl Search<'_> {
         let length = layout.frame_length as u64;
         let alone = offset == self.base && self.view.len() - offset == length;
         let known = told || self.before == Some(*layout);
-        if chain.agreeing(told) > 1 || alone || known {
-            Found::Frames(offset, *layout)
-        } else {
-            Found::Nothing
+        match chain.agreeing(told) > 1 || alone || known {
+            true => Found::Frames(offset, *layout),
+            false => Found::Nothing,
         }
     }
 }
 
 /// Headers that lie a frame length apart.
+#[derive(Default)]
 struct Chain {
     heads: [Option<Head>; CHAIN],
     /// Whether each has another one of its station at its time. The clocks of threads may differ, but not of all.
     in_company: [bool; CHAIN],
     length: usize,
-}
-
-impl Default for Chain {
-    fn default() -> Chain {
-        Chain {
-            heads: [None; CHAIN],
-            in_company: [false; CHAIN],
-            length: 0,
-        }
-    }
 }
 
 impl Chain {

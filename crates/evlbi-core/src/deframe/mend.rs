@@ -7,8 +7,7 @@ use evlbi_wire::validity::Cause;
 
 use super::cadence::Guess;
 use super::format::Layout;
-use super::gaps::Missing;
-use super::{Bytes, Chunk, Deframer, Frame, FrameState, Partial, SCRATCH_BYTES, Span, State, Step};
+use super::{Bytes, Deframer, FrameState, Partial, SCRATCH_BYTES, Span, State, Step};
 
 /// Longest gap that is filled where the frame rate is not known, in bytes.
 const UNKNOWN_FILL: u64 = 256 << 20;
@@ -76,27 +75,18 @@ impl Span<'_> {
 
 impl Deframer {
     /// Takes a frame of which something is missing.
-    pub(super) fn take_broken(
-        &mut self,
-        span: &mut Span<'_>,
-        layout: Layout,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> Step {
+    pub(super) fn take_broken(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let view = span.view();
         let bytes = view.present(span.at, layout.header_length);
         let head = bytes.and_then(|bytes| layout.read(bytes, self.settings.reference));
         let head = head.filter(|head| self.cadence.believes(head));
-        let guess = if let Some(head) = head {
-            self.cadence.see(self.place, &head);
-            Guess {
-                head: Some(head),
-                known: true,
-            }
-        } else {
-            if !self.sees_enough(span, layout) {
-                return Step::Wait;
-            }
+        let guess = if let Some(known) = &head {
+            self.cadence.see(self.place, known);
+            Guess { head, known: true }
+        } else if self.sees_enough(span, layout) {
             self.predict(span, layout)
+        } else {
+            return Step::Wait;
         };
         let mut cuts = std::mem::take(&mut self.cuts);
         cuts.clear();
@@ -107,7 +97,7 @@ impl Deframer {
             guess,
             has_header: head.is_some(),
         };
-        self.take_mended(span, &broken, sink);
+        self.take_mended(span, &broken);
         self.cuts = cuts;
         Step::On
     }
@@ -132,28 +122,20 @@ impl Deframer {
         self.cadence.predict(self.place, &self.ahead)
     }
 
-    fn take_mended(
-        &mut self,
-        span: &mut Span<'_>,
-        broken: &Broken<'_>,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) {
+    fn take_mended(&mut self, span: &mut Span<'_>, broken: &Broken<'_>) {
         let length = broken.layout.frame_length;
         let keep = self.settings.partial == Partial::Keep && broken.can_be_kept();
-        let mend = |frame: &mut [u8]| {
-            if keep {
-                broken.keep(frame);
-            } else {
-                broken.void(frame);
-            }
+        let mend = |frame: &mut [u8]| match keep {
+            true => broken.keep(frame),
+            false => broken.void(frame),
         };
         let start = if span.view().touches_gap(span.at, length as u64) {
-            let start = self.gather_in_scratch(span, broken, sink);
+            let start = self.gather_in_scratch(span, broken);
             mend(&mut self.scratch[start..]);
             start
         } else {
             if !self.scratch.is_empty() {
-                self.hand_over(span, sink);
+                self.hand_over(span);
             }
             let place = span.place();
             if let Some(frame) = span.ring().get_mut(place..place + length) {
@@ -162,21 +144,15 @@ impl Deframer {
             place - span.from
         };
         self.note_missing(broken, keep, start);
-        self.place += 1;
         span.at += length as u64;
     }
 
     /// Puts what came of a frame that a gap cuts together in the scratch memory; returns where.
-    fn gather_in_scratch(
-        &mut self,
-        span: &mut Span<'_>,
-        broken: &Broken<'_>,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) -> usize {
+    fn gather_in_scratch(&mut self, span: &mut Span<'_>, broken: &Broken<'_>) -> usize {
         let length = broken.layout.frame_length;
         let full = self.scratch.len() + length > SCRATCH_BYTES;
         if self.scratch.is_empty() || full {
-            self.hand_over(span, sink);
+            self.hand_over(span);
         }
         let start = self.scratch.len();
         self.scratch.resize(start + length, 0);
@@ -196,39 +172,24 @@ impl Deframer {
 
     fn note_missing(&mut self, broken: &Broken<'_>, keep: bool, start: usize) {
         let head = broken.guess.head.filter(|_| broken.guess.known);
-        self.frames.push(Frame {
-            bytes: start..start + broken.layout.frame_length,
-            key: head.map(|head| head.key()),
-            time: head.map(|head| head.time()),
-            state: if keep {
-                FrameState::Partial
-            } else {
-                FrameState::Lost
-            },
-        });
+        let state = match keep {
+            true => FrameState::Partial,
+            false => FrameState::Lost,
+        };
+        let bytes = start..start + broken.layout.frame_length;
+        self.add(bytes, head.as_ref(), state);
         let Some(head) = head else {
             return;
         };
-        let missing = Missing {
-            key: head.key(),
-            time: head.time(),
-            first_byte: self.counts.bytes + start as u64,
-            bytes: None,
-            cause: Cause::Lost,
-        };
+        let mut gap = self.gap(&head, start, 1, Cause::Lost);
         let next = self.cadence.after(head.time());
         if !keep {
-            self.gaps.add(missing, next);
-            return;
+            return self.gaps.add(gap, next);
         }
         let header = broken.layout.header_length;
         for cut in broken.payload_cuts() {
-            let bytes = Some(cut.start - header..cut.end - header);
-            let missing = Missing {
-                bytes,
-                ..missing.clone()
-            };
-            self.gaps.add(missing, next);
+            gap.bytes = Some(cut.start - header..cut.end - header);
+            self.gaps.add(gap.clone(), next);
         }
     }
 
@@ -246,25 +207,13 @@ impl Deframer {
     }
 
     /// Lists the whole frames of a gap that is too long to be filled.
-    pub(super) fn pass_over(
-        &mut self,
-        span: &mut Span<'_>,
-        layout: Layout,
-        gap: u64,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) {
-        self.hand_over(span, sink);
+    pub(super) fn pass_over(&mut self, span: &mut Span<'_>, layout: Layout, gap: u64) {
+        self.hand_over(span);
         let length = layout.frame_length as u64;
         let frames = gap / length;
         for (head, run, next) in self.cadence.pass_over(self.place, frames) {
-            let missing = Missing {
-                key: head.key(),
-                time: head.time(),
-                first_byte: self.counts.bytes,
-                bytes: None,
-                cause: Cause::Lost,
-            };
-            self.gaps.add_run(missing, run, next);
+            let gap = self.gap(&head, 0, run, Cause::Lost);
+            self.gaps.add(gap, next);
         }
         self.counts.unfilled_frames += frames;
         self.place = self.place.saturating_add_unsigned(frames);
@@ -273,21 +222,17 @@ impl Deframer {
     }
 
     /// Hands over everything up to `end`, with the fill pattern in what is missing.
-    pub(super) fn take_unframed(
-        &mut self,
-        span: &mut Span<'_>,
-        end: u64,
-        sink: &mut impl FnMut(Chunk<'_>),
-    ) {
-        self.hand_over(span, sink);
+    pub(super) fn take_unframed(&mut self, span: &mut Span<'_>, end: u64) {
+        self.hand_over(span);
         while span.at < end {
             span.at = span.view().whole_until(span.at).min(end);
             let left = end - span.at;
             let Some(missing) = span.view().missing(span.at, left).next() else {
                 continue;
             };
+            let length;
             if span.view().touches_gap(span.at, 1) {
-                self.hand_over(span, sink);
+                self.hand_over(span);
                 let gap = span.view().gap_at(span.at).min(left);
                 if self.settings.fill.is_zero() || gap > UNKNOWN_FILL {
                     span.at += gap;
@@ -298,24 +243,25 @@ impl Deframer {
                     self.is_filling = true;
                     return;
                 }
-                let length = missing.len().min(SCRATCH_BYTES);
+                length = missing.len().min(SCRATCH_BYTES);
                 self.scratch.resize(length, 0);
                 self.made += length;
                 fill::make_from(&mut self.scratch, pattern_offset(self.counts.bytes));
-                span.at += length as u64;
-                self.counts.filled_bytes += length as u64;
-                self.hand_over(span, sink);
             } else {
+                length = missing.len();
                 let place = span.place();
                 let offset = self.counts.bytes + (place - span.from) as u64;
-                if let Some(bytes) = span.ring().get_mut(place..place + missing.len()) {
+                if let Some(bytes) = span.ring().get_mut(place..place + length) {
                     fill::make_from(bytes, pattern_offset(offset));
                 }
-                span.at += missing.len() as u64;
-                self.counts.filled_bytes += missing.len() as u64;
+            }
+            span.at += length as u64;
+            self.counts.filled_bytes += length as u64;
+            if !self.scratch.is_empty() {
+                self.hand_over(span);
             }
         }
-        self.hand_over(span, sink);
+        self.hand_over(span);
     }
 
     /// Counts what is handed over.

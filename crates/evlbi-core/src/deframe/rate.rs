@@ -136,16 +136,14 @@ impl Rate {
         let Some(rate) = FrameRate::new(rate) else {
             return;
         };
-        let (believed, origin) = match self.known {
+        let believed = match self.known {
             None | Some((_, Origin::Distance)) => {
                 self.known = Some((rate, Origin::Turn));
                 return;
             }
-            Some(known) => known,
+            Some((_, Origin::Given)) => return,
+            Some((believed, _)) => believed,
         };
-        if origin == Origin::Given {
-            return;
-        }
         if rate == believed {
             self.rival = None;
             return;
@@ -154,10 +152,9 @@ impl Rate {
             Some((rival, turns)) if rival == rate => turns + 1,
             _ => 1,
         };
-        let needed = if rate > believed {
-            TURNS_FOR_MORE
-        } else {
-            TURNS_FOR_LESS
+        let needed = match rate > believed {
+            true => TURNS_FOR_MORE,
+            false => TURNS_FOR_LESS,
         };
         if turns >= needed {
             self.known = Some((rate, Origin::Turn));
@@ -195,13 +192,9 @@ impl Rate {
     /// Whether the frames that were put in for `missing` lost ones, the last of them at `last`, cannot all
     /// be true, now that the next frame of their thread turns out to be at `next`.
     pub fn contradicts(&self, last: Tick, missing: i64, next: FrameTime) -> bool {
-        let beyond_the_second = self
-            .get()
-            .is_some_and(|rate| last.frame >= i64::from(rate.get()));
-        let again = self
-            .between(last, next.into())
-            .is_some_and(|on| on <= 0 && on > -missing);
-        beyond_the_second || again
+        let rate = self.get().map(|rate| i64::from(rate.get()));
+        let on = self.between(last, next.into());
+        rate.is_some_and(|rate| last.frame >= rate) || on.is_some_and(|on| on <= 0 && on > -missing)
     }
 
     /// Frames from `from` to `to`; `None` where the rate would have to be known.

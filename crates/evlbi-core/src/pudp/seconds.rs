@@ -69,10 +69,9 @@ impl Seconds {
     pub fn new(given: Option<FrameRate>) -> Seconds {
         let rate = given.map_or(0, |rate| i64::from(rate.get()));
         Seconds {
-            source: if given.is_some() {
-                Source::Given
-            } else {
-                Source::Assumed
+            source: match given {
+                Some(_) => Source::Given,
+                None => Source::Assumed,
             },
             told: None,
             payload: 0,
@@ -117,12 +116,12 @@ impl Seconds {
 
     /// Whether a time lies near those of the frames before, as one whose header is damaged seldom does.
     pub fn is_plausible(&self, time: FrameTime) -> bool {
-        let most = if time.second == self.newest {
-            self.most
-        } else {
-            0
+        let most = match time.second.abs_diff(self.newest) {
+            0 => self.most,
+            1 => 0,
+            _ => return false,
         };
-        time.second.abs_diff(self.newest) <= 1 && i64::from(time.frame) <= most + PLAUSIBLE
+        i64::from(time.frame) <= most + PLAUSIBLE
     }
 
     /// The cycle of a frame of this thread; `None` beyond the second that was given.
@@ -138,20 +137,17 @@ impl Seconds {
             begin.wrapping_add(seconds.wrapping_mul(length))
         } else {
             let mut spans = self.spans.iter().rev();
-            let span = spans.find(|span| span.second <= time.second);
-            match span {
-                Some(span) => span.begin(time.second),
+            let span = spans.find(|span| span.second <= time.second).copied();
+            let span = span.unwrap_or_else(|| {
                 // Before the beginning.
-                None => {
-                    let first = &self.spans[0];
-                    let rate = if first.rate > 0 {
-                        first.rate
-                    } else {
-                        self.frames()
-                    };
-                    Span { rate, ..*first }.begin(time.second)
+                let first = self.spans[0];
+                let rate = Some(first.rate).filter(|rate| *rate > 0);
+                Span {
+                    rate: rate.unwrap_or_else(|| self.frames()),
+                    ..first
                 }
-            }
+            });
+            span.begin(time.second)
         };
         Some(begin.wrapping_add(frame))
     }
@@ -159,24 +155,24 @@ impl Seconds {
     /// A frame of this thread was taken. If another second begins with it, returns the second before.
     pub fn heard(&mut self, time: FrameTime, lane: &Lane) -> Option<i64> {
         let frame = i64::from(time.frame);
-        if time.second > self.newest {
-            let length = self.length(time, lane);
-            if self.source == Source::Assumed {
-                self.set_rate(length);
-                if self.shows_rate(time, lane) {
-                    self.source = Source::Turn;
-                }
-            }
-            let before = std::mem::replace(&mut self.newest, time.second);
-            self.most = frame;
-            self.grow(frame);
-            return Some(before);
+        let before = self.newest;
+        if time.second < before {
+            return None;
         }
-        if time.second == self.newest {
+        if time.second == before {
             self.most = self.most.max(frame);
             self.grow(frame);
+            return None;
         }
-        None
+        if self.source == Source::Assumed {
+            self.set_rate(self.length(time, lane));
+            if self.shows_rate(time, lane) {
+                self.source = Source::Turn;
+            }
+        }
+        (self.newest, self.most) = (time.second, frame);
+        self.grow(frame);
+        Some(before)
     }
 
     /// Frame numbers beyond the second disprove a rate that was not given.

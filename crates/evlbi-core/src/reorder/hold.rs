@@ -52,11 +52,9 @@ impl Hold {
                 head,
             }),
         }
-        while let Some(note) = self.notes.front()
-            && now.since(note.last) >= self.time
-        {
+        let is_over = |note: &mut Note| now.since(note.last) >= self.time;
+        while let Some(note) = self.notes.pop_front_if(is_over) {
             self.expired = self.expired.max(note.head);
-            self.notes.pop_front();
         }
         self.expired
     }

@@ -8,23 +8,12 @@
 pub const REPEATS: usize = 64;
 
 /// A row of old numbers that rise, with nothing new between.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Repeat {
     last: u64,
     length: u64,
-    duplicates: [u64; REPEATS],
-    count: usize,
-}
-
-impl Default for Repeat {
-    fn default() -> Repeat {
-        Repeat {
-            last: 0,
-            length: 0,
-            duplicates: [0; REPEATS],
-            count: 0,
-        }
-    }
+    /// The duplicates of the row, but for the one that was too many.
+    pub duplicates: Vec<u64>,
 }
 
 impl Repeat {
@@ -32,18 +21,17 @@ impl Repeat {
     #[inline]
     pub fn interrupt(&mut self) {
         self.length = 0;
-        self.count = 0;
+        self.duplicates.clear();
     }
 
     /// A number came again. Whether it is one too many: the sender has begun again. Numbers follow each
     /// other when they are less than a window apart.
     pub fn duplicate(&mut self, number: u64, window: u64) -> bool {
         self.follow(number, window);
-        let Some(place) = self.duplicates.get_mut(self.count) else {
+        if self.duplicates.len() == REPEATS {
             return true;
-        };
-        *place = number;
-        self.count += 1;
+        }
+        self.duplicates.push(number);
         false
     }
 
@@ -51,11 +39,6 @@ impl Repeat {
     pub fn late(&mut self, number: u64, window: u64) -> bool {
         self.follow(number, window);
         self.length > window.max(REPEATS as u64)
-    }
-
-    /// The duplicates of the row, but for the one that was too many.
-    pub fn duplicates(&self) -> &[u64] {
-        &self.duplicates[..self.count]
     }
 
     fn follow(&mut self, number: u64, window: u64) {

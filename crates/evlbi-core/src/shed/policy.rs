@@ -19,7 +19,7 @@ const BURST_LENGTH: f64 = 10.0;
 
 /// A fraction between 0 and 1 in whole parts of 10^12, so that nothing drifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fraction(u64);
+pub struct Fraction(pub(super) u64);
 
 impl Fraction {
     /// Parts in the whole.
@@ -28,10 +28,6 @@ impl Fraction {
     /// The fraction as a number.
     pub fn get(self) -> f64 {
         self.0 as f64 / Fraction::ONE as f64
-    }
-
-    pub(super) fn parts(self) -> u64 {
-        self.0
     }
 
     /// After `shed` units left out: how many to keep, n(1/f - 1), and what is left over of that.
@@ -53,10 +49,8 @@ impl FromStr for Fraction {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Fraction, ()> {
-        let (number, scale) = match text.strip_suffix('%') {
-            Some(number) => (number, 0.01),
-            None => (text, 1.0),
-        };
+        let percent = text.strip_suffix('%').map(|number| (number, 0.01));
+        let (number, scale) = percent.unwrap_or((text, 1.0));
         if !number.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
             return Err(());
         }
@@ -134,12 +128,10 @@ impl FromStr for Policy {
         };
         match (name, second) {
             ("none", None) if argument.is_empty() => Ok(Policy::None),
-            ("every", None) => argument
-                .parse()
-                .ok()
-                .filter(|n| *n >= 2)
-                .map(Policy::Every)
-                .ok_or_else(|| error("every:N needs a whole number of at least 2")),
+            ("every", None) => match argument.parse() {
+                Ok(n @ 2..) => Ok(Policy::Every(n)),
+                _ => Err(error("every:N needs a whole number of at least 2")),
+            },
             ("bunch", None) => Ok(Policy::Bunch(fraction(first)?)),
             ("random", None) => Ok(Policy::Random(fraction(first)?)),
             ("burst", length) => burst(fraction(first)?, length).map_err(error),
@@ -197,9 +189,9 @@ fn block_length(text: &str) -> Option<Duration> {
         Some(number) => (number, 1e-3),
         None => (text.strip_suffix('s')?, 1.0),
     };
-    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit)
-        .ok()
-        .filter(|block| (LEAST_BLOCK..Duration::from_secs(86_400)).contains(block))
+    let block = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit).ok()?;
+    let blocks = LEAST_BLOCK..Duration::from_secs(86_400);
+    blocks.contains(&block).then_some(block)
 }
 
 impl fmt::Display for Policy {

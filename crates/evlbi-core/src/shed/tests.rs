@@ -415,7 +415,7 @@ proptest! {
         parts in 1_000_000_000u64..Fraction::ONE, seed: u64,
     ) {
         let fraction: Fraction = format!("0.{parts:012}").parse().unwrap();
-        prop_assert_eq!(fraction.parts(), parts);
+        prop_assert_eq!(fraction.0, parts);
         let mut shed = Shed::new(Policy::Bunch(fraction), seed, &stream()).unwrap();
         for index in 0..20_000 {
             shed.decide(&unit(0, index));

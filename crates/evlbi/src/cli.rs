@@ -1,64 +1,33 @@
 //! The command line: one grammar for all commands.
 
-pub mod agent;
-pub mod analyse;
-mod capacity;
+#[macro_use]
+mod convert;
+
+mod analyse;
 mod choice;
-pub mod console;
-pub mod correlate;
+mod correlate;
 #[cfg(test)]
 mod defaults;
-pub mod demo;
+mod demo;
 #[cfg(test)]
 mod docs;
-pub mod doctor;
-pub mod drop;
-pub mod flows;
-pub mod fringe;
-pub mod inspect;
-mod latency;
-pub mod loss_curve;
-pub mod path;
-pub mod plan;
-pub mod plots;
-pub mod probe;
-pub mod recv;
-pub mod report;
-pub mod respond;
-pub mod run;
-pub mod send;
-pub mod sky;
-mod tcp;
-pub mod watch;
+mod doctor;
+mod flows;
+mod path;
+mod plan;
+mod plots;
+mod probe;
+mod recordings;
+mod session;
+mod streams;
+mod watch;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
-pub use self::agent::AgentArgs;
-pub use self::analyse::AnalyseArgs;
-pub use self::console::ConsoleArgs;
-pub use self::correlate::CorrelateArgs;
-pub use self::demo::DemoArgs;
-pub use self::doctor::DoctorArgs;
-pub use self::drop::DropArgs;
-pub use self::fringe::FringeArgs;
-pub use self::inspect::InspectArgs;
-pub use self::loss_curve::LossCurveArgs;
-pub use self::path::PathCommand;
-pub use self::plan::PlanCommand;
-pub use self::probe::ProbeCommand;
-pub use self::recv::RecvArgs;
-pub use self::report::ReportArgs;
-pub use self::respond::RespondArgs;
-pub use self::run::RunArgs;
-pub use self::send::SendArgs;
-pub use self::sky::SkyArgs;
-pub use self::watch::WatchArgs;
-use crate::host::HostOptions;
 use crate::program::Program;
-use crate::units;
 
 /// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
 #[derive(Parser)]
@@ -82,9 +51,9 @@ impl Cli {
         };
         // From here on a request to stop ends with everything written.
         program.run();
-        program.steering().listen(&socket)?;
+        program.steering.listen(&socket)?;
         let done = self.command.run(program);
-        program.steering().leave(&socket);
+        program.steering.leave(&socket);
         done
     }
 }
@@ -92,121 +61,73 @@ impl Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Simulated stations stream in real time through a lossy relay into recordings; every number is checked
-    Demo(DemoArgs),
+    Demo(demo::DemoArgs),
     /// Send a recording, a test pattern or a simulated station
-    #[command(after_help = send::HELP)]
-    Send(SendArgs),
+    Send(streams::SendArgs),
     /// Receive a stream and record it, with what was lost marked in time
-    #[command(after_help = recv::HELP)]
-    Recv(RecvArgs),
+    Recv(streams::RecvArgs),
     /// Lose frames or packets of a file under control
-    #[command(after_help = drop::HELP)]
-    Drop(DropArgs),
+    Drop(recordings::DropArgs),
     /// Say what a recording holds: format, threads, times, gaps, state counts, spectrum
-    Inspect(InspectArgs),
+    Inspect(recordings::InspectArgs),
     /// Write recordings of simulated stations
-    Sky(SkyArgs),
+    Sky(recordings::SkyArgs),
     /// Correlate recordings: spectra of all baselines, amplitudes, delays, what missing data cost
-    #[command(after_help = correlate::HELP)]
-    Correlate(CorrelateArgs),
+    Correlate(correlate::CorrelateArgs),
     /// Search fringes in visibilities or recordings, and draw them
-    #[command(after_help = fringe::HELP)]
-    Fringe(FringeArgs),
+    Fringe(correlate::FringeArgs),
     /// What losing data costs a correlation: amplitude, weight and noise against loss, beside the theory
-    #[command(after_help = loss_curve::HELP)]
-    LossCurve(LossCurveArgs),
+    LossCurve(correlate::LossCurveArgs),
     /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
-    #[command(subcommand, after_help = path::HELP)]
-    Path(PathCommand),
+    #[command(subcommand)]
+    Path(path::PathCommand),
     /// Say what a capture tells (pcap, pcapng): connections of TCP with what held them back, loss and order of streams
-    #[command(after_help = analyse::HELP)]
-    Analyse(AnalyseArgs),
+    Analyse(analyse::AnalyseArgs),
     /// What can be known before anything is sent: what TCP needs, what fits a link, what multicast saves
     #[command(subcommand)]
-    Plan(PlanCommand),
+    Plan(plan::PlanCommand),
     /// Test a path to a host with `evlbi respond`
     #[command(subcommand)]
-    Probe(ProbeCommand),
+    Probe(probe::ProbeCommand),
     /// The far end of probes: grants tests to who knows the token
-    #[command(after_help = respond::HELP)]
-    Respond(RespondArgs),
+    Respond(probe::RespondArgs),
     /// Test a path for hours or days, and keep what is found in a file
-    #[command(after_help = watch::HELP)]
-    Watch(WatchArgs),
+    Watch(watch::WatchArgs),
     /// What a campaign of `evlbi watch` found
-    Report(ReportArgs),
+    Report(watch::ReportArgs),
     /// Is this host tuned? What to change, and why
-    #[command(after_help = doctor::HELP)]
-    Doctor(DoctorArgs),
+    Doctor(doctor::DoctorArgs),
     /// Run flows on this host for whoever knows a token: a page, an HTTP interface, limits
-    #[command(after_help = agent::HELP)]
-    Agent(AgentArgs),
+    Agent(session::AgentArgs),
     /// Run a session: flows on many hosts, by a timetable or a script
-    #[command(after_help = run::HELP)]
-    Run(RunArgs),
+    Run(session::RunArgs),
     /// Flows on one host or many by hand: list, start, change, stop
-    #[command(after_help = console::HELP)]
-    Console(ConsoleArgs),
+    Console(session::ConsoleArgs),
 }
 
 impl Command {
     fn run(self, program: &Program) -> Result<()> {
         match self {
             Command::Demo(args) => demo::run(args, program),
-            Command::Send(args) => send::run(args, program),
-            Command::Recv(args) => recv::run(args, program),
-            Command::Drop(args) => drop::run(args, program),
-            Command::Inspect(args) => inspect::run(args, program),
-            Command::Sky(args) => sky::run(args, program),
-            Command::Correlate(args) => correlate::run(args, program),
-            Command::Fringe(args) => fringe::run(args, program),
-            Command::LossCurve(args) => loss_curve::run(args, program),
+            Command::Send(args) => streams::send(args, program),
+            Command::Recv(args) => streams::recv(args, program),
+            Command::Drop(args) => recordings::drop(args, program),
+            Command::Inspect(args) => recordings::inspect(&args, program),
+            Command::Sky(args) => recordings::sky(args, program),
+            Command::Correlate(args) => correlate::correlate(args, program),
+            Command::Fringe(args) => correlate::fringe(args, program),
+            Command::LossCurve(args) => correlate::loss_curve(args, program),
             Command::Path(command) => path::run(command),
             Command::Analyse(args) => analyse::run(args, program),
             Command::Plan(command) => plan::run(command, program),
             Command::Probe(command) => probe::run(command, program),
-            Command::Respond(args) => respond::run(args, program),
-            Command::Watch(args) => watch::run(args, program),
-            Command::Report(args) => report::run(&args),
+            Command::Respond(args) => probe::respond(args, program),
+            Command::Watch(args) => watch::watch(args, program),
+            Command::Report(args) => watch::report(&args),
             Command::Doctor(args) => doctor::run(args, program),
-            Command::Agent(args) => agent::run(args, program),
-            Command::Run(args) => run::run(args, program),
-            Command::Console(args) => console::run(args, program),
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum UnitChoice {
-    Frame,
-    Packet,
-}
-
-/// What a user may ask of this host for the thread that moves the data.
-#[derive(Args, Clone)]
-pub struct HostArgs {
-    /// Pin the network thread to this processor
-    #[arg(long, value_name = "N")]
-    pub cpu: Option<usize>,
-    /// Real-time priority (SCHED_FIFO, 1 to 99) of the network thread
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
-    pub priority: Option<u8>,
-    /// Socket buffer to ask for
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub buffer: Option<u64>,
-}
-
-impl From<HostArgs> for HostOptions {
-    fn from(args: HostArgs) -> HostOptions {
-        let HostArgs {
-            cpu,
-            priority,
-            buffer,
-        } = args;
-        HostOptions {
-            cpu,
-            priority,
-            buffer,
+            Command::Agent(args) => session::agent(args, program),
+            Command::Run(args) => session::run(args, program),
+            Command::Console(args) => session::console(args, program),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_net::transport::{NotHonoured, OpenError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -22,7 +22,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Program {
     run: Run,
     handler: Once,
-    steering: Arc<Steering>,
+    /// What is seen and changed from outside.
+    pub steering: Arc<Steering>,
 }
 
 impl Program {
@@ -63,11 +64,6 @@ impl Program {
         &self.run
     }
 
-    /// What is seen and changed from outside.
-    pub fn steering(&self) -> &Arc<Steering> {
-        &self.steering
-    }
-
     /// Shows how `work` is, once a second, until it has ended.
     pub fn watch(&self, work: &Arc<dyn Watched>, has_ended: impl Fn() -> bool) {
         self.steering.on_status({
@@ -103,10 +99,8 @@ impl Program {
 /// Returns an error if work that has an end was interrupted before it: what was found until then has been printed, and is not
 /// all of it.
 pub fn complete(is_interrupted: bool) -> Result<()> {
-    match is_interrupted {
-        true => bail!("interrupted before the end"),
-        false => Ok(()),
-    }
+    ensure!(!is_interrupted, "interrupted before the end");
+    Ok(())
 }
 
 /// The exit status of an error.
@@ -192,17 +186,11 @@ impl Notes for Terminal {
 }
 
 fn bar_of(total: Option<u64>) -> ProgressBar {
-    let (bar, template) = match total {
-        Some(total) => (
-            ProgressBar::new(total),
-            "{bar:30} {percent:>3} % {eta:>4} {wide_msg}",
-        ),
-        None => (
-            ProgressBar::new_spinner(),
-            "{spinner} {elapsed:>4} {wide_msg}",
-        ),
+    let template = match total {
+        Some(_) => "{bar:30} {percent:>3} % {eta:>4} {wide_msg}",
+        None => "{spinner} {elapsed:>4} {wide_msg}",
     };
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.with_style(style)
+    ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr()).with_style(style)
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
+use super::choice::within;
 use super::plots;
 use crate::analyse::{self, AnalyseOptions, Reader, picture, show};
 use crate::program::{Program, complete};
 use crate::{output, units};
 
-pub const HELP: &str = "\
+#[derive(Args)]
+#[command(after_help = "\
 Captures with tcpdump or dumpcap; the first 128 bytes of each packet are enough (tcpdump -s 128). Taken at the sender they
 tell most.
 
@@ -20,9 +22,7 @@ Examples:
   tcpdump -i eth0 -s 128 -w flow.pcap port 8620
   evlbi analyse flow.pcap --plot flow.svg
   evlbi analyse flow.pcap --connection 2 --interval 100ms --samples flow.csv --events events.csv
-  evlbi analyse stream.pcapng --bins 1us --json";
-
-#[derive(Args)]
+  evlbi analyse stream.pcapng --bins 1us --json")]
 pub struct AnalyseArgs {
     /// The capture, pcap or pcapng; - is standard input
     pub file: PathBuf,
@@ -61,41 +61,16 @@ pub struct AnalyseArgs {
     pub force: bool,
 }
 
-impl From<AnalyseArgs> for AnalyseOptions {
-    fn from(args: AnalyseArgs) -> AnalyseOptions {
-        let AnalyseArgs {
-            file,
-            interval,
-            bins,
-            host,
-            port,
-            connection,
-            most,
-            samples,
-            events,
-            plot: _,
-            json: _,
-            force,
-        } = args;
-        AnalyseOptions {
-            file,
-            interval,
-            bins,
-            host,
-            port,
-            connection,
-            most,
-            samples,
-            events,
-            force,
-        }
+convert! {
+    AnalyseArgs => AnalyseOptions {
+        file, interval, bins, host, port, connection, most, samples, events, force,
     }
+    without [plot, json]
 }
 
 /// Analyses a capture.
 pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
-    let (plot, json) = (args.plot.clone(), args.json);
-    plots::check(&plot, args.force)?;
+    let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
     let options = AnalyseOptions::from(args);
     // A file that is not there, or a pipe that nobody writes to, is no reason to wait for a second Ctrl-C.
     let reader = Reader::open(&options.file)?;
@@ -117,9 +92,5 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 fn most(text: &str) -> Result<usize, String> {
-    let most = text
-        .parse()
-        .ok()
-        .filter(|most| (2..=1_000_000).contains(most));
-    most.ok_or_else(|| format!("`{text}` is none from 2 to 1000000"))
+    within(text, 2..=1_000_000, "is none from 2 to 1000000")
 }

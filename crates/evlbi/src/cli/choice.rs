@@ -1,9 +1,24 @@
-//! Options that take one of some values, which are the engines' own.
+//! Options that take one of some values, which are the engines' own, or a number of a range.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use evlbi_core::shed::Replace;
 
 /// Values by name, each with its help or none.
 pub type Choices<T> = &'static [(&'static str, &'static str, T)];
+
+/// What stands in the place of what is shed; a sender has the first three.
+pub const REPLACEMENTS: Choices<Replace> = &[
+    ("nothing", "", Replace::Nothing),
+    ("fill", "", Replace::Fill),
+    ("random", "", Replace::Random),
+    ("invalid", "", Replace::Invalid),
+];
+
+/// What a shed decision is about: whether packets, not frames.
+pub const UNITS: Choices<bool> = &[("frame", "", false), ("packet", "", true)];
 
 /// Parses one of these values.
 pub fn choice<T>(values: Choices<T>) -> impl TypedValueParser<Value = T>
@@ -33,4 +48,13 @@ pub fn names<T: PartialEq>(values: Choices<T>, some: &[T]) -> Vec<&'static str> 
         .filter_map(find)
         .map(|(name, ..)| *name)
         .collect()
+}
+
+/// Reads a number within a range; `why` is what is said of all else.
+pub fn within<T>(text: &str, range: RangeInclusive<T>, why: &str) -> Result<T, String>
+where
+    T: FromStr + PartialOrd,
+{
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("`{text}` {why}"))
 }

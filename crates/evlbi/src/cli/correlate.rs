@@ -1,34 +1,28 @@
-//! `evlbi correlate`.
+//! `evlbi correlate`, `evlbi fringe` and `evlbi loss-curve`.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use evlbi_core::shed::Replace;
 use evlbi_fx::track::Trust;
 use parking_lot::Mutex;
 
-use super::choice::{Choices, choice, name};
+use super::choice::{Choices, choice, name, names, within};
 use crate::correlate::{
     self, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Recordings, SideBand, StreamOptions,
     StreamResult, Stretch, text, write_csv,
 };
+use crate::fringe::{self, FringeOptions};
+use crate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 use crate::units;
 
-pub const HELP: &str = "\
-Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the
-seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12. A positive delay is later.
-
-Examples:
-  evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
-  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
-  evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512";
-
-pub const TRUSTS: Choices<Trust> = &[
+const TRUSTS: Choices<Trust> = &[
     (
         "exact",
         "The invalid bit, the fill pattern anywhere, the gaps file beside the recording",
@@ -44,6 +38,14 @@ const SIDE_BANDS: Choices<SideBand> = &[
 ];
 
 #[derive(Args)]
+#[command(after_help = "\
+Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the
+seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12. A positive delay is later.
+
+Examples:
+  evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
+  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
+  evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512")]
 pub struct CorrelateArgs {
     /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT or unix:///PATH, a stream each
     #[arg(required = true, num_args = 2..=32)]
@@ -108,8 +110,7 @@ pub struct CorrelatorArgs {
     #[arg(long, value_name = "HZ", value_delimiter = ',')]
     pub freq: Vec<Hertz>,
     /// Side band of real samples
-    #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS))]
-    #[arg(default_value = name(SIDE_BANDS, CorrelateOptions::default().sideband))]
+    #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS), default_value = name(SIDE_BANDS, CorrelateOptions::default().sideband))]
     pub sideband: SideBand,
     /// Polarisations of the bands, in turn
     #[arg(long, value_name = "LETTERS", default_value_t = CorrelateOptions::default().polarisations, value_parser = polarisations)]
@@ -142,121 +143,55 @@ pub struct CorrelatorArgs {
 }
 
 fn channels(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|channels| (4..=1 << 20).contains(channels))
-        .ok_or_else(|| format!("`{text}` channels cannot be made; ask for 4 to 1048576"))
+    let why = "channels cannot be made; ask for 4 to 1048576";
+    within(text, 4..=1 << 20, why)
 }
 
 fn polarisations(text: &str) -> Result<String, String> {
     let mut seen = HashSet::new();
-    let good = |letter: char| letter.is_ascii_uppercase();
-    if text.is_empty()
-        || !text
-            .chars()
-            .all(|letter| good(letter) && seen.insert(letter))
-    {
-        return Err(format!(
+    let is_good = |letter: char| letter.is_ascii_uppercase() && seen.insert(letter);
+    match !text.is_empty() && text.chars().all(is_good) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
             "`{text}` names no polarisations; write R, RL or XY"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-impl From<CorrelatorArgs> for CorrelateOptions {
-    fn from(args: CorrelatorArgs) -> CorrelateOptions {
-        let CorrelatorArgs {
-            model,
-            delay,
-            freq,
-            sideband,
-            polarisations,
-            cross_hands,
-            sample_rate,
-            channels,
-            integration,
-            delay_window,
-            rate_window,
-            flag,
-            threads,
-        } = args;
-        CorrelateOptions {
-            model,
-            delay,
-            freq,
-            sideband,
-            polarisations,
-            cross_hands,
-            sample_rate,
-            channels,
-            integration,
-            delay_window,
-            rate_window,
-            flag,
-            threads,
-            ..CorrelateOptions::default()
-        }
+        )),
     }
 }
 
-/// What is printed and written.
-struct Shown {
-    is_json: bool,
-    lines: bool,
-    profiles: bool,
+convert! {
+    CorrelatorArgs => CorrelateOptions {
+        model, delay, freq, sideband, polarisations, cross_hands, sample_rate, channels, integration,
+        delay_window, rate_window, flag, threads,
+    }
+    over CorrelateOptions::default()
 }
+
+convert! { StreamArgs => StreamOptions { wait, idle, duration } without [no_lines] }
 
 /// Correlates as the options say.
-pub fn run(args: CorrelateArgs, program: &Program) -> Result<()> {
-    let CorrelateArgs {
-        files,
-        options,
-        trust,
-        chunk,
-        last,
-        live,
-        streams,
-        profiles,
-        out,
-        force,
-        json,
-    } = args;
+pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     let options = CorrelateOptions {
-        trust,
-        chunk,
-        stretch: last.map_or(Stretch::All, |last| Stretch::Last(last.as_secs_f64())),
-        visibilities: out,
-        force,
-        ..options.into()
+        trust: args.trust,
+        chunk: args.chunk,
+        stretch: (args.last).map_or(Stretch::All, |last| Stretch::Last(last.as_secs_f64())),
+        visibilities: args.out,
+        force: args.force,
+        ..args.options.into()
     };
-    if live {
-        let StreamArgs {
-            wait,
-            no_lines,
-            idle,
-            duration,
-        } = streams;
-        let streams = StreamOptions {
-            wait,
-            idle,
-            duration,
-        };
-        let shown = Shown {
-            is_json: json,
-            lines: !no_lines,
-            profiles,
-        };
-        return run_live(&files, &options, &streams, &shown, program);
+    let (files, profiles, json) = (args.files, args.profiles, args.json);
+    if args.live {
+        return correlate_live(&files, &options, args.streams, profiles, json, program);
     }
     let recordings = Recordings::open(&files, &options)?;
     let summaries = options.visibilities.as_ref().map(|directory| {
-        let part = chunk.map_or_else(String::new, Chunk::suffix);
+        let part = options.chunk.map_or_else(String::new, Chunk::suffix);
         [
             directory.join(format!("summary{part}.json")),
             directory.join(format!("baselines{part}.csv")),
         ]
     });
-    output::check_new(summaries.iter().flatten().map(PathBuf::as_path), force)?;
+    let files = summaries.iter().flatten().map(PathBuf::as_path);
+    output::check_new(files, options.force)?;
     if let Some(directory) = &options.visibilities {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
@@ -272,24 +207,22 @@ pub fn run(args: CorrelateArgs, program: &Program) -> Result<()> {
     complete(correlation.interrupted)
 }
 
-fn run_live(
+/// Correlates streams as they come.
+fn correlate_live(
     urls: &[String],
     options: &CorrelateOptions,
-    streams: &StreamOptions,
-    shown: &Shown,
+    streams: StreamArgs,
+    profiles: bool,
+    json: bool,
     program: &Program,
 ) -> Result<()> {
     let results = Arc::new(Mutex::new(Results::default()));
-    let Shown {
-        is_json,
-        lines,
-        profiles,
-    } = *shown;
+    let (lines, streams) = (!streams.no_lines, streams.into());
     let show = {
         let results = Arc::clone(&results);
         move |integration: &correlate::Integration| {
             if lines {
-                results.lock().line(&match is_json {
+                results.lock().line(&match json {
                     true => serde_json::to_string(integration)
                         .context("cannot write the line as JSON")?,
                     false => integration.text(),
@@ -299,9 +232,9 @@ fn run_live(
         }
     };
     let correlating =
-        correlate::correlate_streams(urls, options, streams, program.run(), Box::new(show))?;
+        correlate::correlate_streams(urls, options, &streams, program.run(), Box::new(show))?;
     let watch = correlating.watch();
-    program.steering().on_status({
+    program.steering.on_status({
         let watch = Arc::clone(&watch);
         move |steering| {
             watch.refresh();
@@ -309,10 +242,10 @@ fn run_live(
         }
     });
     let found = correlating.join();
-    program.steering().tell(|status| watch.tell(status));
+    program.steering.tell(|status| watch.tell(status));
     let result = found?.result(profiles);
     // A line, as those before it.
-    let line = match is_json {
+    let line = match json {
         true => serde_json::to_string(&result).context("cannot write the result as JSON")?,
         false => text(&result),
     };
@@ -322,8 +255,142 @@ fn run_live(
     let nothing: Vec<String> = (result.streams.iter())
         .filter_map(StreamResult::nothing)
         .collect();
-    if !nothing.is_empty() {
-        bail!("no data correlated of {}", nothing.join("; "));
+    match nothing.join("; ") {
+        none if none.is_empty() => Ok(()),
+        nothing => bail!("no data correlated of {nothing}"),
     }
-    Ok(())
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi fringe job.vis --out pictures          (what `evlbi correlate --out job.vis` wrote)
+  evlbi fringe Ef.vdif Jb.vdif --freq 4.9G     (correlates first; options as for correlate)")]
+pub struct FringeArgs {
+    /// A directory of visibilities, or recordings, one a station
+    #[arg(required = true, num_args = 1..=32)]
+    pub inputs: Vec<String>,
+    #[command(flatten)]
+    pub options: CorrelatorArgs,
+    /// What is believed of samples
+    #[arg(long, value_parser = choice(TRUSTS), default_value = name(TRUSTS, CorrelateOptions::default().trust))]
+    pub trust: Trust,
+    /// Write pictures (SVG and PNG) here
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Overwrite pictures that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Searches and draws.
+pub fn fringe(args: FringeArgs, program: &Program) -> Result<()> {
+    let options = FringeOptions {
+        correlate: CorrelateOptions {
+            trust: args.trust,
+            ..args.options.into()
+        },
+        out: args.out,
+        force: args.force,
+    };
+    let result = match args.inputs.as_slice() {
+        [directory] => fringe::in_directory(Path::new(directory), &options)?,
+        files => fringe::in_recordings(files, &options, program.run())?,
+    };
+    output::print(args.json, &result, fringe::text)?;
+    complete(result.interrupted)
+}
+
+const KINDS: Choices<Kind> = &[
+    ("every", "Steadily, one in so many", Kind::Every),
+    ("bunch", "In bunches of 1 to 10", Kind::Bunch),
+    ("random", "By chance", Kind::Random),
+    ("burst", "By chance in bursts", Kind::Burst),
+    (
+        "common",
+        "Alike at all stations, in blocks of time or whole threads",
+        Kind::Common,
+    ),
+];
+
+const REPLACEMENTS: Choices<Replace> = &[
+    ("nothing", "", Replace::Nothing),
+    ("fill", "", Replace::Fill),
+    ("invalid", "", Replace::Invalid),
+    ("random", "", Replace::Random),
+];
+
+const KNOWLEDGE: Choices<Knows> = &[
+    (
+        "all",
+        "All that there is to know: invalid bits, fill pattern, lists of gaps",
+        Knows::All,
+    ),
+    ("headers", "Invalid bits alone", Knows::Headers),
+    (
+        "papers",
+        "Invalid bits alone, and after each gap one frame more is lost until frames are found again",
+        Knows::Papers,
+    ),
+];
+
+#[derive(Args)]
+#[command(after_help = "\
+Each point sheds frames of one station (or of both) on their way from the file, correlates, and is held against the
+theory. Ratios are to the whole recordings. Replaced by random bytes or the fill pattern, lost frames look valid to a
+correlator that knows headers only (--knows headers); one that knows the gaps leaves them out (--knows all). Both are
+shown; --knows papers loses a frame more after each gap.
+
+Example:
+  evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill")]
+pub struct LossCurveArgs {
+    /// Recordings, of which two are correlated: that of --station and the first other
+    #[arg(required = true, num_args = 2..=32)]
+    pub files: Vec<String>,
+    /// Which station loses data, from 1 on
+    #[arg(long, value_name = "N", default_value_t = LossCurveOptions::default().station, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub station: u8,
+    /// Fractions that are lost: a list or a range
+    #[arg(long, value_name = "FRACTIONS", default_value = DEFAULT_LOSSES)]
+    pub loss: Losses,
+    /// How frames are shed
+    #[arg(long, value_parser = choice(KINDS), value_delimiter = ',', default_values = names(KINDS, &LossCurveOptions::default().shed))]
+    pub shed: Vec<Kind>,
+    /// What stands in their place
+    #[arg(long, value_parser = choice(REPLACEMENTS), value_delimiter = ',', default_values = names(REPLACEMENTS, &LossCurveOptions::default().replace))]
+    pub replace: Vec<Replace>,
+    /// What the correlator knows of the loss: curves of each
+    #[arg(long, value_parser = choice(KNOWLEDGE), value_delimiter = ',', default_values = names(KNOWLEDGE, &LossCurveOptions::default().knows))]
+    pub knows: Vec<Knows>,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = LossCurveOptions::default().seed)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub options: CorrelatorArgs,
+    /// Write the curves and their pictures here
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Overwrite results that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+convert! {
+    LossCurveArgs => LossCurveOptions { files, station, loss, shed, replace, knows, seed, out, force }
+    with [options] { correlate: options.into() }
+    without [json]
+}
+
+/// Measures the curves that are asked for.
+pub fn loss_curve(args: LossCurveArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let result = loss_curve::measure(&args.into(), program.run())?;
+    output::print(json, &result, loss_curve::text)?;
+    complete(result.interrupted)
 }

@@ -45,34 +45,10 @@ pub struct DemoArgs {
     pub json: bool,
 }
 
-impl From<DemoArgs> for DemoOptions {
-    fn from(args: DemoArgs) -> DemoOptions {
-        let DemoArgs {
-            stations,
-            rate,
-            duration,
-            loss,
-            duplicate,
-            reorder,
-            seed,
-            out,
-            keep,
-            json,
-        } = args;
-        DemoOptions {
-            stations,
-            rate,
-            duration,
-            loss,
-            duplicate,
-            reorder,
-            seed,
-            out,
-            // A script needs no page.
-            page: !json,
-            keep,
-        }
-    }
+convert! {
+    DemoArgs => DemoOptions { stations, rate, duration, loss, duplicate, reorder, seed, out, keep }
+    // A script needs no page.
+    with [json] { page: !json }
 }
 
 /// Runs the demonstration.

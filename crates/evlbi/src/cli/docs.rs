@@ -147,7 +147,8 @@ fn every_command_line_is_taken() {
 /// Somebody who follows the page starts its responder, and then the tests.
 #[test]
 fn the_responder_of_the_page_allows_the_tests_of_the_page() {
-    use crate::cli::{Command, ProbeCommand};
+    use crate::cli::Command;
+    use crate::cli::probe::ProbeCommand;
     use crate::probe::udp;
     use crate::respond::RespondOptions;
     let page = fs::read_to_string(root().join("docs/src/probing.md")).expect("a page");

@@ -10,15 +10,14 @@ use crate::doctor::{self, DoctorOptions};
 use crate::output;
 use crate::program::Program;
 
-pub const HELP: &str = "\
+#[derive(Args)]
+#[command(after_help = "\
 Nothing is changed, and no root is needed. What the kernel, a driver or a container does not tell is said to be not known.
 --to sends no data: it looks up the route, and begins and ends a TCP connection three times for the round trip.
 
 Examples:
   evlbi doctor --rate 10G --interface eth1 --disk /data
-  evlbi doctor --rate 2G --to correlator --strict || echo 'not ready'";
-
-#[derive(Args)]
+  evlbi doctor --rate 2G --to correlator --strict || echo 'not ready'")]
 pub struct DoctorArgs {
     /// Network interface to look at; may be given several times [default: all that are up, without loopback]
     #[arg(long, value_name = "NAME")]
@@ -41,24 +40,7 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-impl From<DoctorArgs> for DoctorOptions {
-    fn from(args: DoctorArgs) -> DoctorOptions {
-        let DoctorArgs {
-            interface,
-            to,
-            rate,
-            disk,
-            strict: _,
-            json: _,
-        } = args;
-        DoctorOptions {
-            interface,
-            to,
-            rate,
-            disk,
-        }
-    }
-}
+convert! { DoctorArgs => DoctorOptions { interface, to, rate, disk } without [strict, json] }
 
 /// Checks this host.
 pub fn run(args: DoctorArgs, program: &Program) -> Result<()> {

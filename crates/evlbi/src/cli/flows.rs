@@ -4,7 +4,8 @@ use anyhow::Result;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
 use evlbi_core::rate::BitRate;
 
-use super::{Cli, Command, ProbeCommand};
+use super::probe::ProbeCommand;
+use super::{Cli, Command};
 use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
 
 /// The command line of this program.
@@ -47,22 +48,16 @@ impl Grammar for CommandLine {
 
 fn option(arg: &Arg) -> CommandOption {
     let action = arg.get_action();
-    let takes_several = || {
-        arg.get_num_args()
-            .is_some_and(|range| range.max_values() > 1)
-    };
-    let choices = arg.get_possible_values();
+    let takes_several = (arg.get_num_args()).is_some_and(|range| range.max_values() > 1);
+    let choices = arg.get_possible_values().into_iter();
     CommandOption {
         name: arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned(),
         is_positional: arg.get_long().is_none(),
         is_flag: matches!(action, ArgAction::SetTrue),
-        is_list: matches!(action, ArgAction::Append) || takes_several(),
+        is_list: matches!(action, ArgAction::Append) || takes_several,
         is_required: arg.is_required_set(),
         help: arg.get_help().map(ToString::to_string),
-        choices: choices
-            .iter()
-            .map(|choice| choice.get_name().to_owned())
-            .collect(),
+        choices: choices.map(|choice| choice.get_name().to_owned()).collect(),
     }
 }
 

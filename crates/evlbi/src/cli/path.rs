@@ -14,7 +14,8 @@ use crate::path::report::{self, State};
 use crate::path::{self, PathRunOptions};
 use crate::{say, units};
 
-pub const HELP: &str = "\
+#[derive(Subcommand)]
+#[command(after_help = "\
 A plan says which hosts there are, and what lies between them:
 
   [[host]]
@@ -35,20 +36,42 @@ corrupt, mark; change = [{ at = \"10s\", ... }] gives a cell other values from a
 Examples:
   evlbi path run examples/jive-manchester-15ms.toml -- ping -c 5 manchester
   evlbi path run plan.toml -- sh -c 'evlbi path exec manchester -- iperf3 -s -1 & sleep 1; iperf3 -c manchester'
-  evlbi path up plan.toml; evlbi path exec jive -- ping manchester; evlbi path set loss loss=5%; evlbi path down";
-
-#[derive(Subcommand)]
+  evlbi path up plan.toml; evlbi path exec jive -- ping manchester; evlbi path set loss loss=5%; evlbi path down")]
 pub enum PathCommand {
     /// Make a path, run a command on its first host, and take the path down when it ends
     Run(PathRunArgs),
     /// Make a path that stays
-    Up(PathUpArgs),
+    Up {
+        /// The plan
+        plan: PathBuf,
+    },
     /// Take a path down
-    Down(PathDownArgs),
+    Down {
+        /// Which path, if there are several
+        path: Option<String>,
+    },
     /// What a path has done so far
-    Show(PathShowArgs),
+    Show {
+        /// Which path, if there are several
+        path: Option<String>,
+        /// Again and again, so far apart
+        #[arg(long, value_name = "TIME", value_parser = units::duration)]
+        every: Option<Duration>,
+        /// Print one JSON object, a line each time
+        #[arg(long)]
+        json: bool,
+    },
     /// Change cells while traffic flows
-    Set(PathSetArgs),
+    Set {
+        /// Which cells: NAME, or FROM>TO/NAME for one direction
+        cell: String,
+        /// What changes, as loss=5%
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        values: Vec<String>,
+        /// Which path, if there are several
+        #[arg(long)]
+        path: Option<String>,
+    },
     /// Run a command on a host of a path
     Exec(PathExecArgs),
     #[command(hide = true)]
@@ -71,42 +94,6 @@ pub struct PathRunArgs {
     /// The command, behind --
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
-}
-
-#[derive(Args)]
-pub struct PathUpArgs {
-    /// The plan
-    pub plan: PathBuf,
-}
-
-#[derive(Args)]
-pub struct PathDownArgs {
-    /// Which path, if there are several
-    pub path: Option<String>,
-}
-
-#[derive(Args)]
-pub struct PathShowArgs {
-    /// Which path, if there are several
-    pub path: Option<String>,
-    /// Again and again, so far apart
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub every: Option<Duration>,
-    /// Print one JSON object, a line each time
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args)]
-pub struct PathSetArgs {
-    /// Which cells: NAME, or FROM>TO/NAME for one direction
-    pub cell: String,
-    /// What changes, as loss=5%
-    #[arg(required = true, value_name = "KEY=VALUE")]
-    pub values: Vec<String>,
-    /// Which path, if there are several
-    #[arg(long)]
-    pub path: Option<String>,
 }
 
 #[derive(Args)]
@@ -134,50 +121,16 @@ pub struct PathRelayArgs {
     pub command: Vec<String>,
 }
 
-impl From<PathRunArgs> for PathRunOptions {
-    fn from(args: PathRunArgs) -> PathRunOptions {
-        let PathRunArgs {
-            plan,
-            json,
-            log,
-            force,
-            command,
-        } = args;
-        PathRunOptions {
-            plan,
-            json,
-            log,
-            force,
-            command,
-        }
-    }
-}
+convert! { PathRunArgs => PathRunOptions { plan, json, log, force, command } }
 
-impl From<PathRelayArgs> for RelayOptions {
-    fn from(args: PathRelayArgs) -> RelayOptions {
-        let PathRelayArgs {
-            plan,
-            socket,
-            json,
-            log,
-            command,
-        } = args;
-        RelayOptions {
-            plan,
-            socket,
-            json,
-            log,
-            command,
-        }
-    }
-}
+convert! { PathRelayArgs => RelayOptions { plan, socket, json, log, command } }
 
 /// Does as the command says.
 pub fn run(command: PathCommand) -> Result<()> {
     match command {
         PathCommand::Run(args) => exit(path::run_command(&args.into())?),
-        PathCommand::Up(args) => {
-            let Some(name) = path::up(&args.plan)? else {
+        PathCommand::Up { plan } => {
+            let Some(name) = path::up(&plan)? else {
                 // Its relay has said why.
                 exit(1);
             };
@@ -187,12 +140,12 @@ pub fn run(command: PathCommand) -> Result<()> {
             ));
             results.end()
         }
-        PathCommand::Down(args) => {
-            say::text(&report::text(&path::down(args.path.as_deref())?));
+        PathCommand::Down { path } => {
+            say::text(&report::text(&path::down(path.as_deref())?));
             Ok(())
         }
-        PathCommand::Show(args) => show(&args),
-        PathCommand::Set(args) => path::set(args.path.as_deref(), &args.cell, &args.values),
+        PathCommand::Show { path, every, json } => show(path.as_deref(), every, json),
+        PathCommand::Set { cell, values, path } => path::set(path.as_deref(), &cell, &values),
         PathCommand::Exec(args) => {
             exit(path::exec(args.path.as_deref(), &args.host, &args.command)?)
         }
@@ -209,16 +162,16 @@ pub fn run(command: PathCommand) -> Result<()> {
     }
 }
 
-fn show(args: &PathShowArgs) -> Result<()> {
+fn show(path: Option<&str>, every: Option<Duration>, json: bool) -> Result<()> {
     loop {
-        let state = path::state(args.path.as_deref())?;
-        let shown = match args.json {
+        let state = path::state(path)?;
+        let shown = match json {
             true => format!("{state}\n"),
             false => report::text(&State::read(&state)?),
         };
         let mut out = std::io::stdout();
         let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
-        match (printed, args.every) {
+        match (printed, every) {
             (Ok(()), Some(every)) => std::thread::sleep(every),
             // Nobody reads on, or once is enough.
             _ => return Ok(()),

@@ -4,18 +4,31 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::Algorithm;
 
+use super::choice::{Choices, choice, name};
 use super::plots;
+use crate::output;
 use crate::plan::link::{self, Carrier, Link, PlanLinkOptions};
 use crate::plan::tcp::{self, PlanTcpOptions};
 use crate::plan::{compare, losses, multicast};
 use crate::program::Program;
-use crate::{output, units};
+use crate::units;
 
-pub const TCP_HELP: &str = "\
+#[derive(Subcommand)]
+pub enum PlanCommand {
+    /// What a constant bit rate needs of TCP: windows, buffers, times, losses
+    Tcp(PlanTcpArgs),
+    /// Streams into a correlator with and without multicast
+    Multicast(PlanMulticastArgs),
+    /// What fits a link, and how much must be left out of what does not
+    Link(PlanLinkArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = "\
 What one lost segment costs a flow of constant bit rate: until the window is as before (recovery), how much is late at
 most, until messages are timely again (drain), what the sender must hold, and which part of the segments may be lost.
 Reno's by its equations, the others' by the steps of their laws.
@@ -25,27 +38,7 @@ Examples:
   evlbi plan tcp --rate 512M --rtt 95ms --algorithm htcp --link 1G --buffer 64MiB
   evlbi plan tcp --rate 512M --rtt 15ms --acks 2           (kernels that count acknowledgements: Linux before 4.0)
   evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (every law, packet by packet)
-  evlbi plan tcp --rate 512M --rtt 27ms --algorithm reno --buffer 1.8MB --compare --loss 0,1e-6,1e-5,1e-4 --plot losses.svg";
-
-pub const LINK_HELP: &str = "\
-Examples:
-  evlbi plan link --rate 1024M --link 1G                   (how much must be left out: `send --shed fit:1G`)
-  evlbi plan link --rate 8.192G --link wanphy --mtu 9000
-  evlbi plan link --rate 1024M --link 1G --size 1464       (`send --cut plain`)";
-
-#[derive(Subcommand)]
-pub enum PlanCommand {
-    /// What a constant bit rate needs of TCP: windows, buffers, times, losses
-    #[command(after_help = TCP_HELP)]
-    Tcp(PlanTcpArgs),
-    /// Streams into a correlator with and without multicast
-    Multicast(PlanMulticastArgs),
-    /// What fits a link, and how much must be left out of what does not
-    #[command(after_help = LINK_HELP)]
-    Link(PlanLinkArgs),
-}
-
-#[derive(Args)]
+  evlbi plan tcp --rate 512M --rtt 27ms --algorithm reno --buffer 1.8MB --compare --loss 0,1e-6,1e-5,1e-4 --plot losses.svg")]
 pub struct PlanTcpArgs {
     /// Bits of payload per second
     #[arg(long, value_name = "RATE")]
@@ -103,6 +96,11 @@ pub struct PlanMulticastArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi plan link --rate 1024M --link 1G                   (how much must be left out: `send --shed fit:1G`)
+  evlbi plan link --rate 8.192G --link wanphy --mtu 9000
+  evlbi plan link --rate 1024M --link 1G --size 1464       (`send --cut plain`)")]
 pub struct PlanLinkArgs {
     /// Bits of data per second
     #[arg(long, value_name = "RATE")]
@@ -111,7 +109,7 @@ pub struct PlanLinkArgs {
     #[arg(long, value_name = "RATE")]
     pub link: Link,
     /// Length of a frame in bytes, header included, which `send` cuts into packets
-    #[arg(long, value_name = "SIZE", default_value_t = PlanLinkOptions::default().frame, value_parser = super::recv::frame_length)]
+    #[arg(long, value_name = "SIZE", default_value_t = PlanLinkOptions::default().frame, value_parser = super::streams::frame_length)]
     pub frame: usize,
     /// Largest IP packet in bytes
     #[arg(long, value_name = "BYTES", default_value_t = PlanLinkOptions::default().mtu)]
@@ -120,8 +118,8 @@ pub struct PlanLinkArgs {
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["frame", "mtu"], value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pub size: Option<u32>,
     /// What carries it
-    #[arg(long, value_enum, default_value_t = CarrierChoice::Udp)]
-    pub carrier: CarrierChoice,
+    #[arg(long, value_parser = choice(CARRIERS), default_value = name(CARRIERS, PlanLinkOptions::default().carrier))]
+    pub carrier: Carrier,
     /// Over IPv6
     #[arg(long)]
     pub v6: bool,
@@ -130,79 +128,24 @@ pub struct PlanLinkArgs {
     pub json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CarrierChoice {
-    /// VTP, as jive5ab's udps: UDP with a sequence number of 8 bytes
-    Udp,
-    /// UDP without a sequence number
-    Pudp,
-    /// TCP with time stamps
-    Tcp,
+const CARRIERS: Choices<Carrier> = &[
+    (
+        "udp",
+        "VTP, as jive5ab's udps: UDP with a sequence number of 8 bytes",
+        Carrier::Udp,
+    ),
+    ("pudp", "UDP without a sequence number", Carrier::Pudp),
+    ("tcp", "TCP with time stamps", Carrier::Tcp),
+];
+
+convert! {
+    PlanTcpArgs => PlanTcpOptions { rate, rtt, mss, algorithm, acks, buffer, link, loss, duration }
+    without [compare, plot, force, json]
 }
 
-impl From<CarrierChoice> for Carrier {
-    fn from(carrier: CarrierChoice) -> Carrier {
-        match carrier {
-            CarrierChoice::Udp => Carrier::Udp,
-            CarrierChoice::Pudp => Carrier::Pudp,
-            CarrierChoice::Tcp => Carrier::Tcp,
-        }
-    }
-}
-
-impl From<PlanTcpArgs> for PlanTcpOptions {
-    fn from(args: PlanTcpArgs) -> PlanTcpOptions {
-        let PlanTcpArgs {
-            rate,
-            rtt,
-            mss,
-            algorithm,
-            acks,
-            buffer,
-            link,
-            loss,
-            compare: _,
-            duration,
-            plot: _,
-            force: _,
-            json: _,
-        } = args;
-        PlanTcpOptions {
-            rate,
-            rtt,
-            mss,
-            algorithm,
-            acks,
-            buffer,
-            link,
-            loss,
-            duration,
-        }
-    }
-}
-
-impl From<PlanLinkArgs> for PlanLinkOptions {
-    fn from(args: PlanLinkArgs) -> PlanLinkOptions {
-        let PlanLinkArgs {
-            rate,
-            link,
-            frame,
-            mtu,
-            size,
-            carrier,
-            v6,
-            json: _,
-        } = args;
-        PlanLinkOptions {
-            rate,
-            link,
-            frame,
-            mtu,
-            size,
-            carrier: carrier.into(),
-            v6,
-        }
-    }
+convert! {
+    PlanLinkArgs => PlanLinkOptions { rate, link, frame, mtu, size, carrier, v6 }
+    without [json]
 }
 
 /// Calculates, or simulates.
@@ -221,13 +164,12 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
 }
 
 fn run_tcp(args: PlanTcpArgs, program: &Program) -> Result<()> {
-    let (compare, plot, json) = (args.compare, args.plot.clone(), args.json);
-    plots::check(&plot, args.force)?;
+    let plot = plots::checked(&args.plot, args.force)?;
+    let (compare, json) = (args.compare, args.json);
     let options = PlanTcpOptions::from(args);
     if !compare {
-        return output::print(json, &tcp::plan(&options)?, |plan| {
-            tcp::text(plan, &options)
-        });
+        let plan = tcp::plan(&options)?;
+        return output::print(json, &plan, |plan| tcp::text(plan, &options));
     }
     let run = program.unheeded();
     if options.loss.is_empty() {

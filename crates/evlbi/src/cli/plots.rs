@@ -11,22 +11,25 @@ use crate::plot::Figure;
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);
 
-/// Says early what cannot be drawn, or is there already.
-pub fn check(plots: &[PathBuf], force: bool) -> Result<()> {
-    for path in plots {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        if !is_terminal(path) && !matches!(ending, Some("svg" | "png" | "html")) {
+/// These pictures; says early what cannot be drawn, or is there already.
+pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
+    let files = plots.iter().map(PathBuf::as_path);
+    let files = files.filter(|path| !is_terminal(path));
+    for path in files.clone() {
+        if !matches!(ending(path), Some("svg" | "png" | "html")) {
             bail!(
                 "cannot draw {}: a picture ends in .svg, .png or .html, or is - for the terminal",
                 path.display()
             );
         }
-        if !is_terminal(path) {
-            can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let files = plots.iter().filter(|path| !is_terminal(path));
-    output::check_new(files.map(PathBuf::as_path), force)
+    output::check_new(files, force)?;
+    Ok(plots.to_vec())
+}
+
+fn ending(path: &Path) -> Option<&str> {
+    path.extension()?.to_str()
 }
 
 /// A measurement of hours must not end in a picture that cannot be written.
@@ -59,7 +62,7 @@ pub fn draw<T: Serialize>(
             say!("{}", figure.text(TERMINAL.0, TERMINAL.1));
             continue;
         }
-        let bytes = match path.extension().and_then(|ending| ending.to_str()) {
+        let bytes = match ending(path) {
             Some("svg") => figure.svg()?.into_bytes(),
             Some("png") => figure.png()?,
             _ => page(&figure, &text(result), result)?.into_bytes(),

@@ -1,40 +1,37 @@
-//! `evlbi probe`, and `evlbi probe udp`.
+//! `evlbi probe`, and `evlbi respond` at its far end.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use evlbi_core::probe::Token;
+use evlbi_core::rate::BitRate;
+use evlbi_core::tcp::Full;
+use evlbi_core::time::Nanos;
+use evlbi_net::probe::Limits;
 
-use super::capacity::{self, ProbeCapacityArgs};
-use super::latency::{self, ProbeLatencyArgs};
+use super::choice::{Choices, choice, name};
 use super::plots;
-use super::tcp::{self, ProbeTcpArgs};
 use crate::output;
+use crate::probe::capacity::{self, ProbeCapacityOptions};
+use crate::probe::latency::{self, ProbeLatencyOptions};
 use crate::probe::session::Target;
 use crate::probe::sweep::{Rates, Sizes, Spacings};
+use crate::probe::tcp::{self, Buffer, ProbeTcpOptions, Tested, matrix};
 use crate::probe::udp::{self, ProbeUdpOptions, Sent};
 use crate::probe::{Measured, picture, show};
 use crate::program::Program;
+use crate::respond::{self, RespondOptions};
 use crate::units;
-
-pub const HELP: &str = "\
-There is an `evlbi respond` at the far end, with the same token.
-
-Examples:
-  evlbi probe udp jive:8620 --token T --rate 500M --size 1472 --duration 3s
-  evlbi probe udp jive:8620 --token T --size 64,512,1472 --spacing 0..50us:0.5us --count 100000 --plot sweep.svg
-  evlbi probe udp jive:8620 --token T --rate 940M --both --json";
 
 #[derive(Subcommand)]
 pub enum ProbeCommand {
     /// Throughput, loss and where, reordering, jitter, against the size of datagrams and their spacing
-    #[command(after_help = HELP)]
     Udp(Box<ProbeUdpArgs>),
     /// Messages at a constant rate over TCP, or as much as goes: throughput, windows, lateness, and what holds it back
-    #[command(after_help = tcp::HELP)]
     Tcp(Box<ProbeTcpArgs>),
     /// Round trips and one-way delays against the length of the messages, and how the far clock lies
     Latency(ProbeLatencyArgs),
@@ -46,11 +43,11 @@ pub enum ProbeCommand {
 #[derive(Args, Clone)]
 pub struct TargetArgs {
     /// The far end's `evlbi respond`
-    #[arg(value_name = "HOST:PORT")]
-    pub target: String,
+    #[arg(id = "target", value_name = "HOST:PORT")]
+    pub address: String,
     /// What that was given as --token
     #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
-    pub token: String,
+    pub token: Token,
     /// Local address to test from
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
@@ -65,38 +62,26 @@ pub struct TargetArgs {
     pub wait: Duration,
 }
 
-impl From<TargetArgs> for Target {
-    fn from(args: TargetArgs) -> Target {
-        let TargetArgs {
-            target,
-            token,
-            bind,
-            device,
-            dscp,
-            wait,
-        } = args;
-        Target {
-            address: target,
-            token: Token::from(token.as_str()),
-            bind,
-            device,
-            dscp,
-            wait,
-        }
-    }
-}
+convert! { TargetArgs => Target { address, token, bind, device, dscp, wait } }
 
 /// Tests a path.
 pub fn run(command: ProbeCommand, program: &Program) -> Result<()> {
     match command {
         ProbeCommand::Udp(args) => run_udp(*args, program),
-        ProbeCommand::Tcp(args) => tcp::run(*args, program),
-        ProbeCommand::Latency(args) => latency::run(args, program),
-        ProbeCommand::Capacity(args) => capacity::run(args, program),
+        ProbeCommand::Tcp(args) => run_tcp(*args, program),
+        ProbeCommand::Latency(args) => run_latency(args, program),
+        ProbeCommand::Capacity(args) => run_capacity(args, program),
     }
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+There is an `evlbi respond` at the far end, with the same token.
+
+Examples:
+  evlbi probe udp jive:8620 --token T --rate 500M --size 1472 --duration 3s
+  evlbi probe udp jive:8620 --token T --size 64,512,1472 --spacing 0..50us:0.5us --count 100000 --plot sweep.svg
+  evlbi probe udp jive:8620 --token T --rate 940M --both --json")]
 pub struct ProbeUdpArgs {
     #[command(flatten)]
     pub target: TargetArgs,
@@ -139,20 +124,12 @@ pub struct ProbeUdpArgs {
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().load_tasks)]
     pub load_tasks: u32,
     /// Nice values of these: one or several, -20 to 19
-    #[arg(
-        long,
-        value_name = "NICE,...",
-        value_delimiter = ',',
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "NICE,...", value_delimiter = ',')]
+    #[arg(allow_hyphen_values = true)]
     pub load_nice: Vec<i8>,
     /// Nice values of the receiver itself: one or several
-    #[arg(
-        long,
-        value_name = "NICE,...",
-        value_delimiter = ',',
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "NICE,...", value_delimiter = ',')]
+    #[arg(allow_hyphen_values = true)]
     pub receiver_nice: Vec<i8>,
     /// Width of the bins of histograms of time
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().bins), value_parser = units::duration)]
@@ -207,75 +184,22 @@ pub enum ProbeFormat {
     Pscheduler,
 }
 
-impl From<ProbeUdpArgs> for ProbeUdpOptions {
-    fn from(args: ProbeUdpArgs) -> ProbeUdpOptions {
-        let ProbeUdpArgs {
-            target,
-            size,
-            rate,
-            spacing,
-            burst,
-            duration,
-            count,
-            reverse,
-            both,
-            label,
-            one_way,
-            buffer,
-            load_tasks,
-            load_nice,
-            receiver_nice,
-            bins,
-            loss_timeout,
-            records,
-            losses,
-            skip,
-            limit,
-            out,
-            plot: _,
-            format: _,
-            json: _,
-            force,
-        } = args;
-        ProbeUdpOptions {
-            target: target.into(),
-            size,
-            rate,
-            spacing,
-            burst,
-            duration,
-            count,
-            reverse,
-            both,
-            label,
-            one_way: one_way.is_some(),
-            buffer,
-            load_tasks,
-            load_nice,
-            receiver_nice,
-            bins,
-            loss_timeout,
-            records,
-            losses,
-            skip,
-            limit,
-            out,
-            force,
-        }
+convert! {
+    ProbeUdpArgs => ProbeUdpOptions {
+        size, rate, spacing, burst, duration, count, reverse, both, label, buffer, load_tasks, load_nice,
+        receiver_nice, bins, loss_timeout, records, losses, skip, limit, out, force,
     }
+    with [target, one_way] { target: target.into(), one_way: one_way.is_some() }
+    without [plot, format, json]
 }
 
 fn run_udp(args: ProbeUdpArgs, program: &Program) -> Result<()> {
-    let (plot, format, json) = (args.plot.clone(), args.format, args.json);
-    let one_way = args.one_way;
-    plots::check(&plot, args.force)?;
+    let plot = plots::checked(&args.plot, args.force)?;
+    let (one_way, format, json) = (args.one_way, args.format, args.json);
     let options = args.into();
     if one_way == Some(OneWay::Send) {
-        return output::print(
-            json,
-            &udp::send_one_way(&options, program.run())?,
-            Sent::text,
-        );
+        let sent = udp::send_one_way(&options, program.run())?;
+        return output::print(json, &sent, Sent::text);
     }
     let Measured { result, written } = udp::probe(&options, program.run())?;
     plots::draw(&plot, &result, picture::figure, show::table)?;
@@ -286,14 +210,339 @@ fn run_udp(args: ProbeUdpArgs, program: &Program) -> Result<()> {
         }
         ProbeFormat::Table => output::print(json, &result, show::table)?,
     }
-    written?;
-    all_measured(result.stopped)
+    all_measured(written, result.stopped)
 }
 
-/// Returns an error if a test ended before its time: what was found until then has been printed.
-pub fn all_measured(stopped: Option<String>) -> Result<()> {
-    match stopped {
-        Some(stopped) => bail!("not all was measured: {stopped}"),
-        None => Ok(()),
+/// Returns an error if results were not written, or a test ended before its time: what was found has been printed.
+fn all_measured(written: Result<()>, stopped: Option<String>) -> Result<()> {
+    written?;
+    stopped.map_or(Ok(()), |why| bail!("not all was measured: {why}"))
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+There is an `evlbi respond` at the far end, with the same token.
+
+Examples:
+  evlbi probe tcp jive:8620 --token T --rate 512M --buffer 160M --duration 60s --plot delay.svg
+  evlbi probe tcp jive:8620 --token T --rate 512M --buffer bdp --full shed --json
+  evlbi probe tcp jive:8620 --token T --streams 4 --algorithm reno,cubic --samples tcp.csv
+  evlbi probe tcp jive:8620 --token T --mss 1448,8948 --buffer 1M,4M,16M --plot matrix.svg
+  evlbi probe tcp jive:8620 --token T --background 800M --background-for 2s --duration 60s
+  evlbi probe tcp jive:8620 --token T --reverse --duration 10s")]
+pub struct ProbeTcpArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Messages at this constant rate, of each connection [default: as many bytes as go through]
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<BitRate>,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", default_value_t = ProbeTcpOptions::default().message, value_parser = units::size)]
+    pub message: u64,
+    /// For how long
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = units::duration)]
+    pub duration: Duration,
+    /// Connections at once, in each direction
+    #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().streams, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub streams: u32,
+    /// Congestion control of the senders: one, or several that the connections take in turn [default: the hosts']
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub algorithm: Vec<String>,
+    /// Send buffer: bytes, or multiples of rate times round trip as bdp, 2bdp [default: the kernel adapts it]; one, or several
+    /// that are tested one after the other
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    pub buffer: Vec<Buffer>,
+    /// Receive buffer: bytes, or multiples as that
+    #[arg(long, value_name = "SIZE")]
+    pub receive_buffer: Option<Buffer>,
+    /// Longest segment in bytes [default: as the path allows]; one, or several that are tested with each buffer
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(88..=32_767))]
+    pub mss: Vec<u32>,
+    /// Bytes of messages that may wait before the send buffer
+    #[arg(long, value_name = "SIZE", default_value_t = ProbeTcpOptions::default().backlog, value_parser = units::size, requires = "rate")]
+    pub backlog: u64,
+    /// What becomes of messages that find no room
+    #[arg(long, value_parser = choice(FULL), default_value = name(FULL, ProbeTcpOptions::default().full), requires = "rate")]
+    pub full: Full,
+    /// Bytes that are handed to the kernel at once, without --rate
+    #[arg(long, value_name = "SIZE", default_value = units::show_size(ProbeTcpOptions::default().write).replace(' ', ""), value_parser = units::size)]
+    pub write: u64,
+    /// Leave what comes in the receiver's kernel, which then need not copy it
+    #[arg(long, conflicts_with = "rate")]
+    pub discard: bool,
+    /// Send this file instead; with --reverse one of the far end's (its --files)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "streams", "both", "discard"])]
+    pub from: Option<PathBuf>,
+    /// Write what comes to a new file of the far end's (its --files); with --reverse to one here
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "streams", "both", "discard"])]
+    pub into: Option<PathBuf>,
+    /// From the far end to here
+    #[arg(long, conflicts_with = "both")]
+    pub reverse: bool,
+    /// In both directions at once
+    #[arg(long)]
+    pub both: bool,
+    /// Beside the connections, a stream of UDP at this rate for a while, as others' traffic
+    #[arg(long, value_name = "RATE")]
+    pub background: Option<BitRate>,
+    /// UDP payload of its datagrams in bytes
+    #[arg(long, value_name = "BYTES", requires = "background", default_value_t = ProbeTcpOptions::default().background_size)]
+    pub background_size: usize,
+    /// When it begins [default: after a third of the time]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "background")]
+    pub background_at: Option<Duration>,
+    /// For how long it lasts
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().background_for), value_parser = units::duration, requires = "background")]
+    pub background_for: Duration,
+    /// How often the kernels are asked how the connections are [default: every 10ms, in long tests less often]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub sample: Option<Duration>,
+    /// Time that throughput is averaged over
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().interval), value_parser = units::duration)]
+    pub interval: Duration,
+    /// What the path is called in results
+    #[arg(long, value_name = "NAME")]
+    pub label: Option<String>,
+    /// Write what the kernels said here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub samples: Option<PathBuf>,
+    /// Write when messages left and came here, as CSV
+    #[arg(long, value_name = "FILE", requires = "rate")]
+    pub records: Option<PathBuf>,
+    /// Messages that are kept one by one of each connection, at regular distances
+    #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().limit, value_parser = clap::value_parser!(u64).range(2..))]
+    pub limit: u64,
+    /// Write each part of the result here as soon as it is known, of a single test each second, a JSON object a line; the last line is the whole
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Draw the connections here: .svg, .png or .html; `-` draws them on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What becomes of a message that finds no room.
+const FULL: Choices<Full> = &[
+    ("block", "It waits, and all behind it", Full::Block),
+    ("shed", "It is given up", Full::Shed),
+];
+
+convert! {
+    ProbeTcpArgs => ProbeTcpOptions {
+        rate, message, duration, streams, algorithm, buffer, receive_buffer, mss, backlog, full, write,
+        discard, from, into, reverse, both, background, background_size, background_at, background_for,
+        sample, interval, label, samples, records, limit, out, force,
     }
+    with [target] { target: target.into() }
+    without [plot, json]
+}
+
+fn run_tcp(args: ProbeTcpArgs, program: &Program) -> Result<()> {
+    let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
+    let (written, stopped) = match tcp::probe(&args.into(), program.run())? {
+        Tested::One(Measured { result, written }) => {
+            plots::draw(&plot, &*result, tcp::picture::figure, tcp::show::table)?;
+            output::print(json, &*result, tcp::show::table)?;
+            (written, result.stopped)
+        }
+        Tested::Matrix(Measured { result, written }) => {
+            plots::draw(&plot, &result, matrix::figure, matrix::table)?;
+            output::print(json, &result, matrix::table)?;
+            (written, result.stopped)
+        }
+    };
+    all_measured(written, stopped)
+}
+
+#[derive(Args)]
+pub struct ProbeLatencyArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// UDP payload of the messages in bytes: one or several
+    #[arg(long, value_name = "BYTES,...", default_value_t = ProbeLatencyOptions::default().size)]
+    pub size: Sizes,
+    /// Requests of each length
+    #[arg(long, value_name = "N", default_value_t = ProbeLatencyOptions::default().count, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub count: u64,
+    /// Time from one request to the next
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().interval), value_parser = units::duration)]
+    pub interval: Duration,
+    /// How long a reply is waited for
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().loss_timeout), value_parser = units::duration)]
+    pub loss_timeout: Duration,
+    /// Width of the bins of histograms
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().bins), value_parser = units::duration)]
+    pub bins: Duration,
+    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Draw the result here: .svg, .png or .html; `-` draws it on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = LatencyFormat::Table)]
+    pub format: LatencyFormat,
+    /// Print one JSON object on standard output
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LatencyFormat {
+    /// Columns for people
+    Table,
+    /// JSON as pScheduler's latency tests give it
+    Pscheduler,
+}
+
+convert! {
+    ProbeLatencyArgs => ProbeLatencyOptions {
+        size, count, interval, loss_timeout, bins, out, force,
+    }
+    with [target] { target: target.into() }
+    without [plot, format, json]
+}
+
+fn run_latency(args: ProbeLatencyArgs, program: &Program) -> Result<()> {
+    let plot = plots::checked(&args.plot, args.force)?;
+    let (format, json) = (args.format, args.json);
+    let options = args.into();
+    let Measured { result, written } = latency::probe(&options, program.run())?;
+    plots::draw(&plot, &result, latency::figure, latency::text)?;
+    match format {
+        LatencyFormat::Pscheduler if !json => {
+            let bins = Nanos::from(options.bins).0.max(1);
+            output::print(true, &latency::pscheduler(&result, bins), |_| String::new())?;
+        }
+        _ => output::print(json, &result, latency::text)?,
+    }
+    all_measured(written, result.stopped)?;
+    if result.points.iter().all(|point| point.received == 0) {
+        bail!("no request was answered: UDP does not get through, there or back");
+    }
+    Ok(())
+}
+
+#[derive(Args)]
+pub struct ProbeCapacityArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// UDP payload of the datagrams in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = ProbeCapacityOptions::default().size)]
+    pub size: usize,
+    /// Datagrams back to back
+    #[arg(long, value_name = "N", default_value_t = ProbeCapacityOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub burst: u32,
+    /// Lowest rate of UDP payload that is of interest
+    #[arg(long, value_name = "RATE", default_value_t = ProbeCapacityOptions::default().lowest)]
+    pub lowest: BitRate,
+    /// Highest rate of UDP payload that is of interest: what is tried first
+    #[arg(long, value_name = "RATE", default_value_t = ProbeCapacityOptions::default().highest)]
+    pub highest: BitRate,
+    /// Length of a trial (RFC 2544 asks for 60 s)
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeCapacityOptions::default().duration), value_parser = units::duration)]
+    pub duration: Duration,
+    /// Part of the datagrams that may be lost
+    #[arg(long, value_name = "FRACTION", default_value_t = ProbeCapacityOptions::default().loss, value_parser = units::fraction)]
+    pub loss: f64,
+    /// How close the search comes
+    #[arg(long, value_name = "FRACTION", default_value = units::percent(ProbeCapacityOptions::default().precision), value_parser = units::fraction)]
+    pub precision: f64,
+    /// How often a rate must pass
+    #[arg(long, value_name = "N", default_value_t = ProbeCapacityOptions::default().confirm, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub confirm: u32,
+    /// From the far end to here
+    #[arg(long)]
+    pub reverse: bool,
+    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+}
+
+convert! {
+    ProbeCapacityArgs => ProbeCapacityOptions {
+        size, burst, lowest, highest, duration, loss, precision, confirm, reverse, out, force,
+    }
+    with [target] { target: target.into() }
+    without [json]
+}
+
+fn run_capacity(args: ProbeCapacityArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let Measured { result, written } = capacity::probe(&args.into(), program.run())?;
+    output::print(json, &result, capacity::text)?;
+    written?;
+    result
+        .stopped
+        .map_or(Ok(()), |why| bail!("the search was not finished: {why}"))
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  evlbi respond --bind 0.0.0.0:8620 --token \"$TOKEN\" --max-rate 1G --max-duration 10min
+
+The port is that of the control connection, TCP. Each test has a UDP port of its own, chosen by the kernel.")]
+pub struct RespondArgs {
+    /// Where to listen for control connections
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = RespondOptions::default().bind)]
+    pub bind: SocketAddr,
+    /// What a client must know [default: made up, and shown]
+    #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Ports that tests listen on, by UDP and TCP [default: any that the kernel gives]
+    #[arg(long, value_name = "FIRST-LAST", value_parser = units::ports)]
+    pub ports: Option<RangeInclusive<u16>>,
+    /// Most bits per second on the wire, of all tests at once, in either direction [default: any]
+    #[arg(long, value_name = "RATE")]
+    pub max_rate: Option<BitRate>,
+    /// Longest test
+    #[arg(long, value_name = "TIME", default_value = units::span(Duration::from_nanos(RespondOptions::default().limits.duration.0)), value_parser = units::duration)]
+    pub max_duration: Duration,
+    /// Let clients have this host run tasks that compete with the receiver, to see what they cost
+    #[arg(long)]
+    pub allow_load: bool,
+    /// Let clients read the files of this folder, and make new ones in it (probe tcp --from, --into)
+    #[arg(long, value_name = "FOLDER")]
+    pub files: Option<PathBuf>,
+    /// Tests at once; more wait, or are refused
+    #[arg(long, value_name = "N", default_value_t = RespondOptions::default().limits.tests)]
+    pub max_tests: u32,
+}
+
+convert! {
+    RespondArgs => RespondOptions { bind, ports, files }
+    with [token, max_rate, max_duration, allow_load, max_tests] {
+        token: Token::from(token.unwrap_or_default().as_str()),
+        limits: Limits {
+            rate: max_rate,
+            duration: max_duration.into(),
+            tests: max_tests,
+            burdens: allow_load,
+        },
+    }
+}
+
+/// Grants tests until it is stopped.
+pub fn respond(mut args: RespondArgs, program: &Program) -> Result<()> {
+    args.token.get_or_insert_with(|| {
+        let token = format!("{:032x}", rand::random::<u128>());
+        say!("token {token}");
+        token
+    });
+    respond::respond(&args.into(), program.run())?.join()
 }

@@ -1,27 +1,27 @@
-//! `evlbi watch`.
+//! `evlbi watch` and `evlbi report`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use evlbi_core::rate::BitRate;
 
+use super::plots;
 use super::probe::TargetArgs;
-use crate::output;
 use crate::program::Program;
+use crate::report::{self, matrix};
 use crate::watch::{self, WatchOptions};
-use crate::{report, units};
+use crate::{output, units};
 
-pub const HELP: &str = "\
+#[derive(Args)]
+#[command(after_help = "\
 Whatever was measured stays in the file, however the program ends; the same command goes on with it.
 
 Examples:
   evlbi watch fibre.sqlite jive:8620 --token T --rate 512M --for 60h
   evlbi watch campus.sqlite jive:8620 --token T --rate 100M --every 10min --test 20s --for 24h
-  evlbi report fibre.sqlite --plot fibre.svg";
-
-#[derive(Args)]
+  evlbi report fibre.sqlite --plot fibre.svg")]
 pub struct WatchArgs {
     /// Where results are kept (SQLite): made, or gone on with
     #[arg(value_name = "FILE")]
@@ -66,46 +66,50 @@ pub struct WatchArgs {
     pub json: bool,
 }
 
-impl From<WatchArgs> for WatchOptions {
-    fn from(args: WatchArgs) -> WatchOptions {
-        let WatchArgs {
-            file,
-            target,
-            length,
-            size,
-            rate,
-            spacing,
-            burst,
-            window,
-            every,
-            test,
-            reverse,
-            both,
-            loss_timeout,
-            json: _,
-        } = args;
-        WatchOptions {
-            file,
-            target: target.into(),
-            length,
-            size,
-            rate,
-            spacing,
-            burst,
-            window,
-            every,
-            test,
-            reverse,
-            both,
-            loss_timeout,
-        }
+convert! {
+    WatchArgs => WatchOptions {
+        file, length, size, rate, spacing, burst, window, every, test, reverse, both, loss_timeout,
     }
+    with [target] { target: target.into() }
+    without [json]
 }
 
 /// Watches a path, and reports what was found.
-pub fn run(args: WatchArgs, program: &Program) -> Result<()> {
+pub fn watch(args: WatchArgs, program: &Program) -> Result<()> {
     let json = args.json;
     let options = args.into();
     watch::watch(&options, program.run())?;
     output::print(json, &report::read(&options.file)?, report::text)
+}
+
+#[derive(Args)]
+pub struct ReportArgs {
+    /// What `evlbi watch` wrote, or is writing; or any number of results of `evlbi probe udp --json`, for one table
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Draw it here: .svg, .png or .html; `-` draws it on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Overwrite files that exist
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Reports a campaign, or results of probes in one table.
+pub fn report(args: &ReportArgs) -> Result<()> {
+    let plot = plots::checked(&args.plot, args.force)?;
+    match args.files.as_slice() {
+        [file] if !report::is_result(file) => {
+            let report = report::read(file)?;
+            plots::draw(&plot, &report, report::figure, report::text)?;
+            output::print(args.json, &report, report::text)
+        }
+        _ if !plot.is_empty() => {
+            bail!("--plot draws a campaign; `evlbi probe` draws its own results")
+        }
+        files => output::print(args.json, &matrix::read(files)?, matrix::Matrix::text),
+    }
 }

@@ -1,19 +1,20 @@
-//! `evlbi drop`.
+//! `evlbi drop`, `evlbi inspect` and `evlbi sky`.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{ArgAction, Args};
 use evlbi_core::shed::{Policy, Replace};
 use evlbi_wire::time::FrameRate;
 
-use super::UnitChoice;
-use super::choice::{Choices, choice, name};
+use super::choice::{REPLACEMENTS, UNITS, choice, name};
 use crate::drop::{self, DropOptions};
-use crate::output;
 use crate::program::{Program, complete};
+use crate::sky::{self, SkyOptions};
+use crate::{inspect, output};
 
-pub const HELP: &str = "\
+#[derive(Args)]
+#[command(after_help = "\
 Policies of --shed:
   none             everything is kept
   every:N          one in N, steadily
@@ -22,16 +23,7 @@ Policies of --shed:
   burst:F[,LENGTH] by chance in bursts of mean LENGTH (Gilbert-Elliott)
   threads:A,B,C-D  whole VDIF threads
   common:F[,TIME]  alike at all stations with the same seed, in blocks of TIME (100 ms or more)
-  fit:RATE         just enough to fit an Ethernet of that rate (1G)";
-
-const REPLACEMENTS: Choices<Replace> = &[
-    ("nothing", "", Replace::Nothing),
-    ("fill", "", Replace::Fill),
-    ("random", "", Replace::Random),
-    ("invalid", "", Replace::Invalid),
-];
-
-#[derive(Args)]
+  fit:RATE         just enough to fit an Ethernet of that rate (1G)")]
 pub struct DropArgs {
     /// Recording to read
     pub input: PathBuf,
@@ -44,8 +36,8 @@ pub struct DropArgs {
     #[arg(long, value_parser = choice(REPLACEMENTS), default_value = name(REPLACEMENTS, DropOptions::default().replace))]
     pub replace: Replace,
     /// What a shed decision is about
-    #[arg(long, value_enum, default_value_t = UnitChoice::Frame)]
-    pub unit: UnitChoice,
+    #[arg(long = "unit", value_name = "UNIT", action = ArgAction::Set, value_parser = choice(UNITS), default_value = name(UNITS, DropOptions::default().by_packet))]
+    pub by_packet: bool,
     /// IP packet size that --unit packet and fit: reckon with, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = DropOptions::default().mtu)]
     pub mtu: usize,
@@ -66,40 +58,61 @@ pub struct DropArgs {
     pub json: bool,
 }
 
-impl From<DropArgs> for DropOptions {
-    fn from(args: DropArgs) -> DropOptions {
-        let DropArgs {
-            input,
-            output,
-            shed,
-            replace,
-            unit,
-            mtu,
-            seed,
-            frame_rate,
-            gaps,
-            force,
-            json: _,
-        } = args;
-        DropOptions {
-            input,
-            output,
-            shed,
-            replace,
-            by_packet: unit == UnitChoice::Packet,
-            mtu,
-            seed,
-            frame_rate,
-            gaps,
-            force,
-        }
+convert! {
+    DropArgs => DropOptions {
+        input, output, shed, replace, by_packet, mtu, seed, frame_rate, gaps, force,
     }
+    without [json]
 }
 
 /// Copies a recording without what the policy sheds.
-pub fn run(args: DropArgs, program: &Program) -> Result<()> {
+pub fn drop(args: DropArgs, program: &Program) -> Result<()> {
     let json = args.json;
     let report = drop::drop(&args.into(), program.run())?;
     output::print(json, &report, drop::text)?;
+    complete(report.interrupted)
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// Recording to look into
+    pub file: PathBuf,
+    /// Frames per second of a thread, where the file cannot tell
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<FrameRate>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Says what is in a file.
+pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
+    let report = inspect::inspect(&args.file, args.frame_rate, program.run())?;
+    output::print(args.json, &report, inspect::text)?;
+    complete(report.interrupted)
+}
+
+#[derive(Args)]
+pub struct SkyArgs {
+    /// Plan of the stations and of what they see
+    pub plan: PathBuf,
+    /// Directory for one recording a station
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Overwrite recordings that exist
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+convert! { SkyArgs => SkyOptions { plan, out, force } without [json] }
+
+/// Writes a recording for each station of the plan.
+pub fn sky(args: SkyArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let report = sky::simulate(&args.into(), program.run())?;
+    output::print(json, &report, sky::text)?;
     complete(report.interrupted)
 }

@@ -1,0 +1,293 @@
+//! `evlbi agent`, `evlbi run` and `evlbi console`: flows on many hosts.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use evlbi_net::run::Run;
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::flows::CommandLine;
+use crate::agent::{self, AgentOptions};
+use crate::control::flow::FlowId;
+use crate::output::{self, Results};
+use crate::program::Program;
+use crate::session::console::{Console, Said, Words};
+use crate::session::{ControllerOptions, RunOptions, result, run};
+
+#[derive(Args)]
+#[command(after_help = "\
+What the agent allows stands in agent.toml, which is made in its folder when there is none. The first start also makes a
+certificate, known by its fingerprint, and two tokens: `watch` sees everything, `operate` starts, changes and stops.
+
+Examples:
+  evlbi agent --dir /var/lib/evlbi --bind 0.0.0.0:3650
+  curl --insecure -H \"Authorization: Bearer $(cat DIR/tokens/watch)\" https://127.0.0.1:3650/api/v1/flows")]
+pub struct AgentArgs {
+    /// Folder for the agent's things: settings, certificate, tokens, flows, history [default: evlbi in
+    /// $XDG_STATE_HOME, or in ~/.local/state]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Where to listen [default: what agent.toml says, 127.0.0.1:3650 as it is shipped]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub bind: Option<SocketAddr>,
+    /// Settings [default: DIR/agent.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print one JSON object on standard output when the agent is there
+    #[arg(long)]
+    pub json: bool,
+}
+
+convert! { AgentArgs => AgentOptions { dir, bind, config } without [json] }
+
+/// Runs an agent until Ctrl-C; its flows continue.
+pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let run = program.unheeded();
+    // Not the program's own handler: SIGHUP ends no agent whose terminal is closed (nohup).
+    let mut signals = tokio::runtime::Builder::new_current_thread();
+    let signals = (signals.enable_all().build()).context("signals cannot be heard")?;
+    let within = signals.enter();
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    drop(within);
+    let told = run.clone();
+    std::thread::spawn(move || {
+        signals.block_on(async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        });
+        told.stop();
+    });
+    let agent = agent::start(&args.into(), &CommandLine, run)?;
+    // The file `address` says it too.
+    if let Err(error) = output::print(json, &agent.ready, agent::text) {
+        say!("evlbi: {}", output::explain(&error));
+    }
+    agent.join();
+    Ok(())
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+A session names hosts with their agents, flows, and scans in which they run; examples/session-one-machine.toml has all of it. It is
+looked at as a whole before anything starts. Flows go on when this command is killed, and end by the scans' times;
+--resume finds them again.
+
+Examples:
+  evlbi run examples/session-one-machine.toml --check
+  evlbi run examples/session-one-machine.toml --bind 127.0.0.1:3651          (with a page)
+  evlbi run examples/session-one-machine.toml --script examples/session-one-machine.script")]
+pub struct RunArgs {
+    /// Session file, or the folder of an agent on this machine
+    #[arg(value_name = "SESSION.toml")]
+    pub session: PathBuf,
+    /// Look at everything, and start nothing
+    #[arg(long)]
+    pub check: bool,
+    /// Instead of the timetable: do what the lines of this file say, as they are typed in `evlbi console`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "resume", "bind", "without", "json"])]
+    pub script: Option<PathBuf>,
+    /// Go on with a run whose controller was ended
+    #[arg(long, value_name = "RUN")]
+    pub resume: Option<FlowId>,
+    /// Leave out a host, and all flows on it
+    #[arg(long, value_name = "HOST")]
+    pub without: Vec<String>,
+    /// Confirm the fingerprint that the session gives for this host's agent: its token is sent there from now on
+    #[arg(long, value_name = "HOST")]
+    pub trust: Vec<String>,
+    /// Serve a page of the session there
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub bind: Option<SocketAddr>,
+    /// Start nothing until the page of --bind is told to begin; times after the beginning count from then
+    #[arg(long, requires = "bind", conflicts_with_all = ["check", "resume"])]
+    pub hold: bool,
+    /// Keep the page when the session is over, until Ctrl-C
+    #[arg(long, requires = "bind")]
+    pub keep: bool,
+    /// Folder for the controller's things: certificate, tokens, trusted agents, history [default: evlbi/controller in $XDG_STATE_HOME,
+    /// or in ~/.local/state]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+convert! {
+    RunArgs => RunOptions { resume, without, bind, hold }
+    with [session, trust, dir] { controller: ControllerOptions { session, trust, dir } }
+    without [check, script, keep, json]
+}
+
+/// Runs a session, a script on its hosts, or looks at it only.
+pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
+    let (check, keep, json) = (args.check, args.keep, args.json);
+    let script = args.script.take();
+    let options = RunOptions::from(args);
+    let run = program.run();
+    if let Some(script) = script {
+        return follow_script(&options.controller, &script, run);
+    }
+    let mut session = run::prepare(&options, &CommandLine, run)?;
+    if check {
+        if !session.checked.problems.is_empty() {
+            bail!("{}", session.refuse(run));
+        }
+        return output::print(json, &session.checked, |checked| {
+            format!(
+                "{} hosts, {} flows: nothing stands against it",
+                checked.hosts.len(),
+                session.flows()
+            )
+        });
+    }
+    let result = session.follow(run)?;
+    let printed = output::print(json, &result, result::text);
+    if keep && !result.interrupted {
+        session.stay(run);
+    }
+    match result.failed() {
+        0 => printed,
+        failed => bail!(
+            "{failed} of {} flows did not do what they were to do",
+            result.flows.len()
+        ),
+    }
+}
+
+/// Does what the lines of a script say, up to the first that cannot be done.
+fn follow_script(options: &ControllerOptions, script: &Path, run: &Run) -> Result<()> {
+    let name = script.display();
+    let text = std::fs::read_to_string(script).with_context(|| format!("cannot read {name}"))?;
+    let mut console = Console::open(options, &CommandLine)?;
+    let mut results = Results::default();
+    for (number, line) in text.lines().enumerate() {
+        if run.is_stopped() {
+            bail!("interrupted before line {}; flows go on", number + 1);
+        }
+        let said = console.take(line);
+        match said.with_context(|| format!("{name}, line {}: {line}", number + 1))? {
+            Said::Text(text) if text.is_empty() => {}
+            Said::Text(text) => results.line(&text),
+            Said::Quit => break,
+        }
+    }
+    results.end()
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi console examples/session-one-machine.toml
+  evlbi console ~/.local/state/evlbi          (the folder of an agent on this machine)
+
+`help` lists the commands. Tab completes; the arrows bring back what was typed before.")]
+pub struct ConsoleArgs {
+    /// Session file, or the folder of an agent on this machine
+    #[arg(value_name = "SESSION.toml")]
+    pub session: PathBuf,
+    /// Confirm the fingerprint that the session gives for this host's agent: its token is sent there from now on
+    #[arg(long, value_name = "HOST")]
+    pub trust: Vec<String>,
+    /// Folder for the controller's things [default: evlbi/controller in $XDG_STATE_HOME, or in ~/.local/state]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+convert! { ConsoleArgs => ControllerOptions { session, trust, dir } }
+
+/// Opens a console on the hosts of a session.
+pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
+    let options = ControllerOptions::from(args);
+    let mut console = Console::open(&options, &CommandLine)?;
+    for why in console.silent() {
+        program.unheeded().say(format_args!("{why}"));
+    }
+    let kept = options.folder()?.join("console.history");
+    let mut lines = Lines::open(kept, console.words())?;
+    let mut results = Results::default();
+    while let Some(line) = lines.next()? {
+        match console.take(&line) {
+            Ok(Said::Text(text)) if text.is_empty() => {}
+            Ok(Said::Text(text)) => results.line(&text),
+            Ok(Said::Quit) => break,
+            Err(error) => say!("{}", output::explain(&error)),
+        }
+    }
+    results.end()
+}
+
+/// Lines as they are typed, or as they come through a pipe.
+enum Lines {
+    Typed(Box<Editor<Typing, DefaultHistory>>, PathBuf),
+    Piped(std::io::Lines<std::io::StdinLock<'static>>),
+}
+
+impl Lines {
+    fn open(kept: PathBuf, words: Words) -> Result<Lines> {
+        if !std::io::stdin().is_terminal() {
+            return Ok(Lines::Piped(std::io::stdin().lines()));
+        }
+        let mut editor = Editor::new().context("this terminal cannot be used")?;
+        editor.set_helper(Some(Typing(words)));
+        // There is none before the first time.
+        let _ = editor.load_history(&kept);
+        Ok(Lines::Typed(Box::new(editor), kept))
+    }
+
+    /// The next line; none at the end.
+    fn next(&mut self) -> Result<Option<String>> {
+        match self {
+            Lines::Piped(lines) => Ok(lines.next().transpose()?),
+            Lines::Typed(editor, kept) => match editor.readline("evlbi> ") {
+                Ok(line) => {
+                    if editor.add_history_entry(&line).unwrap_or(false) {
+                        let _ = editor.append_history(kept);
+                    }
+                    Ok(Some(line))
+                }
+                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                Err(ReadlineError::Eof) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Completes what is typed.
+#[derive(Helper, Highlighter, Hinter, Validator)]
+struct Typing(Words);
+
+impl Completer for Typing {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        _: &rustyline::Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let before = &line[..at];
+        let from = before.rfind(' ').map_or(0, |space| space + 1);
+        let words: Vec<&str> = before[..from].split_whitespace().collect();
+        let begun = &before[from..];
+        let candidates = self.0.candidates(&words).into_iter();
+        let fitting = candidates.filter(|candidate| candidate.starts_with(begun));
+        let pairs = fitting.map(|candidate| Pair {
+            display: candidate.clone(),
+            replacement: candidate,
+        });
+        Ok((from, pairs.collect()))
+    }
+}

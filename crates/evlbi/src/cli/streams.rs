@@ -1,0 +1,326 @@
+//! `evlbi send` and `evlbi recv`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use clap::{ArgAction, Args};
+use evlbi_core::deframe::{Format, Partial};
+use evlbi_core::packetise::Rule;
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::{Policy, Replace};
+use evlbi_net::file::Durability;
+use evlbi_net::receive::Ended;
+use evlbi_net::transport::{self, Url};
+use evlbi_wire::time::FrameRate;
+
+use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, within};
+use crate::host::HostOptions;
+use crate::output;
+use crate::program::Program;
+use crate::recv::{self, RecvOptions};
+use crate::send::{self, Burst, Pace, SendOptions};
+use crate::units::{self, show_count, show_size};
+
+/// Least memory of the ring: less would hold 16 ms at 32 Gbit/s.
+const LEAST_RING: u64 = 64 << 20;
+/// Bytes between two calls that force data onto the disk.
+const OFTEN: u64 = 256 << 20;
+
+const CUTS: Choices<Rule> = &[("frames", "", Rule::Frames), ("plain", "", Rule::Plain)];
+
+const PARTIAL: Choices<Partial> = &[
+    ("invalid", "The whole frame becomes invalid", Partial::Whole),
+    (
+        "keep",
+        "What came is kept, the rest filled and listed in the gaps file",
+        Partial::Keep,
+    ),
+];
+
+const DURABILITIES: Choices<Durability> = &[
+    ("none", "Left to the system", Durability::Kernel),
+    ("end", "Once, at the end", Durability::End),
+    (
+        "often",
+        "Every 256 MiB and at the end",
+        Durability::Every(OFTEN),
+    ),
+];
+
+/// What a user may ask of this host for the thread that moves the data.
+#[derive(Args, Clone)]
+pub struct HostArgs {
+    /// Pin the network thread to this processor
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Real-time priority (SCHED_FIFO, 1 to 99) of the network thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub priority: Option<u8>,
+    /// Socket buffer to ask for
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub buffer: Option<u64>,
+}
+
+convert! { HostArgs => HostOptions { cpu, priority, buffer } }
+
+#[derive(Args)]
+#[command(after_help = "\
+Sources:
+  FILE                     VDIF or Mark 5B; anything else is sent as raw data
+  pattern:8032             VDIF frames of 8032 bytes with a test pattern that `recv --to check` verifies
+  sky:PLAN.toml/STATION    a simulated station, looped with true times
+
+Examples:
+  evlbi send scan1.vdif --to udp://correlator:2630
+  evlbi send scan1.vdif --to udp://[2001:db8::5]:2630 --rate 1.024G --shed fit:1G
+  evlbi send pattern:8032 --to udp://correlator:2630 --rate 10G --duration 60s
+
+Policies of --shed: see `evlbi drop --help`.")]
+pub struct SendArgs {
+    /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
+    pub source: String,
+    /// Where to: udp://HOST:PORT, pudp://HOST:PORT, tcp://HOST:PORT or unix:///PATH
+    #[arg(long, value_parser = transport::destination)]
+    pub to: Url,
+    /// Bit rate of the VDIF data; the headers of the transport come on top
+    #[arg(long, group = "pace")]
+    pub rate: Option<BitRate>,
+    /// Frames leave when their time comes (the default where the frame rate is known)
+    #[arg(long, group = "pace")]
+    pub realtime: bool,
+    /// As fast as the host can
+    #[arg(long, group = "pace")]
+    pub max: bool,
+    /// Frames per second of a thread, where the file cannot tell (shorter than a second)
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<FrameRate>,
+    /// Largest IP packet in bytes [default: the route's own]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<usize>,
+    /// How frames are cut: whole or by an exact divisor (frames), or as bytes regardless (plain: jive5ab's mode none)
+    #[arg(long, value_parser = choice(CUTS), default_value = name(CUTS, SendOptions::default().cut))]
+    pub cut: Rule,
+    /// What to leave out on purpose (see `evlbi drop --help`)
+    #[arg(long, value_name = "POLICY", default_value_t = SendOptions::default().shed)]
+    pub shed: Policy,
+    /// What a shed decision is about
+    #[arg(long = "unit", value_name = "UNIT", action = ArgAction::Set)]
+    #[arg(value_parser = choice(UNITS), default_value = name(UNITS, SendOptions::default().shed_packets))]
+    pub shed_packets: bool,
+    /// What goes out in the place of shed data
+    #[arg(long, value_parser = choice(&REPLACEMENTS[..3]), default_value = name(REPLACEMENTS, SendOptions::default().replace))]
+    pub replace: Replace,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = SendOptions::default().seed)]
+    pub seed: u64,
+    /// How often the source is sent, its frames re-timed each time
+    #[arg(long, value_name = "N", default_value_t = SendOptions::default().repeat)]
+    pub repeat: u64,
+    /// When the first frame leaves, as 2026-12-01T08:00:00Z [default: now]
+    #[arg(long, value_name = "UTC")]
+    pub start: Option<jiff::Timestamp>,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+    /// First sequence number [default: 0]
+    #[arg(long, value_name = "N")]
+    pub sequence: Option<u64>,
+    /// Datagrams sent back to back: a number, or chosen from the rate
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = burst)]
+    pub burst: Burst,
+    /// Send each datagram by itself, without segmentation offload
+    #[arg(long)]
+    pub no_gso: bool,
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn burst(text: &str) -> Result<Burst, String> {
+    if text == "auto" {
+        return Ok(Burst::Auto);
+    }
+    let why = "is no burst; write auto or a number from 1 to 64";
+    within(text, 1..=64, why).map(Burst::Fixed)
+}
+
+convert! {
+    SendArgs => SendOptions {
+        source, to, frame_rate, mtu, cut, shed, shed_packets, replace, seed, repeat, start, duration,
+        sequence, burst,
+    }
+    with [rate, max, no_gso, host] {
+        pace: match rate {
+            _ if max => Pace::Max,
+            Some(rate) => Pace::Rate(rate),
+            None => Pace::RealTime,
+        },
+        offload: !no_gso,
+        host: host.into(),
+    }
+    // Real time is the case where no other pace is given.
+    without [realtime, json]
+}
+
+/// Sends until the source ends, the time is over or Ctrl-C.
+pub fn send(args: SendArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let options = SendOptions::from(args);
+    let sending = send::send(&options, program.unheeded())?;
+    program.run();
+    program.watch(&sending.watched(), || sending.is_finished());
+    let result = sending.join()?;
+    output::print(json, &result, send::text)?;
+    match &result.report.error {
+        Some(error) => bail!("sending to {} ended early: {error}", options.to),
+        None => Ok(()),
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Sinks:
+  OUT.vdif                          one file, in the order of the sequence numbers
+  'OUT-{station}-{thread}.vdif'     one file for each station or thread
+  null                              counted, not kept
+  check                             the test pattern of `send pattern:` verified
+
+Examples:
+  evlbi recv udp://0.0.0.0:2630 --to scan1.vdif --duration 10min
+  evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
+  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif      (one stream over four ports)")]
+pub struct RecvArgs {
+    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one) or unix:///PATH
+    pub from: Url,
+    /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
+    #[arg(long)]
+    pub to: String,
+    /// How far, in data, a late datagram may lie behind the newest and still be placed [default: 64MiB, or a
+    /// quarter of the --ring]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub window: Option<u64>,
+    /// How long a missing datagram is waited for [default: 100ms]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub hold: Option<Duration>,
+    /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
+    #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = units::duration)]
+    pub fill: Duration,
+    /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub ring: Option<u64>,
+    /// End after this time without a datagram, counted from the first one
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub idle: Option<Duration>,
+    /// End this long after the start
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+    /// Where to write what was lost [default: beside the recording, OUT.vdif.gaps.json]
+    #[arg(long, value_name = "FILE")]
+    pub gaps: Option<PathBuf>,
+    /// Overwrite recordings that exist, but for those that a killed receiver left
+    #[arg(long)]
+    pub force: bool,
+    /// Length of a frame in bytes [default: learnt from the headers that arrive]
+    #[arg(long, value_name = "BYTES", value_parser = frame_length)]
+    pub frame: Option<usize>,
+    /// Frames per second of a thread [default: learnt]
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<FrameRate>,
+    /// What becomes of a frame that misses some of its datagrams
+    #[arg(long, value_parser = choice(PARTIAL), default_value = name(PARTIAL, RecvOptions::default().partial))]
+    pub partial: Partial,
+    /// Take datagrams from this address only
+    #[arg(long, value_name = "ADDRESS")]
+    pub source: Option<IpAddr>,
+    /// When what was written is forced to the disk
+    #[arg(long = "fsync", value_name = "FSYNC", value_parser = choice(DURABILITIES), default_value = name(DURABILITIES, RecvOptions::default().durability))]
+    pub durability: Durability,
+    /// Receive each datagram by itself, without the kernel's joining them (exact counters of this host's drops)
+    #[arg(long)]
+    pub no_gro: bool,
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Length of a frame: whole words of eight bytes, header and data.
+pub fn frame_length(text: &str) -> Result<usize, String> {
+    let length = usize::try_from(units::size(text)?).ok();
+    let length = length.filter(|length| *length > 16 && length.is_multiple_of(8));
+    let why = "is no length of a frame: its header and data in bytes, a multiple of 8";
+    length.ok_or_else(|| format!("`{text}` {why}"))
+}
+
+convert! {
+    RecvArgs => RecvOptions {
+        from, to, window, hold, fill, ring, idle, duration, gaps, force, frame, frame_rate, partial, source,
+        durability,
+    }
+    with [no_gro, host] { join: !no_gro, host: host.into() }
+    without [json]
+}
+
+/// Receives until the stream ends, the time is over or Ctrl-C.
+pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
+    if args.to == "-" {
+        bail!(
+            "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
+        );
+    }
+    if let Some(ring) = args.ring.filter(|ring| *ring < LEAST_RING) {
+        bail!(
+            "--ring is at least {}; {} were asked for",
+            show_size(LEAST_RING),
+            show_size(ring)
+        );
+    }
+    let json = args.json;
+    let options = RecvOptions::from(args);
+    let receiving = recv::receive(&options, program.run())?;
+    program.watch(&receiving.watched(), || receiving.is_finished());
+    let result = receiving.join()?;
+    output::print(json, &result, recv::text)?;
+    if let (Some(length), Some(Format::Raw)) = (options.frame, result.format) {
+        say!(
+            "evlbi: no frames of --frame {length} bytes were found, so the data was recorded as it came; leave --frame out to have the length learnt"
+        );
+    }
+    if result.live.foreign_header > 0 {
+        say!(
+            "evlbi: {} datagrams were of a station, thread or time that was not there when the stream began, and are not recorded",
+            show_count(result.live.foreign_header)
+        );
+    }
+    let others = result.refused.iter().filter(|refused| refused.frames);
+    let others: Vec<String> = others
+        .map(|other| match other.datagrams {
+            // Over TCP.
+            0 => other.sender.to_string(),
+            count => format!("{} ({} datagrams)", other.sender, show_count(count)),
+        })
+        .collect();
+    if let Some(error) = result.error.as_ref().or(result.sink.write_error.as_ref()) {
+        bail!("{error}");
+    }
+    if result.is_empty() && result.ended != Ended::Stopped {
+        match recv::nothing_but(result.live.foreign(), &options) {
+            Some(others) => bail!("no stream arrived, so nothing was recorded: {others}"),
+            None => bail!("no data arrived, so nothing was recorded"),
+        }
+    }
+    let is_good = (result.sink.check.as_ref()).is_none_or(|check| check.corrupted == 0);
+    ensure!(is_good, "the test pattern did not arrive as it was sent");
+    if !others.is_empty() {
+        bail!(
+            "frames of other senders came to the same port and were not recorded: {}; name the one to record with --source ADDRESS, and give each a port of its own",
+            others.join(", ")
+        );
+    }
+    Ok(())
+}

@@ -13,6 +13,6 @@ pub use attribution::{Attribution, Place, Suspect};
 pub use channel::{Channel, ChannelError, MAC_LEN, Nonce, Role, Token};
 pub use clock::{ClockFit, Exchange, Exchanges};
 pub use pattern::{Episodes, Pattern, Window};
-pub use stream::{Spacing, Stream, StreamError, WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6};
+pub use stream::{Spacing, Stream, StreamError};
 pub use tally::{Tallied, Tally};
 pub use windows::Windows;

@@ -6,6 +6,7 @@
 
 mod policy;
 
+use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{StationId, StreamKey};
 use rand::{Rng, RngExt, SeedableRng};
@@ -81,6 +82,14 @@ impl Unit {
     pub fn fill_random(&self, seed: u64, part: u64, bytes: &mut [u8]) {
         let seed = mixed(self.seed(seed), u64::MAX - part);
         ChaCha8Rng::seed_from_u64(seed).fill_bytes(bytes);
+    }
+
+    /// Writes what stands in the place of bytes of part `part` of it, which lay at `offset` in the frame.
+    pub fn replace(&self, by: Replace, seed: u64, part: u64, offset: usize, bytes: &mut [u8]) {
+        match by {
+            Replace::Random => self.fill_random(seed, part, bytes),
+            _ => fill::make_from(bytes, offset),
+        }
     }
 
     /// One of `among` places by chance, for a piece of this unit.

@@ -3,14 +3,11 @@
 use evlbi_wire::probe::HEADER_LEN;
 use serde::{Deserialize, Serialize};
 
+use crate::packetise::Family;
 use crate::rate::BitRate;
+use crate::shed::wire_bytes;
 use crate::time::Nanos;
 
-/// Bytes that an Ethernet carries for each packet besides the payload of UDP over IPv4: gap 12, preamble 8, header 14,
-/// checksum 4, IP 20, UDP 8.
-pub const WIRE_OVERHEAD_V4: u64 = 66;
-/// The same over IPv6.
-pub const WIRE_OVERHEAD_V6: u64 = 86;
 /// Datagrams of a burst, and their bytes, at most: what leaves as fast as the host can, whatever the rate.
 const MOST_BURST: u32 = 10_000;
 const MOST_BURST_BYTES: u64 = 4 << 20;
@@ -124,10 +121,9 @@ impl Stream {
         }
     }
 
-    /// Bits per second on an Ethernet, which carries so many bytes more for each datagram; none where it is as fast as the
-    /// host can.
-    pub fn wire_rate(&self, overhead: u64) -> Option<f64> {
-        let on_the_wire = self.size as f64 + overhead as f64;
+    /// Bits per second on an Ethernet, everything counted; none where it is as fast as the host can.
+    pub fn wire_rate(&self, family: Family) -> Option<f64> {
+        let on_the_wire = wire_bytes(self.size, family) as f64;
         Some(self.rate()? * on_the_wire / self.size.max(1) as f64)
     }
 }

@@ -8,8 +8,10 @@
 //! client says when it has sent all, and the responder what it sent, received and counted. Each end says every second that
 //! it is there, and how much has arrived: who hears nothing ends the test.
 
-use evlbi_core::probe::{MAC_LEN, Nonce, Stream, StreamError, WIRE_OVERHEAD_V4};
+use evlbi_core::packetise::Family;
+use evlbi_core::probe::{MAC_LEN, Nonce, Stream, StreamError};
 use evlbi_core::rate::BitRate;
+use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
@@ -240,7 +242,7 @@ impl Test {
     /// The same of each way, to the responder and back, with requests and their replies.
     pub fn wire_rates(&self) -> [Option<f64>; 2] {
         let of = |stream: &Option<Stream>| match stream {
-            Some(stream) => stream.wire_rate(WIRE_OVERHEAD_V4),
+            Some(stream) => stream.wire_rate(Family::V4),
             None => Some(0.0),
         };
         let requests = self.requests_wire_rate();
@@ -254,7 +256,7 @@ impl Test {
 
     fn requests_wire_rate(&self) -> f64 {
         self.requests.map_or(0.0, |all| {
-            (all.size as f64 + WIRE_OVERHEAD_V4 as f64) * 8e9 / all.apart.0.max(1) as f64
+            wire_bytes(all.size, Family::V4) as f64 * 8e9 / all.apart.0.max(1) as f64
         })
     }
 

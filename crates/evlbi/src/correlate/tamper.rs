@@ -1,7 +1,6 @@
 //! Frames that are harmed on their way from a file to the correlator, as a lossy path would.
 
 use evlbi_core::shed::{Replace, Shed, Unit};
-use evlbi_wire::fill;
 
 use super::arrived::Arrived;
 
@@ -73,12 +72,8 @@ impl Tamper {
         match self.replace {
             Replace::Nothing => {}
             Replace::Invalid => push(true, payload),
-            Replace::Fill => {
-                fill::make(&mut self.payload);
-                push(invalid, &self.payload);
-            }
-            Replace::Random => {
-                unit.fill_random(self.seed, 0, &mut self.payload);
+            Replace::Fill | Replace::Random => {
+                unit.replace(self.replace, self.seed, 0, 0, &mut self.payload);
                 push(invalid, &self.payload);
             }
         }

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use evlbi_core::deframe::{Chunk, Frame};
 use evlbi_core::shed::{self, Replace, Shed};
-use evlbi_wire::fill;
 use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::{StationId, StreamKey};
 use serde::Serialize;
@@ -210,10 +209,13 @@ impl Cut {
     fn put_replaced(&mut self, unit: shed::Unit, length: usize, offset: usize, part: u64) {
         let start = self.block.len();
         self.block.resize(start + length, 0);
-        match self.replace {
-            Replace::Random => unit.fill_random(self.seed, part, &mut self.block[start..]),
-            _ => fill::make_from(&mut self.block[start..], offset),
-        }
+        unit.replace(
+            self.replace,
+            self.seed,
+            part,
+            offset,
+            &mut self.block[start..],
+        );
     }
 
     /// Puts a frame into the list of gaps: the whole of it, or `parts` of it.

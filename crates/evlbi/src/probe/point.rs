@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use evlbi_core::account::{self, FreeRuns, Summary};
 use evlbi_core::pace::Slips;
+use evlbi_core::packetise::Family;
 use evlbi_core::probe::{
-    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied,
-    WIRE_OVERHEAD_V4, WIRE_OVERHEAD_V6, Window,
+    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied, Window,
 };
+use evlbi_core::shed::wire_bytes;
 use evlbi_net::host::{Core, Interface, Observed, nic};
 use evlbi_net::probe::{Burden, End, RoundTrip};
 use evlbi_net::socket::GrantedBuffer;
@@ -328,12 +329,11 @@ impl Point {
 
 /// Bytes on an Ethernet for each byte of UDP payload.
 pub fn on_the_wire(size: usize, is_v6: bool) -> f64 {
-    let overhead = if is_v6 {
-        WIRE_OVERHEAD_V6
-    } else {
-        WIRE_OVERHEAD_V4
+    let family = match is_v6 {
+        true => Family::V6,
+        false => Family::V4,
     };
-    1.0 + overhead as f64 / size.max(1) as f64
+    wire_bytes(size, family) as f64 / size.max(1) as f64
 }
 
 fn per_second(bits: f64, seconds: f64) -> f64 {

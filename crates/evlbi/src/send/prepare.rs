@@ -12,7 +12,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::transmit::{Clock, Flow, FlowOptions, Sent};
 use evlbi_net::transport::{Carries, Limits, Numbers, OutOptions};
-use evlbi_wire::{fill, vtp};
+use evlbi_wire::vtp;
 
 use super::changes::{Changes, check_fit};
 use super::seen::Seen;
@@ -210,14 +210,11 @@ fn cut(
 }
 
 fn replacement(replace: Replace, seed: u64, first: shed::Unit, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    match replace {
-        Replace::Nothing | Replace::Invalid => bytes.clear(),
-        Replace::Fill => fill::make(&mut bytes),
-        Replace::Random => {
-            bytes.resize(RANDOM_BYTES + length, 0);
-            first.fill_random(seed, 0, &mut bytes);
-        }
-    }
+    let mut bytes = match replace {
+        Replace::Nothing | Replace::Invalid => return Vec::new(),
+        Replace::Fill => vec![0; length],
+        Replace::Random => vec![0; RANDOM_BYTES + length],
+    };
+    first.replace(replace, seed, 0, 0, &mut bytes);
     bytes
 }

@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use smart_default::SmartDefault;
 
 use super::parts::{Measured, Parts};
-use super::picture::{MOST_HISTOGRAMS, log_axis, panel};
+use super::picture::{MOST_HISTOGRAMS, dots, log_axis, panel};
 use super::session::{Event, Session, Target};
 use super::sweep::Sizes;
 use super::{now, point};
 use crate::output;
-use crate::plot::{Axis, Figure, Series, Style, Unit};
+use crate::plot::{Axis, Figure, Series, Unit};
 use crate::units::{show_count, show_seconds};
 
 /// Shortest request whose reply is no longer.
@@ -224,11 +224,8 @@ fn slope(points: &[Size]) -> Option<Slope> {
 /// The result for people.
 pub fn text(result: &ProbeLatency) -> String {
     let mut lines = vec!["bytes      sent   lost  twice  reord  round trip: min       median          p99        p99.9    there: min     back: min".to_owned()];
-    let time = |value: Option<i64>| {
-        value.map_or("-".to_owned(), |time| {
-            format!("{:.3} us", time as f64 * 1e-3)
-        })
-    };
+    let micro = |time: i64| format!("{:.3} us", time as f64 * 1e-3);
+    let time = |value: Option<i64>| value.map_or("-".to_owned(), micro);
     for point in &result.points {
         let trip = point.round_trip.as_ref();
         lines.push(format!(
@@ -247,18 +244,15 @@ pub fn text(result: &ProbeLatency) -> String {
         ));
     }
     if let Some(slope) = &result.slope {
-        let error = slope
-            .error
-            .map_or(String::new(), |error| format!(" +- {error:.3}"));
+        let error = slope.error.map(|error| format!(" +- {error:.3}"));
+        let error = error.unwrap_or_default();
         lines.push(format!(
             "a byte costs {:.3}{error} ns there and back; a round trip of none takes {}",
             slope.per_byte,
             show_seconds(slope.at_zero * 1e-9)
         ));
     }
-    if let Some(clock) = &result.clock {
-        lines.push(super::show::clock(clock));
-    }
+    lines.extend(result.clock.as_ref().map(super::show::clock));
     lines.join("\n")
 }
 
@@ -275,36 +269,26 @@ pub fn figure(result: &ProbeLatency) -> Figure {
             ..Series::default()
         }
     };
-    let histogram = result.points.iter().filter_map(|point| {
-        let bins = point.round_trip.as_ref()?.bins.iter();
-        Some(Series {
-            name: format!("{} B", point.size),
-            points: bins
-                .map(|(begin, count)| (*begin as f64 * 1e-9, *count as f64))
-                .collect(),
-            style: Style::Dots,
-            ..Series::default()
-        })
+    let histograms = result.points.iter().filter_map(|point| {
+        let bins = &point.round_trip.as_ref()?.bins;
+        Some(dots(format!("{} B", point.size), bins, 1e-9))
     });
+    let histograms = histograms.take(MOST_HISTOGRAMS).collect();
     let mut panels = Vec::new();
     if result.points.len() > 1 {
-        panels.push(panel(
-            "round trips against the length of the message",
-            Axis::new("UDP payload (bytes)", Unit::Bare),
-            Axis::new("round trip", Unit::Si("s")),
-            vec![
-                curve("min", |trip| trip.min),
-                curve("median", |trip| trip.median),
-                curve("p99", |trip| trip.p99),
-            ],
-        ));
+        let title = "round trips against the length of the message";
+        let curves = vec![
+            curve("min", |trip| trip.min),
+            curve("median", |trip| trip.median),
+            curve("p99", |trip| trip.p99),
+        ];
+        let length = Axis::new("UDP payload (bytes)", Unit::Bare);
+        let time = Axis::new("round trip", Unit::Si("s"));
+        panels.push(panel(title, length, time, curves));
     }
-    panels.push(panel(
-        "round trips",
-        Axis::new("time", Unit::Si("s")),
-        log_axis("requests", Unit::Bare),
-        histogram.take(MOST_HISTOGRAMS).collect(),
-    ));
+    let time = Axis::new("time", Unit::Si("s"));
+    let requests = log_axis("requests", Unit::Bare);
+    panels.push(panel("round trips", time, requests, histograms));
     Figure {
         title: format!("Round trips to {} at {}", result.target, result.begun),
         panels,
@@ -315,10 +299,7 @@ pub fn figure(result: &ProbeLatency) -> Figure {
 pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
     let sum = |get: fn(&Size) -> u64| result.points.iter().map(get).sum::<u64>();
     let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();
-    let ways = result
-        .points
-        .iter()
-        .filter_map(|point| point.there.as_ref());
+    let ways = result.points.iter().flat_map(|point| &point.there);
     for (begin, count) in ways.flat_map(|way| &way.bins) {
         *histogram.entry(begin / bins).or_default() += count;
     }

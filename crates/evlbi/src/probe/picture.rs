@@ -69,6 +69,17 @@ pub fn log_axis(label: &str, unit: Unit) -> Axis {
     }
 }
 
+/// How often which values were, of which those on the axis are so many times as large.
+pub fn dots(name: String, bins: &BTreeMap<u64, u64>, factor: f64) -> Series {
+    let point = |(value, count): (&u64, &u64)| (*value as f64 * factor, *count as f64);
+    Series {
+        name,
+        points: bins.iter().map(point).collect(),
+        style: Style::Dots,
+        ..Series::default()
+    }
+}
+
 type Get = fn(&Point) -> f64;
 
 /// What a sweep goes along.
@@ -200,24 +211,11 @@ fn histogram(
     let with: Vec<_> = with.filter(|(_, bins)| !bins.is_empty()).collect();
     let shown = with.len().min(MOST_HISTOGRAMS);
     let some = (0..shown).map(|at| with[at * (with.len() - 1) / (shown - 1).max(1)]);
-    let series = some.map(|(point, bins)| Series {
-        name: format!(
-            "{} B {}, {}",
-            point.size,
-            point.direction.name(),
-            point.rate_asked.map_or("max".to_owned(), show_rate)
-        ),
-        points: bins
-            .iter()
-            .map(|(value, count)| (*value as f64 * factor, *count as f64))
-            .collect(),
-        style: Style::Dots,
-        ..Series::default()
+    let series = some.map(|(point, bins)| {
+        let (size, way) = (point.size, point.direction.name());
+        let rate = point.rate_asked.map_or("max".to_owned(), show_rate);
+        dots(format!("{size} B {way}, {rate}"), bins, factor)
     });
-    panel(
-        title,
-        log_axis(label, unit),
-        log_axis("how often", Unit::Bare),
-        series.collect(),
-    )
+    let often = log_axis("how often", Unit::Bare);
+    panel(title, log_axis(label, unit), often, series.collect())
 }

@@ -27,8 +27,8 @@ use std::sync::Arc;
 pub use self::setup::{Band, Input, Product, Rotation, Setup, SetupError, StationSetup};
 pub use self::sums::{InputSums, ProductSums, Sums};
 
-use self::block::{Block, State};
-use self::kernel::TILE;
+use self::block::{Block, Good};
+use self::kernel::{TILE, Tiles};
 use self::spectrum::{Place, Spectrograph};
 use crate::delay::OutsideModel;
 use crate::track::Slab;
@@ -75,12 +75,11 @@ impl Spectra {
     }
 
     /// One tile of the first blocks.
-    fn tile(&self, tile: usize, count: usize) -> (&[[f32; TILE]], &[[f32; TILE]]) {
+    fn tile(&self, tile: usize, count: usize) -> Tiles<'_> {
         let from = tile * self.blocks;
-        let of = from..from + count;
-        let re = &self.re.as_chunks::<TILE>().0[of.clone()];
-        let im = &self.im.as_chunks::<TILE>().0[of];
-        (re, im)
+        let parts = [&self.re, &self.im];
+        let tiles = parts.map(|part| &part.as_chunks::<TILE>().0[from..from + count]);
+        tiles.into()
     }
 }
 
@@ -107,11 +106,9 @@ impl Correlator {
     pub fn correlate(&mut self, slabs: &[Slab], blocks: Range<i64>) -> Result<Sums, OutsideModel> {
         let mut sums = Sums::new(&self.setup);
         self.spectrograph.begin();
-        let mut from = blocks.start;
-        while from < blocks.end {
+        for from in blocks.clone().step_by(self.batch) {
             let to = (from + self.batch as i64).min(blocks.end);
             self.correlate_batch(slabs, from..to, &mut sums)?;
-            from = to;
         }
         Ok(sums)
     }
@@ -127,7 +124,7 @@ impl Correlator {
         for (place, number) in blocks.enumerate() {
             let block = Block::look(&setup, slabs, number)?;
             for (input, spectra) in setup.inputs().zip(&mut self.spectra) {
-                if block.state(&setup, input) == State::Empty {
+                if *block.good(&setup, input) == Good::Nothing {
                     spectra.block(place).clear();
                     continue;
                 }
@@ -145,23 +142,21 @@ impl Correlator {
     /// Multiplies tile by tile, all pairs of each.
     fn multiply(&self, count: usize, sums: &mut Sums) {
         let tiles = self.setup.channels().div_ceil(TILE);
-        let products: Vec<(usize, usize)> = self
-            .setup
-            .products()
-            .iter()
-            .map(|product| (self.setup.index(product.a), self.setup.index(product.b)))
+        let (setup, arch) = (&self.setup, self.spectrograph.arch);
+        let products = setup.products().iter();
+        let products: Vec<[usize; 2]> = products
+            .map(|product| [product.a, product.b].map(|input| setup.index(input)))
             .collect();
         for tile in 0..tiles {
             let at = tile * TILE;
             for (spectra, input) in self.spectra.iter().zip(&mut sums.inputs) {
                 let power = &mut input.power[at..];
-                self.spectrograph.square(spectra.tile(tile, count), power);
+                kernel::square(arch, spectra.tile(tile, count), power);
             }
-            for ((a, b), sums) in products.iter().zip(&mut sums.products) {
-                let (a, b) = (&self.spectra[*a], &self.spectra[*b]);
+            for (product, sums) in products.iter().zip(&mut sums.products) {
+                let [a, b] = product.map(|index| self.spectra[index].tile(tile, count));
                 let values = &mut sums.values[at..];
-                self.spectrograph
-                    .multiply(a.tile(tile, count), b.tile(tile, count), values);
+                kernel::multiply(arch, a, b, values);
             }
         }
     }

@@ -91,25 +91,25 @@ pub fn at(visibilities: &Visibilities<'_>, known: &Fringe) -> Fringe {
 }
 
 fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -> Fringe {
-    let moments = Moments::at(visibilities, delay, rate);
-    let amplitude = moments.sum.norm();
-    let snr = if visibilities.noise > 0.0 {
-        amplitude / visibilities.noise.sqrt()
-    } else {
-        0.0
+    let [sum, ..] = moments(visibilities, delay, rate);
+    let amplitude = sum.norm();
+    let snr = match visibilities.noise.sqrt() {
+        noise if noise > 0.0 => amplitude / noise,
+        _ => 0.0,
     };
     // None of what is not searched.
     let error = |half: f64, width: f64| match TAU * (width / 12f64.sqrt()) * snr {
         slope if half > 0.0 && slope != 0.0 => 1.0 / slope,
         _ => 0.0,
     };
-    let (bandwidth, time) = visibilities.extent();
+    let bandwidth = visibilities.channels as f64 * visibilities.channel_width_hz;
+    let time = visibilities.periods() as f64 * visibilities.period_s;
     Fringe {
         delay_s: delay,
         delay_error_s: error(grid.delay, bandwidth),
         rate_hz: rate,
         rate_error_hz: error(grid.rate, time),
-        phase_rad: moments.sum.arg(),
+        phase_rad: sum.arg(),
         phase_error_rad: if snr > 0.0 { (1.0 / snr).min(PI) } else { PI },
         amplitude,
         snr,
@@ -166,10 +166,6 @@ fn sums_by_period(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Vec
 }
 
 /// The sum of each channel, delay and rate taken out.
-pub fn by_channel(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Complex64> {
-    sums_by_channel(visibilities, fringe.delay_s, fringe.rate_hz)
-}
-
 fn sums_by_channel(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Vec<Complex64> {
     let mut sums = vec![Complex64::default(); visibilities.channels];
     for (period, row) in visibilities.rows().enumerate() {
@@ -202,14 +198,6 @@ impl Visibilities<'_> {
 
     fn rows(&self) -> impl Iterator<Item = &[Complex32]> {
         self.values.chunks_exact(self.channels.max(1))
-    }
-
-    /// Bandwidth and time that the values span.
-    fn extent(&self) -> (f64, f64) {
-        (
-            self.channels as f64 * self.channel_width_hz,
-            self.periods() as f64 * self.period_s,
-        )
     }
 
     fn frequency(&self, channel: usize) -> f64 {
@@ -314,78 +302,70 @@ fn inside(points: usize, step: f64, half: f64) -> Vec<usize> {
 }
 
 fn signed(bin: usize, points: usize) -> f64 {
-    if bin <= points / 2 {
-        bin as f64
-    } else {
-        bin as f64 - points as f64
-    }
+    bin as f64 - f64::from(bin > points / 2) * points as f64
 }
 
-/// The sum and its derivatives at a delay and a rate: sums over all values times powers of -2 pi i f and
-/// -2 pi i t.
-struct Moments {
-    sum: Complex64,
-    by_delay: Complex64,
-    by_rate: Complex64,
-    by_delay_twice: Complex64,
-    by_both: Complex64,
-    by_rate_twice: Complex64,
-}
-
-impl Moments {
-    fn at(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Moments {
-        let factors = visibilities.channel_factors(delay);
-        let middle = visibilities.frequency(visibilities.channels / 2);
-        let zero = Complex64::default();
-        let mut of = [zero; 6];
-        for (period, row) in visibilities.rows().enumerate() {
-            let mut sums = [zero; 3];
-            for (channel, (value, factor)) in row.iter().zip(&factors).enumerate() {
-                let value = wide(*value) * factor;
-                let f = visibilities.frequency(channel) - middle;
-                sums[0] += value;
-                sums[1] += value * f;
-                sums[2] += value * (f * f);
-            }
-            let t = visibilities.time(period);
-            let factor = turn(-rate * t);
-            let [a, b, c] = sums.map(|sum| sum * factor);
-            let parts = [a, b, a * t, c, b * t, a * t * t];
-            for (sum, part) in of.iter_mut().zip(parts) {
-                *sum += part;
-            }
+/// The sum at a delay and a rate, and its derivatives by delay, by rate, by delay twice, by both and by rate twice: sums
+/// over all values times powers of -2 pi i f and -2 pi i t.
+fn moments(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> [Complex64; 6] {
+    let factors = visibilities.channel_factors(delay);
+    let middle = visibilities.frequency(visibilities.channels / 2);
+    let zero = Complex64::default();
+    let mut of = [zero; 6];
+    for (period, row) in visibilities.rows().enumerate() {
+        let mut sums = [zero; 3];
+        for (channel, (value, factor)) in row.iter().zip(&factors).enumerate() {
+            let value = wide(*value) * factor;
+            let f = visibilities.frequency(channel) - middle;
+            sums[0] += value;
+            sums[1] += value * f;
+            sums[2] += value * (f * f);
         }
-        // Frequencies about the middle leave the length of the sum as it is.
-        let i = Complex64::new(0.0, -TAU);
-        Moments {
-            sum: of[0],
-            by_delay: i * of[1],
-            by_rate: i * of[2],
-            by_delay_twice: i * i * of[3],
-            by_both: i * i * of[4],
-            by_rate_twice: i * i * of[5],
+        let t = visibilities.time(period);
+        let factor = turn(-rate * t);
+        let [a, b, c] = sums.map(|sum| sum * factor);
+        let parts = [a, b, a * t, c, b * t, a * t * t];
+        for (sum, part) in of.iter_mut().zip(parts) {
+            *sum += part;
         }
     }
+    // Frequencies about the middle leave the length of the sum as it is.
+    let i = Complex64::new(0.0, -TAU);
+    let [
+        sum,
+        by_delay,
+        by_rate,
+        by_delay_twice,
+        by_both,
+        by_rate_twice,
+    ] = of;
+    let once = [by_delay, by_rate].map(|of| i * of);
+    let twice = [by_delay_twice, by_both, by_rate_twice].map(|of| i * i * of);
+    [sum, once[0], once[1], twice[0], twice[1], twice[2]]
 }
 
 /// Newton's way from the highest point of the grid to the maximum between its neighbours.
 fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -> (f64, f64) {
     let (delay_step, rate_step) = grid.steps(visibilities);
-    let (mut at, mut moments) = ((delay, rate), Moments::at(visibilities, delay, rate));
+    let (mut at, mut found) = ((delay, rate), moments(visibilities, delay, rate));
     for _ in 0..MOST_STEPS {
-        let Moments { sum, .. } = moments;
+        let [
+            sum,
+            by_delay,
+            by_rate,
+            by_delay_twice,
+            by_both,
+            by_rate_twice,
+        ] = found;
         let real = |a: Complex64, b: Complex64| (a * b.conj()).re;
         // Of the logarithm of half the square of the length, times that: a peak is nearly Gaussian, so that its
         // logarithm is nearly the parabola that Newton assumes.
         let half = sum.norm_sqr() / 2.0;
-        let slope = [real(moments.by_delay, sum), real(moments.by_rate, sum)];
+        let slope = [real(by_delay, sum), real(by_rate, sum)];
         let curve = [
-            real(moments.by_delay_twice, sum) + moments.by_delay.norm_sqr()
-                - slope[0] * slope[0] / half,
-            real(moments.by_both, sum) + real(moments.by_delay, moments.by_rate)
-                - slope[0] * slope[1] / half,
-            real(moments.by_rate_twice, sum) + moments.by_rate.norm_sqr()
-                - slope[1] * slope[1] / half,
+            real(by_delay_twice, sum) + by_delay.norm_sqr() - slope[0] * slope[0] / half,
+            real(by_both, sum) + real(by_delay, by_rate) - slope[0] * slope[1] / half,
+            real(by_rate_twice, sum) + by_rate.norm_sqr() - slope[1] * slope[1] / half,
         ];
         let (searches_delay, searches_rate) = (grid.delay > 0.0, grid.rate > 0.0);
         let (d, r) = match (searches_delay, searches_rate) {
@@ -424,11 +404,11 @@ fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -
         if strays || !(d.is_finite() && r.is_finite()) {
             break;
         }
-        let then = Moments::at(visibilities, next.0, next.1);
-        if then.sum.norm_sqr() < sum.norm_sqr() {
+        let then = moments(visibilities, next.0, next.1);
+        if then[0].norm_sqr() < sum.norm_sqr() {
             break;
         }
-        (at, moments) = (next, then);
+        (at, found) = (next, then);
         if d.abs() < 1e-6 * delay_step && r.abs() < 1e-6 * rate_step {
             break;
         }
@@ -632,7 +612,7 @@ mod tests {
         for sum in by_period(&visibilities, &found) {
             assert!((sum.norm() - 32.0).abs() < 1e-3 && (sum.arg() - 0.4).abs() < 1e-3);
         }
-        for sum in by_channel(&visibilities, &found) {
+        for sum in sums_by_channel(&visibilities, found.delay_s, found.rate_hz) {
             assert!((sum.norm() - 16.0).abs() < 1e-3 && (sum.arg() - 0.4).abs() < 1e-3);
         }
         let highest = |profile: Vec<(f64, f64)>| {

@@ -58,19 +58,6 @@ pub struct Samples {
     pub turn: f64,
 }
 
-impl Samples {
-    /// One channel of real samples.
-    pub fn real(codec: Codec) -> Samples {
-        Samples {
-            codec,
-            channels: 1,
-            channel: 0,
-            complex: false,
-            turn: 0.0,
-        }
-    }
-}
-
 /// Which parts of the time are lost to a baseline of the stations a and b, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lost {
@@ -106,13 +93,13 @@ impl Lost {
         (1.0 - self.a - self.b + self.both).max(0.0)
     }
 
-    /// Signal-to-noise ratio in units of that without loss.
-    fn snr(self, noise: &Noise) -> f64 {
+    /// Signal-to-noise ratio in units of that without loss. `noise`: products of powers, means over the band, in units of that
+    /// of both stations' noise, where samples are replaced of the first, of the second, and of both.
+    fn snr(self, noise: [f64; 3]) -> f64 {
         let overlap = self.overlap();
-        let variance = overlap
-            + noise.a * (self.a - self.both)
-            + noise.b * (self.b - self.both)
-            + noise.both * self.both;
+        let lost = [self.a - self.both, self.b - self.both, self.both];
+        let parts = noise.iter().zip(lost);
+        let variance = parts.fold(overlap, |sum, (noise, lost)| sum + noise * lost);
         quotient(overlap, variance.sqrt())
     }
 
@@ -139,16 +126,6 @@ pub struct Ratios {
     pub snr: f64,
 }
 
-/// Products of powers, means over the band, in units of that of both stations' noise.
-struct Noise {
-    /// What replaces samples of the first with noise of the second.
-    a: f64,
-    /// The other way round.
-    b: f64,
-    /// What replaces samples of both.
-    both: f64,
-}
-
 /// What theory says of a baseline of two stations with such samples, in bands of such shapes: `spectra` is the
 /// power of each station, in any units, in as many channels as are averaged, from zero to half of the sample rate
 /// for real samples, from minus to plus half of it for complex ones. None where fill
@@ -171,22 +148,17 @@ pub fn predicted(
         let power = power_against(replaced, samples[station], spectra[1 - station]);
         quotient(power * mean(spectra[station]), whole)
     };
-    let products = Noise {
-        a: against(0),
-        b: against(1),
-        both: quotient(noise[0] * noise[1] * mean(first) * mean(second), whole),
-    };
+    let both = quotient(noise[0] * noise[1] * mean(first) * mean(second), whole);
     let overlap = lost.overlap();
     Some(Ratios {
         amplitude_by_all: overlap,
         amplitude_by_autos: quotient(overlap, lost.autos(noise)),
         amplitude_by_overlap: quotient(overlap, overlap),
-        weight: if replaced == Replaced::Flagged {
-            overlap
-        } else {
-            1.0
+        weight: match replaced {
+            Replaced::Flagged => overlap,
+            _ => 1.0,
         },
-        snr: lost.snr(&products),
+        snr: lost.snr([against(0), against(1), both]),
     })
 }
 
@@ -252,11 +224,7 @@ fn fill_lines(samples: Samples) -> Vec<Line> {
                 value * Complex64::from_polar(1.0, -TAU * frequency * f64::from(time))
             });
             Line {
-                frequency: if frequency < 0.5 {
-                    frequency
-                } else {
-                    frequency - 1.0
-                },
+                frequency: frequency - f64::from(frequency >= 0.5),
                 power: terms.sum::<Complex64>().norm_sqr() / unit,
             }
         })

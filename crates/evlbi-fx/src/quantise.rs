@@ -31,17 +31,6 @@ pub fn power(codec: Codec) -> f64 {
     lowest + above.sum::<f64>()
 }
 
-/// How much of the signal-to-noise ratio of a small correlation two samplers keep: 2/pi = 0.637 for 1 bit,
-/// 0.8825 for 2 bits, 0.988 for 4 bits, 1 for 8 bits.
-pub fn efficiency(a: Codec, b: Codec) -> f64 {
-    let gain = |codec: Codec| {
-        let steps = Steps::of(codec);
-        let slope = steps.0.iter().map(|step| step.height * density(step.at));
-        slope.sum::<f64>() / power(codec).sqrt()
-    };
-    gain(a) * gain(b)
-}
-
 /// The curve between the correlation rho of two noises and the correlation r of their samples, normalised by
 /// the root of the powers of the samples.
 #[derive(Clone, Debug)]
@@ -269,17 +258,18 @@ fn integral_over_angle(end: f64, f: impl Fn(f64) -> f64) -> f64 {
         PIECES => end,
         piece => end.min(FRAC_PI_2 * (1.0 - NEARER.powi(piece))),
     };
-    let pieces = (0..PIECES).map(|piece| gauss(edge(piece), edge(piece + 1), &f));
-    pieces.sum()
+    integral_of_pieces(edge, f)
 }
 
 /// Integral of a smooth function from 0 to `end`.
 fn integral(end: f64, f: impl Fn(f64) -> f64) -> f64 {
     let step = end / f64::from(PIECES);
-    let pieces = (0..PIECES).map(f64::from);
-    pieces
-        .map(|piece| gauss(piece * step, (piece + 1.0) * step, &f))
-        .sum()
+    integral_of_pieces(|piece| f64::from(piece) * step, f)
+}
+
+fn integral_of_pieces(edge: impl Fn(i32) -> f64, f: impl Fn(f64) -> f64) -> f64 {
+    let pieces = (0..PIECES).map(|piece| gauss(edge(piece), edge(piece + 1), &f));
+    pieces.sum()
 }
 
 fn gauss(from: f64, to: f64, f: impl Fn(f64) -> f64) -> f64 {

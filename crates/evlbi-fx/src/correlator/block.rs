@@ -38,14 +38,6 @@ pub enum Good {
     Some(Intervals),
 }
 
-/// Whether there is anything in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    Full,
-    Partial,
-    Empty,
-}
-
 impl Block {
     /// Looks up where block `number` lies and what of it is there.
     pub fn look(setup: &Setup, slabs: &[Slab], number: i64) -> Result<Block, OutsideModel> {
@@ -74,25 +66,10 @@ impl Block {
         })
     }
 
-    /// What there is of an input.
-    pub fn state(&self, setup: &Setup, input: Input) -> State {
-        match self.good(setup, input) {
-            Good::All => State::Full,
-            Good::Nothing => State::Empty,
-            Good::Some(_) => State::Partial,
-        }
-    }
-
-    /// What may be used of an input.
+    /// What may be used of an input. A thread that is not there has nothing.
     pub fn good(&self, setup: &Setup, input: Input) -> &Good {
-        self.stations[input.station].good(setup.band(input).lane)
-    }
-}
-
-impl Placed {
-    /// What may be used of a thread. A thread that is not there has nothing.
-    pub fn good(&self, lane: usize) -> &Good {
-        self.lanes.get(lane).unwrap_or(&Good::Nothing)
+        let lanes = &self.stations[input.station].lanes;
+        lanes.get(setup.band(input).lane).unwrap_or(&Good::Nothing)
     }
 }
 

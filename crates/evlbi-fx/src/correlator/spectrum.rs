@@ -8,13 +8,14 @@ use rustfft::num_complex::{Complex32, Complex64};
 use rustfft::{Fft, FftPlanner};
 
 use super::block::{Block, Good, Placed};
-use super::kernel::{self, TILE, Tiles};
+use super::kernel::{self, TILE};
 use super::setup::{Input, Rotation, Setup};
 use crate::track::{Layout, Slab};
 
 /// Makes spectra.
 pub struct Spectrograph {
-    arch: Arch,
+    /// The processor, for [`kernel`]s.
+    pub arch: Arch,
     /// Of each station.
     plans: Vec<Plan>,
     /// Decoded samples of all channels of a thread, and of which station, thread and block they are.
@@ -241,7 +242,7 @@ impl Spectrograph {
         let plan = &self.plans[input.station];
         let (arch, samples, scratch) = (self.arch, &self.samples, &mut self.scratch);
         // In the middle of the block; the sample there was taken `residual` before its time.
-        let middle = turns(band.zero_hz, placed.delay - placed.rate * placed.residual);
+        let middle = (band.zero_hz * (placed.delay - placed.rate * placed.residual)).fract();
         let step = band.zero_hz * placed.rate / layout.sample_rate() as f64;
         if plan.pairs.is_some() {
             let halves = &mut self.halves[..plan.length / 2];
@@ -270,22 +271,15 @@ impl Spectrograph {
         turns: f64,
         tiles: Place<'_>,
     ) {
-        let Spectrograph {
-            arch,
-            plans,
-            bins,
-            halves,
-            turned,
-            ..
-        } = self;
+        let (halves, bins, turned) = (&mut self.halves, &mut self.bins, &mut self.turned);
         let (width, channels) = (setup.channel_width(), setup.channels());
-        let (plan, band) = (&plans[input.station], setup.band(input));
+        let (plan, band) = (&self.plans[input.station], setup.band(input));
         let lowest = band.edge_hz - band.zero_hz;
         let first = (lowest / width).round() as i64;
         if let Some(factors) = &plan.pairs {
             // The transform repeats itself.
             halves[plan.length / 2] = halves[0];
-            kernel::split(*arch, halves, factors, bins);
+            kernel::split(self.arch, halves, factors, bins);
         }
         let ascending: &[Complex32] = if plan.pairs.is_some() && first < 0 {
             // Negative frequencies of a real signal.
@@ -312,21 +306,6 @@ impl Spectrograph {
         let Place { re, im, stride } = tiles;
         let start = turns + lowest * placed.residual;
         let step = width * placed.residual;
-        kernel::level(*arch, ascending, start, step, stride, re, im);
+        kernel::level(self.arch, ascending, start, step, stride, re, im);
     }
-
-    /// Multiplies a tile of some blocks and adds the products.
-    pub fn multiply(&self, a: Tiles<'_>, b: Tiles<'_>, values: &mut [Complex64]) {
-        kernel::multiply(self.arch, a, b, values);
-    }
-
-    /// Adds the power of a tile of some blocks.
-    pub fn square(&self, a: Tiles<'_>, power: &mut [f64]) {
-        kernel::square(self.arch, a, power);
-    }
-}
-
-/// A phase in turns, without the whole ones.
-fn turns(hertz: f64, seconds: f64) -> f64 {
-    (hertz * seconds).fract()
 }

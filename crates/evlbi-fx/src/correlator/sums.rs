@@ -20,7 +20,7 @@ pub struct Sums {
 }
 
 /// Sums of one input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct InputSums {
     /// Power of each channel, in ascending sky frequency.
     pub power: Vec<f64>,
@@ -31,7 +31,7 @@ pub struct InputSums {
 }
 
 /// Sums of one product A conj(B).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ProductSums {
     /// Each channel, in ascending sky frequency.
     pub values: Vec<Complex64>,
@@ -48,14 +48,11 @@ impl Sums {
     pub fn new(setup: &Setup) -> Sums {
         let input = |_| InputSums {
             power: vec![0.0; setup.channels()],
-            energy: 0.0,
-            good: 0,
+            ..InputSums::default()
         };
         let product = |_| ProductSums {
             values: vec![Complex64::default(); setup.channels()],
-            overlap: 0,
-            energy_a: 0.0,
-            energy_b: 0.0,
+            ..ProductSums::default()
         };
         Sums {
             blocks: 0,

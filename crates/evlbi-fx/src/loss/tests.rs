@@ -10,8 +10,19 @@ use super::*;
 /// Bands of equal power everywhere.
 const WHITE: [&[f64]; 2] = [&[1.0; 64]; 2];
 
+/// One channel of real samples.
+fn real(bits: u8) -> Samples {
+    Samples {
+        codec: Codec::vdif(bits).unwrap(),
+        channels: 1,
+        channel: 0,
+        complex: false,
+        turn: 0.0,
+    }
+}
+
 fn two_bits() -> Samples {
-    Samples::real(Codec::vdif(2).unwrap())
+    real(2)
 }
 
 fn at_one(replaced: Replaced, fraction: f64) -> Ratios {
@@ -33,11 +44,11 @@ fn replaced_samples_have_the_power_of_their_levels() {
     assert_eq!(noise(Replaced::Flagged, two_bits()), 0.0);
     assert!(near(noise(Replaced::Random, two_bits()), 1.407, 1e-3));
     assert!(near(noise(Replaced::Fill, two_bits()), 1.701, 1e-3));
-    let one_bit = Samples::real(Codec::vdif(1).unwrap());
+    let one_bit = real(1);
     assert!(near(noise(Replaced::Random, one_bit), 1.0, 1e-12));
     assert!(near(noise(Replaced::Fill, one_bit), 1.0, 1e-12));
     // 0x44, 0x33, 0x22, 0x11 are 60 to 111 levels of 35.5 to the rms below the middle.
-    let eight_bits = Samples::real(Codec::vdif(8).unwrap());
+    let eight_bits = real(8);
     let levels = [59.5, 76.5, 93.5, 110.5f64].map(|level| (level / 35.5).powi(2));
     let expected = levels.iter().sum::<f64>() / 4.0 / quantise::power(eight_bits.codec);
     assert!(near(noise(Replaced::Fill, eight_bits), expected, 1e-5));
@@ -103,7 +114,7 @@ fn fill_is_loud_at_both_ends_of_the_band() {
         1e-3
     ));
     // Of one bit these lines are not equal: 10 ones in 32, of which 4 in odd places.
-    let one_bit = Samples::real(Codec::vdif(1).unwrap());
+    let one_bit = real(1);
     let (zero, half) = ((12.0f64 / 32.0).powi(2), (4.0f64 / 32.0).powi(2));
     let lines = fill_lines(one_bit);
     assert!(near(lines[0].power, zero, 1e-9));
@@ -306,7 +317,7 @@ proptest! {
         other in 0.0f64..0.9,
         common: bool,
     ) {
-        let samples = [Samples::real(Codec::vdif(bits).unwrap()); 2];
+        let samples = [real(bits); 2];
         let at = |fraction| {
             let lost = match (replaced, common) {
                 (Replaced::Fill, _) => Lost::independent(fraction, 0.0),

@@ -118,6 +118,8 @@ fn one() -> f64 {
     1.0
 }
 
+const WHOLE_KHZ: &str = "its rate field takes whole kHz only";
+
 /// Why stations cannot be made as a plan says.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
@@ -245,10 +247,8 @@ impl SkyPlan {
         };
         let last = FrameTime::from_index(first.index(frame_rate).saturating_add(last), frame_rate);
         for time in [first, last] {
-            headers[0]
-                .clone()
-                .set_time(time)
-                .map_err(|_| PlanError::Time)?;
+            let mut header = headers[0];
+            header.set_time(time).map_err(|_| PlanError::Time)?;
         }
         let channels = (0..self.channels)
             .map(|channel| self.channel(station, channel))
@@ -305,17 +305,16 @@ impl SkyPlan {
         let sample_rate = self.sample_rate as u64;
         let bits_per_second = sample_rate.saturating_mul(shape.bits_per_complete_sample());
         let fits = |payload: usize| bits_per_second.is_multiple_of(payload as u64 * 8);
-        let bad = || PlanError::FramesPerSecond {
-            payload: self.payload,
-            samples: shape.samples_per_frame(),
-            sample_rate,
-            remedy: nearest(self.payload, fits).map_or_else(
-                || "no payload does at this rate".to_owned(),
-                |payload| format!("a payload of {payload} bytes does"),
-            ),
-        };
         if !fits(self.payload) {
-            return Err(bad());
+            return Err(PlanError::FramesPerSecond {
+                payload: self.payload,
+                samples: shape.samples_per_frame(),
+                sample_rate,
+                remedy: match nearest(self.payload, fits) {
+                    Some(payload) => format!("a payload of {payload} bytes does"),
+                    None => "no payload does at this rate".to_owned(),
+                },
+            });
         }
         let frames = bits_per_second / (self.payload as u64 * 8);
         u32::try_from(frames)
@@ -331,43 +330,38 @@ impl SkyPlan {
         station: StationId,
         sample_rate: u64,
     ) -> Result<Vec<Header>, PlanError> {
-        (0..self.threads)
-            .map(|thread| {
-                let mut header = Header::new(shape, StreamKey { station, thread });
-                if let Some(extended) = self.extended(shape, sample_rate)? {
-                    header
-                        .set_extended(&extended)
-                        .map_err(|_| self.edv_error("its rate field takes whole kHz only"))?;
-                }
-                Ok(header)
-            })
-            .collect()
+        let extended = self.extended(shape, sample_rate)?;
+        let header = |thread| {
+            let mut header = Header::new(shape, StreamKey { station, thread });
+            if let Some(extended) = &extended {
+                let set = header.set_extended(extended);
+                set.map_err(|_| self.edv_error(WHOLE_KHZ))?;
+            }
+            Ok(header)
+        };
+        (0..self.threads).map(header).collect()
     }
 
     fn extended(&self, shape: Shape, sample_rate: u64) -> Result<Option<Extended>, PlanError> {
-        if self.legacy && self.edv != 0 {
-            return Err(
-                self.edv_error("legacy headers have no extended data: leave out one of both")
-            );
-        }
+        let error = |why| Err(self.edv_error(why));
         let samples = if self.complex { 1 } else { 2 };
-        if self.edv != 0 && !sample_rate.is_multiple_of(samples) {
-            return Err(self.edv_error("its rate field takes whole kHz only"));
-        }
         let complex_rate = sample_rate / samples;
         match self.edv {
             0 => Ok(None),
+            _ if self.legacy => {
+                error("legacy headers have no extended data: leave out one of both")
+            }
+            _ if !sample_rate.is_multiple_of(samples) => error(WHOLE_KHZ),
             1 => Ok(Some(Extended::Nict(Nict {
                 complex_rate,
                 sync: SYNC,
                 das: u64::from_le_bytes(*b"evlbi\0\0\0"),
             }))),
             3 if ![1000, 5000].contains(&self.payload) => {
-                Err(self.edv_error("its frames have a payload of 1000 or 5000 bytes"))
+                error("its frames have a payload of 1000 or 5000 bytes")
             }
             3 if shape.log2_channels != 0 => {
-                Err(self
-                    .edv_error("its threads have one channel: give as many threads as channels"))
+                error("its threads have one channel: give as many threads as channels")
             }
             3 => Ok(Some(Extended::Nrao(Nrao {
                 complex_rate,
@@ -375,7 +369,7 @@ impl SkyPlan {
                 upper: true,
                 ..Nrao::default()
             }))),
-            _ => Err(self.edv_error("give 0, 1 or 3")),
+            _ => error("give 0, 1 or 3"),
         }
     }
 
@@ -480,9 +474,8 @@ fn nearest(payload: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
 /// The sum of two polynomials.
 fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
     let coefficient = |of: &[f64], n: usize| of.get(n).copied().unwrap_or_default();
-    (0..a.len().max(b.len()))
-        .map(|n| coefficient(a, n) + coefficient(b, n))
-        .collect()
+    let all = 0..a.len().max(b.len());
+    all.map(|n| coefficient(a, n) + coefficient(b, n)).collect()
 }
 
 /// Whole UTC seconds as date and time in a file.

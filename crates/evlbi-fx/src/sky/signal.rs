@@ -54,16 +54,6 @@ impl ChannelPlan {
     fn noise_power(&self) -> f64 {
         1.0 / (1.0 + self.tone_power * self.tones.len() as f64)
     }
-
-    /// Amplitude of the station's own noise, per component.
-    fn own_amplitude(&self) -> f64 {
-        (self.noise_power() * (1.0 - self.share)).sqrt()
-    }
-
-    /// Amplitude of a tone: its mean square is half of the square of it, per component.
-    fn tone_amplitude(&self) -> f64 {
-        (self.noise_power() * self.tone_power * 2.0).sqrt()
-    }
 }
 
 /// Makes the components of a channel block by block; their rms is 1.
@@ -141,7 +131,8 @@ impl Channel {
         let first = number as i64 * HOP as i64;
         self.common_signal(first);
         self.own.fill(first, &mut self.noise);
-        let own = self.plan.own_amplitude() as f32;
+        // Per component.
+        let own = (self.plan.noise_power() * (1.0 - self.plan.share)).sqrt() as f32;
         let (values, _) = values.as_chunks_mut::<2>();
         if self.plan.complex {
             let signal = &self.block[GUARD..];
@@ -161,7 +152,10 @@ impl Channel {
     /// `GUARD` complex samples late.
     fn common_signal(&mut self, first: i64) {
         // The complex signal of a real channel has one sample for two real ones.
-        let rate = self.complex_rate();
+        let rate = match self.plan.complex {
+            true => self.plan.sample_rate,
+            false => self.plan.sample_rate / 2.0,
+        };
         let middle = (first as f64 + HOP as f64 / 2.0) / rate;
         let (delay, delay_rate) = polynomial(&self.plan.delay, middle);
         let whole = (delay * rate).round();
@@ -203,9 +197,13 @@ impl Channel {
     }
 
     fn add_tones(&mut self, first: i64, values: &mut [f32]) {
-        let per_block = if self.plan.complex { HOP } else { 2 * HOP };
-        let start = if self.plan.complex { first } else { 2 * first };
-        let amplitude = Complex32::new(self.plan.tone_amplitude() as f32, 0.0);
+        let (per_block, start) = match self.plan.complex {
+            true => (HOP, first),
+            false => (2 * HOP, 2 * first),
+        };
+        // The mean square of a tone is half of the square of its amplitude, per component.
+        let amplitude = (self.plan.noise_power() * self.plan.tone_power * 2.0).sqrt();
+        let amplitude = Complex32::new(amplitude as f32, 0.0);
         let mut tone = [Complex32::default(); 256];
         for frequency in &self.plan.tones {
             let step = frequency / self.plan.sample_rate;
@@ -226,14 +224,6 @@ impl Channel {
             }
         }
     }
-
-    fn complex_rate(&self) -> f64 {
-        if self.plan.complex {
-            self.plan.sample_rate
-        } else {
-            self.plan.sample_rate / 2.0
-        }
-    }
 }
 
 /// Gain of each bin: flat with slopes at the edges of the channel, so that the common signal has the
@@ -242,10 +232,9 @@ fn gain(complex: bool, power: f64) -> Vec<f32> {
     let shape: Vec<f64> = (0..LENGTH)
         .map(|bin| {
             // The edges lie at zero and the end, or in the middle, where frequencies become negative.
-            let from_edge = if complex {
-                bin.abs_diff(LENGTH / 2)
-            } else {
-                bin.min(LENGTH - bin)
+            let from_edge = match complex {
+                true => bin.abs_diff(LENGTH / 2),
+                false => bin.min(LENGTH - bin),
             };
             slope(from_edge as f64 / LENGTH as f64)
         })

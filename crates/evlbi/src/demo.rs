@@ -236,10 +236,8 @@ fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Input)>> {
     let per_round = (options.rate.get() / (8 * frame_length * ROUNDS)).max(1);
     let frame_rate = per_round * ROUNDS;
     if frame_rate >= 1 << 24 {
-        bail!(
-            "--rate {} is more than VDIF frames can be numbered for",
-            options.rate
-        );
+        let rate = options.rate;
+        bail!("--rate {rate} is more than VDIF frames can be numbered for");
     }
     let names = &STATIONS[..options.stations as usize];
     let plan = SkyPlan {
@@ -484,15 +482,13 @@ fn compare(
             recording,
         });
     }
+    let seconds = stations.iter().map(|station| station.sent.seconds);
     let mut checks = stations.iter().flat_map(|station| &station.checks);
     Ok(DemoResult {
         schema: "evlbi.demo/1",
         accounting_agrees: checks.all(|check| check.agrees),
         rate_bps: stations.iter().map(|station| station.sent.rate_bps).sum(),
-        seconds: stations
-            .iter()
-            .map(|station| station.sent.seconds)
-            .fold(0.0, f64::max),
+        seconds: seconds.fold(0.0, f64::max),
         impairment,
         baselines: match interrupted {
             true => Vec::new(),
@@ -560,13 +556,7 @@ fn correlate(
 /// the very beginning or end of the stream nobody misses it. So the sum of these is exact, and duplicates
 /// and reordering agree within the number of drops.
 fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
-    let Streamed {
-        sent,
-        relay,
-        received,
-        drained,
-        ..
-    } = streamed;
+    let (sent, relay, received) = (&streamed.sent, &streamed.relay, &streamed.received);
     let truth = &relay.truth;
     let counters = &received.account.counters;
     let before_the_path = relay.socket_drops + sent.live.not_sent;
@@ -588,7 +578,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         .socket_drops_within
         .min(counters.lost - counters.ring_full);
     let foreign = live.foreign_size + live.foreign_source + counters.foreign_sequence;
-    let lost_frames = drained.frames.counts.lost_frames;
+    let lost_frames = streamed.drained.frames.counts.lost_frames;
     let mut checks = vec![
         equal(
             "sent = entered the relay + dropped before",

@@ -110,11 +110,16 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
     let gaps_file = gaps_file.unwrap_or_else(|| output::gaps_beside(&options.output));
     check_paths(options, &gaps_file)?;
     let (gaps_out, gaps_part) = Part::create(&gaps_file, options.force)?;
-    let list = match recording.format {
-        Format::Raw => "sequence",
-        Format::Vdif | Format::Mark5b => "time",
+    let is_raw = recording.format == Format::Raw;
+    let list = if is_raw { "sequence" } else { "time" };
+    let name = options.output.file_name();
+    let document = Gaps {
+        file: name.map(|name| name.to_string_lossy().into_owned()),
+        frame_rate: recording.frame_rate,
+        frame_length: recording.frame_length,
+        ..Gaps::default()
     };
-    let gaps = GapsWriter::new(gaps_out, &document(options, &recording), list)
+    let gaps = GapsWriter::new(gaps_out, &document, list)
         .with_context(|| format!("cannot write {}", gaps_file.display()))?;
     let (output, part) = Part::create(&options.output, options.force)?;
     let header_length = recording.header_length().unwrap_or(0);
@@ -224,16 +229,6 @@ fn check_paths(options: &DropOptions, gaps: &Path) -> Result<()> {
         }
     }
     output::check_new([options.output.as_path(), gaps], options.force)
-}
-
-fn document(options: &DropOptions, recording: &Recording) -> Gaps {
-    let name = options.output.file_name();
-    Gaps {
-        file: name.map(|name| name.to_string_lossy().into_owned()),
-        frame_rate: recording.frame_rate,
-        frame_length: recording.frame_length,
-        ..Gaps::default()
-    }
 }
 
 /// Returns the blocks that were walked, and whether it was stopped before the end.

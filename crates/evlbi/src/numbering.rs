@@ -34,11 +34,7 @@ impl Numbering for FrameNumbers {
     }
 
     fn of(&self, datagrams: &[&[u8]], all: bool) -> Option<Box<dyn Numbering>> {
-        let frame_rate = self.frame_rate;
-        let sequencer = Sequencer::of(datagrams, all, frame_rate)?;
-        Some(Box::new(FrameNumbers {
-            frame_rate,
-            sequencer,
-        }))
+        let sequencer = Sequencer::of(datagrams, all, self.frame_rate)?;
+        Some(Box::new(FrameNumbers { sequencer, ..*self }))
     }
 }

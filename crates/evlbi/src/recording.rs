@@ -250,11 +250,11 @@ fn rate_between(
     distance: u64,
     threads: usize,
 ) -> Option<FrameRate> {
+    let threads = threads.max(1) as u64;
     let seconds = last.second.checked_sub(first.second)?;
-    let cycles = i64::try_from(distance / threads.max(1) as u64).ok()?;
+    let cycles = i64::try_from(distance / threads).ok()?;
     let frames = cycles - i64::from(last.frame) + i64::from(first.frame);
-    let whole =
-        seconds > 0 && distance.is_multiple_of(threads.max(1) as u64) && frames % seconds == 0;
+    let whole = seconds > 0 && distance.is_multiple_of(threads) && frames % seconds == 0;
     let rate = u32::try_from(frames.checked_div(seconds)?).ok()?;
     FrameRate::new(rate).filter(|_| whole && rate > last.frame.max(first.frame))
 }

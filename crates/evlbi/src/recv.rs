@@ -224,18 +224,15 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
     let ring = options
         .ring
         .unwrap_or(window.saturating_mul(4).max(USUAL_RING));
+    let asked = show_size(ring);
     if ring < LEAST_RING {
-        bail!(
-            "--ring is at least {}; {} were asked for",
-            show_size(LEAST_RING),
-            show_size(ring)
-        );
+        let least = show_size(LEAST_RING);
+        bail!("--ring is at least {least}; {asked} were asked for");
     }
     if window > ring / 4 * 3 {
         bail!(
-            "a --window of {} needs a --ring of a third more, or none given; {} were asked for",
-            show_size(window),
-            show_size(ring)
+            "a --window of {} needs a --ring of a third more, or none given; {asked} were asked for",
+            show_size(window)
         );
     }
     Ok(ReceiveOptions {

@@ -9,7 +9,7 @@ use evlbi_net::run::Run;
 use crate::steer::Watched;
 
 /// A sender or a receiver at work. Dropping it ends that, with everything written.
-pub struct Running<S, R> {
+pub struct Running<S: Watched + 'static, R> {
     run: Run,
     /// What is seen of it.
     pub seen: Arc<S>,
@@ -44,16 +44,14 @@ impl<S: Watched + 'static, R> Running<S, R> {
         let worker = self.worker.take().context("it is joined once")?;
         worker.join()
     }
-}
 
-impl<S, R> Running<S, R> {
     /// Ends it: a sender when the frame that was begun is whole.
     pub fn stop(&self) {
         self.run.stop();
     }
 }
 
-impl<S, R> Drop for Running<S, R> {
+impl<S: Watched + 'static, R> Drop for Running<S, R> {
     fn drop(&mut self) {
         self.stop();
         if let Some(worker) = self.worker.take() {

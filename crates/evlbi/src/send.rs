@@ -19,7 +19,7 @@ use evlbi_net::transmit;
 use evlbi_net::transport::Url;
 use evlbi_wire::time::FrameRate;
 
-use self::prepare::{Prepared, prepare};
+use self::prepare::prepare;
 pub use self::result::{SendResult, text};
 use self::seen::Seen;
 use crate::host::HostOptions;
@@ -138,40 +138,34 @@ pub type Sending = Running<Seen, SendResult>;
 /// When the options do not fit together or the source, or it cannot be read, or a socket cannot be had.
 pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
     let run = run.part();
-    let Prepared {
-        flow,
-        seen,
-        mtu,
-        leading,
-        truncated,
-        padded,
-    } = prepare(options, &run)?;
-    for (end, bytes) in [("first", leading), ("last", truncated)] {
+    let prepared = prepare(options, &run)?;
+    let (leading_bytes, truncated_bytes) = (prepared.leading, prepared.truncated);
+    for (end, bytes) in [("first", leading_bytes), ("last", truncated_bytes)] {
         if bytes > 0 {
+            let source = &options.source;
             run.say(format_args!(
-                "the {end} {bytes} bytes of {} are no whole frame and are not sent",
-                options.source
+                "the {end} {bytes} bytes of {source} are no whole frame and are not sent"
             ));
         }
     }
-    let seen = Arc::new(seen);
+    let seen = Arc::new(prepared.seen);
     let worker = run.clock().spawn("transmit", {
         let (seen, run, host) = (Arc::clone(&seen), run.clone(), options.host.clone());
         let (source, to) = (options.source.clone(), options.to.to_string());
         move || -> Result<SendResult> {
             host.ready_thread(Waiting::SleepThenSpin)?;
-            let report = transmit::run(vec![flow], &run).into_iter().next();
+            let report = transmit::run(vec![prepared.flow], &run).into_iter().next();
             let mut rates_before_bps = seen.end();
             Ok(SendResult {
                 schema: "evlbi.send/1",
                 source,
                 to,
-                mtu,
+                mtu: prepared.mtu,
                 rate_asked_bps: rates_before_bps.pop(),
                 rates_before_bps,
-                leading_bytes: leading,
-                truncated_bytes: truncated,
-                padded_bytes: padded,
+                leading_bytes,
+                truncated_bytes,
+                padded_bytes: prepared.padded,
                 report: report.context("the flow left no report")?.into(),
             })
         }

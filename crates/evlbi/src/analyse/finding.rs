@@ -35,13 +35,10 @@ pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<Strin
         said.push("an end broke it off (RST)".to_owned());
     }
     if !connection.is_whole {
+        let counted = some_forgotten.then_some(", or counted only (--most)");
         said.push(format!(
             "its beginning was not captured{}: windows and the length of segments are not known",
-            if some_forgotten {
-                ", or counted only (--most)"
-            } else {
-                ""
-            }
+            counted.unwrap_or_default()
         ));
     }
     said

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use evlbi_core::capture::{Connection, Numbers, Stream, Way};
+use evlbi_core::capture::{Connection, Numbers, Stream};
 
 use super::{Analysis, Seen};
 use crate::output::{columns, lines};
@@ -68,31 +68,27 @@ fn table(connections: &[Seen<Connection>]) -> String {
         let [one, other] = seen.found.ends;
         let ways = seen.found.ways.iter().zip([[one, other], [other, one]]);
         for (way, [from, to]) in ways.filter(|(way, _)| way.bytes > 0) {
-            let mut cells = vec![seen.number.to_string(), from.to_string(), to.to_string()];
-            cells.extend(row(way));
-            rows.push(cells);
+            let trip = way.round_trip.as_ref().map(|trip| {
+                let [least, median] = [trip.min, trip.median].map(|time| time as f64 * 1e-6);
+                format!("{least:.2}/{median:.2} ms")
+            });
+            let or_none = |text: Option<String>| text.unwrap_or("-".to_owned());
+            rows.push(vec![
+                seen.number.to_string(),
+                from.to_string(),
+                to.to_string(),
+                format!("{:.3}", way.rate * 1e-6),
+                show_bytes(way.acknowledged as f64),
+                show_count(way.segments),
+                show_count(way.sent_again.segments),
+                show_count(way.reordered + way.reordered_beyond),
+                or_none(trip),
+                or_none(way.flight.map(|flight| show_bytes(flight.most as f64))),
+                or_none(way.window.map(|window| show_bytes(window.most as f64))),
+            ]);
         }
     }
     columns(&rows, |column| column == 1 || column == 2)
-}
-
-fn row(way: &Way) -> [String; 8] {
-    let none = || "-".to_owned();
-    [
-        format!("{:.3}", way.rate * 1e-6),
-        show_bytes(way.acknowledged as f64),
-        show_count(way.segments),
-        show_count(way.sent_again.segments),
-        show_count(way.reordered + way.reordered_beyond),
-        way.round_trip.as_ref().map_or_else(none, |trip| {
-            let [least, median] = [trip.min, trip.median].map(|time| time as f64 * 1e-6);
-            format!("{least:.2}/{median:.2} ms")
-        }),
-        way.flight
-            .map_or_else(none, |flight| show_bytes(flight.most as f64)),
-        way.window
-            .map_or_else(none, |window| show_bytes(window.most as f64)),
-    ]
 }
 
 fn streams(streams: &[Seen<Stream>]) -> String {

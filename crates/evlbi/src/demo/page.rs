@@ -1,7 +1,7 @@
 //! The page of the demonstration: stations that stream to a live correlator, under an agent of their own.
 
 use std::fs;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufReader, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::run::Run;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -193,15 +194,8 @@ fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
     };
     let said = agent.child.stdout.take();
     let said = said.context("the agent says nothing")?;
-    let mut text = String::new();
-    for line in BufReader::new(said).lines() {
-        let line = line?;
-        text += &line;
-        if line == "}" {
-            break;
-        }
-    }
-    let ready: Value = serde_json::from_str(&text).context("the agent did not begin")?;
+    let mut said = serde_json::Deserializer::from_reader(BufReader::new(said));
+    let ready = Value::deserialize(&mut said).context("the agent did not begin")?;
     let url = ready["url"].as_str().context("the agent has no address")?;
     Ok((agent, url.to_owned()))
 }

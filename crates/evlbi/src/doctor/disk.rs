@@ -120,10 +120,8 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial> {
             let rate = bytes as f64 * 8.0 / seconds.max(1e-9);
             let time = seconds / LONGEST.as_secs_f64();
             let done = bytes.max((most as f64 * time) as u64).min(most);
-            progress.show(
-                done,
-                &format!("writing in {}: {}", folder.display(), show_rate(rate)),
-            );
+            let line = format!("writing in {}: {}", folder.display(), show_rate(rate));
+            progress.show(done, &line);
         }
     }
     Ok(Trial {

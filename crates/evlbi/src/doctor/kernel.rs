@@ -35,11 +35,7 @@ pub fn items(root: &Root, aim: &Aim) -> Vec<Item> {
         socket_buffer(root, aim, "net.core.wmem_max", "send", SEND_ASKS),
         tcp_buffer(root, aim, "net.ipv4.tcp_rmem"),
         tcp_buffer(root, aim, "net.ipv4.tcp_wmem"),
-        item(
-            "net.ipv4.udp_mem (largest)",
-            UDP_MEMORY,
-            udp_memory(root, aim),
-        ),
+        udp_memory(root, aim),
         backlog(root, aim),
         budget(root, aim),
         item(
@@ -103,16 +99,19 @@ fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
         aim.arithmetic()
     );
     // The last of three numbers is the most that a connection's buffer grows to.
-    let found = last_of_three(root, name, wanted, show_size);
-    item(&format!("{name} (largest)"), &why, found)
+    last_of_three(root, name, wanted, show_size, &why)
 }
 
 const UDP_MEMORY: &str = "above the limit datagrams of all sockets are dropped (MemErrors)";
 
 /// Memory of all UDP sockets, in pages.
-fn udp_memory(root: &Root, aim: &Aim) -> Found {
+fn udp_memory(root: &Root, aim: &Aim) -> Item {
+    let name = "net.ipv4.udp_mem";
     let buffer = aim.bytes().clamp(RECV_ASKS, MOST_OF_SOCKET);
-    let page = page_bytes(root)?;
+    let page = match page_bytes(root) {
+        Ok(page) => page,
+        Err(reason) => return item(name, UDP_MEMORY, Err(reason)),
+    };
     let why = format!(
         "in pages of {}: one full receive buffer of {} takes twice that with its bookkeeping; {UDP_MEMORY}",
         show_size(page),
@@ -120,7 +119,7 @@ fn udp_memory(root: &Root, aim: &Aim) -> Found {
     );
     let pages = (2 * buffer).div_ceil(page);
     let shown = |pages: u64| format!("{} pages", show_count(pages));
-    Ok(last_of_three(root, "net.ipv4.udp_mem", pages, shown)?.because(why))
+    last_of_three(root, name, pages, shown, &why)
 }
 
 /// Bytes of a page of memory, as the kernel says of this program's.
@@ -218,10 +217,9 @@ fn queueing(root: &Root) -> Found {
 
 fn congestion_control(root: &Root) -> Found {
     let found = setting(root, CONGESTION_CONTROL)?;
-    let shown = match setting(root, "net.ipv4.tcp_available_congestion_control") {
-        Ok(available) => format!("{found}; there are: {available}"),
-        Err(_) => found.clone(),
-    };
+    let available = setting(root, "net.ipv4.tcp_available_congestion_control");
+    let available = available.map(|available| format!("; there are: {available}"));
+    let shown = found.clone() + &available.unwrap_or_default();
     Ok(match found.as_str() {
         "reno" => {
             let item = change(shown, "cubic, htcp or bbr");
@@ -278,14 +276,22 @@ fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String, 
 }
 
 /// A setting of three numbers of which the last should not be less than `wanted`; the others stay.
-fn last_of_three(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String) -> Found {
-    let numbers = root.numbers(&file(name))?;
-    let [least, middle, found] = numbers[..] else {
-        let (file, count) = (file(name), numbers.len());
-        return Err(format!("/{file} holds {count} numbers, not 3"));
-    };
-    let others = format!("{least} {middle} ");
-    Ok(largest(name, found, wanted, show, &others))
+fn last_of_three(
+    root: &Root,
+    name: &str,
+    wanted: u64,
+    show: impl Fn(u64) -> String,
+    why: &str,
+) -> Item {
+    let found = root.numbers(&file(name)).and_then(|numbers| {
+        let [least, middle, found] = numbers[..] else {
+            let (file, count) = (file(name), numbers.len());
+            return Err(format!("/{file} holds {count} numbers, not 3"));
+        };
+        let others = format!("{least} {middle} ");
+        Ok(largest(name, found, wanted, show, &others))
+    });
+    item(&format!("{name} (largest)"), why, found)
 }
 
 /// Judges the last number of a setting, which comes behind `others`.

@@ -25,10 +25,9 @@ const LONGEST: usize = 1 << 20;
 pub fn new_socket(plan: &Path, is_run: bool) -> Result<PathBuf> {
     let room = super::room()?;
     let stem = plan.file_stem().unwrap_or_default().to_string_lossy();
-    let name = if is_run {
-        format!("{stem}.{}", std::process::id())
-    } else {
-        stem.into_owned()
+    let name = match is_run {
+        true => format!("{stem}.{}", std::process::id()),
+        false => stem.into_owned(),
     };
     let socket = room.join(format!("{name}.{ENDING}"));
     if connect(&socket)?.is_some() {

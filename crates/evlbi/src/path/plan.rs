@@ -120,13 +120,8 @@ const KINDS: [(&str, &[&str]); 12] = [
 /// Cells as they were written: direction, number and what it says.
 pub type Specs = Vec<(Direction, usize, CellSpec)>;
 
-/// Reads a plan. Its name is that of the file.
-pub fn read(path: &Path) -> Result<Plan> {
-    read_with_specs(path).map(|(plan, _)| plan)
-}
-
-/// Reads a plan and keeps what its cells say.
-pub fn read_with_specs(path: &Path) -> Result<(Plan, Specs)> {
+/// Reads a plan and what its cells say. Its name is that of the file.
+pub fn read(path: &Path) -> Result<(Plan, Specs)> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the plan {}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -138,10 +133,9 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     let line = |place: usize| 1 + text[..place.min(text.len())].matches('\n').count();
     let mtu = spec.mtu.as_ref().map_or(1500, |mtu| *mtu.get_ref());
     if !(1280..=65_521).contains(&mtu) {
-        let place = spec.mtu.as_ref().map_or(0, |mtu| mtu.span().start);
+        let at = line(spec.mtu.map_or(0, |mtu| mtu.span().start));
         bail!(
-            "line {}: mtu = {mtu}: devices take 1280 to 65521 bytes; for less use a cell of mtu",
-            line(place)
+            "line {at}: mtu = {mtu}: devices take 1280 to 65521 bytes; for less use a cell of mtu"
         );
     }
     if spec.hosts.len() < 2 {
@@ -374,7 +368,19 @@ impl CellSpec {
             );
         }
         let law = match kind {
-            "delay" => self.delay()?,
+            "delay" => Law::Delay {
+                delay: time(self.delay.as_deref().unwrap_or("0"))?,
+                jitter: self.jitter.as_deref().map_or(Ok(Nanos(0)), time)?,
+                shape: match self.shape.as_deref() {
+                    None | Some("uniform") => Shape::Uniform,
+                    Some("normal") => Shape::Normal,
+                    Some("pareto") => Shape::Pareto,
+                    Some(other) => {
+                        bail!("shape = \"{other}\": a jitter is uniform, normal or pareto")
+                    }
+                },
+                reorders: self.overtakes.unwrap_or(false),
+            },
             "rate" => Law::Rate {
                 rate: rate(&self.rate)?,
                 buffer: self.buffer()?.unwrap_or(BUFFER),
@@ -439,22 +445,6 @@ impl CellSpec {
             },
         };
         Ok((kind, law))
-    }
-
-    fn delay(&self) -> Result<Law> {
-        Ok(Law::Delay {
-            delay: time(self.delay.as_deref().unwrap_or("0"))?,
-            jitter: self.jitter.as_deref().map_or(Ok(Nanos(0)), time)?,
-            shape: match self.shape.as_deref() {
-                None | Some("uniform") => Shape::Uniform,
-                Some("normal") => Shape::Normal,
-                Some("pareto") => Shape::Pareto,
-                Some(other) => {
-                    bail!("shape = \"{other}\": a jitter is uniform, normal or pareto")
-                }
-            },
-            reorders: self.overtakes.unwrap_or(false),
-        })
     }
 
     /// Bytes, or a time at the rate.

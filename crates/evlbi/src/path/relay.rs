@@ -76,7 +76,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         let told = Arc::clone(&is_unwanted);
         container::end_with_parent(move || told.store(true, Ordering::Relaxed))?;
     }
-    let (plan, specs) = plan::read_with_specs(&options.plan)?;
+    let (plan, specs) = plan::read(&options.plan)?;
     let plan = Arc::new(plan);
     container::leave_interrupts_to_others();
     let beside = options.socket.with_extension("hosts");
@@ -235,9 +235,9 @@ impl Served {
             let law = spec.law()?.1;
             let before = &self.plan.cells(*direction)[*number].law;
             if law.disorders() && !before.disorders() {
+                let name = &all[*place];
                 bail!(
-                    "{}: packets may overtake only where the plan says so from the beginning",
-                    all[*place]
+                    "{name}: packets may overtake only where the plan says so from the beginning"
                 );
             }
             Ok((*place, spec, law))

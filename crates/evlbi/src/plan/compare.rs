@@ -274,19 +274,22 @@ pub fn figure(comparison: &Simulated<Row>) -> Figure {
             ..Axis::new("message after the loss", Unit::Bare)
         },
         y: Axis::new("delay", Unit::Si("s")),
-        series: comparison
-            .rows
-            .iter()
+        series: (comparison.rows.iter())
             .filter(|row| row.rtt_s == round_trip)
-            .map(|row| Series {
-                name: row.algorithm.to_owned(),
-                points: row.curve.clone(),
-                ..Series::default()
-            })
+            .map(|row| curve(row.algorithm.to_owned(), &row.curve))
             .collect(),
     });
     Figure {
         title: format!("One loss of {} over TCP", show_rate(comparison.rate as f64)),
         panels: panels.collect(),
+    }
+}
+
+/// The delays of a flow.
+pub fn curve(name: String, points: &[(f64, f64)]) -> Series {
+    Series {
+        name,
+        points: points.to_vec(),
+        ..Series::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use evlbi_core::packetise::{Family, Rule, TCP_HEADER, payload_length};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{wire_bytes, wire_bytes_of_segment};
@@ -117,12 +117,10 @@ fn data_bytes(options: &PlanLinkOptions, family: Family, header: usize) -> Resul
     let (frame, mtu) = (options.frame, options.mtu);
     if options.carrier == Carrier::Tcp {
         let headers = family.ip_header() + TCP_HEADER;
-        return match mtu.checked_sub(headers) {
-            None | Some(0) => {
-                bail!("--mtu {mtu} leaves no room for data beside {headers} bytes of headers")
-            }
-            Some(data) => Ok(data),
-        };
+        let data = mtu.checked_sub(headers).filter(|data| *data > 0);
+        return data.with_context(|| {
+            format!("--mtu {mtu} leaves no room for data beside {headers} bytes of headers")
+        });
     }
     let data = payload_length(frame, mtu, family, header, Rule::Frames)?;
     if options.carrier == Carrier::Pudp && data < frame {
@@ -138,10 +136,7 @@ fn data_bytes(options: &PlanLinkOptions, family: Family, header: usize) -> Resul
 /// # Errors
 /// If packets have no room for data, or for a frame that must be whole.
 pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan> {
-    let family = match options.v6 {
-        true => Family::V6,
-        false => Family::V4,
-    };
+    let family = if options.v6 { Family::V6 } else { Family::V4 };
     let header = match options.carrier {
         Carrier::Udp => vtp::HEADER_LEN,
         Carrier::Pudp | Carrier::Tcp => 0,

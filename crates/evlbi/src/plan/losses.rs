@@ -6,10 +6,10 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use serde::Serialize;
 
-use super::compare::{self, Job, POINTS, Simulated};
+use super::compare::{self, Job, POINTS, Simulated, curve};
 use super::table;
 use super::tcp::PlanTcpOptions;
-use crate::plot::{Axis, Figure, Panel, Series, Unit};
+use crate::plot::{Axis, Figure, Panel, Unit};
 use crate::units::{show_bytes, show_count, show_rate, show_seconds};
 
 /// Times in seconds, data in bytes.
@@ -109,11 +109,7 @@ pub fn figure(losses: &Simulated<Row>) -> Figure {
         y: Axis::new("one-way delay", Unit::Si("s")),
         series: rows
             .iter()
-            .map(|row| Series {
-                name: format!("loss {}", show_loss(row.loss)),
-                points: row.curve.clone(),
-                ..Series::default()
-            })
+            .map(|row| curve(format!("loss {}", show_loss(row.loss)), &row.curve))
             .collect(),
     });
     Figure {

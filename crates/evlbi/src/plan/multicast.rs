@@ -31,8 +31,9 @@ struct Row {
     saved: u64,
 }
 
-impl Row {
-    fn of(stations: u64) -> Row {
+/// Counts the streams of up to `stations` stations, each of `rate` bits per second.
+pub fn plan(stations: u32, rate: Option<BitRate>) -> MulticastPlan {
+    let rows = (2..=u64::from(stations)).map(|stations| {
         let unicast = stations * (stations - 1);
         Row {
             stations,
@@ -41,15 +42,11 @@ impl Row {
             multicast: stations,
             saved: unicast - stations,
         }
-    }
-}
-
-/// Counts the streams of up to `stations` stations, each of `rate` bits per second.
-pub fn plan(stations: u32, rate: Option<BitRate>) -> MulticastPlan {
+    });
     MulticastPlan {
         schema: "evlbi.plan.multicast/1",
         rate: rate.map(BitRate::get),
-        rows: (2..=u64::from(stations)).map(Row::of).collect(),
+        rows: rows.collect(),
     }
 }
 
@@ -81,7 +78,7 @@ mod tests {
     /// The table of section 6.2, with its misprints mended.
     #[test]
     fn the_table_of_the_report() {
-        let rows: Vec<Row> = (2..=12).map(Row::of).collect();
+        let rows = plan(12, None).rows;
         let unicast: Vec<u64> = rows.iter().map(|row| row.unicast).collect();
         assert_eq!(unicast, [2, 6, 12, 20, 30, 42, 56, 72, 90, 110, 132]);
         let saved: Vec<u64> = rows.iter().map(|row| row.saved).collect();

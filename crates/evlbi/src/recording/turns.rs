@@ -1,11 +1,10 @@
 //! How many frames a second has, from turns of the second all over a recording: frames may be lost at any one of them.
 
 use std::fs::File;
-use std::ops::Range;
 
 use anyhow::Result;
 use evlbi_core::rate::usual_frame_rate;
-use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::time::FrameRate;
 
 use super::{First, Recording};
 
@@ -58,15 +57,17 @@ impl Recording {
 
     /// The turn at which `second` begins, where the frames are in order.
     fn turn(&self, file: &File, first: First, second: i64) -> Result<Option<Turn>> {
+        let near = 4 * self.cycle();
         let (mut before, mut behind) = (first.number, self.frames());
         while behind - before > 1 {
             let middle = before + (behind - before) / 2;
-            match self.time_from(file, first, middle..behind)? {
+            match self.time_among(file, first, (middle..behind).take(near))? {
                 Some((_, time)) if time.second < second => before = middle,
                 _ => behind = middle,
             }
         }
-        let Some((_, next)) = self.time_from(file, first, behind..self.frames())? else {
+        let after = (behind..self.frames()).take(near);
+        let Some((_, next)) = self.time_among(file, first, after)? else {
             return Ok(None);
         };
         // Backwards, one frame of the thread after another.
@@ -90,16 +91,6 @@ impl Recording {
                 frames: i64::from(*last) + 1,
                 shown: is_run && frames.len() >= RUN && next.frame == 0,
             }))
-    }
-
-    /// The first frame of the first one's thread that is near the beginning of a range.
-    fn time_from(
-        &self,
-        file: &File,
-        first: First,
-        range: Range<u64>,
-    ) -> Result<Option<(u64, FrameTime)>> {
-        self.time_among(file, first, range.take(4 * self.cycle()))
     }
 
     fn cycle(&self) -> usize {

@@ -28,8 +28,7 @@ pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<Pat
             gaps,
             ..options.clone()
         };
-        let beside = [gaps_path(&options), result_path(&options)];
-        if beside.iter().flatten().all(|path| !path.exists()) {
+        if beside(&options).all(|path| !path.exists()) {
             return Ok((options, Some(first.to_owned())));
         }
     }
@@ -56,8 +55,7 @@ pub fn remove_empty(options: &RecvOptions, result: &mut RecvResult) {
     if sink::those_of(&options.to).iter().any(is_there) {
         return;
     }
-    let beside = [gaps_path(options), result_path(options)];
-    for path in [recording].into_iter().chain(beside.into_iter().flatten()) {
+    for path in beside(options).chain([recording]) {
         if path.is_file() {
             let _ = std::fs::remove_file(path);
         }
@@ -88,14 +86,20 @@ pub fn check_outputs(options: &RecvOptions) -> Result<()> {
         }
         to => Some(Path::new(to)),
     };
-    let beside = [gaps_path(options), result_path(options)];
-    let beside = beside.iter().flatten().map(PathBuf::as_path);
+    let beside: Vec<PathBuf> = beside(options).collect();
+    let beside = beside.iter().map(PathBuf::as_path);
     output::check_new(recording.into_iter().chain(beside), options.force)
 }
 
 /// What other files stand beside; no device or pipe.
 fn recording(options: &RecvOptions) -> Option<PathBuf> {
     sink::recording(&options.to).filter(|path| !output::is_special(path))
+}
+
+/// Files beside the recording.
+fn beside(options: &RecvOptions) -> impl Iterator<Item = PathBuf> {
+    let beside = [gaps_path(options), result_path(options)];
+    beside.into_iter().flatten()
 }
 
 /// The result stands beside the recording too, and says while it grows how it is.

@@ -7,7 +7,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_net::transmit::{self, Sent};
 
-use super::Burst;
+use super::SendOptions;
 use crate::steer;
 
 /// What has to be known to change a flow while it is sent.
@@ -16,44 +16,40 @@ pub struct Changes {
     pub rates: Vec<u64>,
     pub sent: Arc<Sent>,
     pub stream: Stream,
-    pub policy: Policy,
-    pub replace: Replace,
-    pub seed: u64,
-    pub burst: Burst,
     pub datagram_data: usize,
-    /// It leaves at a rate that was asked for, not by the times of its frames.
-    pub has_rate: bool,
+    /// What it was started with; `shed` is what holds now.
+    pub options: SendOptions,
 }
 
 impl Changes {
     /// Changes the flow from its next train on.
     pub fn take(&mut self, change: &steer::Change) -> Result<()> {
         let rate: Option<BitRate> = change.rate.as_deref().map(str::parse).transpose()?;
-        if rate.is_some() && !self.has_rate {
+        if rate.is_some() && self.options.pace.rate().is_none() {
             bail!(
                 "only a flow that was started with a --rate has one to change; this one leaves by the times in its frames, or as fast as it can"
             );
         }
         let policy = match &change.shed {
             Some(text) => text.parse()?,
-            None => self.policy.clone(),
+            None => self.options.shed.clone(),
         };
-        check_fit(&policy, self.replace)?;
+        check_fit(&policy, self.options.replace)?;
         let stream = Stream {
             rate: rate.or(self.stream.rate),
             ..self.stream.clone()
         };
         // What fits depends on the rate.
         let is_new = change.shed.is_some() || matches!(policy, Policy::Fit(_));
-        let shed = is_new.then(|| Shed::new(policy.clone(), self.seed, &stream));
+        let shed = is_new.then(|| Shed::new(policy.clone(), self.options.seed, &stream));
         let shed = shed.transpose()?;
-        let burst = self.burst.length(rate, self.datagram_data);
+        let burst = self.options.burst.length(rate, self.datagram_data);
         self.sent.change(transmit::Change {
             rate: rate.map(|rate| (rate, burst)),
             shed,
         });
         self.rates.extend(rate.map(BitRate::get));
-        (self.policy, self.stream) = (policy, stream);
+        (self.options.shed, self.stream) = (policy, stream);
         Ok(())
     }
 }

@@ -67,12 +67,9 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
         }
         false => cut(&input, &outlet.limits(), service.numbers, header, plain)?,
     };
-    let (datagram, per_unit) = (
-        outlet.wire_bytes(datagram_data + header),
-        unit / datagram_data,
-    );
+    let datagram = outlet.wire_bytes(datagram_data + header);
     let (unit_bytes, wire_bytes) = match options.shed_packets {
-        false => (unit, datagram * per_unit as u64),
+        false => (unit, datagram * (unit / datagram_data) as u64),
         true => (datagram_data, datagram),
     };
     let (leading, truncated) = (input.leading, input.truncated);
@@ -105,12 +102,8 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
         rates: rate.map(BitRate::get).into_iter().collect(),
         sent: Arc::clone(&sent),
         stream,
-        policy: options.shed.clone(),
-        replace: options.replace,
-        seed: options.seed,
-        burst: options.burst,
         datagram_data,
-        has_rate: options.pace.rate().is_some(),
+        options: options.clone(),
     };
     let flow = Flow::new(
         source,

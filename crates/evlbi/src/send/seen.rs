@@ -58,7 +58,7 @@ impl Seen {
         let changes = self.changes.lock();
         Sending {
             rate_asked_bps: changes.stream.rate.map(BitRate::get),
-            shed_policy: changes.policy.to_string(),
+            shed_policy: changes.options.shed.to_string(),
             counts: Counts::of(counters::SENT, &counters::Sent { live, rate_bps }),
         }
     }

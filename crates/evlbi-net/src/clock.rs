@@ -142,24 +142,20 @@ impl Clock {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Thread<T>> {
         let thread = std::thread::Builder::new().name(name.to_owned());
-        let simulated = self.0.as_ref().map(|simulation| {
-            let number = simulation.register(name);
-            (Arc::clone(simulation), number)
+        let clock = self.clone();
+        let number = clock.0.as_ref().map(|it| it.register(name));
+        let simulated = clock.0.clone().zip(number);
+        let handle = thread.spawn(move || {
+            let _ends = simulated.map(|(simulation, number)| simulation.enter(number));
+            work()
         });
-        let handle = match simulated.clone() {
-            None => thread.spawn(work),
-            Some((simulation, number)) => thread.spawn(move || {
-                let _ends = simulation.enter(number);
-                work()
-            }),
-        };
-        if let (Err(_), Some((simulation, number))) = (&handle, &simulated) {
-            simulation.forget(*number);
+        if let (Err(_), Some(simulation), Some(number)) = (&handle, &clock.0, number) {
+            simulation.forget(number);
         }
         Ok(Thread {
             handle: handle?,
-            clock: self.clone(),
-            number: simulated.map(|(_, number)| number),
+            clock,
+            number,
         })
     }
 
@@ -215,10 +211,8 @@ impl<T> Thread<T> {
 
     /// Waits for its end; if it panicked, so does this.
     pub fn join(self) -> T {
-        match self.wait() {
-            Ok(value) => value,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let ended = self.wait();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Waits for its end.

@@ -183,10 +183,9 @@ pub fn real_time_share() -> Option<f64> {
     };
     let runtime = read("sched_rt_runtime_us")?;
     let period = read("sched_rt_period_us").filter(|&period| period > 0)?;
-    Some(if runtime < 0 {
-        1.0
-    } else {
-        runtime as f64 / period as f64
+    Some(match runtime {
+        ..0 => 1.0,
+        _ => runtime as f64 / period as f64,
     })
 }
 

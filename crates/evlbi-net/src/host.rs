@@ -11,6 +11,7 @@ mod observe;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
@@ -158,25 +159,6 @@ counters! {
     }
 }
 
-impl Core {
-    /// Share of the time that the core was busy, 0 to 1; `None` when no tick has passed.
-    pub fn busy(&self) -> Option<f64> {
-        let Core {
-            user,
-            nice,
-            system,
-            idle,
-            iowait,
-            irq,
-            softirq,
-            steal,
-        } = *self;
-        let busy = user + nice + system + irq + softirq + steal;
-        let total = busy + idle + iowait;
-        (total > 0).then(|| busy as f64 / total as f64)
-    }
-}
-
 /// One reading of all counters, or the difference of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
@@ -237,20 +219,21 @@ impl Counters {
             let change = change.filter(|(_, change)| *change > 0).collect();
             (name.clone(), change)
         };
-        let softnet = self.softnet.iter().enumerate();
-        let cores = self.cores.iter().enumerate();
+        fn each<T: Default>(now: &[T], earlier: &[T], since: impl Fn(&T, &T) -> T) -> Vec<T> {
+            let none = T::default();
+            let earlier = earlier.iter().chain(iter::repeat(&none));
+            iter::zip(now, earlier)
+                .map(|(now, earlier)| since(now, earlier))
+                .collect()
+        }
         Counters {
             udp: self.udp.since(&earlier.udp),
             udp6: self.udp6.since(&earlier.udp6),
             ip: self.ip.since(&earlier.ip),
             ip6: self.ip6.since(&earlier.ip6),
             interfaces: self.interfaces.iter().map(interface).collect(),
-            softnet: softnet
-                .map(|(n, now)| now.since(&earlier.softnet.get(n).copied().unwrap_or_default()))
-                .collect(),
-            cores: cores
-                .map(|(n, now)| now.since(&earlier.cores.get(n).copied().unwrap_or_default()))
-                .collect(),
+            softnet: each(&self.softnet, &earlier.softnet, Softnet::since),
+            cores: each(&self.cores, &earlier.cores, Core::since),
             nics: self.nics.iter().map(nic).collect(),
         }
     }
@@ -443,8 +426,6 @@ intr 1051488 0 0
         let between = after.since(&before);
         assert_eq!(between.udp.receive_buffer_errors, 7);
         assert_eq!(between.cores, [core(30, 10), core(1, 0)]);
-        assert_eq!(between.cores[0].busy(), Some(0.75));
-        assert_eq!(Core::default().busy(), None);
         assert_eq!(between.interfaces["lo"], Interface::default());
         assert_eq!(before.since(&after).udp.receive_buffer_errors, 0);
     }

@@ -47,20 +47,17 @@ impl Namespace {
     /// # Errors
     /// [`Unavailable`], which names the reason.
     pub fn new() -> Result<Namespace, Unavailable> {
-        let namespace = thread::scope(|scope| {
-            let made = scope.spawn(|| {
-                // SAFETY: no descriptors are unshared; the call concerns this short-lived thread alone.
-                unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
-                File::open("/proc/thread-self/ns/net").map(Namespace)
-            });
-            made.join()
-                .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+        let made = thread::spawn(|| {
+            // SAFETY: no descriptors are unshared; the call concerns this short-lived thread alone.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+            File::open("/proc/thread-self/ns/net").map(Namespace)
         });
-        let namespace = namespace.map_err(|error| match error.kind() {
+        let made = made.join();
+        let made = made.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+        use io::ErrorKind::{PermissionDenied, StorageFull};
+        let namespace = made.map_err(|error| match error.kind() {
             // No room: user.max_net_namespaces is the limit of what a user may have.
-            io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull => {
-                Unavailable::NotPermitted(error)
-            }
+            PermissionDenied | StorageFull => Unavailable::NotPermitted(error),
             _ => Unavailable::Kernel(error),
         })?;
         namespace.command("ip", &["link", "set", "lo", "up"])?;

@@ -4,6 +4,7 @@
 //! know with [`Run::say`]; what becomes of that is the program's.
 
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -128,14 +129,8 @@ impl Run {
     /// Whether the work is to end.
     #[inline]
     pub fn is_stopped(&self) -> bool {
-        let mut stop = Some(&self.stop);
-        while let Some(it) = stop {
-            if it.is_set.load(Ordering::Relaxed) {
-                return true;
-            }
-            stop = it.whole.as_ref();
-        }
-        false
+        let mut all = iter::successors(Some(&self.stop), |stop| stop.whole.as_ref());
+        all.any(|stop| stop.is_set.load(Ordering::Relaxed))
     }
 
     /// The clock.

@@ -6,7 +6,6 @@ mod receive;
 mod sample;
 mod send;
 
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,6 +23,7 @@ pub use send::{
 };
 
 use crate::clock;
+use crate::host::nic::text;
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
 use crate::transport::events::writable;
@@ -112,16 +112,14 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TcpError {
 
 /// The kernel's congestion controls, with spaces between.
 fn available() -> io::Result<String> {
-    let names = std::fs::read_to_string(AVAILABLE)?;
-    Ok(names.trim().to_owned())
+    std::fs::read_to_string(AVAILABLE).map(|names| names.trim().to_owned())
 }
 
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
-    send_buffer: Option<GrantedBuffer>,
-    receive_buffer: Option<GrantedBuffer>,
+    granted: [Option<GrantedBuffer>; 2],
     /// Bytes that wait before the send buffer.
     backlog: AtomicU64,
     ports: [u16; 2],
@@ -134,14 +132,13 @@ impl Connection {
     /// [`TcpError`].
     pub fn connect(
         to: SocketAddr,
-        from: SocketAddr,
+        mut from: SocketAddr,
         device: Option<&str>,
         options: &Options,
         (key, number): (u64, u32),
         run: &Run,
     ) -> Result<Connection, TcpError> {
-        let socket = new_socket(to)?;
-        let granted = set(&socket, to, options)?;
+        let (socket, granted) = new_socket(to, options)?;
         if let Some(device) = device {
             let bound = socket.bind_device(Some(device.as_bytes()));
             bound.map_err(failed("interface"))?;
@@ -150,9 +147,9 @@ impl Connection {
             address: to,
             source,
         };
-        socket
-            .bind(&with_port(from, 0).into())
-            .map_err(failed("local address"))?;
+        from.set_port(0);
+        let bound = socket.bind(&from.into());
+        bound.map_err(failed("local address"))?;
         connect(&socket, to, CONNECTING, run).map_err(refused)?;
         let mut greeting = key.to_le_bytes().to_vec();
         greeting.extend(number.to_le_bytes());
@@ -160,10 +157,7 @@ impl Connection {
         Connection::ready(socket, granted)
     }
 
-    fn ready(
-        socket: Socket,
-        [send_buffer, receive_buffer]: [Option<GrantedBuffer>; 2],
-    ) -> Result<Connection, TcpError> {
+    fn ready(socket: Socket, granted: [Option<GrantedBuffer>; 2]) -> Result<Connection, TcpError> {
         socket.set_nonblocking(true).map_err(failed("blocking"))?;
         let port = |address: io::Result<SockAddr>| {
             let address = address.ok().and_then(|address| address.as_socket());
@@ -172,20 +166,14 @@ impl Connection {
         Ok(Connection {
             ports: [port(socket.local_addr()), port(socket.peer_addr())],
             socket,
-            send_buffer,
-            receive_buffer,
+            granted,
             backlog: AtomicU64::new(0),
         })
     }
 
-    /// Its send buffer, where one was asked for.
-    pub fn send_buffer(&self) -> Option<&GrantedBuffer> {
-        self.send_buffer.as_ref()
-    }
-
-    /// Its receive buffer, where one was asked for.
-    pub fn receive_buffer(&self) -> Option<&GrantedBuffer> {
-        self.receive_buffer.as_ref()
+    /// Its send buffer and its receive buffer, where they were asked for.
+    pub fn buffers(&self) -> &[Option<GrantedBuffer>; 2] {
+        &self.granted
     }
 
     /// The congestion control that it has.
@@ -193,9 +181,7 @@ impl Connection {
     /// # Errors
     /// What the kernel says.
     pub fn algorithm(&self) -> io::Result<String> {
-        let name = self.socket.tcp_congestion()?;
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(name).into_owned())
+        Ok(text(&self.socket.tcp_congestion()?))
     }
 
     /// Ports here and there.
@@ -238,59 +224,45 @@ pub fn connect(socket: &Socket, to: SocketAddr, patience: Duration, run: &Run) -
     }
 }
 
-fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
-    address.set_port(port);
-    address
-}
-
-fn new_socket(address: SocketAddr) -> Result<Socket, TcpError> {
-    let domain = Domain::for_address(address);
-    Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).map_err(failed("no socket"))
-}
-
-/// Sets what is asked for, before anything is agreed upon with the other end.
-fn set(
-    socket: &Socket,
+/// A socket with what is asked for, before anything is agreed upon with the other end; and what was granted.
+fn new_socket(
     address: SocketAddr,
     options: &Options,
-) -> Result<[Option<GrantedBuffer>; 2], TcpError> {
+) -> Result<(Socket, [Option<GrantedBuffer>; 2]), TcpError> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
+    let socket = socket.map_err(failed("no socket"))?;
     if let Some(name) = &options.algorithm {
-        set_algorithm(socket, name)?;
+        set_algorithm(&socket, name)?;
     }
     if let Some(segment) = options.segment {
-        socket
-            .set_tcp_mss(segment)
-            .map_err(failed("segment size"))?;
+        let set = socket.set_tcp_mss(segment);
+        set.map_err(failed("segment size"))?;
     }
     if let Some(dscp) = options.dscp {
-        socket::set_class(socket, address, dscp).map_err(failed("class of service"))?;
+        let set = socket::set_class(&socket, address, dscp);
+        set.map_err(failed("class of service"))?;
     }
     // What is written leaves: the window alone holds it back.
     socket.set_tcp_nodelay(true).map_err(failed("no delay"))?;
     let send = options.send_buffer;
-    let send = send.map(|asked| socket::ask_send_buffer(socket, asked));
+    let send = send.map(|asked| socket::ask_send_buffer(&socket, asked));
     let receive = options.receive_buffer;
-    let receive = receive.map(|asked| socket::ask_receive_buffer(socket, asked));
-    Ok([
+    let receive = receive.map(|asked| socket::ask_receive_buffer(&socket, asked));
+    let granted = [
         send.transpose().map_err(failed("send buffer"))?,
         receive.transpose().map_err(failed("receive buffer"))?,
-    ])
+    ];
+    Ok((socket, granted))
 }
 
 fn set_algorithm(socket: &Socket, name: &str) -> Result<(), TcpError> {
-    socket
-        .set_tcp_congestion(name.as_bytes())
-        .map_err(|source| {
-            let name = name.to_owned();
-            match source.raw_os_error() {
-                Some(libc::ENOENT) => no_algorithm(&name),
-                Some(libc::EPERM) => TcpError::NotAllowed(name),
-                _ => TcpError::Socket {
-                    what: "congestion control",
-                    source,
-                },
-            }
-        })
+    let set = socket.set_tcp_congestion(name.as_bytes());
+    set.map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT) => no_algorithm(name),
+        Some(libc::EPERM) => TcpError::NotAllowed(name.to_owned()),
+        _ => failed("congestion control")(source),
+    })
 }
 
 fn no_algorithm(name: &str) -> TcpError {
@@ -318,7 +290,6 @@ impl Door {
         options: &Options,
         algorithms: impl Iterator<Item = &'a String>,
     ) -> Result<Door, TcpError> {
-        let listener = new_socket(address)?;
         // Who is asked by another end loads no modules for it.
         let available = available().map_err(failed("congestion controls"))?;
         for name in algorithms {
@@ -326,7 +297,7 @@ impl Door {
                 return Err(no_algorithm(name));
             }
         }
-        let granted = set(&listener, address, options)?;
+        let (listener, granted) = new_socket(address, options)?;
         let at = address;
         listener.bind(&at.into()).map_err(failed("local address"))?;
         listener.listen(WAITING).map_err(failed("listening"))?;
@@ -359,7 +330,7 @@ impl Door {
         let end = Instant::now() + patience;
         let mut found: Vec<Option<Socket>> = algorithms.iter().map(|_| None).collect();
         // Those that have not said yet who they are, and what they have said.
-        let mut strangers: VecDeque<(Socket, Vec<u8>)> = VecDeque::new();
+        let mut strangers: Vec<(Socket, Vec<u8>)> = Vec::new();
         while found.iter().any(Option::is_none) {
             if Instant::now() >= end || run.is_stopped() {
                 return Err(TcpError::Missing {
@@ -372,15 +343,12 @@ impl Door {
             if let Ok((socket, _)) = self.listener.accept()
                 && socket.set_nonblocking(true).is_ok()
             {
-                strangers.push_back((socket, Vec::new()));
+                strangers.push((socket, Vec::new()));
                 strangers.truncate(MOST_STRANGERS);
             } else {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            for _ in 0..strangers.len() {
-                let Some((socket, mut said)) = strangers.pop_front() else {
-                    break;
-                };
+            for (socket, mut said) in std::mem::take(&mut strangers) {
                 match listen_to(&socket, &mut said) {
                     Some(true) => {
                         let number = greeted(&said, key).and_then(|number| found.get_mut(number));
@@ -388,7 +356,7 @@ impl Door {
                             *place = Some(socket);
                         }
                     }
-                    Some(false) => strangers.push_back((socket, said)),
+                    Some(false) => strangers.push((socket, said)),
                     None => {}
                 }
             }

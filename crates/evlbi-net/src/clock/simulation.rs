@@ -116,22 +116,15 @@ impl Simulation {
     }
 
     fn await_turn(&self, state: &mut MutexGuard<'_, State>, number: usize) {
-        while state.running != Some(number) {
-            self.turn.wait(state);
-        }
+        let waits = |state: &mut State| state.running != Some(number);
+        self.turn.wait_while(state, waits);
     }
 
     pub fn log(&self, what: fmt::Arguments<'_>) {
-        let mut state = self.state.lock();
-        let now = state.now.0;
-        let State {
-            threads,
-            running,
-            log,
-            ..
-        } = &mut *state;
-        let name = running.map_or("", |number| &threads[number].name);
-        let _ = writeln!(log, "{now} {name}: {what}");
+        let state = &mut *self.state.lock();
+        let running = state.running.map(|number| &state.threads[number]);
+        let name = running.map_or("", |member| &member.name);
+        let _ = writeln!(state.log, "{} {name}: {what}", state.now.0);
     }
 
     pub fn take_log(&self) -> String {

@@ -58,8 +58,6 @@ pub struct ReadError {
 pub struct Reader {
     blocks: Receiver<Result<Block, ReadError>>,
     length: u64,
-    left_over: u64,
-    waits: u64,
 }
 
 impl Reader {
@@ -97,10 +95,9 @@ impl Reader {
             start: options.start,
             length,
             block,
-            repeats: if length == 0 {
-                Some(0)
-            } else {
-                options.repeats
+            repeats: match length {
+                0 => 0,
+                _ => options.repeats.unwrap_or(u64::MAX),
             },
             spare: blocks,
             home,
@@ -112,33 +109,17 @@ impl Reader {
         Ok(Reader {
             blocks: from_thread,
             length,
-            left_over: wanted - length,
-            waits: 0,
         })
     }
 
     /// The next block; `None` after the last one or an error. Waits for the disk when it must.
     pub fn next_block(&mut self) -> Option<Result<Block, ReadError>> {
-        if let Ok(block) = self.blocks.try_recv() {
-            return Some(block);
-        }
-        self.waits += 1;
         self.blocks.recv().ok()
     }
 
     /// Bytes of one pass: whole units.
     pub fn length(&self) -> u64 {
         self.length
-    }
-
-    /// Bytes at the end that do not fill a unit and are not read.
-    pub fn left_over(&self) -> u64 {
-        self.left_over
-    }
-
-    /// How often a block was not there yet: the first time always, later when the disk is too slow.
-    pub fn waits(&self) -> u64 {
-        self.waits
     }
 }
 
@@ -175,7 +156,7 @@ struct Ahead {
     start: u64,
     length: u64,
     block: usize,
-    repeats: Option<u64>,
+    repeats: u64,
     /// Blocks not made yet.
     spare: usize,
     home: SyncSender<Vec<u8>>,
@@ -184,20 +165,33 @@ struct Ahead {
 
 impl Ahead {
     fn run(mut self, to_user: &SyncSender<Result<Block, ReadError>>) {
-        let mut pass = 0;
-        while self.repeats.is_none_or(|repeats| pass < repeats) {
-            let mut done = 0;
-            while done < self.length {
-                let Some(buffer) = self.buffer() else { return };
-                let left = self.length - done;
-                let block = self.read(buffer, self.start + done, left, pass);
+        for pass in 0..self.repeats {
+            for done in (0..self.length).step_by(self.block) {
+                let Some(mut bytes) = self.buffer() else {
+                    return;
+                };
+                // Only the last block is shorter, and the next pass makes it long again.
+                let left = usize::try_from(self.length - done).unwrap_or(usize::MAX);
+                bytes.resize(left.min(self.block), 0);
+                let offset = self.start + done;
+                let block = match self.file.read_exact_at(&mut bytes, offset) {
+                    Ok(()) => Ok(Block {
+                        bytes,
+                        offset,
+                        pass,
+                        home: self.home.clone(),
+                    }),
+                    Err(source) => Err(ReadError {
+                        path: self.path.clone(),
+                        offset,
+                        source,
+                    }),
+                };
                 let failed = block.is_err();
                 if to_user.send(block).is_err() || failed {
                     return;
                 }
-                done += left.min(self.block as u64);
             }
-            pass += 1;
         }
     }
 
@@ -211,32 +205,5 @@ impl Ahead {
             return Some(vec![0; self.block]);
         }
         self.returned.recv().ok()
-    }
-
-    fn read(
-        &self,
-        mut bytes: Vec<u8>,
-        offset: u64,
-        left: u64,
-        pass: u64,
-    ) -> Result<Block, ReadError> {
-        // Only the last block is shorter, and the next pass makes it long again.
-        bytes.resize(
-            usize::try_from(left).unwrap_or(usize::MAX).min(self.block),
-            0,
-        );
-        match self.file.read_exact_at(&mut bytes, offset) {
-            Ok(()) => Ok(Block {
-                bytes,
-                offset,
-                pass,
-                home: self.home.clone(),
-            }),
-            Err(source) => Err(ReadError {
-                path: self.path.clone(),
-                offset,
-                source,
-            }),
-        }
     }
 }

@@ -80,6 +80,14 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
+fn unopened(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
+    move |source| WriteError {
+        path: path.to_owned(),
+        written: 0,
+        source,
+    }
+}
+
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => "; free some space or record to another disk",
@@ -103,11 +111,7 @@ impl Writer {
     /// # Errors
     /// [`WriteError`] when it cannot be opened.
     pub fn create(path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
-        let file = File::create(path).map_err(|source| WriteError {
-            path: path.to_owned(),
-            written: 0,
-            source,
-        })?;
+        let file = File::create(path).map_err(unopened(path))?;
         Writer::on(file, path, options)
     }
 
@@ -116,12 +120,7 @@ impl Writer {
     /// # Errors
     /// [`WriteError`] when it cannot be seen what it is.
     pub fn on(file: File, path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
-        let found = file.metadata().map_err(|source| WriteError {
-            path: path.to_owned(),
-            written: 0,
-            source,
-        })?;
-        let regular = found.is_file();
+        let regular = file.metadata().map_err(unopened(path))?.is_file();
         let held = (regular && !options.cached)
             .then(Held::new)
             .filter(|held| begin_direct(&file, held));
@@ -152,14 +151,11 @@ impl Writer {
     /// [`WriteError`]; the file then ends after [`WriteError::written`] bytes, and what was held back
     /// is lost.
     pub fn write(&mut self, data: &[u8]) -> Result<(), WriteError> {
-        let Some(held) = &mut self.held else {
-            return self.sink.put([data, &[]]);
+        let result = match &mut self.held {
+            Some(held) => write_direct(&mut self.sink, held, data),
+            None => self.sink.put([data, &[]]),
         };
-        let result = write_direct(&mut self.sink, held, data);
-        if result.is_err() {
-            self.leave_direct();
-        }
-        result
+        result.map_err(|source| self.failed(source))
     }
 
     /// Puts into the file what has been held back for `age`, so that little is lost if the program is killed. The bytes stay held:
@@ -171,7 +167,7 @@ impl Writer {
         let Some(held) = &mut self.held else {
             return Ok(());
         };
-        if held.since.is_none_or(|since| since.elapsed() < age) {
+        if held.since.take_if(|since| since.elapsed() >= age).is_none() {
             return Ok(());
         }
         // The end of a file is in no whole block: it goes through the cache.
@@ -179,13 +175,7 @@ impl Writer {
         let result = set_flag(file, OFlags::DIRECT, false)
             .and_then(|()| file.write_all_at(held.bytes(), self.sink.written))
             .and_then(|()| set_flag(file, OFlags::DIRECT, true));
-        held.since = None;
-        if let Err(source) = result {
-            let error = self.sink.failed(source);
-            self.leave_direct();
-            return Err(error);
-        }
-        Ok(())
+        result.map_err(|source| self.failed(source))
     }
 
     /// Bytes in the file so far.
@@ -204,14 +194,24 @@ impl Writer {
     /// # Errors
     /// [`WriteError`]
     pub fn finish(mut self) -> Result<u64, WriteError> {
-        self.end()?;
+        let mut result = self.end();
         if self.sink.durability != Durability::Kernel {
-            self.sink.force()?;
+            result = result.and_then(|()| self.sink.force());
         }
+        result.map_err(|source| self.failed(source))?;
         Ok(self.sink.written)
     }
 
-    fn end(&mut self) -> Result<(), WriteError> {
+    fn failed(&mut self, source: io::Error) -> WriteError {
+        self.leave_direct();
+        WriteError {
+            path: self.sink.path.clone(),
+            written: self.sink.written,
+            source,
+        }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
         let result = match self.leave_direct() {
             Some(held) => self.sink.put([held.bytes(), &[]]),
             None => Ok(()),
@@ -232,14 +232,14 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::error!("{error}");
+            tracing::error!("{}", self.failed(error));
         }
     }
 }
 
 /// Hands over what lies at block boundaries from where it lies, with what was held before it, and
 /// collects the rest.
-fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> Result<(), WriteError> {
+fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         let (head, body) = data.split_at(data.len().min(held.missing()));
         if body.len() >= WORTHWHILE && body.as_ptr().addr().is_multiple_of(BLOCK) {
@@ -282,26 +282,26 @@ struct Sink {
 }
 
 impl Sink {
-    fn put(&mut self, pieces: [&[u8]; 2]) -> Result<(), WriteError> {
+    fn put(&mut self, pieces: [&[u8]; 2]) -> io::Result<()> {
         let length: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.reserve(self.written + length as u64);
         let mut pieces = pieces.map(IoSlice::new);
         let mut rest = pieces.as_mut_slice();
         let mut left = length;
         while left > 0 {
-            let count = match self.file.write_vectored(rest) {
-                Ok(0) => return Err(self.failed(io::ErrorKind::WriteZero.into())),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait_for_reader().map_err(|error| self.failed(error))?;
-                    continue;
+            match self.file.write_vectored(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.written += count as u64;
+                    left -= count;
+                    IoSlice::advance_slices(&mut rest, count);
                 }
-                Err(error) => return Err(self.failed(error)),
-            };
-            self.written += count as u64;
-            left -= count;
-            IoSlice::advance_slices(&mut rest, count);
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_for_reader()?
+                }
+                Err(error) => return Err(error),
+            }
         }
         self.keep_flowing();
         if let Durability::Every(bytes) = self.durability
@@ -342,13 +342,11 @@ impl Sink {
     }
 
     /// Frees what was reserved beyond the end of the file.
-    fn give_back(&mut self) -> Result<(), WriteError> {
+    fn give_back(&mut self) -> io::Result<()> {
         if self.reserved > self.written {
             self.reserving = false;
             self.reserved = self.written;
-            self.file
-                .set_len(self.written)
-                .map_err(|error| self.failed(error))?;
+            self.file.set_len(self.written)?;
         }
         Ok(())
     }
@@ -371,24 +369,14 @@ impl Sink {
         }
     }
 
-    fn force(&mut self) -> Result<(), WriteError> {
+    fn force(&mut self) -> io::Result<()> {
         match self.file.sync_data() {
-            Ok(()) => {
-                self.durable = self.written;
-                Ok(())
-            }
+            Ok(()) => self.durable = self.written,
             // Pipes and some devices have nothing to force.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            Err(error) => Err(self.failed(error)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => return Err(error),
         }
-    }
-
-    fn failed(&self, source: io::Error) -> WriteError {
-        WriteError {
-            path: self.path.clone(),
-            written: self.written,
-            source,
-        }
+        Ok(())
     }
 }
 

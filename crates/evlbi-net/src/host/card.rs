@@ -23,11 +23,7 @@ const BLOCK: usize = 4;
 /// No kernel has more offloads than this; it writes no more blocks than there is room for.
 const MOST_FEATURES: usize = 1024;
 
-/// Where the texts of `struct ethtool_drvinfo` begin, and how long they are, in bytes.
-const DRIVER: usize = WORD;
-const VERSION: usize = DRIVER + TEXT;
-const FIRMWARE: usize = VERSION + TEXT;
-const BUS: usize = FIRMWARE + TEXT;
+/// Length of each of the texts of `struct ethtool_drvinfo`, which follow its first word, in bytes.
 const TEXT: usize = 32;
 /// Length of `struct ethtool_drvinfo` in bytes.
 const DRIVER_INFO: usize = 196;
@@ -159,12 +155,13 @@ impl Card {
 }
 
 fn parse_driver(answer: &[u8]) -> Driver {
-    let at = |start: usize| text(answer.get(start..start + TEXT).unwrap_or_default());
+    let mut texts = answer.get(WORD..).unwrap_or_default().chunks(TEXT);
+    let mut next = || text(texts.next().unwrap_or_default());
     Driver {
-        name: at(DRIVER),
-        version: at(VERSION),
-        firmware: at(FIRMWARE),
-        bus: at(BUS),
+        name: next(),
+        version: next(),
+        firmware: next(),
+        bus: next(),
     }
 }
 

@@ -92,7 +92,7 @@ pub(super) fn names(socket: &OwnedFd, interface: &str, set: u32) -> io::Result<V
 }
 
 /// What stands before the first zero.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     let said = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(said).into_owned()
 }
@@ -112,8 +112,8 @@ pub(super) fn set_word(bytes: &mut [u8], number: usize, value: u32) {
     bytes[number * WORD..(number + 1) * WORD].copy_from_slice(&value.to_ne_bytes());
 }
 
-/// Has the driver answer in the place of the request, which must have room for the answer.
-pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> {
+/// The beginning of a request to the kernel about an interface.
+pub(crate) fn about(interface: &str) -> io::Result<libc::ifreq> {
     // SAFETY: a request is plain data for which all zeroes are valid.
     let mut asked: libc::ifreq = unsafe { std::mem::zeroed() };
     if interface.len() >= asked.ifr_name.len() {
@@ -122,6 +122,12 @@ pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::
     for (place, byte) in asked.ifr_name.iter_mut().zip(interface.bytes()) {
         *place = byte as c_char;
     }
+    Ok(asked)
+}
+
+/// Has the driver answer in the place of the request, which must have room for the answer.
+pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> {
+    let mut asked = about(interface)?;
     asked.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
     // SAFETY: the structure lives through the call; it points to `request`, exclusively borrowed, which has room for more
     // than any card's answer.

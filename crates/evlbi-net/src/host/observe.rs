@@ -74,11 +74,7 @@ impl Observer {
                 };
                 samples.push((cpu::now().since(begun).as_secs_f64(), now));
                 if samples.len() == MOST {
-                    let mut is_kept = true;
-                    samples.retain(|_| {
-                        is_kept = !is_kept;
-                        is_kept
-                    });
+                    samples = samples.into_iter().skip(1).step_by(2).collect();
                     every *= 2;
                 }
             }

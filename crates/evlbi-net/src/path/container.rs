@@ -175,10 +175,8 @@ pub fn namespaces(network: &File) -> io::Result<Vec<OwnedFd>> {
 pub fn enter(namespaces: Vec<OwnedFd>) -> io::Result<()> {
     for ((kind, flag), namespace) in KINDS.iter().zip(namespaces) {
         let namespace = File::from(namespace);
-        let (there, here) = (
-            namespace.metadata()?,
-            std::fs::metadata(format!("/proc/self/ns/{kind}"))?,
-        );
+        let there = namespace.metadata()?;
+        let here = std::fs::metadata(format!("/proc/self/ns/{kind}"))?;
         if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
             continue;
         }

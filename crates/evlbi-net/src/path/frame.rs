@@ -255,11 +255,7 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
 
 /// Bytes of the link-layer header.
 fn link_header(frame: &[u8]) -> usize {
-    if u16_at(frame, 12) == Some(VLAN) {
-        18
-    } else {
-        14
-    }
+    14 + 4 * usize::from(u16_at(frame, 12) == Some(VLAN))
 }
 
 /// Where the IP header is, and whether it is one of IPv6.

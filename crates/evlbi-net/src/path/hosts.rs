@@ -59,14 +59,10 @@ impl Hosts {
                 },
             })?);
             // Nothing but what is meant to be on the path.
-            for (name, value) in [
-                ("accept_ra", "0"),
-                ("accept_dad", "0"),
-                ("router_solicitations", "0"),
-            ] {
+            for name in ["accept_ra", "accept_dad", "router_solicitations"] {
                 let path = format!("/proc/sys/net/ipv6/conf/{DEVICE}/{name}");
                 // Where there is no IPv6, there is nothing to be said.
-                let _ = namespace.run(|| std::fs::write(path, value))?;
+                let _ = namespace.run(|| std::fs::write(path, "0"))?;
             }
             let mut commands = vec![
                 format!("link set dev {DEVICE} addrgenmode none"),

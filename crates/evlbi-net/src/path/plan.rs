@@ -135,20 +135,15 @@ impl Plan {
             });
         }
         for target in 0..plan.nodes.len() {
-            let mut seen = vec![target];
-            let mut next = 0;
-            while next < seen.len() {
-                let node = seen[next];
-                next += 1;
+            let mut reached = vec![target];
+            while let Some(node) = reached.pop() {
                 for direction in plan.leaving(node) {
                     let other = plan.to(direction);
-                    if !seen.contains(&other) {
-                        let back = Direction {
-                            backward: !direction.backward,
-                            ..direction
-                        };
+                    if other != target && plan.towards[other][target].is_none() {
+                        let mut back = direction;
+                        back.backward = !direction.backward;
                         plan.towards[other][target] = Some(back);
-                        seen.push(other);
+                        reached.push(other);
                     }
                 }
             }
@@ -180,11 +175,7 @@ impl Plan {
     /// The cells of a direction.
     pub fn cells(&self, direction: Direction) -> &[CellPlan] {
         let link = &self.links[direction.link];
-        if direction.backward {
-            &link.backward
-        } else {
-            &link.forward
-        }
+        [&link.forward, &link.backward][usize::from(direction.backward)]
     }
 
     /// Where a direction begins.

@@ -1,23 +1,16 @@
 //! Tap devices: the ends of cables whose other ends this process holds.
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::{c_int, c_uint, c_ulong};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use crate::cpu::succeed;
+use crate::host::nic::about;
 
 /// The device that makes them.
 const MAKER: &str = "/dev/net/tun";
-
-/// What the other side may leave undone: checksums, segmentation of TCP and, where the kernel has it (6.2), of UDP.
-const CHECKSUM: c_ulong = 0x01;
-const TCP4: c_ulong = 0x02;
-const TCP6: c_ulong = 0x04;
-const TCP_ECN: c_ulong = 0x08;
-const UDP4: c_ulong = 0x20;
-const UDP6: c_ulong = 0x40;
 
 /// A tap device.
 #[derive(Debug)]
@@ -34,18 +27,17 @@ impl Tap {
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open(MAKER)?;
-        // SAFETY: an interface request is plain data for which all zeroes are valid.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes().take(15)) {
-            *place = byte as libc::c_char;
-        }
+        let mut request = about(name)?;
         request.ifr_ifru.ifru_flags =
             (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
         // SAFETY: the pointer is to a request that lives through the call.
         succeed(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
-        let base = CHECKSUM | TCP4 | TCP6 | TCP_ECN;
-        // Without the last two, datagrams come one by one.
-        offload(&file, base | UDP4 | UDP6).or_else(|_| offload(&file, base))?;
+        // What the other side may leave undone: checksums, segmentation of TCP and, where the kernel has it (6.2), of UDP.
+        // Without that, datagrams come one by one.
+        let tcp = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        let base = libc::TUN_F_CSUM | tcp;
+        let all = base | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        offload(&file, all).or_else(|_| offload(&file, base))?;
         Ok(Tap(file))
     }
 
@@ -75,7 +67,8 @@ impl AsFd for Tap {
     }
 }
 
-fn offload(file: &File, what: c_ulong) -> io::Result<c_int> {
+fn offload(file: &File, what: c_uint) -> io::Result<c_int> {
+    let what = c_ulong::from(what);
     // SAFETY: only numbers are passed.
     succeed(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, what) })
 }

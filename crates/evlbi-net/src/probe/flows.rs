@@ -277,8 +277,7 @@ impl Flowing {
         let shared = Arc::new((flows.clone(), files));
         let connections: Vec<Arc<Connection>> = connections.into_iter().map(Arc::new).collect();
         progress.working.store(connections.len(), Ordering::Relaxed);
-        let most = MOST_SAMPLES as usize;
-        let sampler = tcp::begin_sampling(&connections, flows.every, most, &progress)?;
+        let sampler = tcp::begin_sampling(&connections, flows.every, &progress)?;
         let mut threads = Vec::new();
         for (number, connection) in connections.iter().enumerate() {
             let gives = (number < flows.there.len()) == is_client;
@@ -321,19 +320,10 @@ impl Flowing {
         })
     }
 
-    fn are_done(&self, gives: bool) -> bool {
+    /// Whether the other end has all that was given here; or, of those that do not give, whether all that comes has come.
+    pub fn are_done(&self, gives: bool) -> bool {
         let mut those = self.threads.iter().filter(|(one, _)| *one == gives);
         those.all(|(_, thread)| thread.is_finished())
-    }
-
-    /// Whether the other end has all that was given here.
-    pub fn has_given(&self) -> bool {
-        self.are_done(true)
-    }
-
-    /// Whether all that comes has come.
-    pub fn has_taken(&self) -> bool {
-        self.are_done(false)
     }
 
     /// What the kernel says of each at this moment.
@@ -348,14 +338,17 @@ impl Flowing {
         let done: Vec<Done> = threads.map(Thread::join).collect();
         let sampled = self.sampler.join();
         let ends = self.connections.iter().zip(done);
-        let flows = ends.map(|(connection, (given, taken))| FlowEnd {
-            algorithm: connection.algorithm().unwrap_or_default(),
-            ports: connection.ports(),
-            send_buffer: connection.send_buffer().cloned(),
-            receive_buffer: connection.receive_buffer().cloned(),
-            given,
-            taken,
-            last: tcp::info(&**connection).ok(),
+        let flows = ends.map(|(connection, (given, taken))| {
+            let [send_buffer, receive_buffer] = connection.buffers().clone();
+            FlowEnd {
+                algorithm: connection.algorithm().unwrap_or_default(),
+                ports: connection.ports(),
+                send_buffer,
+                receive_buffer,
+                given,
+                taken,
+                last: tcp::info(&**connection).ok(),
+            }
         });
         FlowsEnd {
             flows: flows.collect(),

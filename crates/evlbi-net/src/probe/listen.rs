@@ -208,13 +208,9 @@ pub(super) fn listen(
         let used = heard.used.load(Ordering::Relaxed);
         if let Some(used) = settling.settled(used, now, test.patience) {
             while !stop && let Some((number, tallied)) = listener.windows.close(used) {
-                let now = drops(&mut receiver);
-                let _ = settled.send(Window {
-                    number,
-                    tallied,
-                    socket_drops: settling.drops_within(number, now),
-                    most_joined: std::mem::take(&mut most_joined),
-                });
+                let most_joined = std::mem::take(&mut most_joined);
+                let drops = drops(&mut receiver);
+                let _ = settled.send(settling.window(number, tallied, drops, most_joined));
             }
         }
         if let Some(sent) = sent {
@@ -247,12 +243,7 @@ pub(super) fn listen(
     let last = rest.last().map(|(_, tallied)| tallied.clone());
     for (number, tallied) in rest {
         if test.window.is_some() {
-            let _ = settled.send(Window {
-                number,
-                tallied,
-                socket_drops: settling.drops_within(number, all_drops),
-                most_joined,
-            });
+            let _ = settled.send(settling.window(number, tallied, all_drops, most_joined));
         }
     }
     // Whoever looks at it.
@@ -291,20 +282,20 @@ impl Settling {
         }
     }
 
-    /// What the socket dropped from a window's first datagram to that of the next, if that has come; `now` it has dropped
+    /// A window. What the socket dropped from its first datagram to that of the next, if that has come, is its; it has dropped
     /// so much in all.
-    fn drops_within(&mut self, number: u64, now: u64) -> u64 {
+    fn window(&mut self, number: u64, tallied: Tallied, drops: u64, most_joined: u64) -> Window {
         // The mark of window n is made when n + 1 is the next.
-        while self
-            .marks
-            .front()
-            .is_some_and(|(next, _)| *next <= number + 1)
-        {
-            self.marks.pop_front();
-        }
-        let end = self.marks.front().map_or(now, |(_, drops)| *drops);
+        let is_past = |(next, _): &mut (u64, u64)| *next <= number + 1;
+        while self.marks.pop_front_if(is_past).is_some() {}
+        let end = self.marks.front().map_or(drops, |(_, drops)| *drops);
         let since = std::mem::replace(&mut self.drops, end);
-        end.saturating_sub(since)
+        Window {
+            number,
+            tallied,
+            socket_drops: end.saturating_sub(since),
+            most_joined,
+        }
     }
 
     /// How many were used so long ago that none of them is waited for any more, if that is news.

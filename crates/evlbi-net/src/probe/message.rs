@@ -199,12 +199,9 @@ impl Test {
         if self.patience > MOST_PATIENCE {
             return Err(TestError::Patience);
         }
-        if let Some(burden) = &self.burden
-            && (burden.tasks > MOST_TASKS
-                || [burden.nice.unwrap_or(0), burden.tasks_nice]
-                    .iter()
-                    .any(|nice| !(-20..=19).contains(nice)))
-        {
+        let burden = self.burden.unwrap_or_default();
+        let mut nices = burden.nice.into_iter().chain([burden.tasks_nice]);
+        if burden.tasks > MOST_TASKS || !nices.all(|nice| (-20..=19).contains(&nice)) {
             return Err(TestError::Burden);
         }
         match self.dscp {
@@ -285,17 +282,15 @@ impl Limits {
             let [asked, most] = [duration, self.duration].map(Nanos::as_secs_f64);
             return Err(TestError::Duration(asked, most));
         }
-        match (self.rate, test.wire_rate()) {
-            (Some(most), None) => {
-                let asked = "as many datagrams or bytes as the host can send".to_owned();
-                Err(TestError::Rate(asked, most))
-            }
-            (Some(most), Some(rate)) if rate > most.get() as f64 => {
-                let asked = format!("{:.3} Mbit/s", rate / 1e6);
-                Err(TestError::Rate(asked, most))
-            }
-            _ => Ok(()),
-        }
+        let Some(most) = self.rate else {
+            return Ok(());
+        };
+        let asked = match test.wire_rate() {
+            None => "as many datagrams or bytes as the host can send".to_owned(),
+            Some(rate) if rate > most.get() as f64 => format!("{:.3} Mbit/s", rate / 1e6),
+            Some(_) => return Ok(()),
+        };
+        Err(TestError::Rate(asked, most))
     }
 }
 

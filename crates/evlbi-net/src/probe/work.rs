@@ -92,10 +92,9 @@ impl Work {
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
         let burden = expected.and(test.burden).unwrap_or_default();
-        let nice = burden.nice;
         let (settle, settled) = mpsc::channel();
         let work = move || {
-            if let Some(nice) = nice {
+            if let Some(nice) = burden.nice {
                 cpu::set_nice(nice)?;
             }
             listen(receiver, replies, &options, &hears, &settle)
@@ -257,7 +256,7 @@ impl Work {
     /// # Errors
     /// [`WorkError`] when sending failed.
     pub fn has_sent(&mut self) -> Result<bool, WorkError> {
-        let has_given = self.flowing.as_ref().is_none_or(Flowing::has_given);
+        let has_given = self.are_done(true);
         Ok(self.settle(false)? && has_given)
     }
 
@@ -287,7 +286,12 @@ impl Work {
 
     /// Whether all that comes by TCP has come.
     pub fn has_taken(&self) -> bool {
-        self.flowing.as_ref().is_none_or(Flowing::has_taken)
+        self.are_done(false)
+    }
+
+    fn are_done(&self, gives: bool) -> bool {
+        let flowing = self.flowing.as_ref();
+        flowing.is_none_or(|flowing| flowing.are_done(gives))
     }
 
     /// Sends nothing more.

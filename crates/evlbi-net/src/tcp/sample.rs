@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Connection, Progress, info};
 use crate::clock::{Clock, Thread};
 use crate::cpu::{self, Waiting};
+use crate::probe::MOST_SAMPLES;
 
 /// Longest time between looks at whether to go on.
 const LOOK: Nanos = Nanos(20_000_000);
@@ -29,36 +30,30 @@ pub struct Sampled {
 }
 
 /// Looks at connections as often as this, in a thread of its own, until all that is done with them is over or given up. At most
-/// so many readings are kept; times beyond are missed.
+/// [`MOST_SAMPLES`] readings are kept; times beyond are missed.
 ///
 /// # Errors
 /// When there cannot be a thread.
 pub fn begin_sampling(
     connections: &[Arc<Connection>],
     every: Nanos,
-    most: usize,
     progress: &Arc<Progress>,
 ) -> io::Result<Thread<Sampled>> {
     let connections = connections.to_vec();
     let progress = Arc::clone(progress);
     Clock::real().spawn("sample", move || {
-        look(&connections, every.max(Nanos(1000)), most, &progress)
+        look(&connections, every.max(Nanos(1000)), &progress)
     })
 }
 
-fn look(
-    connections: &[Arc<Connection>],
-    every: Nanos,
-    most: usize,
-    progress: &Progress,
-) -> Sampled {
+fn look(connections: &[Arc<Connection>], every: Nanos, progress: &Progress) -> Sampled {
     let _ = cpu::sharpen_timers();
     let (begun, cpu_before) = (cpu::now(), cpu::thread_time());
     let mut sampled = Sampled::default();
     let mut due = begun;
     loop {
         let is_last = progress.is_over();
-        if sampled.readings.len() + connections.len() > most {
+        if sampled.readings.len() + connections.len() > MOST_SAMPLES as usize {
             sampled.missed += 1;
         } else {
             sampled.readings.extend(readings(connections));

@@ -12,6 +12,7 @@ use evlbi_core::tcp::{Backlog, Full};
 use evlbi_core::time::Nanos;
 use evlbi_wire::fill;
 use serde::{Deserialize, Serialize};
+use socket2::Socket;
 
 use super::{Connection, wait};
 use crate::cpu::{self, Waiting};
@@ -144,7 +145,12 @@ pub fn give_bytes(
     progress: &Progress,
 ) -> Given {
     let mut giving = Giving::begin(connection, progress);
-    let result = giving.bytes(at_once, length);
+    let mut block = vec![0; at_once.max(1)];
+    fill::make(&mut block);
+    let result = giving.give(length, |socket, given| {
+        let rest = &block[given % block.len()..];
+        (rest.len(), socket.send(rest))
+    });
     giving.finish(result)
 }
 
@@ -156,7 +162,10 @@ pub fn give_file(
     progress: &Progress,
 ) -> Given {
     let mut giving = Giving::begin(connection, progress);
-    let result = giving.file(file, length);
+    let result = giving.give(length, |socket, given| {
+        let some = NonZeroUsize::new(FILE_AT_ONCE);
+        (FILE_AT_ONCE, socket.sendfile(file, given, some))
+    });
     Given {
         is_file: true,
         ..giving.finish(result)
@@ -233,8 +242,8 @@ impl<'a> Giving<'a> {
                 cpu::wait_until(self.begun.plus(rest), Waiting::Sleep);
                 continue;
             }
-            match self.write(&batch[gone..end])? {
-                0 => {
+            match self.noted(self.connection.socket.send(&batch[gone..end]))? {
+                None => {
                     backlog.stuck(now.min(last));
                     self.note_waiting(backlog.bytes() as usize - gone);
                     // Those that have to wait as a whole have not left yet.
@@ -244,7 +253,7 @@ impl<'a> Giving<'a> {
                     }
                     wait(writable(self.connection), LOOK);
                 }
-                some => {
+                Some(some) => {
                     messages.sent += ((gone + some) / size - gone / size) as u64;
                     gone += some;
                 }
@@ -253,44 +262,27 @@ impl<'a> Giving<'a> {
         Ok(())
     }
 
-    fn bytes(&mut self, at_once: usize, length: Nanos) -> io::Result<()> {
-        let mut block = vec![0; at_once.max(1)];
-        fill::make(&mut block);
-        let mut begin = 0;
+    /// Gives what `send` hands to the socket, which is told how many bytes have been given and says how many there were to be
+    /// given next, until there are no more, for so long.
+    fn give(
+        &mut self,
+        length: Nanos,
+        send: impl Fn(&Socket, usize) -> (usize, io::Result<usize>),
+    ) -> io::Result<()> {
         while !self.is_stopped() && cpu::now().since(self.begun) < length {
-            match self.write(&block[begin..])? {
-                0 => self.wait_for_room(block.len() - begin),
-                some => {
-                    self.note_waiting(0);
-                    begin = (begin + some) % block.len();
+            let (bytes, sent) = send(&self.connection.socket, self.given as usize);
+            match self.noted(sent)? {
+                Some(0) => break,
+                Some(_) => self.note_waiting(0),
+                None => {
+                    let before = cpu::now();
+                    self.note_waiting(bytes);
+                    wait(writable(self.connection), LOOK * 20);
+                    self.blocked = self.blocked.plus(cpu::now().since(before));
                 }
             }
         }
         Ok(())
-    }
-
-    fn file(&mut self, file: &File, length: Nanos) -> io::Result<()> {
-        let socket = &self.connection.socket;
-        let mut offset = 0;
-        while !self.is_stopped() && cpu::now().since(self.begun) < length {
-            match self.noted(socket.sendfile(file, offset, NonZeroUsize::new(FILE_AT_ONCE)))? {
-                Some(0) => return Ok(()),
-                Some(some) => {
-                    self.note_waiting(0);
-                    offset += some;
-                }
-                None => self.wait_for_room(FILE_AT_ONCE),
-            }
-        }
-        Ok(())
-    }
-
-    /// The connection takes none of so many bytes for now.
-    fn wait_for_room(&mut self, bytes: usize) {
-        let before = cpu::now();
-        self.note_waiting(bytes);
-        wait(writable(self.connection), LOOK * 20);
-        self.blocked = self.blocked.plus(cpu::now().since(before));
     }
 
     /// Bytes for which there is no room.
@@ -301,12 +293,6 @@ impl<'a> Giving<'a> {
 
     fn is_stopped(&self) -> bool {
         self.progress.stop.load(Ordering::Relaxed)
-    }
-
-    /// Hands bytes to the kernel; 0 if it takes none for now.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.noted(self.connection.socket.send(bytes))?;
-        Ok(sent.unwrap_or(0))
     }
 
     /// Whether the other end has ended, and takes no more: nothing comes this way but that.
@@ -344,9 +330,8 @@ impl<'a> Giving<'a> {
             seconds,
             cpu_seconds,
             blocked_seconds: self.blocked.as_secs_f64(),
-            is_file: false,
-            messages: None,
             error: closed.err().map(|error| error.to_string()),
+            ..Given::default()
         }
     }
 

@@ -85,10 +85,7 @@ impl Pool {
 
     fn give(&mut self, buffer: Vec<u8>) {
         self.used = self.used.saturating_sub(buffer.len() as u64);
-        let size = BUFFERS.iter().position(|length| buffer.len() == *length);
-        if let Some(size) = size {
-            self.free[size].push(buffer);
-        }
+        self.free[Pool::size(buffer.len())].push(buffer);
     }
 }
 

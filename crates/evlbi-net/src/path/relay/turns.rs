@@ -113,11 +113,7 @@ impl Turns {
         let until = next.map_or(NAP, |next| next.since(before));
         let until = Nanos(until.0.min(NAP.0));
         let may_spin = self.spun.0 < WINDOW.0 / SPIN_SHARE;
-        let lead = if may_spin {
-            Nanos(self.late.0 + 2 * self.scatter.0)
-        } else {
-            Nanos(0)
-        };
+        let lead = Nanos(u64::from(may_spin) * (self.late.0 + 2 * self.scatter.0));
         if until <= lead {
             // Not long, and frames are looked for meanwhile.
             let end = self.now().plus(SPIN_STEP);

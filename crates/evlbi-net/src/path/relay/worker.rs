@@ -200,24 +200,19 @@ impl<'a> Worker<'a> {
     fn forward(&mut self, node: usize, from: Option<usize>, packet: &Handle, piece: Piece) {
         let to = packet.0.to;
         let host = host_of(to).filter(|host| *host < self.taps.len());
-        match host {
-            Some(host) => {
-                let target = self.plan.node_of(host);
-                match self.plan.next(node, target) {
-                    Some(direction) => self.offer(direction, packet, piece),
-                    None => self.counts[host].astray += u64::from(piece.count),
-                }
-            }
+        let next = host.and_then(|host| self.plan.next(node, self.plan.node_of(host)));
+        match (host, next) {
+            (_, Some(direction)) => self.offer(direction, packet, piece),
             // To all.
-            None if to[0] & 1 == 1 => {
+            (None, None) if to[0] & 1 == 1 => {
                 for direction in self.plan.leaving(node) {
                     if Some(direction.link) != from {
                         self.offer(direction, packet, piece);
                     }
                 }
             }
-            None => {
-                let host = self.plan.host_at(node).unwrap_or(0);
+            (host, None) => {
+                let host = host.or(self.plan.host_at(node)).unwrap_or(0);
                 self.counts[host].astray += u64::from(piece.count);
             }
         }
@@ -227,9 +222,7 @@ impl<'a> Worker<'a> {
         let Some(route) = self.route_of[place_of(direction)] else {
             return;
         };
-        let Packet {
-            train, link_header, ..
-        } = *packet.0;
+        let (train, link_header) = (packet.0.train, packet.0.link_header);
         self.network
             .offer(route, packet.clone(), train, piece, link_header);
     }
@@ -248,12 +241,11 @@ impl<'a> Worker<'a> {
                     let node = self.plan.to(direction);
                     let to = packet.0.to;
                     let here = self.plan.host_at(node);
-                    if here.is_none() || host_of(to) != here {
+                    let is_its = host_of(to) == here;
+                    if here.is_none() || !is_its {
                         self.forward(node, Some(direction.link), &packet, piece);
                     }
-                    let Some(host) =
-                        here.filter(|host| to[0] & 1 == 1 || host_of(to) == Some(*host))
-                    else {
+                    let Some(host) = here.filter(|_| is_its || to[0] & 1 == 1) else {
                         continue;
                     };
                     // Segments of one packet, one right behind the other.
@@ -345,11 +337,7 @@ impl<'a> Worker<'a> {
     }
 
     fn publish(&mut self) {
-        let mut part = Part {
-            hosts: self.counts.clone(),
-            ..Part::default()
-        };
-        let mut lines = Vec::new();
+        let (mut counted, mut lines) = (Vec::new(), Vec::new());
         for (direction, line) in &self.routes {
             let cells = line.cells.iter().zip(self.plan.cells(*direction));
             for (number, (id, cell)) in cells.enumerate() {
@@ -372,18 +360,22 @@ impl<'a> Worker<'a> {
                     truth,
                     passed,
                 };
-                part.cells.push(((place_of(*direction), number), cell));
+                counted.push(((place_of(*direction), number), cell));
             }
         }
         let (frames, sum, most) = self.late;
-        part.lateness = Lateness {
-            frames,
-            mean_s: sum as f64 * 1e-9 / frames.max(1) as f64,
-            max_s: most as f64 * 1e-9,
-            memory: self.pool.borrow().made,
-            first_of_all: self.turns.share_first(),
-        };
         self.shared.log.lock().extend(lines);
-        *self.shared.snapshot.lock() = part;
+        *self.shared.snapshot.lock() = Part {
+            cells: counted,
+            hosts: self.counts.clone(),
+            lateness: Lateness {
+                frames,
+                mean_s: sum as f64 * 1e-9 / frames.max(1) as f64,
+                max_s: most as f64 * 1e-9,
+                memory: self.pool.borrow().made,
+                first_of_all: self.turns.share_first(),
+            },
+            error: None,
+        };
     }
 }

@@ -298,7 +298,7 @@ impl Sink {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait_for_reader()?
+                    self.wait_for_reader()?;
                 }
                 Err(error) => return Err(error),
             }

@@ -17,4 +17,4 @@ mod schema;
 pub mod serve;
 pub mod threads;
 
-pub use self::fleet::{Fleet, Later, Problem};
+pub use self::fleet::{Fleet, Later, Problem, Reply};

@@ -42,16 +42,14 @@ pub enum Request {
 }
 
 /// What of a run is to be otherwise: a field that is left out stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// Bit rate of the data, as `512M`; of a sender that was given a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(examples("512M"))]
     pub rate: Option<String>,
     /// What a sender leaves out on purpose, as `every:100` or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(examples("bunch:5%"))]
     pub shed: Option<String>,
 }
 
@@ -353,8 +351,7 @@ impl Steering {
                 Ok(request) => self.answer(request),
                 Err(error) => Answer::Refused(format!("no request that is known: {error}")),
             };
-            let mut text = serde_json::to_string(&answer)?;
-            text.push('\n');
+            let text = format!("{}\n", serde_json::to_string(&answer)?);
             let mut stream = stream;
             stream.write_all(text.as_bytes())?;
         }

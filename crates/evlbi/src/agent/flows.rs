@@ -26,7 +26,7 @@ use crate::control::fleet::{About, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
-use crate::control::{Fleet, Later, Problem};
+use crate::control::{Fleet, Later, Problem, Reply};
 use crate::output;
 use crate::steer::{Answer, Change, Request, Status};
 use crate::units::{now, show_bytes};
@@ -44,40 +44,15 @@ pub struct Agent {
     pub history: Arc<History>,
     language: Language,
     started: f64,
-    flows: Mutex<BTreeMap<FlowId, Entry>>,
+    flows: Mutex<Flows>,
 }
+
+/// All flows of the host.
+type Flows = BTreeMap<FlowId, Entry>;
 
 /// A flow, and what is needed to keep it.
-struct Entry {
-    kept: Kept,
-    process: Option<u32>,
-    /// Its end could not be written down yet.
-    is_unwritten: bool,
-    /// Held by whoever changes the flow.
-    turn: Arc<tokio::sync::Mutex<()>>,
-}
-
-impl Entry {
-    fn new(kept: Kept) -> Entry {
-        Entry {
-            kept,
-            process: None,
-            is_unwritten: false,
-            turn: Arc::default(),
-        }
-    }
-
-    fn is_told_to_stop(&mut self) {
-        let flow = &mut self.kept.flow;
-        if !flow.has_ended() {
-            flow.state = State::Stopping;
-        }
-    }
-}
-
-/// What of a flow outlives its agent.
 #[derive(Clone, Serialize, Deserialize)]
-struct Kept {
+struct Entry {
     flow: Flow,
     #[serde(flatten)]
     load: Load,
@@ -85,11 +60,25 @@ struct Kept {
     #[serde(default)]
     records: bool,
     /// Why this agent had it end.
-    #[serde(default)]
     ended_for: Option<String>,
+    /// What follows does not outlive the agent.
+    #[serde(skip)]
+    process: Option<u32>,
+    /// Its end could not be written down yet.
+    #[serde(skip)]
+    is_unwritten: bool,
+    /// Held by whoever changes the flow.
+    #[serde(skip)]
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Kept {
+impl Entry {
+    fn tell_to_stop(&mut self) {
+        if !self.flow.has_ended() {
+            self.flow.state = State::Stopping;
+        }
+    }
+
     /// How much it sends that has not ended. One that is past its time sends until it does.
     fn load(&self, now: f64) -> Load {
         Load {
@@ -144,9 +133,8 @@ impl Agent {
                 show_bytes(free as f64),
                 show_bytes(self.config.min_free as f64)
             );
-            let recording = self.those(|Entry { kept, .. }| {
-                kept.records && kept.ended_for.is_none() && !kept.flow.has_ended()
-            });
+            let recording = self
+                .those(|kept| kept.records && kept.ended_for.is_none() && !kept.flow.has_ended());
             for kept in recording {
                 self.end_for(&kept.flow.id, &why).await;
             }
@@ -159,9 +147,9 @@ impl Agent {
             return;
         }
         let noted = self.with(id, |entry| {
-            entry.is_told_to_stop();
-            entry.kept.ended_for = Some(why.to_owned());
-            entry.kept.clone()
+            entry.tell_to_stop();
+            entry.ended_for = Some(why.to_owned());
+            entry.clone()
         });
         if let Ok(kept) = noted {
             self.keep(&kept);
@@ -175,10 +163,10 @@ impl Agent {
             // Forgotten, or never begun: only its name is used.
             return Ok(());
         };
-        let kept: Kept = serde_json::from_str(&text).context("flow.json")?;
+        let kept: Entry = serde_json::from_str(&text).context("flow.json")?;
         let id = kept.flow.id.clone();
         let has_ended = kept.flow.has_ended();
-        self.flows.lock().insert(id.clone(), Entry::new(kept));
+        self.flows.lock().insert(id.clone(), kept);
         if !has_ended {
             tokio::spawn(Arc::clone(self).follow(id, None));
         }
@@ -191,21 +179,21 @@ impl Agent {
     }
 
     /// Does something with a flow that is known.
-    fn with<T>(&self, id: &FlowId, work: impl FnOnce(&mut Entry) -> T) -> Result<T, Problem> {
+    fn with<T>(&self, id: &FlowId, work: impl FnOnce(&mut Entry) -> T) -> Reply<T> {
         let mut flows = self.flows.lock();
         let entry = flows.get_mut(id).ok_or_else(|| Problem::unknown(id))?;
         Ok(work(entry))
     }
 
     /// The flows of which something is so.
-    fn those(&self, is_so: impl Fn(&Entry) -> bool) -> Vec<Kept> {
+    fn those(&self, is_so: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         let flows = self.flows.lock();
         let those = flows.values().filter(|entry| is_so(entry));
-        those.map(|entry| entry.kept.clone()).collect()
+        those.cloned().collect()
     }
 
-    fn flow(&self, id: &FlowId) -> Result<Flow, Problem> {
-        self.with(id, |entry| entry.kept.flow.clone())
+    fn flow(&self, id: &FlowId) -> Reply<Flow> {
+        self.with(id, |entry| entry.flow.clone())
     }
 
     fn tell(&self, id: &FlowId, text: &str) {
@@ -213,7 +201,7 @@ impl Agent {
     }
 
     /// Starts a flow that may run, and waits for its first words.
-    async fn begin(self: Arc<Agent>, new: NewFlow) -> Result<Flow, Problem> {
+    async fn begin(self: Arc<Agent>, new: NewFlow) -> Reply<Flow> {
         let agent = Arc::clone(&self);
         let allowing = move || {
             let allowed = guard::allow(&new, &agent.config, agent.language, true);
@@ -226,7 +214,7 @@ impl Agent {
         let id = new.id;
         let mut options = new.options;
         options.retain(|name, _| command.care(name) != Care::Secret);
-        let kept = Kept {
+        let kept = Entry {
             flow: Flow {
                 id: id.clone(),
                 host: self.config.name.clone(),
@@ -241,6 +229,9 @@ impl Agent {
             load: allowed.load,
             records: allowed.records,
             ended_for: None,
+            process: None,
+            is_unwritten: false,
+            turn: Arc::default(),
         };
         self.take_place(&kept)?;
         let child = make(&kept, &allowed).inspect_err(|_| {
@@ -302,13 +293,11 @@ impl Agent {
     }
 
     /// A place among the flows, if there is one.
-    fn take_place(&self, kept: &Kept) -> Result<(), Problem> {
+    fn take_place(&self, kept: &Entry) -> Reply<()> {
         let id = &kept.flow.id;
         let mut flows = self.flows.lock();
         if flows.contains_key(id) || room(id).0.exists() {
-            return Err(Problem::conflict(format!(
-                "the name {id} was used before; a flow has a name of its own"
-            )));
+            return Err(Problem::used(id));
         }
         if running(&flows).count() >= self.config.max_flows {
             return Err(Problem::conflict(format!(
@@ -317,18 +306,12 @@ impl Agent {
             )));
         }
         self.check_rate(&flows, id, kept.load(now()), &[])?;
-        flows.insert(id.clone(), Entry::new(kept.clone()));
+        flows.insert(id.clone(), kept.clone());
         Ok(())
     }
 
     /// Whether a flow may send beside all others that send at the same time, and beside `more`.
-    fn check_rate(
-        &self,
-        flows: &BTreeMap<FlowId, Entry>,
-        id: &FlowId,
-        load: Load,
-        more: &[Load],
-    ) -> Result<(), Problem> {
+    fn check_rate(&self, flows: &Flows, id: &FlowId, load: Load, more: &[Load]) -> Reply<()> {
         let (Some(most), Some(rate)) = (self.config.max_rate, load.rate) else {
             return Ok(());
         };
@@ -339,9 +322,9 @@ impl Agent {
         if rate > free {
             let free = BitRate::new(free);
             let free = free.map_or("nothing".to_owned(), |free| format!("{free}bit/s"));
-            return Err(Problem::conflict(format!(
-                "this agent sends {most}bit/s at most (max-rate), of which {free} is left"
-            )));
+            let why =
+                format!("this agent sends {most}bit/s at most (max-rate), of which {free} is left");
+            return Err(Problem::conflict(why));
         }
         Ok(())
     }
@@ -395,7 +378,7 @@ impl Agent {
 
     fn note(&self, id: &FlowId, status: Status) {
         let _ = self.with(id, |entry| {
-            let flow = &mut entry.kept.flow;
+            let flow = &mut entry.flow;
             if flow.state == State::Starting {
                 flow.state = State::Running;
             }
@@ -408,10 +391,10 @@ impl Agent {
             self.note(id, last);
         }
         let ended = self.with(id, |entry| {
-            let flow = &mut entry.kept.flow;
+            let flow = &mut entry.flow;
             let (mut outcome, mut message) = room.outcome(status, flow.state == State::Stopping);
-            if outcome != Outcome::Killed && entry.kept.ended_for.is_some() {
-                (outcome, message) = (Outcome::Full, entry.kept.ended_for.clone());
+            if outcome != Outcome::Killed && entry.ended_for.is_some() {
+                (outcome, message) = (Outcome::Full, entry.ended_for.clone());
             }
             let end = End {
                 time: now(),
@@ -421,7 +404,7 @@ impl Agent {
             flow.state = State::Ended;
             flow.end = Some(end.clone());
             entry.process = None;
-            (entry.kept.clone(), end)
+            (entry.clone(), end)
         });
         let Ok((kept, end)) = ended else { return };
         self.keep(&kept);
@@ -436,7 +419,7 @@ impl Agent {
     }
 
     /// Writes down what has to outlive this agent.
-    fn keep(&self, kept: &Kept) {
+    fn keep(&self, kept: &Entry) {
         let id = &kept.flow.id;
         let written = write(&room(id), kept);
         let _ = self.with(id, |entry| {
@@ -451,20 +434,20 @@ impl Agent {
     }
 
     /// The flow's turn, and the flow when that has come.
-    async fn turn(&self, id: &FlowId) -> Result<(tokio::sync::OwnedMutexGuard<()>, Flow), Problem> {
+    async fn turn(&self, id: &FlowId) -> Reply<(tokio::sync::OwnedMutexGuard<()>, Flow)> {
         let turn = self.with(id, |entry| Arc::clone(&entry.turn))?;
         let turn = turn.lock_owned().await;
         Ok((turn, self.flow(id)?))
     }
 
     /// A flow is to send at another rate, which no other has from now on. Gives the rate before.
-    fn book(&self, id: &FlowId, rate: Option<u64>) -> Result<Option<u64>, Problem> {
+    fn book(&self, id: &FlowId, rate: Option<u64>) -> Reply<Option<u64>> {
         let mut flows = self.flows.lock();
         let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
-        let before = known.kept.load(now());
+        let before = known.load(now());
         self.check_rate(&flows, id, Load { rate, ..before }, &[])?;
         if let Some(entry) = flows.get_mut(id) {
-            entry.kept.load.rate = rate.or(before.rate);
+            entry.load.rate = rate.or(before.rate);
         }
         Ok(before.rate)
     }
@@ -508,9 +491,8 @@ impl Fleet for Arc<Agent> {
                 )));
             }
             if flow.state != State::Running {
-                return Err(Problem::conflict(format!(
-                    "flow {id} does not run, so nothing of it can be changed"
-                )));
+                let why = format!("flow {id} does not run, so nothing of it can be changed");
+                return Err(Problem::conflict(why));
             }
             let rate = change.rate.as_deref().map(str::parse::<BitRate>);
             let rate = rate.transpose();
@@ -524,11 +506,11 @@ impl Fleet for Arc<Agent> {
                 Err(error) => Err(Problem::conflict(output::explain(&error))),
             };
             answered.inspect_err(|_| {
-                let _ = self.with(&id, |entry| entry.kept.load.rate = before);
+                let _ = self.with(&id, |entry| entry.load.rate = before);
             })?;
             let mut said = Vec::new();
             let kept = self.with(&id, |entry| {
-                let flow = &mut entry.kept.flow;
+                let flow = &mut entry.flow;
                 flow.revision += 1;
                 for (name, value) in [("rate", change.rate), ("shed", change.shed)] {
                     if let Some(value) = value {
@@ -536,7 +518,7 @@ impl Fleet for Arc<Agent> {
                         flow.options.insert(name.to_owned(), value.into());
                     }
                 }
-                entry.kept.clone()
+                entry.clone()
             })?;
             self.keep(&kept);
             self.tell(&id, &format!("changed: {}", said.join(", ")));
@@ -551,7 +533,7 @@ impl Fleet for Arc<Agent> {
                 return Ok(flow);
             }
             let process = self.with(&id, |entry| {
-                entry.is_told_to_stop();
+                entry.tell_to_stop();
                 entry.process
             })?;
             let said = match kill {
@@ -568,7 +550,7 @@ impl Fleet for Arc<Agent> {
             } else if let Err(error) = room(&id).ask(&Request::Stop).await
                 && !self.flow(&id)?.has_ended()
             {
-                let _ = self.with(&id, |entry| entry.kept.flow.state = flow.state);
+                let _ = self.with(&id, |entry| entry.flow.state = flow.state);
                 let error = output::explain(&error);
                 return Err(Problem::conflict(format!("{error}; it can be killed")));
             }
@@ -580,9 +562,8 @@ impl Fleet for Arc<Agent> {
         Box::pin(async move {
             let (_turn, flow) = self.turn(&id).await?;
             if !flow.has_ended() {
-                return Err(Problem::conflict(format!(
-                    "flow {id} has not ended; stop it first"
-                )));
+                let why = format!("flow {id} has not ended; stop it first");
+                return Err(Problem::conflict(why));
             }
             let room = room(&id);
             let removing = move || {
@@ -625,9 +606,8 @@ impl Fleet for Arc<Agent> {
 }
 
 /// The flows that have not ended.
-fn running(flows: &BTreeMap<FlowId, Entry>) -> impl Iterator<Item = &Kept> {
-    let all = flows.values().map(|entry| &entry.kept);
-    all.filter(|kept| !kept.flow.has_ended())
+fn running(flows: &Flows) -> impl Iterator<Item = &Entry> {
+    flows.values().filter(|entry| !entry.flow.has_ended())
 }
 
 fn room(id: &FlowId) -> Room {
@@ -635,7 +615,7 @@ fn room(id: &FlowId) -> Room {
 }
 
 /// Makes a flow's folder, and starts it there.
-fn make(kept: &Kept, allowed: &Allowed) -> Result<Child, Problem> {
+fn make(kept: &Entry, allowed: &Allowed) -> Reply<Child> {
     let room = room(&kept.flow.id);
     let made = || -> Result<Child> {
         // An agent that is killed leaves either all of it or nothing that has its name.
@@ -653,7 +633,7 @@ fn make(kept: &Kept, allowed: &Allowed) -> Result<Child, Problem> {
     })
 }
 
-fn write(room: &Room, kept: &Kept) -> Result<()> {
+fn write(room: &Room, kept: &Entry) -> Result<()> {
     let text = serde_json::to_string_pretty(kept)?;
     write_private(&room.file("flow.json"), &text)
 }
@@ -690,7 +670,7 @@ mod tests {
         let flow = serde_json::json!({"id": "a", "host": "ef", "command": "send", "options": {}, "revision": 1,
             "state": "running", "started": 0.0});
         let kept = serde_json::json!({"flow": flow, "rate": 60, "from": 0.0, "until": 10.0});
-        let kept: Kept = serde_json::from_value(kept).unwrap();
+        let kept: Entry = serde_json::from_value(kept).unwrap();
         let new = Load {
             rate: Some(1),
             from: Some(12.0),

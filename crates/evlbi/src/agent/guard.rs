@@ -33,9 +33,7 @@ pub struct Load {
     /// Bits a second that it is asked to send; none of one that sends nothing.
     pub rate: Option<u64>,
     /// When it sends, in seconds since 1970, where its options say so: not before, and not after.
-    #[serde(default)]
     pub from: Option<f64>,
-    #[serde(default)]
     pub until: Option<f64>,
 }
 

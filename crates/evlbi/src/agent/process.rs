@@ -139,11 +139,10 @@ impl Room {
     /// The last complaint of the flow. Warnings are left out: they do not end a flow.
     fn complaint(&self) -> Option<String> {
         let log = self.log().ok()?;
-        log.lines()
-            .rev()
-            .filter_map(|line| line.strip_prefix("evlbi: "))
-            .find(|line| !line.starts_with("warning: "))
-            .map(str::to_owned)
+        let said = log.lines().rev();
+        let mut said = said.filter_map(|line| line.strip_prefix("evlbi: "));
+        let last = said.find(|line| !line.starts_with("warning: "));
+        last.map(str::to_owned)
     }
 
     /// How the flow ended, by its exit status where that is known, and by what it left behind.
@@ -177,8 +176,7 @@ impl Line {
 
     /// Asks, and waits for the answer.
     pub async fn ask(&mut self, request: &Request) -> std::io::Result<Answer> {
-        let mut text = serde_json::to_string(request)?;
-        text.push('\n');
+        let text = format!("{}\n", serde_json::to_string(request)?);
         self.0.get_mut().write_all(text.as_bytes()).await?;
         let mut answer = String::new();
         let mut most = (&mut self.0).take(LONGEST_ANSWER);

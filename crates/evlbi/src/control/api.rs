@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
@@ -21,18 +21,20 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{self, Content, Ref, RefOr, ResponseBuilder};
-use utoipa::{IntoParams, IntoResponses, Modify, OpenApi, ToSchema};
+use utoipa::{IntoParams, IntoResponses, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::commands::Language;
-use super::fleet::{About, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, SessionPlan};
+use super::fleet::{
+    About, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, Reply, SessionPlan,
+};
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::{Course, Event, History, Span};
 use super::identity::{Identity, Role};
@@ -64,25 +66,9 @@ pub struct Api {
         title = "evlbi",
         description = "Flows of VLBI data on a host (agent), or on all hosts of a session: listed, started, changed, stopped, and what became of them."
     ),
-    modifiers(&Bearer),
     security(("token" = []))
 )]
 struct Document;
-
-struct Bearer;
-
-impl Modify for Bearer {
-    fn modify(&self, document: &mut openapi::OpenApi) {
-        let scheme = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .description(Some(
-                "One of the two tokens that lie beside the certificate: `watch` sees everything, `operate` starts, changes and stops as well.",
-            ))
-            .build();
-        let components = document.components.get_or_insert_default();
-        components.add_security_scheme("token", SecurityScheme::Http(scheme));
-    }
-}
 
 impl Api {
     /// Answers what comes to a listener, and keeps the history, until it is dropped. Connections whose handshake or next request
@@ -90,11 +76,7 @@ impl Api {
     ///
     /// # Errors
     /// Where the certificate and its key are of no use.
-    pub fn serve(
-        self,
-        listener: TcpListener,
-        idle: Duration,
-    ) -> anyhow::Result<impl Future<Output = ()>> {
+    pub fn serve(self, listener: TcpListener, idle: Duration) -> Result<impl Future<Output = ()>> {
         let tls = self.identity.tls()?;
         let kept = keep_history(Arc::clone(&self.fleet), Arc::clone(&self.history));
         let served = serve::serve(listener, tls, self.router(), idle);
@@ -107,6 +89,13 @@ impl Api {
     fn router(self) -> Router {
         let (interface, mut document) = document().split_for_parts();
         let components = document.components.get_or_insert_default();
+        let bearer = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "One of the two tokens that lie beside the certificate: `watch` sees everything, `operate` starts, changes and stops as well.",
+            ))
+            .build();
+        components.add_security_scheme("token", SecurityScheme::Http(bearer));
         let new_flow = schema::new_flow(self.language);
         components.schemas.insert(schema::NEW_FLOW.into(), new_flow);
         let is_known = middleware::from_fn_with_state(self.clone(), let_in);
@@ -183,7 +172,7 @@ async fn take_body(request: Request, next: Next) -> Response {
 }
 
 /// Who shows a token goes on with its role.
-async fn let_in(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+async fn let_in(api: State<Api>, mut request: Request, next: Next) -> Response {
     let headers = request.headers();
     let token = headers
         .get(header::AUTHORIZATION)
@@ -234,7 +223,7 @@ struct Operator;
 impl<S: Sync> FromRequestParts<S> for Operator {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Operator, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Reply<Operator> {
         match parts.extensions.get::<Role>() {
             Some(Role::Operate) => Ok(Operator),
             _ => Err(Problem::new(
@@ -251,7 +240,7 @@ struct Body<T>(T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Problem> {
+    async fn from_request(request: Request, state: &S) -> Reply<Body<T>> {
         let bytes = Bytes::from_request(request, state)
             .await
             .map_err(|error| Problem::new(error.status(), error.body_text()))?;
@@ -267,7 +256,7 @@ struct Named(FlowId);
 impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Named, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Reply<Named> {
         let found = axum::extract::Path::<FlowId>::from_request_parts(parts, state).await;
         let bad = |error: PathRejection| Problem::new(StatusCode::NOT_FOUND, error.body_text());
         found.map(|path| Named(path.0)).map_err(bad)
@@ -280,7 +269,7 @@ struct Query<T>(T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Reply<Query<T>> {
         let found = axum::extract::Query::<T>::from_request_parts(parts, state).await;
         let bad = |error: QueryRejection| Problem::unprocessable(error.body_text());
         found.map(|query| Query(query.0)).map_err(bad)
@@ -398,10 +387,7 @@ pub struct Events {
 /// What answers here, and its clock
 #[utoipa::path(get, path = "/api/v1/about", responses(Refused<LOOKS>,
     (status = 200, body = AboutYou)))]
-async fn about(
-    State(api): State<Api>,
-    axum::Extension(role): axum::Extension<Role>,
-) -> Json<AboutYou> {
+async fn about(api: State<Api>, Extension(role): Extension<Role>) -> Json<AboutYou> {
     Json(AboutYou {
         about: api.fleet.about(),
         your_role: role,
@@ -419,10 +405,10 @@ pub struct AboutYou {
 /// All flows
 #[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(Refused<LOOKS>,
     (status = 200, body = Flows), (status = 422, body = ProblemBody)))]
-async fn flows(State(api): State<Api>, sight: Query<Sight>) -> Json<Flows> {
+async fn flows(api: State<Api>, sight: Query<Sight>) -> Json<Flows> {
     let mut flows = api.fleet.flows();
     if !sight.0.pictures {
-        flows = flows.into_iter().map(Flow::brief).collect();
+        flows.iter_mut().for_each(Flow::make_brief);
     }
     Json(Flows { flows })
 }
@@ -431,7 +417,7 @@ async fn flows(State(api): State<Api>, sight: Query<Sight>) -> Json<Flows> {
 #[utoipa::path(get, path = "/api/v1/session", responses(Refused<LOOKS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent")))]
-async fn session(State(api): State<Api>) -> Result<Json<SessionPlan>, Problem> {
+async fn session(api: State<Api>) -> Reply<Json<SessionPlan>> {
     let plan = api.fleet.session();
     plan.map(Json).ok_or_else(|| Problem::missing(NO_SESSION))
 }
@@ -441,7 +427,7 @@ async fn session(State(api): State<Api>) -> Result<Json<SessionPlan>, Problem> {
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent"),
     (status = 409, body = ProblemBody, description = "It has begun")))]
-async fn begin(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, Problem> {
+async fn begin(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
     api.fleet.drive(Drive::Begin).map(Json)
 }
 
@@ -450,18 +436,14 @@ async fn begin(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent"),
     (status = 409, body = ProblemBody, description = "It has not begun, or ends already")))]
-async fn end(State(api): State<Api>, _: Operator) -> Result<Json<SessionPlan>, Problem> {
+async fn end(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
     api.fleet.drive(Drive::End).map(Json)
 }
 
 /// Whether flows could be started, without starting any
 #[utoipa::path(post, path = "/api/v1/check", request_body = CheckFlows, responses(Refused<TELLS>,
     (status = 200, body = Checks)))]
-async fn check(
-    State(api): State<Api>,
-    _: Operator,
-    Body(asked): Body<CheckFlows>,
-) -> Result<Json<Checks>, Problem> {
+async fn check(api: State<Api>, _: Operator, Body(asked): Body<CheckFlows>) -> Reply<Json<Checks>> {
     let flows = api.fleet.check(asked.flows).await?;
     Ok(Json(Checks { flows }))
 }
@@ -472,17 +454,17 @@ async fn check(
     (status = 409, body = ProblemBody, description = "The name was used before, or there is no room for the flow"),
     (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
 async fn start(
-    State(api): State<Api>,
+    api: State<Api>,
     _: Operator,
     Body(flow): Body<NewFlow>,
-) -> Result<(StatusCode, Json<Flow>), Problem> {
+) -> Reply<(StatusCode, Json<Flow>)> {
     Ok((StatusCode::CREATED, Json(api.fleet.start(flow).await?)))
 }
 
 /// One flow, with the pictures of its fringes
 #[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
     (status = 200, body = Flow), (status = 404, body = ProblemBody)))]
-async fn flow(State(api): State<Api>, Named(id): Named) -> Result<Json<Flow>, Problem> {
+async fn flow(api: State<Api>, Named(id): Named) -> Reply<Json<Flow>> {
     let flows = api.fleet.flows().into_iter();
     let mut found = flows.filter(|flow| flow.id == id);
     found.next().map(Json).ok_or_else(|| Problem::unknown(&id))
@@ -495,19 +477,18 @@ async fn flow(State(api): State<Api>, Named(id): Named) -> Result<Json<Flow>, Pr
     (status = 409, body = ProblemBody, description = "The flow is not at that revision, or does not run"),
     (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
 async fn change(
-    State(api): State<Api>,
+    api: State<Api>,
     Named(id): Named,
     _: Operator,
     Body(asked): Body<ChangeFlow>,
-) -> Result<Json<Flow>, Problem> {
+) -> Reply<Json<Flow>> {
     let change = Change {
         rate: asked.rate,
         shed: asked.shed,
     };
     if change == Change::default() {
-        return Err(Problem::unprocessable(
-            "nothing is to be changed; give a rate, or shed, or both",
-        ));
+        let why = "nothing is to be changed; give a rate, or shed, or both";
+        return Err(Problem::unprocessable(why));
     }
     api.fleet.change(id, asked.revision, change).await.map(Json)
 }
@@ -518,11 +499,11 @@ async fn change(
     (status = 404, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "The flow does not answer")))]
 async fn stop(
-    State(api): State<Api>,
+    api: State<Api>,
     Named(id): Named,
     _: Operator,
     Body(asked): Body<StopFlow>,
-) -> Result<Json<Flow>, Problem> {
+) -> Reply<Json<Flow>> {
     api.fleet.stop(id, asked.kill).await.map(Json)
 }
 
@@ -531,11 +512,7 @@ async fn stop(
     (status = 204),
     (status = 404, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "It has not ended")))]
-async fn forget(
-    State(api): State<Api>,
-    Named(id): Named,
-    _: Operator,
-) -> Result<StatusCode, Problem> {
+async fn forget(api: State<Api>, Named(id): Named, _: Operator) -> Reply<StatusCode> {
     api.fleet.forget(id).await.map(|()| StatusCode::NO_CONTENT)
 }
 
@@ -543,7 +520,7 @@ async fn forget(
 #[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
     (status = 200, body = Object),
     (status = 404, body = ProblemBody, description = "There is no such flow, or no result (yet)")))]
-async fn result(State(api): State<Api>, Named(id): Named) -> Result<Response, Problem> {
+async fn result(api: State<Api>, Named(id): Named) -> Reply<Response> {
     let result = api.fleet.result(id).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], result).into_response())
 }
@@ -552,7 +529,7 @@ async fn result(State(api): State<Api>, Named(id): Named) -> Result<Response, Pr
 #[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
     (status = 200, body = String, content_type = "text/plain"),
     (status = 404, body = ProblemBody)))]
-async fn log(State(api): State<Api>, Named(id): Named) -> Result<String, Problem> {
+async fn log(api: State<Api>, Named(id): Named) -> Reply<String> {
     api.fleet.log(id).await
 }
 
@@ -561,7 +538,7 @@ async fn log(State(api): State<Api>, Named(id): Named) -> Result<String, Problem
     (status = 200, body = Course),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
-async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Result<Json<Course>, Problem> {
+async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Json<Course>> {
     course_of(api, id, part).await.map(Json)
 }
 
@@ -570,17 +547,13 @@ async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Result<Json<Co
     (status = 200, body = String, content_type = "text/csv"),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
-async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Result<Response, Problem> {
+async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Response> {
     let course = course_of(api, id, part).await?;
     let table = off_thread(move || course.csv()).await?;
     Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table).into_response())
 }
 
-async fn course_of(
-    State(api): State<Api>,
-    Named(id): Named,
-    Query(part): Query<Part>,
-) -> Result<Course, Problem> {
+async fn course_of(api: State<Api>, Named(id): Named, Query(part): Query<Part>) -> Reply<Course> {
     let now = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
     let at = |time: i64| time.saturating_add(if time < 0 { now } else { 0 });
     let to = at(part.to.unwrap_or(now));
@@ -604,10 +577,7 @@ async fn course_of(
 #[utoipa::path(get, path = "/api/v1/events", params(After), responses(Refused<LOOKS>,
     (status = 200, body = Events),
     (status = 422, body = ProblemBody)))]
-async fn events(
-    State(api): State<Api>,
-    Query(asked): Query<After>,
-) -> Result<Json<Events>, Problem> {
+async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Events>> {
     let history = Arc::clone(&api.history);
     let events = off_thread(move || history.events(asked.after)).await?;
     Ok(Json(Events { events }))
@@ -616,8 +586,8 @@ async fn events(
 /// Counters of all flows as Prometheus reads them (OpenMetrics); `/metrics` answers the same
 #[utoipa::path(get, path = "/api/v1/metrics", responses(Refused<LOOKS>,
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn scrape(State(api): State<Api>) -> Result<Response, Problem> {
-    let text = metrics::text(&api.fleet.about(), &api.fleet.flows());
+async fn scrape(api: State<Api>) -> Reply<Response> {
+    let text = metrics::text(api.fleet.about(), api.fleet.flows());
     let text = text.map_err(|error| Problem::internal(&error.into()))?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
@@ -631,8 +601,8 @@ async fn counters() -> Json<Counters> {
 
 /// Runs what may wait for a disk.
 pub async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
-) -> Result<T, Problem> {
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Reply<T> {
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.unwrap_or_else(|panic| bail!("a part of the program failed: {panic}"));
     done.map_err(|error| Problem::internal(&error))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use reqwest::Method;
+use reqwest::{Method, Response};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::api::{AboutYou, Checks, Events, Flows};
-use super::fleet::{Checked, Problem, ProblemBody};
+use super::fleet::{Checked, Problem, ProblemBody, Reply};
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Fingerprint;
@@ -66,62 +66,57 @@ impl Client {
         })
     }
 
-    pub async fn about(&self) -> Result<AboutYou, Problem> {
+    pub async fn about(&self) -> Reply<AboutYou> {
         self.ask(Method::GET, "about", None).await
     }
 
-    pub async fn flows(&self) -> Result<Vec<Flow>, Problem> {
+    pub async fn flows(&self) -> Reply<Vec<Flow>> {
         let flows: Flows = self.ask(Method::GET, "flows?pictures=true", None).await?;
         Ok(flows.flows)
     }
 
-    pub async fn events(&self, after: i64) -> Result<Vec<Event>, Problem> {
+    pub async fn events(&self, after: i64) -> Reply<Vec<Event>> {
         let path = format!("events?after={after}");
         let events: Events = self.ask(Method::GET, &path, None).await?;
         Ok(events.events)
     }
 
-    pub async fn check(&self, flows: &[NewFlow]) -> Result<Vec<Checked>, Problem> {
+    pub async fn check(&self, flows: &[NewFlow]) -> Reply<Vec<Checked>> {
         let body = json!({"flows": flows});
         let checks: Checks = self.ask(Method::POST, "check", Some(body)).await?;
         Ok(checks.flows)
     }
 
-    pub async fn start(&self, flow: &NewFlow) -> Result<Flow, Problem> {
+    pub async fn start(&self, flow: &NewFlow) -> Reply<Flow> {
         self.ask(Method::POST, "flows", Some(json!(flow))).await
     }
 
-    pub async fn change(
-        &self,
-        id: &FlowId,
-        revision: u64,
-        change: &Change,
-    ) -> Result<Flow, Problem> {
+    pub async fn change(&self, id: &FlowId, revision: u64, change: &Change) -> Reply<Flow> {
         let mut body = json!(change);
         body["revision"] = revision.into();
         let path = format!("flows/{id}");
         self.ask(Method::PATCH, &path, Some(body)).await
     }
 
-    pub async fn stop(&self, id: &FlowId, kill: bool) -> Result<Flow, Problem> {
+    pub async fn stop(&self, id: &FlowId, kill: bool) -> Reply<Flow> {
         let path = format!("flows/{id}/stop");
         let body = json!({"kill": kill});
         self.ask(Method::POST, &path, Some(body)).await
     }
 
-    pub async fn forget(&self, id: &FlowId) -> Result<(), Problem> {
+    pub async fn forget(&self, id: &FlowId) -> Reply<()> {
         let path = format!("flows/{id}");
         self.text(Method::DELETE, &path, None).await.map(drop)
     }
 
     /// What a flow printed as its result, as it comes.
-    pub async fn result(&self, id: &FlowId) -> Result<reqwest::Response, Problem> {
+    pub async fn result(&self, id: &FlowId) -> Reply<Response> {
         let path = format!("flows/{id}/result");
         self.response(Method::GET, &path, None).await
     }
 
     /// The same as a whole, if it is not too long for that.
-    pub async fn whole_result(&self, id: &FlowId) -> Result<Value, Problem> {
+    pub async fn whole_result(&self, id: &FlowId) -> Reply<Value> {
         let mut response = self.result(id).await?;
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
@@ -135,7 +130,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| self.odd(&error))
     }
 
-    pub async fn log(&self, id: &FlowId) -> Result<String, Problem> {
+    pub async fn log(&self, id: &FlowId) -> Reply<String> {
         let path = format!("flows/{id}/log");
         self.text(Method::GET, &path, None).await
     }
@@ -145,7 +140,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Value>,
-    ) -> Result<T, Problem> {
+    ) -> Reply<T> {
         let text = self.text(method, path, body).await?;
         serde_json::from_str(&text).map_err(|error| self.odd(&error))
     }
@@ -161,23 +156,13 @@ impl Client {
         self.silent(&format!("does not answer: {error}"))
     }
 
-    async fn text(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Value>,
-    ) -> Result<String, Problem> {
+    async fn text(&self, method: Method, path: &str, body: Option<Value>) -> Reply<String> {
         let response = self.response(method, path, body).await?;
         response.text().await.map_err(|error| self.failed(error))
     }
 
     /// An answer that reports success.
-    async fn response(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Value>,
-    ) -> Result<reqwest::Response, Problem> {
+    async fn response(&self, method: Method, path: &str, body: Option<Value>) -> Reply<Response> {
         // What does nothing twice when it comes twice.
         let may_repeat = method == Method::GET || path == "check" || path.ends_with("/stop");
         let url = format!("{}/api/v1/{path}", self.url);

@@ -15,8 +15,11 @@ use utoipa::ToSchema;
 use super::flow::{Flow, FlowId, NewFlow};
 use crate::steer::Change;
 
+/// An answer, or why there is none.
+pub type Reply<T> = Result<T, Problem>;
+
 /// An answer that comes later.
-pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send + 'a>>;
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = Reply<T>> + Send + 'a>>;
 
 /// Flows that are listed, started, changed and stopped.
 pub trait Fleet: Send + Sync + 'static {
@@ -35,7 +38,7 @@ pub trait Fleet: Send + Sync + 'static {
     ///
     /// # Errors
     /// When there is none, or it is not held, or over.
-    fn drive(&self, _drive: Drive) -> Result<SessionPlan, Problem> {
+    fn drive(&self, _drive: Drive) -> Reply<SessionPlan> {
         Err(Problem::missing(NO_SESSION))
     }
 
@@ -94,7 +97,7 @@ pub enum Drive {
 }
 
 /// A session: what is to come, and which hosts are out of reach.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SessionPlan {
     /// Name of this run of it.
     pub run: String,
@@ -107,12 +110,11 @@ pub struct SessionPlan {
 }
 
 /// How far a session is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionState {
     /// It waits for somebody to begin it.
     Held,
-    #[default]
     Running,
     /// Its flows are told to end.
     Ending,
@@ -206,6 +208,12 @@ impl Problem {
     /// It does not fit to how things are.
     pub fn conflict(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, error)
+    }
+
+    /// There was such a flow already.
+    pub fn used(id: &FlowId) -> Problem {
+        let why = format!("the name {id} was used before; a flow has a name of its own");
+        Problem::conflict(why)
     }
 
     /// Something of this host's failed.

@@ -149,13 +149,12 @@ impl Flow {
         self.state == State::Ended
     }
 
-    /// Without what a list of many has no room for.
-    pub fn brief(mut self) -> Flow {
+    /// Leaves out what a list of many has no room for.
+    pub fn make_brief(&mut self) {
         let status = self.status.iter_mut();
         for baseline in status.flat_map(|status| &mut status.baselines) {
             baseline.profile.amplitudes = Vec::new();
         }
-        self
     }
 }
 

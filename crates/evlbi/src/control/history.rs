@@ -148,7 +148,7 @@ impl History {
     pub fn open(path: &Path) -> Result<History> {
         let (connection, said) = match connect(path) {
             Ok(connection) => (connection, None),
-            Err(error) if is_busy(&error) => {
+            Err(error) if matches!(code(&error), Some(DatabaseBusy | DatabaseLocked)) => {
                 let path = path.display();
                 return Err(error.context(format!("the history {path} is in use: try again")));
             }
@@ -179,7 +179,7 @@ impl History {
     fn with<T>(&self, work: impl Fn(&mut Connection) -> Result<T>) -> Result<T> {
         let mut connection = self.connection.lock();
         let error = match work(&mut connection) {
-            Err(error) if is_damaged(&error) => error,
+            Err(error) if matches!(code(&error), Some(DatabaseCorrupt | NotADatabase)) => error,
             done => return done,
         };
         let (new, said) = renew(&self.path, &error)?;
@@ -228,13 +228,12 @@ impl History {
             }
         }
         next = next.max((now - KEEP_SECONDS) / MEAN * MEAN);
-        let is_complete = |from: i64| from + MEAN <= now;
-        let has_old = is_complete(next);
-        while is_complete(next) {
+        let first = next;
+        while next + MEAN <= now {
             average(&transaction, next)?;
             next += MEAN;
         }
-        if has_old {
+        if next > first {
             prune(&transaction, now)?;
         }
         transaction.commit()?;
@@ -466,15 +465,6 @@ fn with_tables(mut connection: Connection) -> Result<Connection> {
 
 fn code(error: &anyhow::Error) -> Option<ErrorCode> {
     error.downcast_ref::<rusqlite::Error>()?.sqlite_error_code()
-}
-
-fn is_busy(error: &anyhow::Error) -> bool {
-    matches!(code(error), Some(DatabaseBusy | DatabaseLocked))
-}
-
-/// Whether the file holds something else than it should.
-fn is_damaged(error: &anyhow::Error) -> bool {
-    matches!(code(error), Some(DatabaseCorrupt | NotADatabase))
 }
 
 /// Whether a file that could not be opened is of no use to anybody, and so need not stay where it is.

@@ -199,30 +199,24 @@ fn token(path: &Path) -> Result<String> {
 /// # Errors
 /// When it cannot be read.
 pub fn read_if_there(path: &Path) -> Result<Option<String>> {
+    let failed = || format!("cannot read {}", path.display());
     match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        text => {
-            Ok(Some(text.with_context(|| {
-                format!("cannot read {}", path.display())
-            })?))
-        }
+        text => text.map(Some).with_context(failed),
     }
 }
 
 fn make_certificate(certificate: &Path, key: &Path, host: &str, address: IpAddr) -> Result<()> {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, format!("evlbi {host}"));
     let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
-    params.distinguished_name = name;
-    if let Ok(host) = host.try_into() {
-        params.subject_alt_names.push(SanType::DnsName(host));
-    }
+    params.distinguished_name = DistinguishedName::new();
+    let name = format!("evlbi {host}");
+    params.distinguished_name.push(DnType::CommonName, name);
+    let host = host.try_into().ok().map(SanType::DnsName);
     let loopback = [[127, 0, 0, 1].into(), std::net::Ipv6Addr::LOCALHOST.into()];
-    for address in loopback.into_iter().chain([address]) {
-        if !address.is_unspecified() {
-            params.subject_alt_names.push(SanType::IpAddress(address));
-        }
-    }
+    let addresses = loopback.into_iter().chain([address]);
+    let addresses = addresses.filter(|address| !address.is_unspecified());
+    let names = host.into_iter().chain(addresses.map(SanType::IpAddress));
+    params.subject_alt_names.extend(names);
     // What it is known by is its fingerprint: it does not run out.
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
     params.not_after = rcgen::date_time_ymd(2099, 12, 31);
@@ -238,11 +232,9 @@ fn make_certificate(certificate: &Path, key: &Path, host: &str, address: IpAddr)
 /// When it cannot be made, or somebody else can write there: tokens and settings in it could be his.
 pub fn private_folder(path: &Path) -> Result<()> {
     let what = || format!("the folder {}", path.display());
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .with_context(|| format!("cannot make {}", what()))?;
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("cannot make {}", what()))?;
     let found = fs::metadata(path).with_context(what)?;
     let user = fs::metadata("/proc/self").context("this user")?.uid();
     if found.uid() != user {

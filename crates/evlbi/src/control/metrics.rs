@@ -19,12 +19,9 @@ use crate::steer::Baseline;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All of it as text.
-pub fn text(about: &About, flows: &[Flow]) -> Result<String, fmt::Error> {
+pub fn text(about: About, flows: Vec<Flow>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("evlbi");
-    registry.register_collector(Box::new(Snapshot {
-        about: about.clone(),
-        flows: flows.to_vec(),
-    }));
+    registry.register_collector(Box::new(Snapshot { about, flows }));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)

@@ -10,6 +10,7 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
@@ -39,12 +40,7 @@ impl Peer {
 }
 
 /// Answers what comes until it is aborted. The handshake of a connection and the head of its next request come within `idle`.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-    router: Router,
-    idle: Duration,
-) {
+pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router, idle: Duration) {
     let acceptor = TlsAcceptor::from(tls);
     let mut connections = JoinSet::new();
     let mut open: VecDeque<(Peer, AbortHandle)> = VecDeque::new();

@@ -98,7 +98,6 @@ fn a_counter_of_the_table_is_in_everything() {
     let cell = |name: &str| row[head.iter().position(|head| *head == name).unwrap()];
     assert_eq!((cell("nonce"), cell("ring_waits")), ("8014", "2.5000"));
 
-    let flows = std::slice::from_ref(&flow);
     let about = About {
         role: "agent".into(),
         name: "here".into(),
@@ -107,7 +106,7 @@ fn a_counter_of_the_table_is_in_everything() {
         started: 0.0,
         storage: None,
     };
-    let text = metrics::text(&about, flows).unwrap();
+    let text = metrics::text(about, vec![flow.clone()]).unwrap();
     for line in [
         "evlbi_nonce_datagrams_total{host=\"here\",flow=\"ef\"} 5007",
         "evlbi_nonce_datagrams_sent_total{host=\"here\",flow=\"ef\"} 3007",

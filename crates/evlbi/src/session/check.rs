@@ -11,11 +11,11 @@ use super::plan::{FlowPlan, Host, Scan, Session};
 use super::timetable::made_ready;
 use evlbi_net::transport;
 
-use crate::control::Problem;
 use crate::control::commands::Known;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
 use crate::control::identity::Role;
+use crate::control::{Problem, Reply};
 use crate::units::{now, show_bytes, show_rate, show_seconds};
 
 /// Something that stands against a session.
@@ -104,7 +104,7 @@ impl<'s> Look<'s> {
     }
 
     /// The agent of a host, its clock, what its token allows, and its flows.
-    async fn see(&mut self, host: &Connected) -> Result<(), Problem> {
+    async fn see(&mut self, host: &Connected) -> Reply<()> {
         let name = &host.plan.name;
         // The first one makes the connection.
         host.client.about().await?;
@@ -165,7 +165,7 @@ impl<'s> Look<'s> {
         &self,
         scan: Option<&Scan>,
         host: &Connected,
-    ) -> Result<Vec<(&'s FlowId, Checked)>, Problem> {
+    ) -> Reply<Vec<(&'s FlowId, Checked)>> {
         let flows = self.session.flows_of(self.run, scan);
         let flows =
             flows.map_err(|error| Problem::unprocessable(crate::output::explain(&error)))?;
@@ -207,17 +207,12 @@ impl<'s> Look<'s> {
 
     /// Senders of a host in scans before this one in the list that last at the same time.
     fn senders_beside(&self, scan: &Scan, host: &Connected, begin: f64) -> Vec<NewFlow> {
-        let times = |scan: &Scan| {
-            let start = scan.starts(begin, self.session.around);
-            (start, start + scan.duration.as_secs_f64())
-        };
-        let (start, end) = times(scan);
+        let starts = |scan: &Scan| scan.starts(begin, self.session.around);
+        let ends = |scan: &Scan| starts(scan) + scan.duration.as_secs_f64();
         let before = self.session.scans.iter();
         let before = before.take_while(|other| other.name != scan.name);
-        let beside = before.filter(|other| {
-            let (other_start, other_end) = times(other);
-            other_start < end && start < other_end
-        });
+        let beside =
+            before.filter(|other| starts(other) < ends(scan) && starts(scan) < ends(other));
         let flows = beside.flat_map(|other| {
             let flows = self.session.flows_of(self.run, Some(other));
             let is_here = |plan: &FlowPlan| plan.host == host.plan.name && !plan.known().listens();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, bail};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -399,13 +399,13 @@ impl Console {
     }
 
     async fn wait(&self, name: &str, state: &str, time: Duration) -> Result<String> {
-        let is_so = |flow: &Flow| match state {
-            "running" => flow.state == State::Running,
-            _ => flow.has_ended(),
+        let is_so: fn(&Flow) -> bool = match state {
+            "running" => |flow| flow.state == State::Running,
+            "ended" => Flow::has_ended,
+            _ => {
+                bail!("cannot wait for `{state}`: give running, ended, or a counter with a number")
+            }
         };
-        if !matches!(state, "running" | "ended") {
-            bail!("cannot wait for `{state}`: give running, ended, or a counter with a number");
-        }
         let (flow, is_in_time) = self.seen(name, time, is_so).await?;
         if !is_in_time {
             let time = show_seconds(time.as_secs_f64());
@@ -425,9 +425,8 @@ impl Console {
             let known = counted().join(", ");
             bail!("unknown counter `{counter}`: give one of {known}");
         };
-        let wanted: u64 = number.parse().map_err(|_| {
-            anyhow!("wait: `{number}` is not a whole number; give a count such as 100")
-        })?;
+        let bad = || format!("wait: `{number}` is not a whole number; give a count such as 100");
+        let wanted: u64 = number.parse().ok().with_context(bad)?;
         let value = |flow: &Flow| flow.status.as_ref()?.total(counter);
         let has_come = |flow: &Flow| value(flow).is_some_and(|it| real(&it) >= wanted as f64);
         let is_over = |flow: &Flow| has_come(flow) || flow.has_ended();

@@ -17,7 +17,7 @@ use crate::control::commands;
 use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow};
 use crate::control::history::History;
-use crate::control::{Fleet, Later, Problem};
+use crate::control::{Fleet, Later, Problem, Reply};
 use crate::steer::Change;
 use crate::units::now;
 
@@ -71,7 +71,7 @@ impl Known {
     }
 
     /// The flow of this name: of several, on several hosts, the only one that has not ended.
-    fn only(&self, id: &FlowId) -> Result<&Flow, Problem> {
+    fn only(&self, id: &FlowId) -> Reply<&Flow> {
         let (ended, running): (Vec<&Flow>, Vec<&Flow>) =
             self.called(id).partition(|flow| flow.has_ended());
         match (running.as_slice(), ended.as_slice()) {
@@ -151,7 +151,7 @@ impl Hosts {
         }
     }
 
-    async fn look(&self, host: &Connected, last_event: &mut Option<i64>) -> Result<(), Problem> {
+    async fn look(&self, host: &Connected, last_event: &mut Option<i64>) -> Reply<()> {
         let Connected { plan, client } = host;
         let begun = self.known.lock().kept;
         let (flows, events) = tokio::join!(client.flows(), client.events(last_event.unwrap_or(0)));
@@ -209,12 +209,12 @@ impl Hosts {
     }
 
     /// The host of a flow that is known.
-    fn of(&self, id: &FlowId) -> Result<&Connected, Problem> {
+    fn of(&self, id: &FlowId) -> Reply<&Connected> {
         let host = self.known.lock().only(id)?.host.clone();
         self.named(&host)
     }
 
-    pub fn named(&self, name: &str) -> Result<&Connected, Problem> {
+    pub fn named(&self, name: &str) -> Reply<&Connected> {
         let found = self.hosts.iter().find(|host| host.plan.name == name);
         let missing = || format!("there is no host {}", name.escape_debug());
         found.ok_or_else(|| Problem::unprocessable(missing()))
@@ -222,7 +222,7 @@ impl Hosts {
 
     /// The flow that is meant by a name, or by the end of one after a dot: one that has not ended before others, and of
     /// those that have the last.
-    pub fn find(&self, name: &str) -> Result<Flow, Problem> {
+    pub fn find(&self, name: &str) -> Reply<Flow> {
         let known = self.known.lock();
         if let Ok(id) = name.parse::<FlowId>()
             && known.called(&id).next().is_some()
@@ -247,7 +247,7 @@ impl Hosts {
     }
 
     /// What a flow printed as its result.
-    pub async fn whole_result(&self, id: &FlowId) -> Result<Value, Problem> {
+    pub async fn whole_result(&self, id: &FlowId) -> Reply<Value> {
         self.of(id)?.client.whole_result(id).await
     }
 
@@ -294,7 +294,7 @@ impl Fleet for Arc<Hosts> {
         })
     }
 
-    fn drive(&self, drive: Drive) -> Result<SessionPlan, Problem> {
+    fn drive(&self, drive: Drive) -> Reply<SessionPlan> {
         let mut plan = self.plan.lock();
         let missing = || Problem::missing(NO_SESSION);
         let plan = plan.as_mut().ok_or_else(missing)?;
@@ -331,10 +331,7 @@ impl Fleet for Arc<Hosts> {
                 flow.id = id.parse().map_err(Problem::unprocessable)?;
             }
             if self.known.lock().called(&flow.id).next().is_some() {
-                return Err(Problem::conflict(format!(
-                    "the name {} was used before; a flow has a name of its own",
-                    flow.id
-                )));
+                return Err(Problem::used(&flow.id));
             }
             Ok(self.keep(host, host.client.start(&flow).await?))
         })

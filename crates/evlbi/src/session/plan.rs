@@ -45,12 +45,10 @@ pub struct Host {
     #[serde(default)]
     pub agent: String,
     /// Folder of an agent on this machine: its certificate and its tokens lie there.
-    #[serde(default)]
     pub folder: Option<PathBuf>,
     #[serde(default, deserialize_with = "setting::some")]
     pub fingerprint: Option<Fingerprint>,
     /// File with the agent's token for the role operate.
-    #[serde(default)]
     pub token_file: Option<PathBuf>,
     /// What the host's data addresses are; that of its agent where none is given.
     #[serde(default)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
 
@@ -14,10 +13,10 @@ use super::console::PATIENCE;
 use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{FlowPlan, Session, Start};
 use super::result::FlowResult;
+use crate::control::Fleet;
 use crate::control::commands::Command;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
-use crate::control::{Fleet, Problem};
 use crate::units::{now, show_count, show_rate, show_seconds};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Host;
@@ -40,12 +39,9 @@ pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> 
     if !Command::named(&flow.command).is_ok_and(|command| command.waits) {
         return (start, flow);
     }
-    let moment = jiff::Timestamp::from_nanosecond((start * 1e9) as i128);
-    if let Ok(moment) = moment
-        && !flow.options.contains_key("start")
-    {
-        flow.options
-            .insert("start".to_owned(), Value::from(moment.to_string()));
+    if let Ok(moment) = jiff::Timestamp::from_nanosecond((start * 1e9) as i128) {
+        let start = flow.options.entry("start".to_owned());
+        start.or_insert_with(|| moment.to_string().into());
     }
     (start - around, flow)
 }
@@ -102,17 +98,11 @@ pub struct Timetable {
     run: String,
     scans: Vec<ScanPlan>,
     /// What agents were told and did not answer yet: none waits for another's answer.
-    asked: JoinSet<Answered>,
+    asked: JoinSet<Option<Refused>>,
 }
 
-/// What an agent answered.
-struct Answered {
-    id: FlowId,
-    host: String,
-    /// The flow was to start, else to end.
-    is_start: bool,
-    done: Result<Flow, Problem>,
-}
+/// A flow that an agent does not start, and why.
+type Refused = (FlowId, String);
 
 struct Planned {
     /// Why it could not be started is said here; when it starts, in the steps.
@@ -238,7 +228,7 @@ impl Timetable {
             state,
             scans: scans.collect(),
             flows: to_come.chain(refused).collect(),
-            ..SessionPlan::default()
+            silent: BTreeMap::new(),
         });
     }
 
@@ -281,7 +271,7 @@ impl Timetable {
         let mut held = Vec::new();
         while let Some((due, step)) = self.steps.pop_if(|(due, _)| *due <= now()) {
             match step {
-                Step::Stop(id) => self.stop(id),
+                Step::Stop(id) => self.stop(id, run),
                 Step::Start(flow) => {
                     let is_there = self.is_resumed && self.hosts.find(flow.id.as_str()).is_ok();
                     if !is_there && self.must_wait(&flow.id, run) {
@@ -292,7 +282,7 @@ impl Timetable {
                         planned.asked = Some(now());
                     }
                     if !is_there {
-                        self.start(flow);
+                        self.start(flow, run);
                     }
                 }
             }
@@ -302,7 +292,7 @@ impl Timetable {
         self.steps.extend(held);
         while let Some(answered) = self.asked.try_join_next() {
             has_news = true;
-            self.hear(answered, run);
+            self.hear(answered);
         }
         has_news
     }
@@ -338,48 +328,44 @@ impl Timetable {
         is_patient
     }
 
-    fn start(&mut self, flow: NewFlow) {
-        let hosts = Arc::clone(&self.hosts);
+    fn start(&mut self, flow: NewFlow, run: &Run) {
+        let (hosts, run) = (Arc::clone(&self.hosts), run.clone());
         self.asked.spawn(async move {
-            Answered {
-                id: flow.id.clone(),
-                host: flow.host.clone().unwrap_or_default(),
-                is_start: true,
-                done: hosts.start(flow).await,
-            }
-        });
-    }
-
-    fn hear(&mut self, answered: Result<Answered, JoinError>, run: &Run) {
-        let Ok(answered) = answered else { return };
-        let Answered { id, host, .. } = answered;
-        match answered.done {
-            Ok(_) if answered.is_start => run.line(format_args!("{host}: {id} starts")),
-            Ok(_) => {}
-            Err(problem) if answered.is_start => {
-                run.line(format_args!("{host}: {id} is not started: {problem}"));
-                if let Some(planned) = self.flows.get_mut(&id) {
-                    planned.to_come.why_not = Some(problem.error);
+            let (id, host) = (flow.id.clone(), flow.host.clone().unwrap_or_default());
+            match hosts.start(flow).await {
+                Ok(_) => {
+                    run.line(format_args!("{host}: {id} starts"));
+                    None
+                }
+                Err(problem) => {
+                    run.line(format_args!("{host}: {id} is not started: {problem}"));
+                    Some((id, problem.error))
                 }
             }
-            Err(problem) => run.line(format_args!("{host}: {id} cannot be stopped: {problem}")),
-        }
+        });
     }
 
-    fn stop(&mut self, id: FlowId) {
+    fn stop(&mut self, id: FlowId, run: &Run) {
         let flow = self.hosts.find(id.as_str());
-        let Some(flow) = flow.ok().filter(|flow| !flow.has_ended()) else {
+        let Some(Flow { host, .. }) = flow.ok().filter(|flow| !flow.has_ended()) else {
             return;
         };
-        let hosts = Arc::clone(&self.hosts);
+        let (hosts, run) = (Arc::clone(&self.hosts), run.clone());
         self.asked.spawn(async move {
-            Answered {
-                id: id.clone(),
-                host: flow.host,
-                is_start: false,
-                done: hosts.stop(id, false).await,
+            if let Err(problem) = hosts.stop(id.clone(), false).await {
+                run.line(format_args!("{host}: {id} cannot be stopped: {problem}"));
             }
+            None
         });
+    }
+
+    /// Notes what an agent answered.
+    fn hear(&mut self, answered: Result<Option<Refused>, JoinError>) {
+        if let Ok(Some((id, why))) = answered
+            && let Some(planned) = self.flows.get_mut(&id)
+        {
+            planned.to_come.why_not = Some(why);
+        }
     }
 
     /// Says of each flow once how it ended.
@@ -419,7 +405,7 @@ impl Timetable {
 
     /// Ends what still runs: senders first, and receivers when all has come.
     async fn end_all(&mut self, run: &Run) {
-        self.hear_all(run).await;
+        self.hear_all().await;
         let hosts = Arc::clone(&self.hosts);
         let flows = hosts.flows().into_iter();
         let ends = flows.filter(|flow| !self.is_endless && self.flows.contains_key(&flow.id));
@@ -438,9 +424,9 @@ impl Timetable {
                 sleep(self.around).await;
             }
             for id in running() {
-                self.stop(id);
+                self.stop(id, run);
             }
-            self.hear_all(run).await;
+            self.hear_all().await;
             let begun = tokio::time::Instant::now();
             while !running().is_empty() && begun.elapsed() < ENDING {
                 sleep(LOOK).await;
@@ -450,9 +436,9 @@ impl Timetable {
     }
 
     /// Waits for all answers.
-    async fn hear_all(&mut self, run: &Run) {
+    async fn hear_all(&mut self) {
         while let Some(answered) = self.asked.join_next().await {
-            self.hear(answered, run);
+            self.hear(answered);
         }
     }
 

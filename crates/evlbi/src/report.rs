@@ -126,12 +126,8 @@ fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<
 }
 
 fn finding(way: &Way) -> String {
-    let mut text = format!(
-        "{} at {} for {}",
-        way.direction.name(),
-        show_rate(way.rate_received),
-        show_length(way.seconds)
-    );
+    let (rate, length) = (show_rate(way.rate_received), show_length(way.seconds));
+    let text = format!("{} at {rate} for {length}", way.direction.name());
     let interrupted = match way.interrupted {
         0 => String::new(),
         1 => "; interrupted once".to_owned(),
@@ -141,19 +137,16 @@ fn finding(way: &Way) -> String {
         let sent = show_count(way.sent);
         return format!("{text}: nothing lost of {sent}{interrupted}");
     }
-    text += &format!(
-        ": {} of {} lost ({:.5} %)",
-        show_count(way.lost),
-        show_count(way.sent),
-        way.lost as f64 * 100.0 / way.sent.max(1) as f64
-    );
+    let [lost, sent] = [way.lost, way.sent].map(show_count);
+    let percent = way.lost as f64 * 100.0 / way.sent.max(1) as f64;
     let places = [
         (way.network_lost, "in the network"),
         (way.host_lost, "in the hosts"),
         (way.unattributed, "no counter tells where"),
     ];
     let places = where_lost(&places, show_count);
-    text + ", " + &places + &in_time(&way.pattern) + &interrupted
+    let pattern = in_time(&way.pattern);
+    format!("{text}: {lost} of {sent} lost ({percent:.5} %), {places}{pattern}{interrupted}")
 }
 
 /// Seconds of the unit that people count such a time in, and its name.
@@ -182,11 +175,9 @@ pub fn text(report: &Report) -> String {
     for way in &report.directions {
         let missing = way.seconds - way.covered;
         if is_continuous && missing > 0.01 * way.seconds {
-            lines.push(format!(
-                "{:.1} % of the time {} was not measured",
-                missing * 100.0 / way.seconds.max(1e-9),
-                way.direction.name()
-            ));
+            let percent = missing * 100.0 / way.seconds.max(1e-9);
+            let way = way.direction.name();
+            lines.push(format!("{percent:.1} % of the time {way} was not measured"));
         }
     }
     for run in &report.runs {

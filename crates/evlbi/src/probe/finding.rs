@@ -42,12 +42,8 @@ fn loss(point: &Point) -> String {
     if point.lost == 0 {
         return "nothing lost".to_owned();
     }
-    let mut text = format!(
-        "{} of {} lost ({:.4} %)",
-        show_count(point.lost),
-        show_count(point.sent),
-        point.loss * 100.0
-    );
+    let [lost, sent] = [point.lost, point.sent].map(show_count);
+    let mut text = format!("{lost} of {sent} lost ({:.4} %)", point.loss * 100.0);
     let of = &point.attribution;
     let places = [
         (of.sender_host, "in the sending host"),

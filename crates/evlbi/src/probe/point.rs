@@ -51,7 +51,7 @@ impl Direction {
         }
     }
 
-    /// Sender and receiver, of what is here and what is there.
+    /// Sender and receiver, of what is here and what is there; or these two, of sender and receiver.
     pub fn ends<T>(self, here: T, there: T) -> (T, T) {
         match self {
             Direction::There => (here, there),
@@ -442,31 +442,23 @@ fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
         return Pattern::Unknown;
     }
     let begin = |at: u64| (u128::from(at) * u128::from(sent) / u128::from(WINDOWS)) as u64;
+    let begins: Vec<u64> = (0..=WINDOWS).map(begin).collect();
     let time = |number: u64| number as f64 / sent.max(1) as f64 * seconds;
-    let mut windows: Vec<Window> = (0..WINDOWS)
-        .map(|at| Window {
-            begin: time(begin(at)),
-            end: time(begin(at + 1)),
-            sent: begin(at + 1) - begin(at),
-            ..Window::default()
-        })
-        .collect();
-    let mut at = 0;
+    let windows = begins.windows(2).map(|pair| Window {
+        begin: time(pair[0]),
+        end: time(pair[1]),
+        sent: pair[1] - pair[0],
+        ..Window::default()
+    });
+    let mut windows: Vec<Window> = windows.collect();
     for gap in gaps(account) {
-        let mut first = gap.first;
-        while begin(at as u64 + 1) <= first && at + 1 < windows.len() {
-            at += 1;
-        }
-        if let Some(window) = windows.get_mut(at) {
-            window.runs += 1;
-        }
-        while first <= gap.last && at < windows.len() {
-            let end = begin(at as u64 + 1).min(gap.last + 1);
-            windows[at].lost += end - first;
-            first = end;
-            if end < gap.last + 1 {
-                at += 1;
-            }
+        // It is an event of the window that it begins in, and loses in those that it lasts into, too.
+        let after = begins.partition_point(|begin| *begin <= gap.first);
+        let first = after.clamp(1, windows.len()) - 1;
+        windows[first].runs += 1;
+        for (window, pair) in windows.iter_mut().zip(begins.windows(2)).skip(first) {
+            let end = pair[1].min(gap.last + 1);
+            window.lost += end.saturating_sub(pair[0].max(gap.first));
         }
     }
     Pattern::of(&windows)

@@ -66,12 +66,8 @@ fn row(point: &Point) -> Vec<String> {
 }
 
 fn sentence(point: &Point) -> String {
-    let mut text = format!(
-        "{} bytes {}: {}",
-        point.size,
-        point.direction.name(),
-        point.finding
-    );
+    let (way, finding) = (point.direction.name(), &point.finding);
+    let mut text = format!("{} bytes {way}: {finding}", point.size);
     if let (Some(burden), Some(cpu)) = (&point.burden, &point.receiver_cpu) {
         let nice = burden.nice;
         let nice = nice.map_or(String::new(), |nice| format!("receiver nice {nice}, "));
@@ -84,12 +80,8 @@ fn sentence(point: &Point) -> String {
         );
     }
     if let Some(delay) = &point.delay {
-        let _ = write!(
-            text,
-            "; delay {} at least, {} in the median",
-            show_seconds(delay.min * 1e-9),
-            show_seconds(delay.median * 1e-9)
-        );
+        let [min, median] = [delay.min, delay.median].map(|time| show_seconds(time * 1e-9));
+        let _ = write!(text, "; delay {min} at least, {median} in the median");
     }
     text
 }

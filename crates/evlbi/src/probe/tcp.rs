@@ -25,7 +25,7 @@ use serde::Serialize;
 use smart_default::SmartDefault;
 
 pub use self::diagnosis::{held_back, steady};
-use self::flow::{Flow, Knowledge};
+use self::flow::Flow;
 use self::matrix::Matrix;
 use super::parts::{Measured, Parts};
 use super::point::{self, Direction, Point};
@@ -124,10 +124,8 @@ impl FromStr for Buffer {
             return units::size(text).map(Buffer::Bytes);
         };
         let times = if times.is_empty() { "1" } else { times };
-        let times = times
-            .parse()
-            .ok()
-            .filter(|times| (0.01..=1e6).contains(times));
+        let times = times.parse().ok();
+        let times = times.filter(|times| (0.01..=1e6).contains(times));
         times.map(Buffer::Products).ok_or_else(|| {
             format!("`{text}` is no buffer; write bytes, as 160M, or bdp, 2bdp, 0.5bdp")
         })
@@ -232,14 +230,8 @@ pub enum Tested {
 /// # Errors
 /// If the options are inconsistent, a file cannot be read or written, or nothing could be measured.
 pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
-    let ProbeTcpOptions {
-        samples,
-        records,
-        from,
-        into,
-        out,
-        ..
-    } = options;
+    let (samples, records, out) = (&options.samples, &options.records, &options.out);
+    let (from, into) = (&options.from, &options.into);
     let is_one = options.mss.len() < 2 && options.buffer.len() < 2;
     let mut of_one = [samples, records, from, into].into_iter();
     if !is_one && of_one.any(Option::is_some) {
@@ -440,21 +432,15 @@ fn result(
     let clock = point::clock(&ends.clock);
     let there = test.flows.as_ref().map_or(0, |flows| flows.there.len());
     let count = ends.here.flows.as_ref().map_or(0, |end| end.flows.len());
-    let flows: Vec<Flow> = (0..count)
-        .filter_map(|number| {
-            let direction = Direction::BOTH[usize::from(number >= there)];
-            let (sender, receiver) = direction.ends(&ends.here, &ends.there);
-            Flow::new(&Knowledge {
-                number,
-                direction,
-                asked: &asked,
-                interval: options.interval.as_secs_f64(),
-                sender,
-                receiver,
-                clock: clock.as_ref(),
-            })
-        })
-        .collect();
+    let interval = options.interval.as_secs_f64();
+    let flows = (0..count).filter_map(|number| {
+        let direction = match number < there {
+            true => Direction::There,
+            false => Direction::Back,
+        };
+        Flow::new(number, direction, &asked, interval, ends, clock.as_ref())
+    });
+    let flows: Vec<Flow> = flows.collect();
     let totals = Direction::BOTH.map(|direction| Total::new(direction, &flows));
     let observer = |(is_far, end): (bool, &End)| {
         let sampled = &end.flows.as_ref()?.sampled;

@@ -161,17 +161,16 @@ pub fn steady(rates: &[f64]) -> Option<String> {
 fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
     let mut said = Vec::new();
     if messages.shed > 0 {
+        let [shed, due] = [messages.shed, messages.due].map(show_count);
+        let percent = messages.shed as f64 / messages.due.max(1) as f64 * 100.0;
         said.push(format!(
-            "{} of {} messages were shed ({:.3} %)",
-            show_count(messages.shed),
-            show_count(messages.due),
-            messages.shed as f64 / messages.due.max(1) as f64 * 100.0
+            "{shed} of {due} messages were shed ({percent:.3} %)"
         ));
     }
     if messages.blocked > 0.0 {
+        let blocked = show_seconds(messages.blocked);
         said.push(format!(
-            "messages waited for room in the send buffer for {}",
-            show_seconds(messages.blocked)
+            "messages waited for room in the send buffer for {blocked}"
         ));
     }
     // The worst, in the order of time.
@@ -198,17 +197,13 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
         said.push(format!("{what}; {end}"));
     }
     if let Some(longest) = others.first() {
-        said.push(format!(
-            "and {} times more, by {} at most",
-            show_count(others.len() as u64),
-            show_seconds(longest.worst as f64 * 1e-9)
-        ));
+        let times = show_count(others.len() as u64);
+        let worst = show_seconds(longest.worst as f64 * 1e-9);
+        said.push(format!("and {times} times more, by {worst} at most"));
     }
     if messages.timely.late.is_empty() {
-        said.push(format!(
-            "all messages were timely, within {}",
-            show_seconds(messages.timely.tolerance as f64 * 1e-9)
-        ));
+        let tolerance = show_seconds(messages.timely.tolerance as f64 * 1e-9);
+        said.push(format!("all messages were timely, within {tolerance}"));
     }
     for loss in &flow.course.losses {
         if let Some(recovery) = loss.recovery {
@@ -277,12 +272,10 @@ fn bursts(flow: &Flow) -> Option<String> {
 
 fn disturbance(flow: &Flow) -> Option<String> {
     let found = flow.disturbance?;
+    let [from, to] = [found.from, found.to].map(show_seconds);
+    let [before, lowest] = [found.before, found.lowest].map(show_rate);
     let rates = format!(
-        "from {} to {} beside the other stream the rate went from {} to {}",
-        show_seconds(found.from),
-        show_seconds(found.to),
-        show_rate(found.before),
-        show_rate(found.lowest)
+        "from {from} to {to} beside the other stream the rate went from {before} to {lowest}"
     );
     let end = found
         .recovery

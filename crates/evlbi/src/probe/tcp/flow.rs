@@ -12,7 +12,7 @@ use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Taken};
 use serde::Serialize;
 
-use super::{Asked, Direction};
+use super::{Asked, Direction, Ends};
 
 /// A message is late when it comes later than the most timely one by more than this part of the round trip, or this time.
 const TOLERANCE: f64 = 0.1;
@@ -115,36 +115,33 @@ pub struct Messages {
 /// A message's number, time in nanoseconds from when the first was due to departure and to arrival, and lateness.
 pub type Kept = (u64, i64, i64, i64);
 
-/// What a connection's result is made of.
-pub struct Knowledge<'a> {
-    pub number: usize,
-    pub direction: Direction,
-    pub asked: &'a Asked,
-    pub interval: f64,
-    pub sender: &'a End,
-    pub receiver: &'a End,
-    pub clock: Option<&'a ClockFit>,
-}
-
 impl Flow {
-    /// None of a connection that neither end knows.
-    pub fn new(known: &Knowledge<'_>) -> Option<Flow> {
-        let ends = [known.sender, known.receiver];
-        let [sender, receiver] = ends.map(|end| end.flows.as_ref()?.flows.get(known.number));
+    /// Of a connection between two ends whose clocks are so far apart, with its throughput in intervals of so many seconds;
+    /// none of a connection that neither end knows.
+    pub fn new(
+        number: usize,
+        direction: Direction,
+        asked: &Asked,
+        interval: f64,
+        ends: &Ends,
+        clock: Option<&ClockFit>,
+    ) -> Option<Flow> {
+        let ends: [&End; 2] = direction.ends(&ends.here, &ends.there).into();
+        let [sender, receiver] = ends.map(|end| end.flows.as_ref()?.flows.get(number));
         let one = sender.or(receiver)?;
         let mut readings = ends.map(|end| {
             let all = end.flows.iter().flat_map(|end| &end.sampled.readings);
-            let ours = all.filter(|reading| reading.connection as usize == known.number);
+            let ours = all.filter(|reading| reading.connection as usize == number);
             ours.copied().collect::<Vec<Reading>>()
         });
         for reading in &mut readings[1] {
-            reading.at = by_sender(known, reading.at);
+            reading.at = by_sender(direction, clock, reading.at);
         }
         let given = sender.and_then(|end| end.given.as_ref());
         let taken = receiver.and_then(|end| end.taken.as_ref());
         let last = |end: Option<&FlowEnd>| end.and_then(|end| end.last).unwrap_or_default();
         let [of_sender, of_receiver]: [Info; 2] = [last(sender), last(receiver)];
-        let is_offered = known.asked.rate.is_none();
+        let is_offered = asked.rate.is_none();
         let course = Course::new(&readings[0], is_offered);
         let first_and_last = readings[0].first().zip(readings[0].last());
         let span = first_and_last.map_or(0, |(first, last)| last.at.saturating_sub(first.at));
@@ -156,7 +153,7 @@ impl Flow {
         };
         let round_trip = Nanos(u64::from(of_sender.shortest_round_trip) * 1000);
         let first_loss = course.losses.first().zip(readings[0].first());
-        let first_loss = first_loss.filter(|_| known.clock.is_some());
+        let first_loss = first_loss.filter(|_| clock.is_some());
         let bursts = first_loss.and_then(|(loss, begin)| {
             let moment = begin.at.saturating_add((loss.at * 1e9) as u64);
             Bursts::after(&readings[1], moment, round_trip)
@@ -168,13 +165,15 @@ impl Flow {
         let said = |(who, error): (&str, Option<String>)| Some(format!("{who}: {}", error?));
         let out = given.and_then(|given| given.messages);
         let come = taken.and_then(|taken| taken.messages.as_ref());
-        let messages = out.zip(come);
-        let other = known.asked.background;
+        let messages = out
+            .zip(come)
+            .and_then(|(out, come)| Messages::new(asked, &out, come, round_trip, direction, clock));
+        let other = asked.background;
         Some(Flow {
-            number: known.number,
-            direction: known.direction,
+            number,
+            direction,
             algorithm: sender.map_or_else(String::new, |end| end.algorithm.clone()),
-            ports: known.direction.ends(one.ports[0], one.ports[1]).into(),
+            ports: direction.ends(one.ports[0], one.ports[1]).into(),
             segment: of_sender.segment,
             path_mtu: of_sender.path_mtu,
             send_buffer: sender.and_then(|end| end.send_buffer.clone()),
@@ -195,11 +194,11 @@ impl Flow {
             receiver_cpu_seconds: taken.map_or(0.0, |taken| taken.cpu_seconds),
             disturbance: other
                 .and_then(|other| Disturbance::new(&readings[0], other.from, other.to)),
-            intervals: intervals(&readings[0], known.interval.max(known.asked.sample)),
+            intervals: intervals(&readings[0], interval.max(asked.sample)),
             stages: stages(given, taken),
             course,
             bursts,
-            messages: messages.and_then(|(out, come)| Messages::new(known, &out, come, round_trip)),
+            messages,
             errors: errors.into_iter().filter_map(said).collect(),
             readings,
         })
@@ -231,11 +230,11 @@ fn stages(given: Option<&Given>, taken: Option<&Taken>) -> Vec<Stage> {
 }
 
 /// A time of the receiver's, in nanoseconds, by the sender's clock.
-fn by_sender(known: &Knowledge<'_>, at: u64) -> u64 {
-    let Some(clock) = known.clock else {
+fn by_sender(direction: Direction, clock: Option<&ClockFit>, at: u64) -> u64 {
+    let Some(clock) = clock else {
         return at;
     };
-    let ahead = match known.direction {
+    let ahead = match direction {
         // It is known by the clock here.
         Direction::There => {
             let here = at.saturating_add_signed((-clock.offset).round() as i64);
@@ -248,16 +247,22 @@ fn by_sender(known: &Knowledge<'_>, at: u64) -> u64 {
 
 impl Messages {
     fn new(
-        known: &Knowledge<'_>,
+        asked: &Asked,
         out: &MessagesOut,
         come: &MessagesIn,
         round_trip: Nanos,
+        direction: Direction,
+        clock: Option<&ClockFit>,
     ) -> Option<Messages> {
-        let rate = BitRate::new(known.asked.rate?)?;
-        let size = usize::try_from(known.asked.message?).ok()?;
+        let rate = BitRate::new(asked.rate?)?;
+        let size = usize::try_from(asked.message?).ok()?;
         let since = |at: u64| at.wrapping_sub(out.start).cast_signed();
         let times = |Record(number, left, came): &Record| {
-            (*number, since(*left), since(by_sender(known, *came)))
+            (
+                *number,
+                since(*left),
+                since(by_sender(direction, clock, *came)),
+            )
         };
         let times: Vec<(u64, i64, i64)> = come.records.iter().map(times).collect();
         let arrivals = times.iter().map(|(number, _, came)| (*number, *came));
@@ -280,7 +285,7 @@ impl Messages {
             most_waiting: out.most_waiting,
             blocked: out.blocked,
             timely: Timeliness::new(rate, size, tolerance, &arrivals),
-            delay: known.clock.and_then(|_| delay.summary()),
+            delay: clock.and_then(|_| delay.summary()),
             every: apart.min().unwrap_or(1),
             kept,
         })

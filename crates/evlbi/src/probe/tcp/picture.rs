@@ -20,12 +20,10 @@ pub fn figure(result: &ProbeTcp) -> Figure {
     let time = || Axis::new("time", Unit::Si("s"));
     let name = |flow: &Flow| match result.flows.len() {
         1 => flow.algorithm.clone(),
-        _ => format!(
-            "{} {} {}",
-            flow.number,
-            flow.direction.name(),
-            flow.algorithm
-        ),
+        _ => {
+            let way = flow.direction.name();
+            format!("{} {way} {}", flow.number, flow.algorithm)
+        }
     };
     let series = |flow: &Flow, points: Vec<(f64, f64)>| Series {
         name: name(flow),

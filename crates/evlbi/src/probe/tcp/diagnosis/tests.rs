@@ -11,9 +11,9 @@ use evlbi_testkit::oracle;
 use serde_json::{Map, Value, json};
 
 use super::super::Background;
-use super::super::flow::Knowledge;
 use super::*;
 use crate::probe::point::Direction;
+use crate::probe::session::Ends;
 
 /// When the first message of a trace was due.
 const START: u64 = 1_800_000_000_000_000_000;
@@ -133,15 +133,15 @@ fn recorded(name: &str) -> (Flow, Asked) {
         }),
         ..End::default()
     };
-    let found = Flow::new(&Knowledge {
-        number: 0,
-        direction: Direction::There,
-        asked: &asked,
-        interval: 1.0,
-        sender: &end(Some(given), None, readings),
-        receiver: &end(None, Some(taken), Vec::new()),
-        clock: None,
-    });
+    let ends = Ends {
+        here: end(Some(given), None, readings),
+        there: end(None, Some(taken), Vec::new()),
+        peer: ([127, 0, 0, 1], 0).into(),
+        clock: Vec::new(),
+        requests: 0,
+        stopped: None,
+    };
+    let found = Flow::new(0, Direction::There, &asked, 1.0, &ends, None);
     (found.unwrap(), asked)
 }
 

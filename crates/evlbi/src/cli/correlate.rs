@@ -160,8 +160,8 @@ fn polarisations(text: &str) -> Result<String, String> {
 
 convert! {
     CorrelatorArgs => CorrelateOptions {
-        model, delay, freq, sideband, polarisations, cross_hands, sample_rate, channels, integration,
-        delay_window, rate_window, flag, threads,
+        model, delay, freq, sideband, polarisations, cross_hands, sample_rate, channels,
+        integration, delay_window, rate_window, flag, threads,
     }
     over CorrelateOptions::default()
 }
@@ -382,7 +382,9 @@ pub struct LossCurveArgs {
 }
 
 convert! {
-    LossCurveArgs => LossCurveOptions { files, station, loss, shed, replace, knows, seed, out, force }
+    LossCurveArgs => LossCurveOptions {
+        files, station, loss, shed, replace, knows, seed, out, force,
+    }
     with [options] { correlate: options.into() }
     without [json]
 }

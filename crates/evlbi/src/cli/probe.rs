@@ -186,8 +186,8 @@ pub enum ProbeFormat {
 
 convert! {
     ProbeUdpArgs => ProbeUdpOptions {
-        size, rate, spacing, burst, duration, count, reverse, both, label, buffer, load_tasks, load_nice,
-        receiver_nice, bins, loss_timeout, records, losses, skip, limit, out, force,
+        size, rate, spacing, burst, duration, count, reverse, both, label, buffer, load_tasks,
+        load_nice, receiver_nice, bins, loss_timeout, records, losses, skip, limit, out, force,
     }
     with [target, one_way] { target: target.into(), one_way: one_way.is_some() }
     without [plot, format, json]
@@ -334,9 +334,9 @@ const FULL: Choices<Full> = &[
 
 convert! {
     ProbeTcpArgs => ProbeTcpOptions {
-        rate, message, duration, streams, algorithm, buffer, receive_buffer, mss, backlog, full, write,
-        discard, from, into, reverse, both, background, background_size, background_at, background_for,
-        sample, interval, label, samples, records, limit, out, force,
+        rate, message, duration, streams, algorithm, buffer, receive_buffer, mss, backlog, full,
+        write, discard, from, into, reverse, both, background, background_size, background_at,
+        background_for, sample, interval, label, samples, records, limit, out, force,
     }
     with [target] { target: target.into() }
     without [plot, json]

@@ -1,13 +1,14 @@
 //! `evlbi agent`, `evlbi run` and `evlbi console`: flows on many hosts.
 
 use std::io::IsTerminal;
+use std::iter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use evlbi_net::run::Run;
-use rustyline::completion::{Completer, Pair};
+use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
@@ -215,10 +216,9 @@ pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
         program.unheeded().say(format_args!("{why}"));
     }
     let kept = options.folder()?.join("console.history");
-    let mut lines = Lines::open(kept, console.words())?;
     let mut results = Results::default();
-    while let Some(line) = lines.next()? {
-        match console.take(&line) {
+    for line in lines(kept, console.words())? {
+        match console.take(&line?) {
             Ok(Said::Text(text)) if text.is_empty() => {}
             Ok(Said::Text(text)) => results.line(&text),
             Ok(Said::Quit) => break,
@@ -229,40 +229,27 @@ pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
 }
 
 /// Lines as they are typed, or as they come through a pipe.
-enum Lines {
-    Typed(Box<Editor<Typing, DefaultHistory>>, PathBuf),
-    Piped(std::io::Lines<std::io::StdinLock<'static>>),
-}
-
-impl Lines {
-    fn open(kept: PathBuf, words: Words) -> Result<Lines> {
-        if !std::io::stdin().is_terminal() {
-            return Ok(Lines::Piped(std::io::stdin().lines()));
-        }
-        let mut editor = Editor::new().context("this terminal cannot be used")?;
-        editor.set_helper(Some(Typing(words)));
-        // There is none before the first time.
-        let _ = editor.load_history(&kept);
-        Ok(Lines::Typed(Box::new(editor), kept))
+fn lines(kept: PathBuf, words: Words) -> Result<Box<dyn Iterator<Item = Result<String>>>> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(Box::new(std::io::stdin().lines().map(|line| Ok(line?))));
     }
-
-    /// The next line; none at the end.
-    fn next(&mut self) -> Result<Option<String>> {
-        match self {
-            Lines::Piped(lines) => Ok(lines.next().transpose()?),
-            Lines::Typed(editor, kept) => match editor.readline("evlbi> ") {
-                Ok(line) => {
-                    if editor.add_history_entry(&line).unwrap_or(false) {
-                        let _ = editor.append_history(kept);
-                    }
-                    Ok(Some(line))
-                }
-                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
-                Err(ReadlineError::Eof) => Ok(None),
-                Err(error) => Err(error.into()),
-            },
+    let mut editor =
+        Editor::<Typing, DefaultHistory>::new().context("this terminal cannot be used")?;
+    editor.set_helper(Some(Typing(words)));
+    // There is none before the first time.
+    let _ = editor.load_history(&kept);
+    let mut next = move || -> rustyline::Result<String> {
+        let line = editor.readline("evlbi> ")?;
+        if editor.add_history_entry(&line).unwrap_or(false) {
+            let _ = editor.append_history(&kept);
         }
-    }
+        Ok(line)
+    };
+    Ok(Box::new(iter::from_fn(move || match next() {
+        Err(ReadlineError::Interrupted) => Some(Ok(String::new())),
+        Err(ReadlineError::Eof) => None,
+        line => Some(line.map_err(Into::into)),
+    })))
 }
 
 /// Completes what is typed.
@@ -270,24 +257,19 @@ impl Lines {
 struct Typing(Words);
 
 impl Completer for Typing {
-    type Candidate = Pair;
+    type Candidate = String;
 
     fn complete(
         &self,
         line: &str,
         at: usize,
         _: &rustyline::Context<'_>,
-    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+    ) -> rustyline::Result<(usize, Vec<String>)> {
         let before = &line[..at];
         let from = before.rfind(' ').map_or(0, |space| space + 1);
         let words: Vec<&str> = before[..from].split_whitespace().collect();
-        let begun = &before[from..];
         let candidates = self.0.candidates(&words).into_iter();
-        let fitting = candidates.filter(|candidate| candidate.starts_with(begun));
-        let pairs = fitting.map(|candidate| Pair {
-            display: candidate.clone(),
-            replacement: candidate,
-        });
-        Ok((from, pairs.collect()))
+        let fitting = candidates.filter(|candidate| candidate.starts_with(&before[from..]));
+        Ok((from, fitting.collect()))
     }
 }

@@ -150,8 +150,8 @@ fn burst(text: &str) -> Result<Burst, String> {
 
 convert! {
     SendArgs => SendOptions {
-        source, to, frame_rate, mtu, cut, shed, shed_packets, replace, seed, repeat, start, duration,
-        sequence, burst,
+        source, to, frame_rate, mtu, cut, shed, shed_packets, replace, seed, repeat, start,
+        duration, sequence, burst,
     }
     with [rate, max, no_gso, host] {
         pace: match rate {
@@ -259,8 +259,8 @@ pub fn frame_length(text: &str) -> Result<usize, String> {
 
 convert! {
     RecvArgs => RecvOptions {
-        from, to, window, hold, fill, ring, idle, duration, gaps, force, frame, frame_rate, partial, source,
-        durability,
+        from, to, window, hold, fill, ring, idle, duration, gaps, force, frame, frame_rate, partial,
+        source, durability,
     }
     with [no_gro, host] { join: !no_gro, host: host.into() }
     without [json]

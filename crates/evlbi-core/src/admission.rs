@@ -613,7 +613,9 @@ impl Admission {
 
     fn refuse(&mut self, place: usize, count: u64) {
         let candidates = std::mem::take(&mut self.candidates);
-        self.count_refused(&candidates[place], count);
+        if let Some(candidate) = candidates.get(place) {
+            self.count_refused(candidate, count);
+        }
         self.candidates = candidates;
     }
 

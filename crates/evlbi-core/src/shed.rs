@@ -39,13 +39,13 @@ pub struct Stream {
 /// headers, padding to the least frame of 64 bytes, Ethernet header and check sequence (18), preamble
 /// (8) and gap (12).
 pub fn wire_bytes(data: usize, family: Family) -> u64 {
-    let frame = (data + UDP_HEADER + family.ip_header() + 18).max(64);
-    frame as u64 + 8 + 12
+    let frame = (data as u64).saturating_add((UDP_HEADER + family.ip_header() + 18) as u64);
+    frame.max(64).saturating_add(8 + 12)
 }
 
 /// Bytes that a TCP segment with `data` bytes takes of an Ethernet, as [`wire_bytes`] counts them.
 pub fn wire_bytes_of_segment(data: usize, family: Family) -> u64 {
-    wire_bytes(data + TCP_HEADER - UDP_HEADER, family)
+    wire_bytes(data.saturating_add(TCP_HEADER - UDP_HEADER), family)
 }
 
 /// One thing to decide about.

@@ -17,6 +17,8 @@ use crate::codec::{Codec, CodecError};
 /// with a damaged time must not fill the memory.
 const MOST_FRAMES: usize = 1 << 18;
 
+/// Frames whose memory is kept at least when they are forgotten.
+const LEAST_SPARE: usize = 1024;
 /// Frames far ahead that are too many to have damaged times.
 const MANY: usize = 1024;
 /// Frames that a thread is ahead by when others are not waited for any more.
@@ -142,7 +144,8 @@ struct Lane {
     thread: u16,
     /// By their numbers.
     frames: VecDeque<Held>,
-    /// Memory of frames that were forgotten, for those that come: in the long run none is allocated.
+    /// Memory of frames that were forgotten, for those that come: in the long run none is allocated. As much as the frames took
+    /// that were forgotten last, so that a time in which many were held does not keep its memory.
     spare: Vec<Vec<u8>>,
     /// Numbers of samples that must not be used.
     flags: Intervals,
@@ -302,8 +305,10 @@ impl Track {
         self.first = first;
         self.begin = self.begin.min(first);
         for lane in &mut self.lanes {
-            let over = lane.frames.drain(..lane.place(first));
+            let count = lane.place(first);
+            let over = lane.frames.drain(..count);
             lane.spare.extend(over.map(|held| held.payload));
+            lane.spare.truncate(count.max(LEAST_SPARE));
         }
     }
 

@@ -17,7 +17,7 @@ use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
 use evlbi_net::run::Run;
-use evlbi_net::transport::{self, InOptions, Url};
+use evlbi_net::transport::{self, Carries, InOptions, Url};
 use evlbi_wire::time::FrameRate;
 use parking_lot::Mutex;
 
@@ -213,17 +213,20 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
         hold: options.hold,
     };
     with.check(from)?;
-    let numbering: Box<dyn Numbering> = match from.transport().service().numbers {
+    let service = from.transport().service();
+    let numbering: Box<dyn Numbering> = match service.numbers {
         transport::Numbers::FromFrames => Box::new(FrameNumbers::new(options.frame_rate)),
         _ => Box::new(Numbers),
     };
-    let usual = options
-        .ring
-        .map_or(USUAL_WINDOW, |ring| USUAL_WINDOW.min(ring / 4));
-    let window = options.window.unwrap_or(usual);
-    let ring = options
-        .ring
-        .unwrap_or(window.saturating_mul(4).max(USUAL_RING));
+    let (usual_window, usual_ring) = match service.carries {
+        Carries::Datagrams => (USUAL_WINDOW, USUAL_RING),
+        // Nothing of it is waited for or dropped: the less memory, the more of it is in the processor's caches.
+        Carries::Bytes => (LEAST_RING / 4, LEAST_RING),
+    };
+    let most_usual = |ring| usual_window.min(ring / 4);
+    let window = (options.window).unwrap_or(options.ring.map_or(usual_window, most_usual));
+    let usual_ring = window.saturating_mul(4).max(usual_ring);
+    let ring = options.ring.unwrap_or(usual_ring);
     let asked = show_size(ring);
     if ring < LEAST_RING {
         let least = show_size(LEAST_RING);

@@ -319,7 +319,7 @@ impl Steering {
     }
 
     fn accept(self: Arc<Steering>, listener: &UnixListener) {
-        // Held by each connection.
+        // Each connection has a clone, which limits their number.
         let places = Arc::new(());
         for stream in listener.incoming() {
             let Ok(stream) = stream else {

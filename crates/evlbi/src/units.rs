@@ -81,11 +81,12 @@ pub fn fraction(text: &str) -> Result<f64, String> {
         .ok_or_else(error)
 }
 
-/// A number, scaled by the unit behind it where it is one of these.
+/// A finite number, scaled by the unit behind it where it is one of these.
 pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let split = |(unit, scale): &(&str, f64)| Some((text.strip_suffix(unit)?, *scale));
     let (number, scale) = units.iter().find_map(split).unwrap_or((text, 1.0));
-    Some(number.trim().parse::<f64>().ok()? * scale)
+    let value = number.trim().parse::<f64>().ok()? * scale;
+    value.is_finite().then_some(value)
 }
 
 /// How serde reads values that a file gives as the command line does: `#[serde(deserialize_with = "setting::time")]`.

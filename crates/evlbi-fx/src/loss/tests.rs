@@ -360,6 +360,20 @@ proptest! {
     }
 }
 
+/// Every tenth cell, and a wavefront that arrives later at one station.
+#[test]
+fn cells_overlap_as_counted() {
+    const CELL: usize = 100;
+    const TIMES: usize = 1000 * CELL;
+    let is_lost = |time: usize| (time / CELL).is_multiple_of(10);
+    for delay in [0, 20, 70, 100] {
+        let intact = (0..TIMES).filter(|time| !is_lost(*time) && !is_lost(time + delay));
+        let found = intact.count() as f64 / TIMES as f64;
+        let expected = Lost::at_same_spread_times(0.1, delay as f64, CELL as f64).overlap();
+        assert!(near(found, expected, 1e-9), "{delay}: {found} {expected}");
+    }
+}
+
 #[test]
 fn cells_that_lie_apart_share_less_of_a_late_wavefront() {
     // Every tenth of cells of 100 ms, 20 ms late: a fifth of each lost cell falls into another one.

@@ -88,8 +88,9 @@ impl Heard {
 /// What is listened to.
 #[derive(Clone, Debug)]
 pub(super) struct ListenOptions {
-    /// The test, and its key.
+    /// The test.
     pub test: Test,
+    /// The key of its datagrams.
     pub key: u64,
     /// Datagrams of the stream that there may be; 0 of none.
     pub count: u64,

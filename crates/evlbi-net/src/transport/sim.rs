@@ -263,7 +263,6 @@ impl Transport for Sim {
         &["sim"]
     }
 
-    /// It has none: its handle makes them.
     fn service(&self) -> Service {
         Service {
             carries: Carries::Datagrams,

@@ -61,7 +61,8 @@ struct Entry {
     records: bool,
     /// Why this agent had it end.
     ended_for: Option<String>,
-    /// What follows does not outlive the agent.
+    // What follows does not outlive the agent.
+    /// The process of the flow.
     #[serde(skip)]
     process: Option<u32>,
     /// Its end could not be written down yet.
@@ -80,7 +81,7 @@ impl Entry {
     }
 
     /// How much it sends that has not ended. One that is past its time sends until it does.
-    fn load(&self, now: f64) -> Load {
+    fn load_from(&self, now: f64) -> Load {
         Load {
             until: self.load.until.filter(|until| *until > now),
             ..self.load
@@ -305,7 +306,7 @@ impl Agent {
                 self.config.max_flows
             )));
         }
-        self.check_rate(&flows, id, kept.load(now()), &[])?;
+        self.check_rate(&flows, id, kept.load_from(now()), &[])?;
         flows.insert(id.clone(), kept.clone());
         Ok(())
     }
@@ -316,7 +317,7 @@ impl Agent {
             return Ok(());
         };
         let others = running(flows).filter(|kept| kept.flow.id != *id);
-        let others = others.map(|kept| kept.load(now()));
+        let others = others.map(|kept| kept.load_from(now()));
         let others: Vec<Load> = others.chain(more.iter().copied()).collect();
         let free = most.get().saturating_sub(load.beside(&others));
         if rate > free {
@@ -444,7 +445,7 @@ impl Agent {
     fn book(&self, id: &FlowId, rate: Option<u64>) -> Reply<Option<u64>> {
         let mut flows = self.flows.lock();
         let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
-        let before = known.load(now());
+        let before = known.load_from(now());
         self.check_rate(&flows, id, Load { rate, ..before }, &[])?;
         if let Some(entry) = flows.get_mut(id) {
             entry.load.rate = rate.or(before.rate);
@@ -676,7 +677,7 @@ mod tests {
             from: Some(12.0),
             until: Some(20.0),
         };
-        assert_eq!(new.beside(&[kept.load(5.0)]), 0);
-        assert_eq!(new.beside(&[kept.load(12.0)]), 60);
+        assert_eq!(new.beside(&[kept.load_from(5.0)]), 0);
+        assert_eq!(new.beside(&[kept.load_from(12.0)]), 60);
     }
 }

@@ -151,9 +151,14 @@ impl Room {
             return (Outcome::Killed, Some(format!("killed by signal {signal}")));
         }
         let is_well = status.map_or_else(|| self.has_result(), |status| status.success());
+        if is_well {
+            let outcome = match was_told {
+                true => Outcome::Stopped,
+                false => Outcome::Finished,
+            };
+            return (outcome, None);
+        }
         match (status, self.complaint()) {
-            _ if is_well && was_told => (Outcome::Stopped, None),
-            _ if is_well => (Outcome::Finished, None),
             (None, None) => {
                 let message =
                     "it ended without a result while nobody looked: killed, or its host went down";

@@ -13,7 +13,7 @@
 ///
 /// `{ .. }` are the fields that both have. `with` takes other arguments and says which options are made of them. Of
 /// arguments in `without` the engine knows nothing, and options that are no arguments come from what is behind `over`.
-/// An argument that stands nowhere does not compile, nor does an option.
+/// An argument that stands nowhere does not compile, nor does an option where there is no `over`.
 macro_rules! convert {
     (
         $args:ident => $options:ident { $($same:ident),* $(,)? }

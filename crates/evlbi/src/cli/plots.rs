@@ -11,7 +11,7 @@ use crate::plot::Figure;
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);
 
-/// These pictures; says early what cannot be drawn, or is there already.
+/// A copy of these pictures. Says early what cannot be drawn, or is there already.
 pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
     let files = plots.iter().map(PathBuf::as_path);
     let files = files.filter(|path| !is_terminal(path));

@@ -542,9 +542,10 @@ fn write(
     let mut insert = transaction.prepare_cached(&insert)?;
     insert.execute(params_from_iter(start.chain(values)))?;
     for baseline in &status.baselines {
-        let key = |baseline: &Baseline| (baseline.stations.clone(), baseline.start.clone());
         let mut known = before.into_iter().flat_map(|before| &before.baselines);
-        if !known.any(|known| key(known) == key(baseline)) {
+        let is_known =
+            |it: &Baseline| it.stations == baseline.stations && it.start == baseline.start;
+        if !known.any(is_known) {
             let mut insert = transaction.prepare_cached(
                 "insert into fringe values (?, ?, 1, ?, ?, ?, ?, ?) on conflict do update set
                  amplitude = (amplitude + excluded.amplitude) / 2, snr = (snr + excluded.snr) / 2,

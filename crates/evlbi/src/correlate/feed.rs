@@ -194,17 +194,18 @@ impl Sink for Arc<Feed> {
 }
 
 impl State {
-    /// Takes frames when the threads are known: as many as there is room for, at most a group.
+    /// Takes frames when the threads are known: as many as there is room for, at most a group, all of which are judged by the
+    /// clocks as they are at its beginning.
     fn take<'a>(&mut self, feed: &Feed, frames: &mut impl Iterator<Item = Arrived<'a>>) {
         let mut group = ArrayVec::<Judged<'_>, GROUP>::new();
         let mut clocks = feed.clocks();
         let is_closed = feed.is_closed.load(Ordering::Relaxed);
         let room = clocks.room().filter(|_| !is_closed).unwrap_or(f64::MAX);
         let (now, mut newest) = (now(), self.newest().unwrap_or(f64::MIN));
-        while newest <= room
-            && !group.is_full()
-            && let Some(frame) = frames.next()
-        {
+        for _ in 0..GROUP {
+            let Some(frame) = (newest <= room).then(|| frames.next()).flatten() else {
+                break;
+            };
             if let Some(judged) = self.judge(feed, &mut clocks, now, frame) {
                 newest = newest.max(judged.end);
                 group.push(judged);

@@ -147,7 +147,7 @@ impl Job {
 fn periods(plan: &Plan, dumps: i64, window: &Window, there: (i64, i64)) -> Periods {
     let (parts, block) = (plan.parts(), 2 * plan.channels as i64);
     let told = (2.0 * window.rate_hz.unwrap_or(0.0) * plan.integration).ceil() as i64;
-    let count = dumps.max(told).min(parts / (LEAST_BLOCKS * block));
+    let count = dumps.max(told).min(parts / (LEAST_BLOCKS * block).max(1));
     Periods {
         count: count.max(1),
         parts,

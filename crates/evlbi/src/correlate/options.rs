@@ -8,6 +8,8 @@ use std::time::Duration;
 use evlbi_fx::fringe::Window;
 use evlbi_fx::track::Trust;
 
+use crate::units;
+
 /// How stations are correlated, and what of them.
 #[derive(Clone, Debug)]
 pub struct CorrelateOptions {
@@ -141,20 +143,11 @@ impl FromStr for Hertz {
     fn from_str(text: &str) -> Result<Hertz, String> {
         let number = text.strip_suffix("Hz").unwrap_or(text).trim();
         let prefixes = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3)];
-        let hertz = scaled(number, &prefixes).filter(|hertz| *hertz > 0.0);
+        let hertz = units::scaled(number, &prefixes).filter(|hertz| *hertz > 0.0);
         hertz
             .map(Hertz)
             .ok_or_else(|| format!("`{text}` is no frequency; write 4.9G, 32M or 5000000"))
     }
-}
-
-/// A finite number, which may have one of these units behind it.
-fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let (number, scale) = (units.iter())
-        .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
-        .unwrap_or((text, 1.0));
-    let scaled = number.trim().parse::<f64>().ok()? * scale;
-    scaled.is_finite().then_some(scaled)
 }
 
 /// A polynomial of a delay: seconds, seconds per second and so on, `1.5us,2e-12`.
@@ -166,7 +159,9 @@ impl FromStr for DelayTerms {
 
     fn from_str(text: &str) -> Result<DelayTerms, String> {
         let units = [("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("s", 1.0)];
-        let terms = text.split(',').map(|term| scaled(term.trim(), &units));
+        let terms = text
+            .split(',')
+            .map(|term| units::scaled(term.trim(), &units));
         terms.collect::<Option<_>>().map(DelayTerms).ok_or_else(|| {
             format!(
                 "`{text}` is no delay; write seconds, seconds per second and so on: 1.5us,2e-12"

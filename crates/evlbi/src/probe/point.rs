@@ -51,7 +51,8 @@ impl Direction {
         }
     }
 
-    /// Sender and receiver, of what is here and what is there; or these two, of sender and receiver.
+    /// Sender and receiver, of what is here and what is there. It exchanges the two on the way back, so that it also gives what is
+    /// here and there, of sender and receiver.
     pub fn ends<T>(self, here: T, there: T) -> (T, T) {
         match self {
             Direction::There => (here, there),

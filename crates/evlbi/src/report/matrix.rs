@@ -164,7 +164,7 @@ impl Matrix {
 impl Cell {
     /// Where most was lost.
     fn place(&self) -> &'static str {
-        // Of places with as many, the first on the way.
+        // Of places with as many: the network before the hosts, and those before what is not known.
         let places = [
             (self.unattributed, " (?)"),
             (self.host_lost, " (host)"),

@@ -345,7 +345,7 @@ mod tests {
         let wide = session("link = \"128M\"", "{scan}-STATION.vdif");
         assert_eq!(found(&wide, 1 << 40), [""; 0]);
         let found = found(&session("link = \"127M\"", "{scan}-STATION.vdif"), 1 << 40);
-        // Of both scans.
+        // Both scans find it, and it is said once.
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].starts_with("jive: 128")

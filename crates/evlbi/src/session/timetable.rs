@@ -370,10 +370,10 @@ impl Timetable {
 
     /// Says of each flow once how it ended.
     fn tell_ends(&mut self, run: &Run) {
-        for (id, planned) in &mut self.flows {
+        let untold = self.flows.iter_mut().filter(|(_, it)| !it.is_told);
+        for (id, planned) in untold {
             let flow = self.hosts.find(id.as_str()).ok();
-            let end = flow.and_then(|flow| flow.end);
-            let Some(end) = end.filter(|_| !planned.is_told) else {
+            let Some(end) = flow.and_then(|flow| flow.end) else {
                 continue;
             };
             planned.is_told = true;

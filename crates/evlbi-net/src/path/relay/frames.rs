@@ -84,6 +84,7 @@ impl Pool {
     }
 
     fn give(&mut self, buffer: Vec<u8>) {
+        debug_assert!(BUFFERS.contains(&buffer.len()));
         self.used = self.used.saturating_sub(buffer.len() as u64);
         self.free[Pool::size(buffer.len())].push(buffer);
     }

@@ -17,6 +17,8 @@ use crate::sink::{Sink, SinkReport};
 
 /// How long to wait for more to take at once. At 30 Gbit/s that is 8 MB.
 const NAP: Duration = Duration::from_millis(2);
+/// The same of a stream of bytes, whose ring is small.
+const STREAM_NAP: Duration = Duration::from_micros(500);
 /// And where little comes: hundreds of slow streams share a host. A stream that becomes fast meanwhile fills 60 MB at 30 Gbit/s.
 const LONGEST_NAP: Duration = Duration::from_millis(16);
 /// What is little, in bytes.
@@ -92,7 +94,11 @@ fn empty(
         gaps: VecDeque::new(),
         run,
     };
-    let mut nap = NAP;
+    let least = match consumer.is_stream() {
+        true => STREAM_NAP,
+        false => NAP,
+    };
+    let mut nap = least;
     let clock = run.clock();
     let mut flushed = clock.now();
     loop {
@@ -111,7 +117,7 @@ fn empty(
             }
         }
         nap = match taken {
-            Some(bytes) if bytes > LITTLE => NAP,
+            Some(bytes) if bytes > LITTLE => least,
             _ => (nap * 2).min(LONGEST_NAP),
         };
         if !finished && !drain.deframer.is_filling() {

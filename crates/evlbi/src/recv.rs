@@ -37,6 +37,9 @@ use crate::{output, recording};
 pub const LEAST_RING: u64 = 16 << 20;
 /// Memory of the ring where nothing is said.
 const USUAL_RING: u64 = 256 << 20;
+/// Memory of the ring of a stream of bytes where nothing is said: nothing of it is waited for or dropped, and the less memory, the
+/// more of it is in the processor's caches.
+const STREAM_RING: u64 = 8 << 20;
 /// The window where nothing is said.
 const USUAL_WINDOW: u64 = 64 << 20;
 /// How long a missing datagram is waited for where nothing is said.
@@ -220,15 +223,14 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
     };
     let (usual_window, usual_ring) = match service.carries {
         Carries::Datagrams => (USUAL_WINDOW, USUAL_RING),
-        // Nothing of it is waited for or dropped: the less memory, the more of it is in the processor's caches.
-        Carries::Bytes => (LEAST_RING / 4, LEAST_RING),
+        Carries::Bytes => (STREAM_RING / 4, STREAM_RING),
     };
     let most_usual = |ring| usual_window.min(ring / 4);
     let window = (options.window).unwrap_or(options.ring.map_or(usual_window, most_usual));
     let usual_ring = window.saturating_mul(4).max(usual_ring);
     let ring = options.ring.unwrap_or(usual_ring);
     let asked = show_size(ring);
-    if ring < LEAST_RING {
+    if options.ring.is_some_and(|ring| ring < LEAST_RING) {
         let least = show_size(LEAST_RING);
         bail!("--ring is at least {least}; {asked} were asked for");
     }

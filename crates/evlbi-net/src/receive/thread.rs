@@ -29,7 +29,7 @@ const NAPS: u32 = 2;
 /// A stream of which no more than so many datagrams come at once is a slow one.
 const FEW_AT_ONCE: u32 = 2;
 /// Time between two looks at whether the consumer of a reliable stream has made room.
-const ROOM_NAP: Nanos = Nanos(1_000_000);
+const ROOM_NAP: Nanos = Nanos(100_000);
 
 /// What the thread is given.
 pub struct Work {

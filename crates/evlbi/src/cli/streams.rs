@@ -209,7 +209,7 @@ pub struct RecvArgs {
     /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
     #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = units::duration)]
     pub fill: Duration,
-    /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB]
+    /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB; 8MiB over tcp://]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub ring: Option<u64>,
     /// End after this time without a datagram, counted from the first one

@@ -161,7 +161,7 @@ impl Others {
     }
 }
 
-/// Bits per second of so many bytes; none where that took no time.
+/// Bits per second of a number of bytes; none where they took no time.
 fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
     match seconds > 0.0 {
         true => bytes as f64 * 8.0 / seconds,

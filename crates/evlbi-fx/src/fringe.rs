@@ -331,17 +331,8 @@ fn moments(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> [Complex64
     }
     // Frequencies about the middle leave the length of the sum as it is.
     let i = Complex64::new(0.0, -TAU);
-    let [
-        sum,
-        by_delay,
-        by_rate,
-        by_delay_twice,
-        by_both,
-        by_rate_twice,
-    ] = of;
-    let once = [by_delay, by_rate].map(|of| i * of);
-    let twice = [by_delay_twice, by_both, by_rate_twice].map(|of| i * i * of);
-    [sum, once[0], once[1], twice[0], twice[1], twice[2]]
+    let factors = [Complex64::ONE, i, i, i * i, i * i, i * i];
+    std::array::from_fn(|at| factors[at] * of[at])
 }
 
 /// Newton's way from the highest point of the grid to the maximum between its neighbours.

@@ -218,7 +218,7 @@ fn numbered<T>(found: Vec<T>, findings: impl Fn(&T) -> Vec<String>) -> Vec<Seen<
     numbered.collect()
 }
 
-/// Whether a packet is looked at.
+/// Whether a packet is of a host and a port that were asked for.
 fn is_chosen(packet: &Packet, options: &AnalyseOptions) -> bool {
     let ends = [packet.source, packet.destination];
     let is_any = |test: &dyn Fn(&SocketAddr) -> bool| ends.iter().any(test);

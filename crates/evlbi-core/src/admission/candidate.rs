@@ -143,7 +143,7 @@ impl Candidate {
         self.kept.drain(..).count() as u64
     }
 
-    /// The same, from so many on.
+    /// The same, if at least `count` datagrams are kept.
     fn give_up_from(&mut self, count: usize) -> u64 {
         match self.kept.len() >= count {
             true => self.give_up(),

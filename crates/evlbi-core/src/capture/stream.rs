@@ -200,9 +200,9 @@ fn number_at(numbers: Numbers, payload: &[u8], at: usize) -> Option<u64> {
     }
 }
 
-/// The length of a datagram by packets that were not captured far enough to show several in each, and by how far their numbers
-/// go on: it must be that of most of them, and the packets must be longer than a frame can be, or differ. Where it is not sure,
-/// only by how far the numbers go on: so many are in each packet, or as many less one are lost.
+/// The length of a datagram, and the step from one packet's number to the next, of packets that were not captured far enough to
+/// show several datagrams in each. The length must be that of most packets, and these must be longer than a frame can be, or
+/// differ. Where the length is not sure, only the step: that many datagrams are in each packet, or one fewer are lost between two.
 fn unit_and_step(numbers: Numbers, kept: &[Kept]) -> Option<(Option<usize>, Option<u64>)> {
     let mut found = HashMap::<usize, Vec<u64>>::new();
     for [(length, payload), (_, next)] in kept.array_windows() {

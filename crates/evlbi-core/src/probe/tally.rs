@@ -19,7 +19,7 @@ pub struct Tally {
     delays: Distribution,
     variations: Distribution,
     patience: Nanos,
-    /// What is told at the end, as far as it is known.
+    /// The result at the end, as far as it is known.
     told: Tallied,
 }
 

@@ -262,8 +262,8 @@ impl<'a> Giving<'a> {
         Ok(())
     }
 
-    /// Gives what `send` hands to the socket, which is told how many bytes have been given and says how many there were to be
-    /// given next, until there are no more, for so long.
+    /// Gives what `send` hands to the socket until nothing is left, or for `length`. `send` takes how many bytes have been given,
+    /// and returns how many there were to be given next.
     fn give(
         &mut self,
         length: Nanos,
@@ -321,7 +321,7 @@ impl<'a> Giving<'a> {
 
     /// Says that this was all, and waits until the other end has it.
     fn finish(self, result: io::Result<()>) -> Given {
-        // What closing takes is no part of it.
+        // The time does not include closing.
         let seconds = cpu::now().since(self.begun).as_secs_f64();
         let cpu_seconds = cpu::thread_time().since(self.cpu_before).as_secs_f64();
         let closed = result.and_then(|()| self.close());

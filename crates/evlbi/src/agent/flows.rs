@@ -68,7 +68,7 @@ struct Entry {
     /// Its end could not be written down yet.
     #[serde(skip)]
     is_unwritten: bool,
-    /// Held by whoever changes the flow.
+    /// Locked while the flow is changed.
     #[serde(skip)]
     turn: Arc<tokio::sync::Mutex<()>>,
 }

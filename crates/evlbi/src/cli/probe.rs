@@ -1,4 +1,4 @@
-//! `evlbi probe`, and `evlbi respond` at its far end.
+//! `evlbi probe`, and `evlbi respond`, which answers it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -122,7 +122,7 @@ impl Turns {
             return;
         }
         let asleep = Nanos(until.0 - lead.0);
-        // A signal may end it early: the clock is looked at next.
+        // A signal may end it early: the clock is read next.
         let is_ready = clock::poll(polled, Duration::from_nanos(asleep.0)).unwrap_or(false);
         self.slept = self.now();
         let slept = self.slept.since(before);

@@ -1,10 +1,13 @@
 //! Small disks, which fill up.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::statvfs::fstatvfs;
 
 use crate::need::{Kind, skip};
 use crate::netns::as_root_of_its_own;
@@ -36,6 +39,25 @@ pub fn small(mebibytes: usize, test: &str, inside: impl FnOnce(&Path) + Send) {
         Ok(()) => {}
         Err(Errno::EPERM | Errno::EACCES) => skip(Kind::Tool, "mounts (CAP_SYS_ADMIN)"),
         Err(error) => panic!("cannot mount a tmpfs: {error}"),
+    }
+}
+
+/// Writes `file` until its disk has at most `left` bytes free. Others may write there at the same time.
+///
+/// # Panics
+/// When the file cannot be written for another reason than a full disk.
+pub fn fill(file: &Path, left: u64) {
+    let mut file = File::create(file).expect("a file");
+    let free = |file: &File| {
+        let disk = fstatvfs(file).expect("the state of a disk");
+        disk.blocks_available() * disk.fragment_size()
+    };
+    while free(&file) > left {
+        match file.write_all(&[0; 4096]) {
+            Ok(()) => {}
+            Err(full) if full.kind() == ErrorKind::StorageFull => return,
+            Err(error) => panic!("cannot write: {error}"),
+        }
     }
 }
 

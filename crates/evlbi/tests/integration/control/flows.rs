@@ -431,9 +431,7 @@ fn a_full_disk_ends_recordings_with_a_reason() {
         agent.receive(&recv("count", "null"));
         agent.begin(&endless("from", &to, "1M"));
         agent.wait("rec", |flow| received(flow, "unique") > 8);
-        let free = nix::sys::statvfs::statvfs(small).unwrap();
-        let free = (free.blocks_available() * free.fragment_size()) as usize;
-        fs::write(small.join("other"), vec![0; free - (6 << 20)]).unwrap();
+        disk::fill(&small.join("other"), 6 << 20);
         let flow = agent.wait("rec", has_ended);
         assert_eq!(flow["end"]["outcome"], "full", "{flow}");
         let why = flow["end"]["message"].as_str().unwrap();
@@ -448,9 +446,7 @@ fn a_full_disk_ends_recordings_with_a_reason() {
         assert_eq!(agent.flow("from")["state"], "running");
         let said = agent.refused(&recv("more", "more.vdif"), 422);
         assert!(said.contains("free for recordings"), "{said}");
-        let rest = nix::sys::statvfs::statvfs(small).unwrap();
-        let rest = (rest.blocks_available() * rest.fragment_size()) as usize;
-        fs::write(small.join("rest"), vec![0; rest]).unwrap();
+        disk::fill(&small.join("rest"), 0);
         let agent = agent.killed_and_restarted();
         let flow = agent.flow("rec");
         assert_eq!(flow["end"]["outcome"], "full", "{flow}");

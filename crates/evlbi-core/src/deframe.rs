@@ -61,9 +61,8 @@ pub struct Settings {
     pub frame_rate: Option<FrameRate>,
     /// What becomes of frames that arrived in part.
     pub partial: Partial,
-    /// Most bytes that are left in a span in order to see more of the stream first; the ring must be larger
-    /// than this. Frames are found if three of them fit. Raised to four frames where `frame_length` is
-    /// given.
+    /// Most bytes that are left in a span in order to see more of the stream first. Frames are found if three of them fit. Raised
+    /// to four frames where `frame_length` is given.
     pub hold: usize,
     /// Longest gap that becomes invalid frames. What misses of a longer one is listed and not handed over. Where the frame rate is
     /// not known, the limit is 256 MiB.
@@ -84,6 +83,14 @@ impl Default for Settings {
             fill: Duration::from_secs(10),
             reference: 0,
         }
+    }
+}
+
+impl Settings {
+    /// Most bytes that are left in a span; the ring must be larger.
+    pub fn left_in_a_span(&self) -> usize {
+        let four_frames = self.frame_length.unwrap_or(0).saturating_mul(4);
+        self.hold.max(four_frames)
     }
 }
 
@@ -279,8 +286,7 @@ impl Span<'_> {
 impl Deframer {
     /// A deframer for a stream that begins.
     pub fn new(mut settings: Settings) -> Deframer {
-        let four_frames = settings.frame_length.unwrap_or(0).saturating_mul(4);
-        settings.hold = settings.hold.max(four_frames);
+        settings.hold = settings.left_in_a_span();
         let mut deframer = Deframer {
             state: State::Raw,
             before: None,

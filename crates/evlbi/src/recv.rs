@@ -227,12 +227,18 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
     };
     let most_usual = |ring| usual_window.min(ring / 4);
     let window = (options.window).unwrap_or(options.ring.map_or(usual_window, most_usual));
-    let usual_ring = window.saturating_mul(4).max(usual_ring);
+    // One part is looked at while the other fills.
+    let for_frames = (settings(options).left_in_a_span() as u64).saturating_mul(2);
+    let usual_ring = window.saturating_mul(4).max(usual_ring).max(for_frames);
     let ring = options.ring.unwrap_or(usual_ring);
     let asked = show_size(ring);
     if options.ring.is_some_and(|ring| ring < LEAST_RING) {
         let least = show_size(LEAST_RING);
         bail!("--ring is at least {least}; {asked} were asked for");
+    }
+    if ring < for_frames {
+        let least = show_size(for_frames);
+        bail!("--ring is at least {least} for frames as long as --frame; {asked} were asked for");
     }
     if window > ring / 4 * 3 {
         bail!(

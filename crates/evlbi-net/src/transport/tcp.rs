@@ -1,6 +1,7 @@
 //! TCP: one stream of bytes, as jive5ab's `tcp`.
 
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::io::{self, ErrorKind, IoSlice, Read as _, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -27,6 +28,9 @@ const MOST_WAITING: usize = 64;
 const BACKLOG: i32 = 128;
 /// Pieces handed to the kernel at once.
 const AT_ONCE: usize = 64;
+/// The reader of a stream is woken for this much, or once it has waited as long as it will: it reads more at once, and the kernel
+/// acknowledges what has come before it is read (`SO_RCVLOWAT`, socket(7)).
+const WORTH_WAKING: c_int = 1 << 20;
 /// Time between two checks for a stop while connecting.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -449,6 +453,15 @@ impl Incoming for In {
         };
         let caller = self.callers.remove(place);
         if is_stream {
+            let worth = socket::set(
+                &caller.connection,
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                &WORTH_WAKING,
+            );
+            if let Err(error) = worth {
+                tracing::debug!("the reader is woken for every segment: {error}");
+            }
             self.stream = Some((caller, 0));
             self.listener = None;
             self.callers.clear();

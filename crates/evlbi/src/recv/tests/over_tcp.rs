@@ -162,6 +162,37 @@ fn silence_counts_from_the_first_byte() {
     drop(silent);
 }
 
+/// Four of them must be in the ring before it is known whether they are frames.
+#[test]
+fn the_ring_follows_the_length_of_frames() {
+    let frame = 5 << 19;
+    let room = Room::new();
+    let run = Run::silent();
+    let mut options = RecvOptions {
+        from: any("tcp://"),
+        to: room.path("received"),
+        frame: Some(frame),
+        ring: Some(LEAST_RING),
+        ..RecvOptions::default()
+    };
+    let refused = receive(&options, &run).err().unwrap().to_string();
+    assert!(refused.contains("at least 20 MiB"), "{refused}");
+    options.ring = None;
+    let receiving = receive(&options, &run).unwrap();
+    let data = bytes(5 * frame);
+    let source = room.path("source");
+    std::fs::write(&source, &data).unwrap();
+    let options = SendOptions {
+        source,
+        to: url("tcp://", &receiving.seen.local[0]),
+        pace: Pace::Max,
+        ..SendOptions::default()
+    };
+    send(&options, &run).unwrap().join().unwrap();
+    receiving.join().unwrap();
+    assert!(std::fs::read(room.path("received")).unwrap() == data);
+}
+
 /// A reader that takes little holds the sender up, and costs nothing.
 #[test]
 fn a_full_ring_holds_the_sender_up() {

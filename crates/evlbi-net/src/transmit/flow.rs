@@ -94,9 +94,11 @@ pub struct Flow {
     room: usize,
     is_closed: bool,
     waits_for_event: bool,
+    /// The transport takes nothing at the moment.
+    is_held: bool,
     /// Once no frame is to begin: until when it waits for its transport.
     patience: Option<Nanos>,
-    /// When the time of the last train is over.
+    /// When the time of the last train is over, or until when the transport held what follows.
     end_of_last: Nanos,
     /// The same by the schedule, from its start on.
     due_end: Nanos,
@@ -178,6 +180,7 @@ impl Flow {
             room: usize::MAX,
             is_closed: false,
             waits_for_event: false,
+            is_held: false,
             patience: None,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
@@ -193,9 +196,14 @@ impl Flow {
         if self.is_closed {
             return Next::Over;
         }
+        if self.is_held && self.first_departure.is_some() {
+            self.end_of_last = self.end_of_last.max(now);
+            self.is_shown = false;
+        }
         let next = self.look_ahead(now, is_stopped);
         self.is_closed = matches!(next, Next::Over);
         self.waits_for_event = matches!(next, Next::Event);
+        self.is_held = self.waits_for_event || matches!(next, Next::At(_));
         next
     }
 

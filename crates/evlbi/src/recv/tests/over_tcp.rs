@@ -193,6 +193,30 @@ fn the_ring_follows_the_length_of_frames() {
     assert!(std::fs::read(room.path("received")).unwrap() == data);
 }
 
+/// What a reader that takes nothing costs is in the counters meanwhile, and in the result.
+#[test]
+fn a_sender_that_is_held_up_is_behind() {
+    let run = Run::silent();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = Local::Socket(listener.local_addr().unwrap());
+    let options = SendOptions {
+        source: format!("pattern:{FRAME}"),
+        to: url("tcp://", &to),
+        pace: Pace::Rate(BitRate::new(1_000_000_000).unwrap()),
+        ..SendOptions::default()
+    };
+    let sending = send(&options, &run).unwrap();
+    let behind = || sending.seen.status().counts.real("behind_s");
+    until("a sender that is behind", || behind() > 0.5);
+    let seen = behind();
+    sending.stop();
+    let sent = sending.join().unwrap();
+    let report = serde_json::to_value(&sent).unwrap();
+    let of = |name: &str| report[name].as_f64().unwrap();
+    assert!(of("behind_seconds") >= seen, "{report}");
+    assert!(of("seconds") >= of("behind_seconds"), "{report}");
+}
+
 /// A reader that takes little holds the sender up, and costs nothing.
 #[test]
 fn a_full_ring_holds_the_sender_up() {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, Read as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -21,6 +21,7 @@ use super::{
     Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Ready, Service,
     Train, Transport, Url, events, url,
 };
+use crate::clock::Clock;
 use crate::run::Run;
 use crate::socket;
 use crate::udp::SendCounts;
@@ -43,6 +44,9 @@ const MESSAGE_SPACE: usize = MAX_MESSAGE + 4096;
 const MAX_CONNECTIONS: usize = 64;
 /// Connections that may wait to be accepted.
 const BACKLOG: c_int = 64;
+/// How often another receiver may be making its socket in the same folder, and how long it is waited for at most.
+const LOCK_INTERVAL: Duration = Duration::from_millis(1);
+const MOST_LOCK_INTERVALS: usize = 5000;
 /// Poll interval while a receiver accepts no more connections.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -136,11 +140,12 @@ impl Transport for Unix {
         }))
     }
 
-    fn open_in(&self, at: &Url, _with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
-        let listener = Listener::bind(path(at)).map_err(|source| OpenError::Listen {
-            at: Local::Path(path(at).to_owned()),
-            source,
-        })?;
+    fn open_in(&self, at: &Url, _with: &InOptions, run: &Run) -> Opened<dyn Incoming> {
+        let listener =
+            Listener::bind(path(at), run.clock()).map_err(|source| OpenError::Listen {
+                at: Local::Path(path(at).to_owned()),
+                source,
+            })?;
         let mut incoming = In {
             listener,
             connections: Vec::new(),
@@ -180,7 +185,9 @@ struct Listener {
 
 impl Listener {
     /// Listens at `path`, where only programs of this user may connect. A socket that a killed receiver left there is replaced.
-    fn bind(path: &Path) -> io::Result<Listener> {
+    fn bind(path: &Path, clock: &Clock) -> io::Result<Listener> {
+        // A socket that does not listen yet looks like a leftover.
+        let _locked = lock(path.parent().unwrap_or(path), clock)?;
         remove_leftover(path)?;
         let socket = open()?;
         socket.bind(&SockAddr::unix(path)?)?;
@@ -209,6 +216,20 @@ impl Drop for Listener {
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
+}
+
+/// Locks a folder until the file that is returned is dropped.
+fn lock(folder: &Path, clock: &Clock) -> io::Result<File> {
+    let folder = File::open(folder)?;
+    for _ in 0..MOST_LOCK_INTERVALS {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::WouldBlock) => clock.sleep(LOCK_INTERVAL),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    let why = "another program has locked its folder for seconds: end that program, or give a path in another folder";
+    Err(io::Error::new(ErrorKind::TimedOut, why))
 }
 
 /// Removes a socket that nobody listens at.
@@ -607,6 +628,30 @@ mod tests {
             let error = text.parse::<Url>().unwrap_err();
             let says = ["absolute path", "at most 107"];
             assert!(says.iter().any(|it| error.contains(it)), "{text}: {error}");
+        }
+    }
+
+    /// Whoever comes first has the path, and keeps it.
+    #[test]
+    fn of_receivers_that_begin_together_one_listens() {
+        let room = tempfile::tempdir().unwrap();
+        for round in 0..100 {
+            let path = room.path().join(round.to_string());
+            let address = SockAddr::unix(&path).unwrap();
+            open().unwrap().bind(&address).unwrap();
+            let bind = || Listener::bind(&path, &Clock::real());
+            let all: Vec<io::Result<Listener>> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..6).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            let listening = all.iter().filter(|it| it.is_ok()).count();
+            assert_eq!(
+                listening,
+                1,
+                "{:?}",
+                all.iter().find_map(|it| it.as_ref().err())
+            );
+            open().unwrap().connect(&address).unwrap();
         }
     }
 

@@ -84,7 +84,8 @@ fn sends(command: &Command) -> Sends {
             Sends::AtMost(u64::try_from(rate).unwrap_or(u64::MAX))
         }
         Command::Probe(ProbeCommand::Capacity(args)) => Sends::AtMost(args.highest.get()),
-        _ => Sends::Nothing,
+        Command::Recv(_) | Command::Correlate(_) => Sends::Nothing,
+        _ => Sends::Unlimited,
     }
 }
 

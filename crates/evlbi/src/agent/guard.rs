@@ -235,6 +235,9 @@ impl Guard<'_> {
             Care::Listen => self.listen(&value),
             Care::Destination => {
                 let mut url = transport::destination(&value).map_err(|error| anyhow!(error))?;
+                if !matches!(url.place, Place::Host(_)) {
+                    bail!("`{value}` names no host, and flows of an agent send to hosts alone");
+                }
                 let addresses = url.addresses()?.into_iter();
                 let target = self.target(addresses.filter_map(|it| it.first().copied()))?;
                 if let Place::Host(host) = &mut url.place {

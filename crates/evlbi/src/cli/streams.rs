@@ -317,8 +317,13 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
     let is_good = (result.sink.check.as_ref()).is_none_or(|check| check.corrupted == 0);
     ensure!(is_good, "the test pattern did not arrive as it was sent");
     if !others.is_empty() {
+        let names_one = options.from.transport().service().honours.only;
+        let remedy = match names_one {
+            true => "name the one to record with --source ADDRESS, and give each a port of its own",
+            false => "give each a place of its own",
+        };
         bail!(
-            "frames of other senders came to the same port and were not recorded: {}; name the one to record with --source ADDRESS, and give each a port of its own",
+            "frames of other senders came to the same port and were not recorded: {}; {remedy}",
             others.join(", ")
         );
     }

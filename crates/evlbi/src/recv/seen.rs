@@ -76,7 +76,8 @@ impl Watched for Seen {
             let others = others.map(|others| format!(": {others}"));
             return format!("waiting for a stream{}", others.unwrap_or_default());
         }
-        let lost = match self.options.from.transport().service().reliable {
+        let reliable = self.options.from.transport().service().reliable;
+        let lost = match reliable && counters.lost == 0 {
             true => String::new(),
             false => {
                 let share = counters.lost as f64 * 100.0 / counters.expected.max(1) as f64;

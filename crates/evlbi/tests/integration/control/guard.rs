@@ -286,7 +286,7 @@ fn targets_ports_and_rates_are_held_to() {
     flow["from"] = json!("unix:///tmp/evlbi");
     assert!(agent.refused(&flow, 422).contains("names no port"));
     let said = agent.refused(&send("from", "unix:///tmp/evlbi", "1M"), 422);
-    assert!(said.contains("has no address"), "{said}");
+    assert!(said.contains("names no host"), "{said}");
     let respond = json!({"id": "r", "command": "respond", "bind": "127.0.0.1:22", "token": "0123456789", "max-rate": "1M"});
     assert!(agent.refused(&respond, 422).contains(&ports));
     // Without a bind it would listen on its usual port.

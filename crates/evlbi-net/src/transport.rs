@@ -33,7 +33,7 @@ pub use events::{Events, readable};
 pub use listening::{Listening, Local, Protocol};
 pub use options::{Honours, InOptions, NotHonoured, OutOptions};
 pub use train::{Head, MAX_HEAD, Piece, Pieces, Train};
-pub use url::{Handle, Host, Place, Url, destination};
+pub use url::{Handle, Host, Place, Url, destination, scheme};
 
 use crate::run::Run;
 use crate::socket::GrantedBuffer;

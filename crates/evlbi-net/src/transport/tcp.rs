@@ -15,7 +15,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
     Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service,
-    Train, Transport, Url, events, url,
+    Train, Transport, Url, events, scheme, url,
 };
 use crate::clock;
 use crate::run::Run;
@@ -39,7 +39,7 @@ pub struct Tcp;
 
 impl Transport for Tcp {
     fn schemes(&self) -> &'static [&'static str] {
-        &["tcp"]
+        &[scheme::TCP]
     }
 
     fn form(&self) -> &'static str {

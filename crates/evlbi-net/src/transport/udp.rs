@@ -10,7 +10,7 @@ use evlbi_core::time::Nanos;
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Numbers,
     OpenError, Opened, OutOptions, Outgoing, Place, Protocol, Ready, Service, Train, Transport,
-    Url, events, url,
+    Url, events, scheme, url,
 };
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
@@ -30,8 +30,8 @@ pub struct Udp {
 impl Transport for Udp {
     fn schemes(&self) -> &'static [&'static str] {
         match self.is_numbered {
-            true => &["udp", "udps", "vtp"],
-            false => &["pudp"],
+            true => &[scheme::UDP, "udps", "vtp"],
+            false => &[scheme::PUDP],
         }
     }
 

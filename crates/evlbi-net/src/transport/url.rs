@@ -16,6 +16,16 @@ use crate::udp::Interface;
 
 use super::{InOptions, Incoming, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS, Transport};
 
+/// Names of transports that a plan has too.
+pub mod scheme {
+    /// Datagrams with sequence numbers.
+    pub const UDP: &str = "udp";
+    /// Datagrams without.
+    pub const PUDP: &str = "pudp";
+    /// A stream of bytes.
+    pub const TCP: &str = "tcp";
+}
+
 /// Most ports of a range, whatever the transport.
 pub(super) const MOST_PORTS: u16 = 64;
 /// Transports that are known and not here.

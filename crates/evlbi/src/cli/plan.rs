@@ -16,6 +16,7 @@ use crate::plan::tcp::{self, PlanTcpOptions};
 use crate::plan::{compare, losses, multicast};
 use crate::program::Program;
 use crate::units;
+use evlbi_net::transport::scheme;
 
 #[derive(Subcommand)]
 pub enum PlanCommand {
@@ -130,12 +131,12 @@ pub struct PlanLinkArgs {
 
 const CARRIERS: Choices<Carrier> = &[
     (
-        "udp",
+        scheme::UDP,
         "VTP, as jive5ab's udps: UDP with a sequence number of 8 bytes",
         Carrier::Udp,
     ),
-    ("pudp", "UDP without a sequence number", Carrier::Pudp),
-    ("tcp", "TCP with time stamps", Carrier::Tcp),
+    (scheme::PUDP, "UDP without a sequence number", Carrier::Pudp),
+    (scheme::TCP, "TCP with time stamps", Carrier::Tcp),
 ];
 
 convert! {

@@ -114,7 +114,7 @@ fn several_streams_are_sent_and_received_at_once() {
         });
         sending.stop();
         let sent = sending.join().unwrap().report.live;
-        if scheme.contains("udp") {
+        if scheme.ends_with("udp://") {
             until("all", || {
                 receiving.seen.status().counts.count("received") >= sent.sent
             });

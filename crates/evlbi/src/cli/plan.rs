@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::Algorithm;
+use evlbi_net::transport::scheme;
 
 use super::choice::{Choices, choice, name};
 use super::plots;
@@ -16,7 +17,6 @@ use crate::plan::tcp::{self, PlanTcpOptions};
 use crate::plan::{compare, losses, multicast};
 use crate::program::Program;
 use crate::units;
-use evlbi_net::transport::scheme;
 
 #[derive(Subcommand)]
 pub enum PlanCommand {

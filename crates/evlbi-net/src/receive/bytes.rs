@@ -148,8 +148,12 @@ impl Bytes {
         }
     }
 
-    pub fn report(mut self, report: ReceiveReport) -> ReceiveReport {
+    /// Who is left brought no stream.
+    pub fn end(&mut self) {
         while self.dismiss(true).is_some() {}
+    }
+
+    pub fn report(self, report: ReceiveReport) -> ReceiveReport {
         ReceiveReport {
             refused: self.streams.others().to_vec(),
             sender: match &self.ring {

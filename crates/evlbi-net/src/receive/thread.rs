@@ -283,10 +283,13 @@ impl Loop {
 
     fn finish(mut self, ended: Ended) -> ReceiveReport {
         let now = self.clock.now();
-        if let Intake::Datagrams(datagrams) = &mut self.intake
-            && let Err(error) = datagrams.end(now, &self.clock)
-        {
-            self.failure = Some(error);
+        match &mut self.intake {
+            Intake::Datagrams(datagrams) => {
+                if let Err(error) = datagrams.end(now, &self.clock) {
+                    self.failure = Some(error);
+                }
+            }
+            Intake::Bytes(bytes) => bytes.end(),
         }
         self.run.stop();
         let mut live = self.live(now);

@@ -21,7 +21,6 @@ use super::{
     Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Ready, Service,
     Train, Transport, Url, events, url,
 };
-use crate::clock::Clock;
 use crate::run::Run;
 use crate::socket;
 use crate::udp::SendCounts;
@@ -141,11 +140,10 @@ impl Transport for Unix {
     }
 
     fn open_in(&self, at: &Url, _with: &InOptions, run: &Run) -> Opened<dyn Incoming> {
-        let listener =
-            Listener::bind(path(at), run.clock()).map_err(|source| OpenError::Listen {
-                at: Local::Path(path(at).to_owned()),
-                source,
-            })?;
+        let listener = Listener::bind(path(at), run).map_err(|source| OpenError::Listen {
+            at: Local::Path(path(at).to_owned()),
+            source,
+        })?;
         let mut incoming = In {
             listener,
             connections: Vec::new(),
@@ -185,9 +183,9 @@ struct Listener {
 
 impl Listener {
     /// Listens at `path`, where only programs of this user may connect. A socket that a killed receiver left there is replaced.
-    fn bind(path: &Path, clock: &Clock) -> io::Result<Listener> {
+    fn bind(path: &Path, run: &Run) -> io::Result<Listener> {
         // A socket that does not listen yet looks like a leftover.
-        let _locked = lock(path.parent().unwrap_or(path), clock)?;
+        let _locked = lock(path.parent().unwrap_or(path), run)?;
         remove_leftover(path)?;
         let socket = open()?;
         socket.bind(&SockAddr::unix(path)?)?;
@@ -219,16 +217,17 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Locks a folder until the file that is returned is dropped.
-fn lock(folder: &Path, clock: &Clock) -> io::Result<File> {
+fn lock(folder: &Path, run: &Run) -> io::Result<File> {
     let folder = File::open(folder)?;
     for _ in 0..MOST_LOCK_INTERVALS {
         match folder.try_lock() {
             Ok(()) => return Ok(folder),
-            Err(TryLockError::WouldBlock) => clock.sleep(LOCK_INTERVAL),
+            Err(TryLockError::WouldBlock) if run.is_stopped() => break,
+            Err(TryLockError::WouldBlock) => run.clock().sleep(LOCK_INTERVAL),
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
-    let why = "another program has locked its folder for seconds: end that program, or give a path in another folder";
+    let why = "another program has locked its folder since this receiver began: end that program, or give a path in another folder";
     Err(io::Error::new(ErrorKind::TimedOut, why))
 }
 
@@ -639,7 +638,7 @@ mod tests {
             let path = room.path().join(round.to_string());
             let address = SockAddr::unix(&path).unwrap();
             open().unwrap().bind(&address).unwrap();
-            let bind = || Listener::bind(&path, &Clock::real());
+            let bind = || Listener::bind(&path, &Run::silent());
             let all: Vec<io::Result<Listener>> = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..6).map(|_| scope.spawn(bind)).collect();
                 threads.into_iter().map(|it| it.join().unwrap()).collect()

@@ -246,6 +246,13 @@ impl Url {
         self.transport.open_in(self, with, run)
     }
 
+    /// Whether who listens at it gets what is sent to that URL, where both are of one host.
+    pub fn takes(&self, to: &Url) -> bool {
+        let has_port = |own: &Host, to: &Host| own.has_port(to.port);
+        let both = self.host().zip(to.host());
+        self.scheme() == to.scheme() && both.is_some_and(|(own, to)| has_port(own, to))
+    }
+
     /// The host, where it names one.
     pub fn host(&self) -> Option<&Host> {
         match &self.place {

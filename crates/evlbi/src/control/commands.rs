@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use evlbi_net::transport::{self, Url};
+use evlbi_net::transport::Url;
 use serde_json::Value;
 
 use super::flow::Options;
@@ -329,8 +329,8 @@ impl<'f> Known<'f> {
     }
 
     /// Where it sends to.
-    pub fn destination(&self) -> Option<transport::Host> {
-        host(self.command?.cared(Care::Destination, self.options)?)
+    pub fn destination(&self) -> Option<Url> {
+        url(self.command?.cared(Care::Destination, self.options)?)
     }
 
     /// The file that it records in.
@@ -339,11 +339,11 @@ impl<'f> Known<'f> {
     }
 
     /// Where it listens for streams: for each of those in its result, in their order.
-    pub fn streams(&self) -> Vec<Option<transport::Host>> {
+    pub fn streams(&self) -> Vec<Option<Url>> {
         let cared = |care| self.command?.cared(care, self.options);
         let several = cared(Care::Stations).and_then(Value::as_array);
         let all = cared(Care::Listen).into_iter();
-        all.chain(several.into_iter().flatten()).map(host).collect()
+        all.chain(several.into_iter().flatten()).map(url).collect()
     }
 
     fn text(&self, care: Care) -> Option<&'f str> {
@@ -351,7 +351,6 @@ impl<'f> Known<'f> {
     }
 }
 
-/// The host that a URL names.
-fn host(url: &Value) -> Option<transport::Host> {
-    url.as_str()?.parse::<Url>().ok()?.host().cloned()
+fn url(value: &Value) -> Option<Url> {
+    value.as_str()?.parse().ok()
 }

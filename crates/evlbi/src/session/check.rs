@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::hosts::{Connected, Hosts};
 use super::plan::{FlowPlan, Host, Scan, Session};
 use super::timetable::made_ready;
-use evlbi_net::transport;
+use evlbi_net::transport::Url;
 
 use crate::control::commands::Known;
 use crate::control::fleet::Checked;
@@ -234,8 +234,9 @@ impl<'s> Look<'s> {
             let out: u64 = own().map(|flow| rate(flow)).sum();
             let sent = flows.iter();
             let sent = sent.filter_map(|flow| Some((rate(flow), flow.known().destination()?)));
-            let arriving = sent.filter(|(_, to)| host.has_address(&to.name));
-            let arriving: Vec<(u64, transport::Host)> = arriving.collect();
+            let is_here = |to: &Url| to.host().is_some_and(|to| host.has_address(&to.name));
+            let arriving = sent.filter(|(_, to)| is_here(to));
+            let arriving: Vec<(u64, Url)> = arriving.collect();
             let into: u64 = arriving.iter().map(|(rate, _)| rate).sum();
             if let Some(link) = host.link {
                 for (way, rate) in [("leave it", out), ("come to it", into)] {
@@ -248,12 +249,12 @@ impl<'s> Look<'s> {
                     }
                 }
             }
-            let is_recorded = |port: u16| {
+            let is_recorded = |to: &Url| {
                 let recording = own().filter(|flow| flow.known().recording().is_some());
                 let mut streams = recording.flat_map(|flow| flow.known().streams());
-                streams.any(|own| own.is_some_and(|own| own.has_port(port)))
+                streams.any(|own| own.is_some_and(|own| own.takes(to)))
             };
-            let recorded = arriving.iter().filter(|(_, to)| is_recorded(to.port));
+            let recorded = arriving.iter().filter(|(_, to)| is_recorded(to));
             let per_second: u64 = recorded.map(|(rate, _)| rate / 8).sum();
             let mut found = self.findings.hosts.iter();
             let found = found.find(|found| found.host == *name);

@@ -2,7 +2,7 @@
 
 use std::iter::zip;
 
-use evlbi_net::transport::Host;
+use evlbi_net::transport::{Carries, Url};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -103,22 +103,24 @@ impl FlowResult {
         }
     }
 
-    /// The addresses that it listens on, each with what arrived there, in datagrams.
-    pub fn receives(&self) -> Vec<(Host, u64)> {
+    /// Where it listens for datagrams, each with how many arrived there.
+    pub fn receives(&self) -> Vec<(Url, u64)> {
         let Some(result) = &self.result else {
             return Vec::new();
         };
         // A correlator tells of each stream, a recorder of its only one.
         let streams = result["streams"].as_array();
         let streams = streams.map_or(std::slice::from_ref(result), Vec::as_slice);
-        let hosts = Known::of(&self.command, &self.options).streams();
-        let found = zip(hosts, streams);
-        let found = found.map(|(host, stream)| Some((host?, stream["unique"].as_u64()?)));
-        found.flatten().collect()
+        let urls = Known::of(&self.command, &self.options).streams();
+        let found = zip(urls, streams);
+        let found = found.map(|(url, stream)| Some((url?, stream["unique"].as_u64()?)));
+        let has_datagrams =
+            |(url, _): &(Url, u64)| url.transport().service().carries == Carries::Datagrams;
+        found.flatten().filter(has_datagrams).collect()
     }
 
     /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
-    pub fn sent_to(&self, is_there: impl Fn(&Host) -> bool, unique: u64) -> Option<FromSender> {
+    pub fn sent_to(&self, is_there: impl Fn(&Url) -> bool, unique: u64) -> Option<FromSender> {
         let to = Known::of(&self.command, &self.options).destination();
         to.filter(|to| is_there(to))?;
         let count = |name: &str| self.result.as_ref()?[name].as_u64();
@@ -207,15 +209,22 @@ mod tests {
             json!({"from": "udp://:2630-2631"}),
             json!({"unique": 897, "lost": 103}),
         );
+        // Whatever arrived at its port, another transport brought it, or it is no datagrams.
+        let over_tcp = of("recv", json!({"from": "tcp://:2631"}), json!({"unique": 0}));
+        let other = of(
+            "recv",
+            json!({"from": "pudp://:2631"}),
+            json!({"unique": 7}),
+        );
         let streams = json!({"streams": [{"unique": 5}, {"unique": 899}]});
         let files = json!({"files": ["udp://:2630", "udp://:2631"]});
         let correlator = of("correlate", files, streams);
         let missing = |receiver: &FlowResult| -> Vec<i64> {
             let all = receiver.receives().into_iter();
-            let sent =
-                all.filter_map(|(own, unique)| sender.sent_to(|to| own.has_port(to.port), unique));
+            let sent = all.filter_map(|(own, unique)| sender.sent_to(|to| own.takes(to), unique));
             sent.map(|sent| sent.missing).collect()
         };
+        assert!(missing(&over_tcp).is_empty() && missing(&other).is_empty());
         assert_eq!(missing(&recorder), [3]);
         assert_eq!(missing(&correlator), [1]);
         recorder.senders.extend(sender.sent_to(|_| true, 897));

@@ -19,7 +19,7 @@ use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::units::{now, show_count, show_rate, show_seconds};
 use evlbi_net::run::Run;
-use evlbi_net::transport::Host;
+use evlbi_net::transport::Url;
 
 /// How often is looked whether something is due.
 pub const LOOK: Duration = Duration::from_millis(50);
@@ -496,9 +496,11 @@ impl Timetable {
             let host = self.hosts.named(&receiver.host).ok();
             let mut senders = Vec::new();
             for (own, unique) in receiver.receives() {
-                let is_there = |to: &Host| {
-                    let is_host = host.is_some_and(|host| host.plan.has_address(&to.name));
-                    (is_host || own.name == to.name) && own.has_port(to.port)
+                let name = own.host().map(|own| &own.name);
+                let is_there = |to: &Url| {
+                    let is_host = |to| host.is_some_and(|host| host.plan.has_address(to));
+                    let to_name = to.host().map(|to| &to.name);
+                    (to_name == name || to_name.is_some_and(|to| is_host(to))) && own.takes(to)
                 };
                 let same = results.iter();
                 let same = same.filter(|other| scan(&other.id) == scan(&receiver.id));

@@ -68,7 +68,7 @@ impl StreamResult {
         let reason = self
             .reason
             .as_ref()
-            .filter(|_| self.counts.count("unique") > 0)?;
+            .filter(|_| self.counts.count("bytes") > 0)?;
         Some(format!("{}: {reason}", self.station))
     }
 }

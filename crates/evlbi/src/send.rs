@@ -19,6 +19,7 @@ use evlbi_net::transmit;
 use evlbi_net::transport::Url;
 use evlbi_wire::time::FrameRate;
 
+pub use self::prepare::out_options;
 use self::prepare::prepare;
 pub use self::result::{SendResult, text};
 use self::seen::Seen;

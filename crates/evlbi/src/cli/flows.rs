@@ -7,6 +7,9 @@ use evlbi_core::rate::BitRate;
 use super::probe::ProbeCommand;
 use super::{Cli, Command};
 use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
+use crate::output;
+use crate::recv::receive_options;
+use crate::send::out_options;
 
 /// The command line of this program.
 pub struct CommandLine;
@@ -34,14 +37,20 @@ impl Grammar for CommandLine {
             Command::Send(args) => (args.start, args.duration),
             _ => (None, None),
         };
+        let sends = sends(&cli.command);
+        let (mut responds, mut fits) = (None, Ok(()));
+        match cli.command {
+            Command::Respond(args) => responds = Some((args.bind, args.ports)),
+            Command::Send(args) => fits = out_options(&args.into()).map(drop),
+            Command::Recv(args) => fits = receive_options(&args.into()).map(drop),
+            _ => {}
+        }
+        fits.map_err(|error| output::explain(&error))?;
         Ok(Meaning {
-            sends: sends(&cli.command),
+            sends,
             start: start.map(|start| start.as_nanosecond() as f64 * 1e-9),
             duration,
-            responds: match cli.command {
-                Command::Respond(args) => Some((args.bind, args.ports)),
-                _ => None,
-            },
+            responds,
         })
     }
 }

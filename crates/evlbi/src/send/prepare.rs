@@ -39,6 +39,21 @@ pub struct Prepared {
     pub padded: u64,
 }
 
+/// What is asked of the transport.
+///
+/// # Errors
+/// When it has no use for an option.
+pub fn out_options(options: &SendOptions) -> Result<OutOptions> {
+    let with = OutOptions {
+        buffer: options.host.buffer.map(usize::try_from).transpose()?,
+        mtu: options.mtu,
+        sequence: options.sequence,
+        single: !options.offload,
+    };
+    with.check(&options.to)?;
+    Ok(with)
+}
+
 /// Reads what has to be known of the source, and makes the sockets.
 pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     check_fit(&options.shed, options.replace)?;
@@ -48,12 +63,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let total = input.length;
     let total = total.map(|length| length.saturating_mul(options.repeat));
     let service = options.to.transport().service();
-    let with = OutOptions {
-        buffer: options.host.buffer.map(usize::try_from).transpose()?,
-        mtu: options.mtu,
-        sequence: options.sequence,
-        single: !options.offload,
-    };
+    let with = out_options(options)?;
     let outlet = options.to.open_out(&with, run)?;
     let header = match service.numbers {
         Numbers::InBand => vtp::HEADER_LEN,

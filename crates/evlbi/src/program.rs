@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use evlbi_net::run::{Note, Notes, Run};
@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use crate::say;
 use crate::steer::{Steering, Watched};
 
+/// Signals that come so soon after the first are part of it: `timeout` sends two.
+const TOGETHER: Duration = Duration::from_millis(250);
 /// Time between two looks at whether work has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -46,8 +48,10 @@ impl Program {
     pub fn run(&self) -> &Run {
         self.handler.call_once(|| {
             let run = self.run.clone();
+            let mut first = None;
             let handler = ctrlc::set_handler(move || {
-                if run.is_stopped() {
+                let since = first.get_or_insert_with(Instant::now).elapsed();
+                if run.is_stopped() && since > TOGETHER {
                     std::process::exit(130);
                 }
                 run.stop();

@@ -14,6 +14,7 @@ use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 use evlbi_net::transport::{self, Url};
 use evlbi_wire::time::FrameRate;
+use evlbi_wire::vdif::MAX_FRAME_LEN;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, within};
 use crate::host::HostOptions;
@@ -21,10 +22,8 @@ use crate::output;
 use crate::program::Program;
 use crate::recv::{self, RecvOptions};
 use crate::send::{self, Burst, Pace, SendOptions};
-use crate::units::{self, show_count, show_size};
+use crate::units::{self, show_count};
 
-/// Least memory of the ring: less would hold 16 ms at 32 Gbit/s.
-const LEAST_RING: u64 = 64 << 20;
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;
 
@@ -209,7 +208,7 @@ pub struct RecvArgs {
     /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
     #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = units::duration)]
     pub fill: Duration,
-    /// Memory between the network and the sink, at least 64MiB [default: four windows, at least 256MiB; 8MiB over tcp://]
+    /// Memory between the network and the sink, at least 16MiB [default: four windows, at least 256MiB; 8MiB over tcp://]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub ring: Option<u64>,
     /// End after this time without a datagram, counted from the first one
@@ -252,9 +251,11 @@ pub struct RecvArgs {
 /// Length of a frame: whole words of eight bytes, header and data.
 pub fn frame_length(text: &str) -> Result<usize, String> {
     let length = usize::try_from(units::size(text)?).ok();
-    let length = length.filter(|length| *length > 16 && length.is_multiple_of(8));
+    let is_one = |length: &usize| length.is_multiple_of(8) && (24..=MAX_FRAME_LEN).contains(length);
     let why = "is no length of a frame: its header and data in bytes, a multiple of 8";
-    length.ok_or_else(|| format!("`{text}` {why}"))
+    length
+        .filter(is_one)
+        .ok_or_else(|| format!("`{text}` {why} up to {MAX_FRAME_LEN}"))
 }
 
 convert! {
@@ -271,13 +272,6 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
     if args.to == "-" {
         bail!(
             "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
-        );
-    }
-    if let Some(ring) = args.ring.filter(|ring| *ring < LEAST_RING) {
-        bail!(
-            "--ring is at least {}; {} were asked for",
-            show_size(LEAST_RING),
-            show_size(ring)
         );
     }
     let json = args.json;

@@ -63,7 +63,7 @@ pub struct CellPlan {
 }
 
 /// One direction of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Direction {
     /// The link.
     pub link: usize,

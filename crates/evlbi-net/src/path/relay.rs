@@ -112,17 +112,19 @@ pub struct LogLine {
 struct Shared {
     changes: Mutex<Vec<(Direction, usize, Law)>>,
     snapshot: Mutex<Part>,
-    log: Mutex<Vec<LogLine>>,
+    log: Mutex<Vec<(Place, Logged)>>,
     /// How often it was asked what it knows, and up to which of these it has said so.
     asked: AtomicU64,
     answered: AtomicU64,
 }
 
+/// A cell by its direction and its number in it: threads that forward make no names.
+type Place = (Direction, usize);
+
 /// What one thread knows.
 #[derive(Clone, Default)]
 struct Part {
-    /// With the number of the direction among all, and that of the cell in it.
-    cells: Vec<((usize, usize), CellSnapshot)>,
+    cells: Vec<(Place, CellTruth)>,
     hosts: Vec<HostSnapshot>,
     lateness: Lateness,
     error: Option<String>,
@@ -208,15 +210,32 @@ impl Relay {
             }
             all.lateness.push(part.lateness);
         }
-        cells.sort_by_key(|(order, _)| *order);
-        all.cells = cells.into_iter().map(|(_, cell)| cell).collect();
+        cells.sort_by_key(|(place, _)| *place);
+        let shown = cells.into_iter().map(|(place, truth)| CellSnapshot {
+            place: self.name(place),
+            passed: truth.passed(),
+            truth,
+        });
+        all.cells = shown.collect();
         all
+    }
+
+    fn name(&self, (direction, cell): Place) -> CellPlace {
+        CellPlace {
+            link: self.plan.links[direction.link].name.clone(),
+            direction: self.plan.show(direction),
+            cell: self.plan.cells(direction)[cell].name.clone(),
+        }
     }
 
     /// What the cells noted since it was asked last.
     pub fn take_log(&self) -> Vec<LogLine> {
         let logs = self.workers.iter();
         logs.flat_map(|shared| std::mem::take(&mut *shared.log.lock()))
+            .map(|(place, logged)| LogLine {
+                place: self.name(place),
+                logged,
+            })
             .collect()
     }
 

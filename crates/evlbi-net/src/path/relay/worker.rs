@@ -10,7 +10,7 @@ use evlbi_core::time::Nanos;
 
 use super::frames::{Handle, Packet, Pool};
 use super::turns::Turns;
-use super::{CellPlace, CellSnapshot, HostSnapshot, LOGGED, Lateness, LogLine, Part, Shared};
+use super::{HostSnapshot, LOGGED, Lateness, Part, Shared};
 use crate::path::frame::{Frame, LONGEST};
 use crate::path::plan::{Direction, Plan};
 use crate::path::tap::Tap;
@@ -339,28 +339,13 @@ impl<'a> Worker<'a> {
     fn publish(&mut self) {
         let (mut counted, mut lines) = (Vec::new(), Vec::new());
         for (direction, line) in &self.routes {
-            let cells = line.cells.iter().zip(self.plan.cells(*direction));
-            for (number, (id, cell)) in cells.enumerate() {
-                let place = CellPlace {
-                    link: self.plan.links[direction.link].name.clone(),
-                    direction: self.plan.show(*direction),
-                    cell: cell.name.clone(),
-                };
+            for (number, id) in line.cells.iter().enumerate() {
+                let place = (*direction, number);
+                let cell = self.network.cell_mut(*id);
                 if self.logs {
-                    let log = self.network.cell_mut(*id).take_log();
-                    lines.extend(log.into_iter().map(|logged| {
-                        let place = place.clone();
-                        LogLine { place, logged }
-                    }));
+                    lines.extend(cell.take_log().into_iter().map(|logged| (place, logged)));
                 }
-                let truth = self.network.cell(*id).truth().clone();
-                let passed = truth.passed();
-                let cell = CellSnapshot {
-                    place,
-                    truth,
-                    passed,
-                };
-                counted.push(((place_of(*direction), number), cell));
+                counted.push((place, cell.truth().clone()));
             }
         }
         let (frames, sum, most) = self.late;

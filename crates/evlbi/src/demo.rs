@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
@@ -34,8 +34,10 @@ use crate::counters::Counted;
 use crate::drain::{self, Drained};
 use crate::output;
 use crate::recording::{self, Blocks};
+use crate::running;
 use crate::sink::{self, Files};
 use crate::source::{self, Input};
+use crate::steer::Rate;
 use crate::units::{show_count, show_rate};
 
 /// Bit rate of a station where none is asked for.
@@ -431,34 +433,31 @@ fn transmit_shown(
         let run = run.clone();
         move || Ok(transmit::run(flows, &run))
     })?;
-    let mut progress = run.progress(Some(options.duration.as_millis() as u64));
-    let start = Instant::now();
-    let mut before = (0u64, start);
-    while !worker.is_finished() {
-        std::thread::sleep(Duration::from_millis(20));
-        if !progress.is_due() {
-            continue;
-        }
-        let offset = sent.iter().map(|sent| sent.last().offset).sum();
-        let rate = (offset - before.0) as f64 * 8.0 / before.1.elapsed().as_secs_f64();
-        before = (offset, Instant::now());
-        let (mut lost, mut expected) = (0, 0);
-        for receiver in receivers {
-            let counters = receiver.receiving.watch().last().counters;
-            lost += counters.lost;
-            expected += counters.expected;
-        }
-        let share = lost as f64 * 100.0 / f64::max(expected as f64, 1.0);
-        progress.show(
-            start.elapsed().as_millis() as u64,
-            &format!(
+    let progress = run.progress(Some(options.duration.as_millis() as u64));
+    let start = cpu::now();
+    let mut rate = Rate::from(start);
+    running::watch(
+        progress,
+        || worker.is_finished(),
+        || {
+            let now = cpu::now();
+            let offset = sent.iter().map(|sent| sent.last().offset).sum();
+            let (mut lost, mut expected) = (0, 0);
+            for receiver in receivers {
+                let counters = receiver.receiving.watch().last().counters;
+                lost += counters.lost;
+                expected += counters.expected;
+            }
+            let share = lost as f64 * 100.0 / f64::max(expected as f64, 1.0);
+            let line = format!(
                 "{} stations  {}  lost {} ({share:.3} %)",
                 sent.len(),
-                show_rate(rate),
+                show_rate(rate.of(offset, now)),
                 show_count(lost)
-            ),
-        );
-    }
+            );
+            (now.since(start).0 / 1_000_000, line)
+        },
+    );
     joined(worker)
 }
 

@@ -12,13 +12,12 @@ use evlbi_net::transport::{NotHonoured, OpenError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
+use crate::running;
 use crate::say;
 use crate::steer::{Steering, Watched};
 
 /// Signals that come so soon after the first are part of it: `timeout` sends two.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// Time between two looks at whether work has ended.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What a command is given.
 pub struct Program {
@@ -83,20 +82,10 @@ impl Program {
             move |change| work.change(change)
         });
         let (_, total) = work.progress();
-        let mut progress = self.run.progress(total);
-        loop {
-            // Looked at once more when it has ended: then the counts are the last.
-            let has_ended = has_ended();
-            if progress.is_due() || has_ended {
-                self.steering.tell(|status| work.tell(status));
-                if has_ended {
-                    return;
-                }
-                let (done, _) = work.progress();
-                progress.show(done, &work.line());
-            }
-            std::thread::sleep(LOOK);
-        }
+        running::watch(self.run.progress(total), has_ended, || {
+            self.steering.tell(|status| work.tell(status));
+            (work.progress().0, work.line())
+        });
     }
 }
 

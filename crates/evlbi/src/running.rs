@@ -1,12 +1,16 @@
 //! A stream that is being sent or received by a thread of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evlbi_net::clock::Thread;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Progress, Run};
 
 use crate::steer::Watched;
+
+/// Time between two looks at whether work has ended.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A sender or a receiver at work. Dropping it ends that, with everything written.
 pub struct Running<S: Watched + 'static, R> {
@@ -58,5 +62,25 @@ impl<S: Watched + 'static, R> Drop for Running<S, R> {
             // Nobody wants to know what came of it.
             let _ = worker.wait();
         }
+    }
+}
+
+/// Looks once a second at work and shows how far it is with a line about it; looks a last time when it has ended.
+pub fn watch(
+    mut progress: Progress,
+    has_ended: impl Fn() -> bool,
+    mut look: impl FnMut() -> (u64, String),
+) {
+    loop {
+        // Asked before the look: then the counts of the last one are the last.
+        let has_ended = has_ended();
+        if progress.is_due() || has_ended {
+            let (done, line) = look();
+            if has_ended {
+                return;
+            }
+            progress.show(done, &line);
+        }
+        std::thread::sleep(LOOK);
     }
 }

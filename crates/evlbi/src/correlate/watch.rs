@@ -2,15 +2,17 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use evlbi_net::cpu;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 
 use super::feed::{Feed, now};
 use super::live::Stream;
-use crate::steer::{Baseline, Receiving, Status};
+use crate::steer::{Baseline, Rate, Receiving, Status};
+use crate::units;
 
 /// How often the streams are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,8 +29,7 @@ pub struct Watch {
 struct Watched {
     watch: Arc<receive::Watch>,
     feed: Arc<Feed>,
-    /// Bits of data a second.
-    rate: Mutex<f64>,
+    rate: Mutex<Rate>,
 }
 
 impl Watch {
@@ -36,7 +37,7 @@ impl Watch {
         let watched = streams.iter().map(|stream| Watched {
             watch: stream.receiving.watch(),
             feed: Arc::clone(&stream.feed),
-            rate: Mutex::default(),
+            rate: Mutex::new(Rate::from(cpu::now())),
         });
         Watch {
             streams: watched.collect(),
@@ -57,7 +58,7 @@ impl Watch {
         let of = |(number, stream): (usize, &Watched)| Receiving {
             station: self.names.get().map(|names| names[number].clone()),
             skew_s: newest[number].map(|newest| front - newest),
-            ..Receiving::of(stream.watch.last(), *stream.rate.lock())
+            ..Receiving::of(stream.watch.last(), stream.rate.lock().last())
         };
         status.receiving = self.streams.iter().enumerate().map(of).collect();
         self.baselines.lock().clone_into(&mut status.baselines);
@@ -65,21 +66,16 @@ impl Watch {
 
     /// Looks at the streams once a second, and a last time when the other end of `ended` is dropped.
     pub(super) fn look(&self, run: &Run, ended: &Receiver<()>) {
-        let mut before = Instant::now();
-        let mut bytes = vec![0; self.streams.len()];
         loop {
-            let rest = LOOK.saturating_sub(before.elapsed());
-            let has_ended = ended.recv_timeout(rest) == Err(RecvTimeoutError::Disconnected);
-            let elapsed = before.elapsed();
-            before = Instant::now();
+            let has_ended = ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
+            let time = cpu::now();
             for (number, stream) in self.streams.iter().enumerate() {
-                let now_has = stream.watch.last().bytes;
-                let came = now_has.saturating_sub(std::mem::replace(&mut bytes[number], now_has));
-                *stream.rate.lock() = match has_ended {
-                    true => 0.0,
-                    false => came as f64 * 8.0 / elapsed.as_secs_f64(),
-                };
-                let host = evlbi_net::cpu::utc() as f64 * 1e-9 - stream.feed.epoch();
+                if has_ended {
+                    *stream.rate.lock() = Rate::from(time);
+                } else {
+                    stream.rate.lock().of(stream.watch.last().bytes, time);
+                }
+                let host = units::now() - stream.feed.epoch();
                 let late = stream.feed.state().late();
                 let report = stream.feed.clocks().report(number, late, host, now());
                 if let Some(report) = report {

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use evlbi_core::path::{Impairment, Path, Truth};
 use evlbi_core::time::Nanos;
@@ -156,7 +155,7 @@ fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayRepo
         } else if stop.load(Ordering::Relaxed) && now.since(last) > QUIET {
             break;
         } else {
-            std::thread::sleep(Duration::from_micros(200));
+            Receiver::rest(flows.iter().map(|flow| &flow.receiver), last)?;
         }
     }
     flows.into_iter().map(RelayFlow::end).collect()

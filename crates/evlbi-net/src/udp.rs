@@ -15,6 +15,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use multicast::{Interface, interface_of};
+pub(crate) use receive::LONGEST_WAIT;
 pub use receive::{Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions};
 pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
 

@@ -14,24 +14,20 @@ use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
 
 use super::{Port, Test};
-use crate::cpu::{self, NAP};
+use crate::cpu;
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::transport::{Batch, Datagram, Head, Peer, Pieces};
-use crate::udp::{Received, Receiver, Sender};
+use crate::udp::{LONGEST_WAIT, Received, Receiver, Sender};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
 /// Round trips that are kept.
 const MOST_ROUND_TRIPS: usize = 1 << 20;
-/// So long nothing came: then sockets are waited for instead of looked at.
-const QUIET: Nanos = Nanos(2_000_000);
 /// Maximum wait for missing datagrams after a stop.
 const HASTE: Nanos = Nanos(300_000_000);
 /// When all have come, what else may come is waited for so long.
 const LINGER: Nanos = Nanos(20_000_000);
-/// Longest wait, so that a stop is heard.
-const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Time whose replies may leave at once, where their rate is bounded; and one that is as long as can be always may.
 const REPLIES_AT_ONCE: Nanos = Nanos(100_000_000);
 const LONGEST_REPLY: f64 = 65_535.0;
@@ -232,11 +228,7 @@ pub(super) fn listen(
             break;
         }
         if count == 0 {
-            if now.since(last) > QUIET {
-                receiver.wait(LONGEST_WAIT)?;
-            } else {
-                std::thread::sleep(NAP);
-            }
+            Receiver::rest([&receiver], last)?;
         }
     }
     let all_drops = drops(&mut receiver);

@@ -19,8 +19,14 @@ pub struct Distribution {
     /// Of the negative values without their sign, and of the others, as soon as there are some.
     below: Option<Quantiles<u64>>,
     above: Option<Quantiles<u64>>,
-    /// The width of bins, and how many values are in which.
-    bins: Option<(u64, Histogram)>,
+    bins: Option<Bins>,
+}
+
+/// How many values are in which bin.
+#[derive(Clone, Debug)]
+struct Bins {
+    width: u64,
+    counts: Histogram,
 }
 
 /// What is told of a distribution. Times are in nanoseconds.
@@ -69,7 +75,10 @@ impl Distribution {
     /// Nothing yet. With a `width`, values are counted in bins of that width too.
     pub fn new(width: Option<u64>) -> Distribution {
         Distribution {
-            bins: width.map(|width| (width.max(1), Histogram::new(MOST_BINS))),
+            bins: width.map(|width| Bins {
+                width: width.max(1),
+                counts: Histogram::new(MOST_BINS),
+            }),
             ..Distribution::default()
         }
     }
@@ -87,10 +96,10 @@ impl Distribution {
         if side.record(value.unsigned_abs()).is_err() {
             side.saturating_record(value.unsigned_abs());
         }
-        if let Some((width, counts)) = &mut self.bins {
+        if let Some(bins) = &mut self.bins {
             match u64::try_from(value) {
-                Ok(value) => counts.add(value / *width),
-                Err(_) => counts.not_listed += 1,
+                Ok(value) => bins.counts.add(value / bins.width),
+                Err(_) => bins.counts.not_listed += 1,
             }
         }
     }
@@ -140,12 +149,14 @@ impl Distribution {
             quartile_75: self.quantile(0.75),
             p99: self.quantile(0.99),
             p999: self.quantile(0.999),
-            bin_width: bins.map(|(width, _)| *width),
-            bins: bins.map_or_else(BTreeMap::new, |(width, counts)| {
-                let counts = counts.counts().into_iter();
-                counts.map(|(bin, count)| (bin * width, count)).collect()
+            bin_width: bins.map(|bins| bins.width),
+            bins: bins.map_or_else(BTreeMap::new, |bins| {
+                let counts = bins.counts.counts().into_iter();
+                counts
+                    .map(|(bin, count)| (bin * bins.width, count))
+                    .collect()
             }),
-            not_binned: bins.map_or(0, |(_, counts)| counts.not_listed),
+            not_binned: bins.map_or(0, |bins| bins.counts.not_listed),
         })
     }
 }

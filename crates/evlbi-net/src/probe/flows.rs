@@ -242,8 +242,12 @@ impl Flows {
     }
 }
 
-/// What a thread did for a connection: either.
-type Done = (Option<Given>, Option<Taken>);
+/// What a thread did for a connection.
+#[derive(Debug)]
+enum Done {
+    Given(Given),
+    Taken(Taken),
+}
 
 /// A thread that is at work, until this is dropped.
 struct Over(Arc<Progress>);
@@ -285,26 +289,26 @@ impl Flowing {
             let (connection, shared) = (Arc::clone(connection), Arc::clone(&shared));
             let job = move || {
                 let (progress, (flows, files)) = (&*over.0, &*shared);
-                let given = |given| (Some(given), None);
-                let taken = |taken| (None, Some(taken));
                 match (gives, &flows.constant) {
                     (true, None) if let Some(file) = &files.source => {
-                        given(tcp::give_file(&connection, file, length, progress))
+                        Done::Given(tcp::give_file(&connection, file, length, progress))
                     }
                     (false, None) if let Some(file) = &files.sink => {
-                        taken(tcp::take_into(&connection, file, progress))
+                        Done::Taken(tcp::take_into(&connection, file, progress))
                     }
                     (true, Some(constant)) => {
-                        given(tcp::give_messages(&connection, constant, length, progress))
+                        Done::Given(tcp::give_messages(&connection, constant, length, progress))
                     }
                     (true, None) => {
-                        given(tcp::give_bytes(&connection, flows.write, length, progress))
+                        Done::Given(tcp::give_bytes(&connection, flows.write, length, progress))
                     }
                     (false, Some(constant)) => {
                         let (size, kept) = (constant.size, &flows.kept);
-                        taken(tcp::take_messages(&connection, size, kept, progress))
+                        Done::Taken(tcp::take_messages(&connection, size, kept, progress))
                     }
-                    (false, None) => taken(tcp::take_bytes(&connection, flows.copied, progress)),
+                    (false, None) => {
+                        Done::Taken(tcp::take_bytes(&connection, flows.copied, progress))
+                    }
                 }
             };
             let thread = Clock::real().spawn(if gives { "give" } else { "take" }, job);
@@ -338,7 +342,11 @@ impl Flowing {
         let done: Vec<Done> = threads.map(Thread::join).collect();
         let sampled = self.sampler.join();
         let ends = self.connections.iter().zip(done);
-        let flows = ends.map(|(connection, (given, taken))| {
+        let flows = ends.map(|(connection, done)| {
+            let (given, taken) = match done {
+                Done::Given(given) => (Some(given), None),
+                Done::Taken(taken) => (None, Some(taken)),
+            };
             let [send_buffer, receive_buffer] = connection.buffers().clone();
             FlowEnd {
                 algorithm: connection.algorithm().unwrap_or_default(),

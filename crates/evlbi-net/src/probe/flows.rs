@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use evlbi_core::packetise::Family;
+use evlbi_core::shed::wire_bytes_of_segment;
 use evlbi_core::tcp::{Info, Reading};
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
@@ -31,8 +33,6 @@ pub const MOST_SAMPLES: u64 = 200_000;
 const SHORTEST: Nanos = Nanos(100_000);
 /// Longest name of a congestion control in Linux.
 const LONGEST_NAME: usize = 15;
-/// IPv4's, TCP's and Ethernet's parts of a packet, with time stamps (RFC 7323) and what is around a frame.
-const OVERHEAD: u32 = 90;
 /// Longest segment on an Ethernet, with time stamps.
 const SEGMENT: u32 = 1448;
 /// The connections come in this time.
@@ -164,13 +164,14 @@ impl Flows {
         let message = self
             .constant
             .map_or(segment, |constant| constant.size.max(1));
-        let segment = segment.min(message) as f64;
+        let segment = segment.min(message);
+        let overhead = wire_bytes_of_segment(segment, Family::V4) as f64 / segment as f64;
         [&self.there, &self.back].map(|all| {
             if all.is_empty() {
                 return Some(0.0);
             }
             let rate = self.constant?.rate.get() as f64 * all.len() as f64;
-            Some(rate * (1.0 + f64::from(OVERHEAD) / segment))
+            Some(rate * overhead)
         })
     }
 

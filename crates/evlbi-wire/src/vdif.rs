@@ -173,6 +173,15 @@ impl Shape {
         samples / self.channels()
     }
 
+    /// Frames per second of samples at a rate; `None` where they would not fill a second evenly.
+    pub fn frame_rate(&self, sample_rate: u64) -> Option<FrameRate> {
+        let samples = self.samples_per_frame();
+        if samples == 0 || !sample_rate.is_multiple_of(samples) {
+            return None;
+        }
+        FrameRate::new(u32::try_from(sample_rate / samples).ok()?)
+    }
+
     /// Channels in a frame.
     pub fn channels(&self) -> u64 {
         1 << self.log2_channels.min(31)
@@ -405,12 +414,7 @@ impl Header {
     /// Frames per second as the sample rate in the header gives them; `None` where the header has no
     /// sample rate or the frames would not fill a second evenly.
     pub fn frame_rate(&self) -> Option<FrameRate> {
-        let samples = self.shape().samples_per_frame();
-        let rate = self.sample_rate()?;
-        if samples == 0 || !rate.is_multiple_of(samples) {
-            return None;
-        }
-        FrameRate::new(u32::try_from(rate / samples).ok()?)
+        self.shape().frame_rate(self.sample_rate()?)
     }
 
     /// The header of the invalid frame that stands in the place of a lost one: that of `time`, which lies

@@ -239,14 +239,11 @@ pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
 
 /// The frame rate of samples at a rate.
 pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate> {
-    let samples = header.shape().samples_per_frame();
-    u32::try_from(sample_rate / samples.max(1))
-        .ok()
-        .filter(|_| sample_rate.is_multiple_of(samples.max(1)))
-        .and_then(FrameRate::new)
-        .ok_or_else(|| {
-            anyhow!("at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second")
-        })
+    let shape = header.shape();
+    shape.frame_rate(sample_rate).ok_or_else(|| {
+        let samples = shape.samples_per_frame();
+        anyhow!("at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second")
+    })
 }
 
 /// The header of the first frame.

@@ -16,7 +16,9 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use multicast::{Interface, interface_of};
 pub(crate) use receive::LONGEST_WAIT;
-pub use receive::{Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions};
+pub use receive::{
+    Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions, most_joined,
+};
 pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
 
 /// Why a socket could not be made ready.

@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::cpu::Waiting;
 use crate::ring::{Consumer, Producer, Reserve, Retired};
 use crate::transport::{Batch, Incoming, Service};
+use crate::udp;
 
 use super::thread::{Came, SHOW};
 use super::{Live, ReceiveOptions, ReceiveReport};
@@ -26,8 +27,6 @@ const LOOKS: u32 = 100;
 const LOOK: Nanos = Nanos(10_000_000);
 /// Least room in the ring, in bytes, at which a reliable transport is read: more than one of its batches.
 const ROOM: usize = 2 << 20;
-/// Bytes of data in a message that was joined, at most.
-const LONGEST_MESSAGE: u64 = 65_535;
 
 /// What datagrams go through.
 pub struct Datagrams {
@@ -312,7 +311,7 @@ impl Datagrams {
     fn attribution(&self, counters: &Counters) -> Attribution {
         let per_drop = match self.most_joined {
             0 | 1 => 1,
-            _ => LONGEST_MESSAGE / self.admission.data().unwrap_or(1) as u64,
+            _ => udp::most_joined(self.admission.data().unwrap_or(1)),
         };
         attribute(
             counters.lost,

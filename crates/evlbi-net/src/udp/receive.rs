@@ -32,6 +32,16 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// A message in a socket takes more memory than its bytes: at least this much, the kernel's own account of it.
 const LEAST_ACCOUNT: usize = 256;
 
+/// Datagrams that the kernel joins at most (`UDP_GRO_CNT_MAX`).
+const MOST_JOINED: u64 = 64;
+/// Bytes of data in a message of joined datagrams, at most.
+const LONGEST_JOINED: u64 = 65_535;
+
+/// Datagrams with so much data that one message holds at most, where they are joined: so many one drop may be.
+pub fn most_joined(data: usize) -> u64 {
+    (LONGEST_JOINED / data.max(1) as u64).min(MOST_JOINED)
+}
+
 /// An address to receive on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {

@@ -12,7 +12,7 @@ use evlbi_core::shed::wire_bytes;
 use evlbi_net::host::{Core, Interface, Observed, nic};
 use evlbi_net::probe::{Burden, End, RoundTrip};
 use evlbi_net::socket::GrantedBuffer;
-use evlbi_net::udp::SendCounts;
+use evlbi_net::udp::{SendCounts, most_joined};
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
@@ -25,10 +25,6 @@ const HARDLY_ELSE: f64 = 1.1;
 const FEW: u64 = 100;
 /// Windows in which loss is looked at.
 const WINDOWS: u64 = 100;
-/// Datagrams that the kernel joins at most.
-const MOST_JOINED: u64 = 64;
-/// Longest message of joined datagrams in bytes.
-const LONGEST_MESSAGE: u64 = 65_535;
 
 /// The way of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -363,7 +359,7 @@ impl Evidence<'_> {
         let (sender, receiver) = (self.sender.counters, self.receiver.counters);
         let counts = &self.counts;
         let in_a_message = |is_joined: bool| match is_joined {
-            true => (LONGEST_MESSAGE / self.size.max(1) as u64).min(MOST_JOINED),
+            true => most_joined(self.size),
             false => 1,
         };
         let joined = in_a_message(counts.messages < counts.sent);

@@ -85,7 +85,7 @@ fn anonymous_file(length: usize) -> io::Result<OwnedFd> {
 }
 
 /// Bytes that programs can still get without swapping (`MemAvailable` of /proc/meminfo).
-fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
         .lines()

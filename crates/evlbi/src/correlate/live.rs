@@ -28,7 +28,7 @@ use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
-use crate::units::show_seconds;
+use crate::units::{self, show_seconds};
 
 /// A station that has not come so long after two others is not waited for, or after the time that late ones are.
 const LATE_START: Duration = Duration::from_secs(10);
@@ -401,7 +401,7 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
     let Some(first) = streams.first() else {
         return 0.0;
     };
-    let host = evlbi_net::cpu::utc() as f64 * 1e-9 - epoch as f64;
+    let host = units::now() - epoch as f64;
     let (start, members) = first.feed.clocks().begin(&times, host, now());
     for (number, state) in states.iter_mut().enumerate() {
         if !members.contains(&number) {

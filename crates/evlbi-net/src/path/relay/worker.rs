@@ -14,6 +14,7 @@ use super::{HostSnapshot, LOGGED, Lateness, Part, Shared};
 use crate::path::frame::{Frame, LONGEST};
 use crate::path::plan::{Direction, Plan};
 use crate::path::tap::Tap;
+use crate::ring;
 use crate::transport::events;
 
 /// Frames that are taken from a host before others are looked after.
@@ -23,6 +24,8 @@ const TOGETHER: Nanos = Nanos(4_000);
 /// Share of the memory that is free at first for frames under way in one direction; beyond that they are dropped, and
 /// counted as overrun.
 const MEMORY_SHARE: u64 = 4;
+/// Memory that is free where the kernel does not tell, in bytes.
+const FREE_MEMORY: u64 = 4 << 30;
 
 fn host_of(address: [u8; 6]) -> Option<usize> {
     let number = usize::from(u16::from_be_bytes([address[4], address[5]]));
@@ -32,16 +35,6 @@ fn host_of(address: [u8; 6]) -> Option<usize> {
 /// Number of a direction among all.
 fn place_of(direction: Direction) -> usize {
     2 * direction.link + usize::from(direction.backward)
-}
-
-/// Memory that is free, in bytes; 4 GiB where nobody tells.
-fn free_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kilobytes.map_or(4 << 30, |kilobytes| kilobytes << 10)
 }
 
 /// One thread.
@@ -116,7 +109,7 @@ impl<'a> Worker<'a> {
                     .flat_map(|direction| plan.cells(*direction))
                     .any(|cell| matches!(cell.law, Law::Rate { .. })),
             ),
-            most_memory: free_memory() / MEMORY_SHARE,
+            most_memory: ring::available().unwrap_or(FREE_MEMORY) / MEMORY_SHARE,
             logs,
         }
     }

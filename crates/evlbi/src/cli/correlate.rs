@@ -11,7 +11,7 @@ use evlbi_core::shed::Replace;
 use evlbi_fx::track::Trust;
 use parking_lot::Mutex;
 
-use super::choice::{Choices, choice, name, names, within};
+use super::choice::{Choices, REPLACEMENTS, choice, name, names, within};
 use crate::correlate::{
     self, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Recordings, SideBand, StreamOptions,
     StreamResult, Stretch, text, write_csv,
@@ -314,13 +314,6 @@ const KINDS: Choices<Kind> = &[
         "Alike at all stations, in blocks of time or whole threads",
         Kind::Common,
     ),
-];
-
-const REPLACEMENTS: Choices<Replace> = &[
-    ("nothing", "", Replace::Nothing),
-    ("fill", "", Replace::Fill),
-    ("invalid", "", Replace::Invalid),
-    ("random", "", Replace::Random),
 ];
 
 const KNOWLEDGE: Choices<Knows> = &[

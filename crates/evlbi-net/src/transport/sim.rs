@@ -104,12 +104,7 @@ impl Network {
         }))
     }
 
-    /// The URL at which to listen on a port.
-    pub fn listen(&self, address: SocketAddr) -> Url {
-        self.to(address)
-    }
-
-    /// The URL by which to send to a port.
+    /// The URL by which to listen on a port, or to send to it.
     pub fn to(&self, address: SocketAddr) -> Url {
         let handle = Handle::new(address, (self.clone(), address));
         Url::new(&Sim, Place::Handle(handle))

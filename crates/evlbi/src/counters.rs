@@ -160,6 +160,11 @@ pub fn named(name: &str) -> Option<&'static Counter> {
     shown().find(|counter| counter.name == name)
 }
 
+/// Whether any table has a counter of this name.
+fn is_defined(name: &str) -> bool {
+    named(name).is_some() || FRAMES.iter().any(|field| field.counter.name == name)
+}
+
 impl Unit {
     /// Whether its values may lie between whole numbers.
     pub fn is_real(self) -> bool {
@@ -222,6 +227,7 @@ impl Counts {
 
     /// Returns the value of a counter, if it is known.
     pub fn get(&self, name: &str) -> Option<&Number> {
+        debug_assert!(is_defined(name), "no table has a counter `{name}`");
         let found = self.0.iter().find(|(counter, _)| *counter == name);
         found.map(|(_, value)| value)
     }

@@ -576,7 +576,6 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
     let in_sockets = live
         .socket_drops_within
         .min(counters.lost - counters.ring_full);
-    let foreign = live.foreign_size + live.foreign_source + counters.foreign_sequence;
     let lost_frames = streamed.drained.frames.counts.lost_frames;
     let mut checks = vec![
         equal(
@@ -617,7 +616,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
         ),
         near("duplicates", truth.duplicates, counters.duplicates, unknown),
         near("reordered", truth.reordered, counters.reordered, unknown),
-        equal("foreign", 0, foreign + relay.foreign),
+        equal("foreign", 0, live.foreign() + relay.foreign),
         equal(
             "datagrams lost + late = frames lost",
             counters.lost + counters.late,

@@ -41,8 +41,6 @@ pub struct RecvResult {
     frames: Counts,
     #[serde(skip)]
     pub live: Live,
-    #[serde(skip)]
-    drained: deframe::Counts,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
     pub first_seq: Option<u64>,
@@ -128,7 +126,7 @@ impl HostDelta {
 impl RecvResult {
     /// Whether there was nothing to record.
     pub fn is_empty(&self) -> bool {
-        self.live.bytes == 0 && self.drained.frames == 0
+        self.live.bytes == 0 && self.frames.count("frames") == 0
     }
 }
 
@@ -249,7 +247,6 @@ pub fn finish(
         to: options.to.clone(),
         counts: Counts::total(RECEIVED, &received),
         frames: Counts::total(FRAMES, &frames.counts),
-        drained: frames.counts,
         refused: report.refused,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),
@@ -309,7 +306,7 @@ fn describe(format: deframe::Format, result: &RecvResult) -> String {
 }
 
 pub fn text(result: &RecvResult) -> String {
-    let (live, frames) = (&result.live, &result.drained);
+    let (live, frames) = (&result.live, &result.frames);
     let (counters, lost) = (&live.counters, &live.attribution);
     let share = |count: u64| match counters.expected {
         0 => String::new(),
@@ -320,9 +317,9 @@ pub fn text(result: &RecvResult) -> String {
     let (bytes, rate) = (count(live.bytes), show_rate(result.rate_bps));
     let whole = format!(
         "{}, of which lost {}, invalid {}",
-        count(frames.frames),
-        count(frames.lost_frames + frames.partial),
-        count(frames.source_invalid + frames.lost_frames)
+        count(frames.count("frames")),
+        count(frames.count("lost_frames")),
+        count(frames.count("invalid"))
     );
     let mut pairs = vec![
         (

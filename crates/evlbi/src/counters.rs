@@ -50,6 +50,9 @@ pub struct Counter {
     /// What Prometheus calls it, behind `evlbi_`; empty where it is in results alone.
     #[serde(skip)]
     pub metric: &'static str,
+    /// Its word in a line of what a flow has counted; empty where it is not in it.
+    #[serde(skip)]
+    pub brief: &'static str,
     /// What it counts, in Markdown.
     pub help: &'static str,
 }
@@ -73,9 +76,9 @@ pub struct Sent {
 }
 
 macro_rules! table {
-    ($table:ident of $of:ty; $($(#[$when:meta])? $name:literal $kind:ident $unit:ident $metric:literal |$it:ident| $get:expr, $help:literal;)*) => {
+    ($table:ident of $of:ty; $($(#[$when:meta])? $name:literal $([$brief:literal])? $kind:ident $unit:ident $metric:literal |$it:ident| $get:expr, $help:literal;)*) => {
         pub static $table: &[Field<$of>] = &[$($(#[$when])? Field {
-            counter: Counter { name: $name, kind: Kind::$kind, unit: Unit::$unit, metric: $metric, help: $help },
+            counter: Counter { name: $name, kind: Kind::$kind, unit: Unit::$unit, metric: $metric, brief: concat!($($brief)?), help: $help },
             get: |$it: &$of| number($get),
         }),*];
     };
@@ -85,10 +88,10 @@ table! { RECEIVED of Received;
     "rate_bps" Rate BitsPerSecond "receive_rate_bits_per_second" |r| r.rate_bps, "bits of data that came in the last second";
     "expected" Counter Datagrams "expected_datagrams" |r| r.live.counters.expected, "numbers from the first to the last seen, = `unique` + `lost`";
     "received" Counter Datagrams "received_datagrams" |r| r.live.counters.received, "datagrams of the stream's size and sender, = `unique` + `duplicates` + `ring_full`";
-    "unique" Counter Datagrams "unique_datagrams" |r| r.live.counters.unique, "distinct numbers that arrived, late ones included";
-    "lost" Counter Datagrams "lost_datagrams" |r| r.live.counters.lost, "numbers that did not arrive or were dropped for a full ring, = `host_lost` + `network_lost` + `unattributed` (RFC 7680, with no limit of time within the history of 4,194,304 numbers)";
-    "host_lost" Counter Datagrams "lost_host_datagrams" |r| r.live.attribution.host_lost, "of the lost: dropped in this host for certain: `ring_full` and what the socket dropped between the first and the last datagram";
-    "network_lost" Counter Datagrams "lost_network_datagrams" |r| r.live.attribution.network_lost, "of the lost: not dropped by this host's socket or ring";
+    "unique" ["unique"] Counter Datagrams "unique_datagrams" |r| r.live.counters.unique, "distinct numbers that arrived, late ones included";
+    "lost" ["lost"] Counter Datagrams "lost_datagrams" |r| r.live.counters.lost, "numbers that did not arrive or were dropped for a full ring, = `host_lost` + `network_lost` + `unattributed` (RFC 7680, with no limit of time within the history of 4,194,304 numbers)";
+    "host_lost" ["in the host"] Counter Datagrams "lost_host_datagrams" |r| r.live.attribution.host_lost, "of the lost: dropped in this host for certain: `ring_full` and what the socket dropped between the first and the last datagram";
+    "network_lost" ["in the network"] Counter Datagrams "lost_network_datagrams" |r| r.live.attribution.network_lost, "of the lost: not dropped by this host's socket or ring";
     "unattributed" Counter Datagrams "lost_unattributed_datagrams" |r| r.live.attribution.unattributed, "of the lost: what the counters cannot tell, because the kernel counts a joined bundle once";
     "ring_full" Counter Datagrams "ring_full_datagrams" |r| r.live.counters.ring_full, "arrived, and dropped because the sink had not made room";
     "duplicates" Counter Datagrams "duplicate_datagrams" |r| r.live.counters.duplicates, "second and further arrivals of a number";
@@ -114,9 +117,9 @@ table! { RECEIVED of Received;
 table! { SENT of Sent;
     "rate_bps" Rate BitsPerSecond "send_rate_bits_per_second" |s| s.rate_bps, "bits of data that left in the last second";
     "offered" Counter Datagrams "offered_datagrams" |s| s.live.offered, "sequence numbers used, = `sent` + `shed` + `not_sent`";
-    "sent" Counter Datagrams "sent_datagrams" |s| s.live.sent, "accepted by the kernel";
-    "shed" Counter Datagrams "shed_datagrams" |s| s.live.shed, "left out on purpose";
-    "not_sent" Counter Datagrams "not_sent_datagrams" |s| s.live.not_sent, "dropped in this host";
+    "sent" ["sent"] Counter Datagrams "sent_datagrams" |s| s.live.sent, "accepted by the kernel";
+    "shed" ["shed"] Counter Datagrams "shed_datagrams" |s| s.live.shed, "left out on purpose";
+    "not_sent" ["not sent"] Counter Datagrams "not_sent_datagrams" |s| s.live.not_sent, "dropped in this host";
     "bytes" Counter Bytes "sent_data_bytes" |s| s.live.bytes, "data that left, without the headers of the transport";
     "behind_s" Level Seconds "send_behind_seconds" |s| s.live.behind.as_secs_f64(), "how far the sender is behind its schedule, what it gave up included";
     "slips" Counter Times "send_slips" |s| s.live.slips.count, "how often it gave time up because it was more than a second behind";
@@ -147,17 +150,31 @@ pub fn number(value: impl Into<Value>) -> Number {
     }
 }
 
-/// The counters of statuses, a sender's first, each name once: a receiver and a sender have some in common.
+/// The counters of statuses, a sender's first.
+fn all() -> impl Iterator<Item = &'static Counter> {
+    let sent = SENT.iter().map(|field| &field.counter);
+    sent.chain(RECEIVED.iter().map(|field| &field.counter))
+}
+
+/// The same, each name once: a receiver and a sender have some in common.
 pub fn shown() -> impl Iterator<Item = &'static Counter> {
-    let received = RECEIVED.iter().map(|field| &field.counter);
-    let is_sent = |counter: &Counter| SENT.iter().any(|sent| sent.counter.name == counter.name);
-    let others = received.filter(move |counter| !is_sent(counter));
-    SENT.iter().map(|field| &field.counter).chain(others)
+    let is_first = |it: &Counter| named(it.name).is_some_and(|first| std::ptr::eq(first, it));
+    all().filter(move |counter| is_first(counter))
 }
 
 /// Returns the counter of a status that has this name.
 pub fn named(name: &str) -> Option<&'static Counter> {
-    shown().find(|counter| counter.name == name)
+    all().find(|counter| counter.name == name)
+}
+
+/// What a flow has counted, for people: the counters that have a word in such a line, where there is a value.
+pub fn brief(value: impl Fn(&Counter) -> Option<Number>) -> Vec<String> {
+    let counters = shown().filter(|counter| !counter.brief.is_empty());
+    let each = counters.filter_map(|counter| {
+        let value = counter.show(&value(counter)?);
+        Some(format!("{} {value}", counter.brief))
+    });
+    each.collect()
 }
 
 /// Whether any table has a counter of this name.
@@ -323,17 +340,24 @@ impl Received {
 
 /// The counters of a receiver, as the interface describes them.
 pub fn received_schema() -> Schema {
-    schema(RECEIVED.iter().map(|field| &field.counter), Schema::Object)
+    let counters = RECEIVED.iter().map(|field| &field.counter);
+    schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
 /// The counters of a sender, as the interface describes them.
 pub fn sent_schema() -> Schema {
-    schema(SENT.iter().map(|field| &field.counter), Schema::Object)
+    let counters = SENT.iter().map(|field| &field.counter);
+    schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
-/// Lists of values of all counters, as the interface describes them.
+/// Lists of values of all counters, as the interface describes them: of a name that both tables have, what it is in each.
 pub fn lists_schema() -> Schema {
-    schema(shown(), |value| {
+    let help = |counter: &Counter| {
+        let same = all().filter(|other| other.name == counter.name);
+        let helps: Vec<&str> = same.map(|counter| counter.help).collect();
+        helps.join("; or ")
+    };
+    schema(shown(), help, |value| {
         let list = ArrayBuilder::new().items(RefOr::T(Schema::Object(value)));
         Schema::Array(list.build())
     })
@@ -341,6 +365,7 @@ pub fn lists_schema() -> Schema {
 
 fn schema(
     counters: impl Iterator<Item = &'static Counter>,
+    help: impl Fn(&Counter) -> String,
     wrap: impl Fn(Object) -> Schema,
 ) -> Schema {
     let all = counters.fold(ObjectBuilder::new(), |all, counter| {
@@ -349,7 +374,7 @@ fn schema(
             false => Type::Integer,
         };
         let value = ObjectBuilder::new().schema_type(kind);
-        let value = value.description(Some(counter.help)).build();
+        let value = value.description(Some(help(counter))).build();
         all.property(counter.name, wrap(value))
             .required(counter.name)
     });

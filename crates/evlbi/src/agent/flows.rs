@@ -21,7 +21,7 @@ use super::guard::{self, Allowed, Load};
 use super::process::{self, Line, ROOMS, Room};
 use crate::control::api::off_thread;
 use crate::control::body::file_body;
-use crate::control::commands::{Care, Command, Language};
+use crate::control::commands::{Care, Command, Known, Language};
 use crate::control::fleet::{About, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::History;
@@ -215,10 +215,12 @@ impl Agent {
         let id = new.id;
         let mut options = new.options;
         options.retain(|name, _| command.care(name) != Care::Secret);
+        let recording = Known::of(&new.command, &options).recording();
         let kept = Entry {
             flow: Flow {
                 id: id.clone(),
                 host: self.config.name.clone(),
+                recording: recording.map(str::to_owned),
                 command: new.command,
                 options,
                 revision: 1,

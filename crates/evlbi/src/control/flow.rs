@@ -124,6 +124,9 @@ pub struct Flow {
     /// Its options by their names on the command line; tokens are left out.
     #[schema(value_type = BTreeMap<String, Value>)]
     pub options: Options,
+    /// The file that it records in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording: Option<String>,
     /// How often it was started and changed; a change names the one that it is meant for.
     pub revision: u64,
     pub state: State,

@@ -50,6 +50,7 @@ fn flow() -> Flow {
         host: "here".into(),
         command: "recv".into(),
         options: BTreeMap::new(),
+        recording: None,
         revision: 1,
         state: State::Running,
         started: 1e10,

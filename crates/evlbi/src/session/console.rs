@@ -20,7 +20,7 @@ use crate::control::threads::Threads;
 use crate::counters::{self, Kind, real};
 use crate::output;
 use crate::steer::Change;
-use crate::units::{self, show_count, show_rate, show_seconds, utc};
+use crate::units::{self, show_seconds, utc};
 
 const HELP: &str = "\
 list                            all flows
@@ -488,7 +488,9 @@ fn list(flows: &[Flow]) -> String {
         // Of one that has ended the last line was said before the last counts.
         super::row(about, flow.state, flow.end.as_ref(), || {
             match &flow.status {
-                Some(_) if flow.has_ended() => last_counts(flow),
+                Some(status) if flow.has_ended() => {
+                    counters::brief(|counter| status.total(counter)).join(", ")
+                }
                 Some(status) => status.line.clone(),
                 None => String::new(),
             }
@@ -500,17 +502,6 @@ fn list(flows: &[Flow]) -> String {
 /// The words of a line. What follows a `#` at the beginning of a word is a comment.
 fn words(line: &str) -> Result<Vec<String>> {
     shlex::split(line).context("a quotation mark is open")
-}
-
-/// What a flow has counted, in a line.
-fn last_counts(flow: &Flow) -> String {
-    let counters = ["sent", "shed", "not_sent", "unique", "lost"];
-    let counts = counters.into_iter().filter_map(|name| {
-        let counter = counters::named(name)?;
-        let value = counter.show(&flow.status.as_ref()?.total(counter)?);
-        Some(format!("{} {value}", name.replace('_', " ")))
-    });
-    counts.collect::<Vec<String>>().join(", ")
 }
 
 pub fn show(flow: &Flow) -> String {
@@ -536,29 +527,13 @@ pub fn show(flow: &Flow) -> String {
         pairs.push(("listens", status.listening.join(", ")));
     }
     if let Some(sending) = &status.sending {
-        let counts = &sending.counts;
-        let count = |name: &str| show_count(counts.count(name));
-        pairs.push(("sends", show_rate(counts.real("rate_bps"))));
-        pairs.push(("sent", count("sent")));
-        let (shed, offered, policy) = (count("shed"), count("offered"), &sending.shed_policy);
-        pairs.push(("shed", format!("{shed} of {offered}, {policy}")));
-        pairs.push(("not sent", count("not_sent")));
-        pairs.push(("counters", counts.text()));
+        pairs.push(("sheds", sending.shed_policy.clone()));
+        pairs.push(("sends", sending.counts.text()));
     }
     for stream in &status.receiving {
-        let counts = &stream.counts;
-        let count = |name: &str| show_count(counts.count(name));
         let station = stream.station.iter();
         let station: String = station.map(|station| format!("{station}: ")).collect();
-        let rate = show_rate(counts.real("rate_bps"));
-        pairs.push(("receives", format!("{station}{rate}")));
-        pairs.push(("unique", count("unique")));
-        let (lost, expected) = (count("lost"), count("expected"));
-        let (host, network) = (count("host_lost"), count("network_lost"));
-        let lost = format!("{lost} of {expected}: in this host {host}, in the network {network}");
-        pairs.push(("lost", lost));
-        pairs.push(("ring", format!("{:.1} %", counts.real("ring_fill") * 100.0)));
-        pairs.push(("counters", counts.text()));
+        pairs.push(("receives", station + &stream.counts.text()));
     }
     for baseline in &status.baselines {
         let shown = format!(

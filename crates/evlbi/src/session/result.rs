@@ -12,6 +12,7 @@ use crate::control::Problem;
 use crate::control::commands::Known;
 use crate::control::fleet::FlowToCome;
 use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
+use crate::counters;
 use crate::units::{show_count, show_rate};
 
 /// The result of `evlbi run`.
@@ -138,19 +139,9 @@ impl FlowResult {
         let Some(result) = &self.result else {
             return String::new();
         };
-        let count = |name: &str| result[name].as_u64().map(show_count);
         let mut parts = Vec::new();
         parts.extend(result["rate_bps"].as_f64().map(show_rate));
-        for (name, word) in [
-            ("sent", "sent"),
-            ("shed", "shed"),
-            ("unique", "unique"),
-            ("lost", "lost"),
-            ("host_lost", "in the host"),
-            ("network_lost", "in the network"),
-        ] {
-            parts.extend(count(name).map(|count| format!("{word} {count}")));
-        }
+        parts.extend(counters::brief(|it| Some(result[it.name].as_u64()?.into())));
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         for baseline in list(&result["baselines"]) {
             let stations = list(&baseline["stations"]);

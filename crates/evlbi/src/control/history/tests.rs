@@ -15,6 +15,7 @@ fn flow(name: &str, second: u64) -> Flow {
         host: "here".into(),
         command: "recv".into(),
         options: BTreeMap::new(),
+        recording: None,
         revision: 1,
         state: State::Running,
         started: LATER,

@@ -147,16 +147,18 @@ async function turn() {
 }
 document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
 
-// What each flow had counted in the last half minute.
+// What a sender and all streams of a flow count together, joined as the kind of each counter says.
 function totals(flow) {
-  const all = { expected: 0, lost: 0, host: 0, network: 0, offered: 0, shed: 0 };
-  for (const stream of flow.status?.receiving ?? []) {
-    all.expected += stream.expected; all.lost += stream.lost; all.host += stream.host_lost; all.network += stream.network_lost;
+  const all = {};
+  for (const role of ["sending", "receiving"]) for (const part of [flow.status?.[role] ?? []].flat()) {
+    for (const { name, kind } of state.counters[role]) {
+      const [a, b] = [all[name] ?? 0, part[name] ?? 0];
+      all[name] = kind === "level" ? Math.max(a, b) : a + b;
+    }
   }
-  const sending = flow.status?.sending;
-  if (sending) { all.offered += sending.offered; all.shed += sending.shed; all.host += sending.not_sent; }
   return all;
 }
+// What each flow had counted in the last half minute.
 function note(flows) {
   state.flows = new Map(flows.map((flow) => [flow.id, flow]));
   for (const id of [...state.past.keys()]) if (!state.flows.has(id)) state.past.delete(id);
@@ -172,16 +174,15 @@ function lately(id) {
   const past = state.past.get(id) ?? [];
   const [first, last] = [past[0], past.at(-1)];
   if (!last) return null;
-  const base = past.length > 1 ? first : { expected: 0, lost: 0, host: 0, network: 0, offered: 0, shed: 0 };
-  const delta = (key) => last[key] - base[key];
+  const base = past.length > 1 ? first : {};
+  const delta = (key) => (last[key] ?? 0) - (base[key] ?? 0);
   const share = (part, whole) => (delta(whole) > 0 ? delta(part) / delta(whole) : null);
   return {
-    lost: share("lost", "expected"), host: last.offered ? share("host", "offered") : share("host", "expected"),
-    network: share("network", "expected"), shed: share("shed", "offered"),
+    lost: share("lost", "expected"), host: last.offered ? share("not_sent", "offered") : share("host_lost", "expected"),
+    network: share("network_lost", "expected"), shed: share("shed", "offered"),
   };
 }
-const rateOf = (flow) => (flow.status?.sending?.rate_bps ?? 0) + (flow.status?.receiving ?? []).reduce((sum, s) => sum + s.rate_bps, 0);
-const fillOf = (flow) => (flow.status?.receiving ?? []).reduce((most, s) => Math.max(most, s.ring_fill), 0);
+const rateOf = (flow) => totals(flow).rate_bps ?? 0;
 
 function stateOf(flow) {
   if (flow.state !== "ended") return [flow.state, flow.state === "running" ? "good" : "warn"];
@@ -288,7 +289,7 @@ function list() {
     const texts = [
       null, flow.host, flow.command, word, isOn && flow.status ? rate(rateOf(flow)) : "",
       receives ? percent(late?.lost ?? null) : "", percent(late?.host ?? null), receives ? percent(late?.network ?? null) : "",
-      percent(late?.shed ?? null), isOn && receives ? percent(fillOf(flow)) : "",
+      percent(late?.shed ?? null), isOn && receives ? percent(totals(flow).ring_fill) : "",
     ];
     texts.forEach((text, column) => {
       if (text !== null && row.cells[column].textContent !== text) row.cells[column].textContent = text;
@@ -657,8 +658,7 @@ $("start-form").addEventListener("submit", async (event) => {
 
 // ---- Fringe check: the end of recordings, whether they still grow or not
 
-const recorded = (flow) => flow.command === "recv" && typeof flow.options.to === "string" && !["null", "check"].includes(flow.options.to)
-  && !flow.options.to.includes("{") && (flow.status?.receiving?.[0]?.bytes ?? 0) > 0;
+const recorded = (flow) => flow.recording && !flow.recording.includes("{") && totals(flow).bytes > 0;
 function offerRecordings() {
   const box = $("recordings");
   const there = [...state.flows.values()].filter(recorded);
@@ -683,7 +683,7 @@ $("check-form").addEventListener("submit", async (event) => {
   const say = (text) => { $("checked").textContent = text; };
   if (flows.length < 2) return say("Two recordings at least make a baseline.");
   if (new Set(flows.map((flow) => flow.host)).size > 1) return say("These recordings are on different hosts.");
-  const options = { files: flows.map((flow) => flow.options.to), last: $("last").value.trim(), profiles: true };
+  const options = { files: flows.map((flow) => flow.recording), last: $("last").value.trim(), profiles: true };
   if ($("freq").value.trim()) options.freq = [$("freq").value.trim()];
   const id = `fringe-${new Date().toISOString().replace(/[-:.]/g, "").slice(0, 18)}`;
   try {

@@ -134,7 +134,13 @@ fn a_counter_of_the_table_is_in_everything() {
         let schema = serde_json::to_value(schema).unwrap();
         assert!(schema["properties"]["nonce"].is_object(), "{schema}");
     }
-    assert!(document().contains("| `nonce` |"));
+    let lists = serde_json::to_value(lists_schema()).unwrap();
+    let bytes = &lists["properties"]["bytes"]["items"]["description"];
+    let is_of_both = |text: &str| text.contains("left") && text.contains("arrived");
+    assert!(bytes.as_str().is_some_and(is_of_both), "{bytes}");
+    for name in ["nonce", "nonce_frames"] {
+        assert!(document().contains(&format!("| `{name}` |")));
+    }
 }
 
 /// A status of another version is read: what it has not is nothing, and what is not known here is left out.
@@ -160,17 +166,11 @@ fn a_status_of_another_version_is_read() {
 /// One name is one counter: of the same kind and unit in both tables, and with metrics of its own.
 #[test]
 fn names_are_of_one_counter() {
-    let both = || {
-        RECEIVED
-            .iter()
-            .map(|it| &it.counter)
-            .chain(SENT.iter().map(|it| &it.counter))
-    };
-    for counter in both() {
+    for counter in all() {
         let same = named(counter.name).unwrap();
         assert_eq!((same.kind, same.unit), (counter.kind, counter.unit));
     }
-    let metrics: HashSet<&str> = both().map(|counter| counter.metric).collect();
+    let metrics: HashSet<&str> = all().map(|counter| counter.metric).collect();
     assert_eq!(metrics.len(), RECEIVED.len() + SENT.len());
     let frames: HashSet<&str> = FRAMES.iter().map(|field| field.counter.name).collect();
     assert!(

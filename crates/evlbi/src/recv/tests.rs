@@ -276,12 +276,20 @@ fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], St
     (results.map(Result::unwrap), clock.take_log())
 }
 
-/// What they say, as all that happens is the same twice.
+/// What they say, with all counters, as all that happens is the same twice.
 fn twice(seed: u64, url: fn(&Network) -> Url) -> [serde_json::Value; 2] {
     let (results, log) = simulated(seed, url);
     let (_, again) = simulated(seed, url);
     let hash = |log: &str| Sha256::digest(log.as_bytes());
     assert_eq!(hash(&log), hash(&again), "seed {seed}");
+    let [sent, received] = &results;
+    for (result, counter, counted) in [
+        (sent, "nonce", "sent"),
+        (received, "nonce", "bytes"),
+        (received, "nonce_frames", "frames"),
+    ] {
+        assert_eq!(of(result, counter), of(result, counted) * 1000 + 7);
+    }
     results
 }
 

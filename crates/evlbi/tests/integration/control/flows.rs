@@ -83,10 +83,12 @@ fn a_flow_is_started_changed_and_stopped() {
     for count in ["offered", "sent", "shed", "not_sent"] {
         assert_eq!(last[count], result[count], "{count} of {last}");
     }
-    let last = agent.flow("to")["status"]["receiving"][0].clone();
+    let to = agent.flow("to");
+    let last = to["status"]["receiving"][0].clone();
     for count in ["expected", "received", "unique", "lost"] {
         assert_eq!(last[count], received[count], "{count} of {last}");
     }
+    assert_eq!(to["recording"], "scan.vdif");
     let recorded = fs::metadata(agent.recording("scan.vdif")).unwrap().len();
     assert_eq!(recorded, number(&received, "frames") * SKY_FRAME);
     let events = agent.events();

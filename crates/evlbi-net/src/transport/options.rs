@@ -51,16 +51,22 @@ pub struct Honours {
 
 /// An option that a transport has no use for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{option} has no effect on {scheme}://; leave it out")]
+#[error("{option} has no effect on {scheme}://{here}; leave it out")]
 pub struct NotHonoured {
     /// The option, as it is given.
     pub option: &'static str,
     /// Name of the transport.
     pub scheme: &'static str,
+    /// Where it has none, if it has one elsewhere.
+    pub here: &'static str,
 }
 
 /// Whether an option was given, its name, and whether it has an effect.
 type Asked = (bool, &'static str, bool);
+/// Where what a URL asks has no effect.
+const RECEIVING: &str = " where data is received";
+const SENDING: &str = " where data is sent";
+const NO_GROUP: &str = " without a multicast group";
 
 impl OutOptions {
     /// Refuses what the transport of `to` has no use for.
@@ -81,7 +87,8 @@ impl OutOptions {
             (sequence.is_some(), "--sequence", honours.sequence),
             (*single, "--no-gso", honours.single),
         ];
-        refuse(to, &asked)
+        refuse(to, &asked)?;
+        refuse_here(to, to.source.is_some(), "?source=", SENDING)
     }
 }
 
@@ -106,7 +113,11 @@ impl InOptions {
             (window.is_some(), "--window", honours.window),
             (hold.is_some(), "--hold", honours.hold),
         ];
-        refuse(at, &asked)
+        refuse(at, &asked)?;
+        refuse_here(at, at.ttl.is_some(), "?ttl=", RECEIVING)?;
+        let address = at.host().and_then(|it| it.name.parse::<IpAddr>().ok());
+        let is_one = address.is_some_and(|it| !it.is_multicast());
+        refuse_here(at, at.source.is_some() && is_one, "?source=", NO_GROUP)
     }
 }
 
@@ -119,10 +130,24 @@ fn refuse(url: &Url, asked: &[Asked]) -> Result<(), NotHonoured> {
     ];
     let mut refused = asked.iter().chain(&of_url);
     match refused.find(|(is_given, _, honoured)| *is_given && !honoured) {
-        Some((_, option, _)) => Err(NotHonoured {
-            option,
-            scheme: url.scheme(),
-        }),
+        Some((_, option, _)) => refuse_here(url, true, option, ""),
         None => Ok(()),
+    }
+}
+
+fn refuse_here(
+    url: &Url,
+    is_given: bool,
+    option: &'static str,
+    here: &'static str,
+) -> Result<(), NotHonoured> {
+    let scheme = url.scheme();
+    match is_given {
+        true => Err(NotHonoured {
+            option,
+            scheme,
+            here,
+        }),
+        false => Ok(()),
     }
 }

@@ -32,8 +32,8 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// A message in a socket takes more memory than its bytes: at least this much, the kernel's own account of it.
 const LEAST_ACCOUNT: usize = 256;
 
-/// Datagrams that the kernel joins at most (`UDP_GRO_CNT_MAX`).
-const MOST_JOINED: u64 = 64;
+/// Datagrams that a message may hold: GRO joins 64, and a sender of this host may have joined 128 (`UDP_MAX_SEGMENTS`).
+const MOST_JOINED: u64 = 128;
 /// Bytes of data in a message of joined datagrams, at most.
 const LONGEST_JOINED: u64 = 65_535;
 

@@ -41,6 +41,23 @@ fn options_without_effect_are_refused_by_name() {
     assert_eq!(refused(RecvOptions { join, ..options() }), "--no-gro");
     let from = "tcp://127.0.0.1:0?interface=lo".parse().unwrap();
     assert_eq!(refused(RecvOptions { from, ..options() }), "?interface=");
+    // Of one end alone, or of a group.
+    for (from, option) in [
+        ("udp://127.0.0.1:0?source=10.0.0.5", "?source="),
+        ("udp://127.0.0.1:0?ttl=3", "?ttl="),
+    ] {
+        let from = from.parse().unwrap();
+        let error = receive(
+            &RecvOptions {
+                from,
+                ..RecvOptions::default()
+            },
+            &run,
+        )
+        .err()
+        .unwrap();
+        assert!(error.to_string().starts_with(option), "{error}");
+    }
     for (option, asked) in [
         ("--mtu", |it: &mut SendOptions| it.mtu = Some(1500)),
         ("--sequence", |it| it.sequence = Some(7)),

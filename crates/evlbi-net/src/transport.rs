@@ -81,7 +81,7 @@ pub trait Transport: Sync {
         Ok(Vec::new())
     }
 
-    /// Opens the way to `to`. This alone may wait for the other end, until the run is stopped.
+    /// Opens the way to `to`. It may wait for the other end, until the run is stopped.
     ///
     /// # Errors
     /// [`OpenError`]

@@ -19,7 +19,7 @@ pub(crate) use receive::LONGEST_WAIT;
 pub use receive::{
     Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions, most_joined,
 };
-pub use send::{Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
+pub use send::{BUFFER_PATIENCE, Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
 
 /// Why a socket could not be made ready.
 #[derive(Debug, thiserror::Error)]

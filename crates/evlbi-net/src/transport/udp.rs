@@ -8,14 +8,15 @@ use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
 
 use super::{
-    Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Numbers,
-    OpenError, Opened, OutOptions, Outgoing, Place, Protocol, Ready, Service, Train, Transport,
-    Url, events, scheme, url,
+    Batch, Carries, Close, Events, Head, Honours, InOptions, Incoming, Limits, Listening, Local,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Piece, Pieces, Place, Protocol, Ready,
+    Service, Train, Transport, Url, events, scheme, url,
 };
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::udp::{
-    Listen, MAX_SEGMENTS, Received, Receiver, ReceiverOptions, SendCounts, Sender, SenderOptions,
+    BUFFER_PATIENCE, Listen, MAX_SEGMENTS, Received, Receiver, ReceiverOptions, SendCounts, Sender,
+    SenderOptions,
 };
 
 /// Trains between two looks at what readers send back.
@@ -79,6 +80,7 @@ impl Transport for Udp {
             interface: to.interface.clone(),
             hops: to.ttl,
             max_segments: if with.single { 1 } else { MAX_SEGMENTS },
+            waits: false,
             ..SenderOptions::default()
         };
         options.buffer = with.buffer.unwrap_or(options.buffer);
@@ -94,6 +96,7 @@ impl Transport for Udp {
             mtu: with.mtu.or_else(of_route),
             senders,
             trains: 0,
+            held: Held::default(),
         }))
     }
 
@@ -127,6 +130,20 @@ struct Out {
     senders: Vec<Sender>,
     mtu: Option<usize>,
     trains: u64,
+    held: Held,
+}
+
+/// What one of the sockets had no room for.
+#[derive(Default)]
+struct Held {
+    sender: usize,
+    /// The datagrams one after the other, and the length of each.
+    memory: Vec<u8>,
+    lengths: Vec<usize>,
+    /// When they are given up.
+    until: Nanos,
+    pieces: Pieces,
+    polls: Vec<libc::pollfd>,
 }
 
 impl Out {
@@ -137,18 +154,60 @@ impl Out {
             false => Family::V4,
         }
     }
+
+    /// Offers what is held to its socket again.
+    fn flush(&mut self, now: Nanos) -> io::Result<()> {
+        let held = &mut self.held;
+        let sender = &mut self.senders[held.sender];
+        let mut train = held.pieces.begin();
+        let mut rest = &held.memory[..];
+        for length in &held.lengths {
+            let (body, after) = rest.split_at(*length);
+            train.push(Head::new(), body);
+            rest = after;
+        }
+        let all = train.len();
+        let mut done = sender.offer(&train)?;
+        if done < all && now >= held.until {
+            sender.give_up(all - done);
+            done = all;
+        }
+        let bytes: usize = held.lengths.drain(..done).sum();
+        held.memory.drain(..bytes);
+        Ok(())
+    }
+
+    /// Keeps datagrams until `sender` has room.
+    fn hold(&mut self, sender: usize, left: &[Piece], now: Nanos) {
+        let held = &mut self.held;
+        held.sender = sender;
+        held.until = now.plus(BUFFER_PATIENCE.into());
+        held.polls.clear();
+        held.polls.push(events::writable(&self.senders[sender]));
+        for piece in left {
+            held.memory.extend_from_slice(piece.head());
+            held.memory.extend_from_slice(piece.body());
+            held.lengths.push(piece.length());
+        }
+    }
 }
 
 impl Outgoing for Out {
     fn ready(&mut self, _now: Nanos) -> Ready {
-        Ready::Now(usize::MAX)
+        match self.held.lengths.is_empty() {
+            true => Ready::Now(usize::MAX),
+            false => Ready::OnEvent,
+        }
     }
 
     fn send(&mut self, train: &Train<'_, '_>, now: Nanos) -> io::Result<()> {
         let ports = self.senders.len() as u64;
-        let sender = &mut self.senders[(self.trains % ports) as usize];
+        let sender = (self.trains % ports) as usize;
         self.trains += 1;
-        sender.send(train)?;
+        let done = self.senders[sender].offer(train)?;
+        if done < train.len() {
+            self.hold(sender, &train.pieces()[done..], now);
+        }
         if self.trains.is_multiple_of(DRAIN_EVERY) {
             self.drive(now)?;
         }
@@ -156,19 +215,28 @@ impl Outgoing for Out {
     }
 
     /// Counts what readers have sent back.
-    fn drive(&mut self, _now: Nanos) -> io::Result<Option<Nanos>> {
+    fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>> {
         let senders = self.senders.iter_mut();
         senders.for_each(Sender::drain_back_traffic);
-        Ok(None)
+        if !self.held.lengths.is_empty() {
+            self.flush(now)?;
+        }
+        let is_held = !self.held.lengths.is_empty();
+        Ok(is_held.then_some(self.held.until))
     }
 
     fn close(&mut self, now: Nanos) -> io::Result<Close> {
-        self.drive(now)?;
-        Ok(Close::Done)
+        Ok(match self.drive(now)? {
+            None => Close::Done,
+            Some(_) => Close::OnEvent,
+        })
     }
 
     fn events(&self) -> Events<'_> {
-        Events::NONE
+        match self.held.lengths.is_empty() {
+            true => Events::NONE,
+            false => Events::of(&self.held.polls),
+        }
     }
 
     fn limits(&self) -> Limits {

@@ -22,7 +22,7 @@ const MAX_PAYLOAD_V4: usize = 65_535 - 20 - 8;
 const MAX_PAYLOAD_V6: usize = 65_535 - 8;
 
 /// How long a full socket buffer may hold up a train before its datagrams are given up.
-const BUFFER_PATIENCE: Duration = Duration::from_millis(100);
+pub const BUFFER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Times that one message is offered again when the kernel reports an earlier datagram's ICMP error.
 const ICMP_PATIENCE: u32 = 8;
@@ -62,6 +62,8 @@ pub struct SenderOptions {
     pub fragmentation: Fragmentation,
     /// Class of service (RFC 2474), 0 to 63; else the system's: 0.
     pub dscp: Option<u8>,
+    /// A full socket buffer holds the caller up, by [`BUFFER_PATIENCE`] at most.
+    pub waits: bool,
 }
 
 impl Default for SenderOptions {
@@ -75,6 +77,7 @@ impl Default for SenderOptions {
             max_segments: MAX_SEGMENTS,
             fragmentation: Fragmentation::System,
             dscp: None,
+            waits: true,
         }
     }
 }
@@ -146,6 +149,7 @@ pub struct Sender {
     max_segments: usize,
     /// Datagrams shorter than this go several to a message. The kernel refuses longer ones.
     joined_below: usize,
+    waits: bool,
     counts: SendCounts,
     scratch: Scratch,
 }
@@ -182,9 +186,11 @@ impl Sender {
     ) -> Result<Sender, OpenError> {
         let granted =
             socket::ask_send_buffer(&socket, options.buffer).map_err(failed("send buffer"))?;
-        socket
-            .set_write_timeout(Some(BUFFER_PATIENCE))
-            .map_err(failed("send timeout"))?;
+        let timeout = match options.waits {
+            true => socket.set_write_timeout(Some(BUFFER_PATIENCE)),
+            false => socket.set_nonblocking(true),
+        };
+        timeout.map_err(failed("send timeout"))?;
         set_fragmentation(&socket, destination, options.fragmentation)
             .map_err(failed("path MTU discovery"))?;
         set_hops(&socket, destination, options).map_err(failed("hop limit"))?;
@@ -207,6 +213,7 @@ impl Sender {
             granted,
             max_segments: options.max_segments.clamp(1, MAX_SEGMENTS),
             joined_below: if segmentation { usize::MAX } else { 0 },
+            waits: options.waits,
             counts: SendCounts::default(),
             scratch: Scratch::default(),
         })
@@ -292,15 +299,31 @@ impl Sender {
     /// # Errors
     /// Only what would befall every later datagram too, such as a broken socket.
     pub fn send(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
+        let before = self.counts.sent;
+        self.offer(train)?;
+        Ok((self.counts.sent - before) as usize)
+    }
+
+    /// The same, which returns how many of its datagrams are accepted or lost: all, unless this sender does not wait and its
+    /// socket is full. The rest may be offered again.
+    ///
+    /// # Errors
+    /// Only what would befall every later datagram too, such as a broken socket.
+    pub fn offer(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
         self.scratch.gather(train);
         let result = self.hand_over(train);
         self.scratch.clear();
         result
     }
 
+    /// Gives up so many datagrams that a full socket held up for too long.
+    pub fn give_up(&mut self, datagrams: usize) {
+        let full = io::ErrorKind::WouldBlock.into();
+        self.lose(|counts| &mut counts.buffer_full, datagrams, &full);
+    }
+
     fn hand_over(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
         let pieces = train.pieces();
-        let before = self.counts.sent;
         let mut next = 0;
         let mut icmp_errors = 0;
         while next < pieces.len() {
@@ -320,14 +343,15 @@ impl Sender {
                     Verdict::Again => {}
                     Verdict::AfterIcmp if icmp_errors < ICMP_PATIENCE => icmp_errors += 1,
                     Verdict::AfterIcmp => {
-                        next += self.give_up(|counts| &mut counts.unreachable, &error);
+                        next += self.pass_over(|counts| &mut counts.unreachable, &error);
                     }
-                    Verdict::GiveUp(counter) => next += self.give_up(counter, &error),
+                    Verdict::GiveUp(counter) => next += self.pass_over(counter, &error),
+                    Verdict::Full => break,
                     Verdict::Fatal => return Err(error),
                 },
             }
         }
-        Ok((self.counts.sent - before) as usize)
+        Ok(next)
     }
 
     fn count_sent(&mut self, messages: usize) -> usize {
@@ -362,6 +386,7 @@ impl Sender {
                 self.stop_joining(length, error);
                 Verdict::Again
             }
+            libc::EAGAIN if !self.waits => Verdict::Full,
             libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM => {
                 Verdict::GiveUp(|counts| &mut counts.buffer_full)
             }
@@ -386,10 +411,15 @@ impl Sender {
         );
     }
 
-    /// Counts the datagrams of the first message as not sent, says so the first time, and passes
-    /// over them.
-    fn give_up(&mut self, counter: Counter, error: &io::Error) -> usize {
+    /// Counts the datagrams of the first message as not sent; returns how many they are.
+    fn pass_over(&mut self, counter: Counter, error: &io::Error) -> usize {
         let datagrams = self.scratch.messages.first().map_or(1, datagrams_of);
+        self.lose(counter, datagrams, error);
+        datagrams
+    }
+
+    /// Counts datagrams as not sent, and says so the first time.
+    fn lose(&mut self, counter: Counter, datagrams: usize, error: &io::Error) {
         let count = counter(&mut self.counts);
         if *count == 0 {
             tracing::warn!(
@@ -398,7 +428,6 @@ impl Sender {
             );
         }
         *count += datagrams as u64;
-        datagrams
     }
 }
 
@@ -411,6 +440,8 @@ enum Verdict {
     AfterIcmp,
     /// Count it here and pass over it.
     GiveUp(Counter),
+    /// It is the caller's, with all that follow.
+    Full,
     Fatal,
 }
 

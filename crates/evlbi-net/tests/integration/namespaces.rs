@@ -3,13 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::datagrams::{collect, payloads};
+use evlbi_core::time::Nanos;
 use evlbi_net::cpu;
 use evlbi_net::host::Counters;
-use evlbi_net::transport::{Head, Pieces};
+use evlbi_net::run::Run;
+use evlbi_net::transport::{Close, Head, OutOptions, Pieces, Ready, Url};
 use evlbi_net::udp::{
     Fragmentation, Listen, Received, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
-use evlbi_testkit::netns::{End, Pair, Wire, pair, pair_with};
+use evlbi_testkit::netns::{End, Pair, Wire, pair, pair_with, tc};
 use evlbi_testkit::{buffer, name, until};
 
 fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
@@ -348,4 +350,44 @@ fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
         collect(&mut receiver, 1);
         assert_eq!(receiver.overflow(), drops);
     }
+}
+
+/// A socket that has no room is waited for outside the transport, and its datagrams are lost when that takes too long.
+#[test]
+fn a_full_socket_holds_nobody_up() {
+    const TRAIN: usize = 10;
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let bucket = "qdisc add dev DEVICE root tbf rate 1mbit burst 20kb limit 100mb";
+    let bucket = bucket.replace("DEVICE", pair.near.device);
+    if !tc(&pair.near, &bucket.split(' ').collect::<Vec<&str>>()) {
+        return;
+    }
+    let to: Url = format!("udp://{}:2630", pair.far.v4).parse().unwrap();
+    let with = OutOptions {
+        buffer: Some(64 << 10),
+        ..OutOptions::default()
+    };
+    let open = || to.open_out(&with, &Run::silent()).unwrap();
+    let mut out = pair.near.namespace.run(open).unwrap();
+    let (mut pieces, mut offered, begun) = (Pieces::default(), 0, Nanos(1));
+    until("a full socket", || {
+        let is_full = matches!(out.ready(begun), Ready::OnEvent);
+        if !is_full {
+            let mut train = pieces.begin();
+            (0..TRAIN).for_each(|_| train.push(Head::new(), &[7; 1000]));
+            out.send(&train, begun).unwrap();
+            offered += TRAIN as u64;
+        }
+        is_full
+    });
+    assert_eq!(out.counts().not_sent(), 0);
+    // It is the caller who says that time has passed.
+    let later = begun.plus(Nanos::SECOND);
+    assert_eq!(out.drive(later).unwrap(), None);
+    assert!(matches!(out.ready(later), Ready::Now(_)));
+    assert!(matches!(out.close(later).unwrap(), Close::Done));
+    let counts = out.counts();
+    assert_eq!(counts.sent + counts.not_sent(), offered);
 }

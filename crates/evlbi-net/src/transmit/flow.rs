@@ -92,10 +92,8 @@ pub struct Flow {
     /// When the transport is to be driven, and most datagrams that it takes now.
     drive_at: Option<Nanos>,
     room: usize,
-    is_closed: bool,
-    waits_for_event: bool,
-    /// The transport takes nothing at the moment.
-    is_held: bool,
+    /// What it did last.
+    last: Next,
     /// Once no frame is to begin: until when it waits for its transport.
     patience: Option<Nanos>,
     /// When the time of the last train is over, or until when the transport held what follows.
@@ -109,6 +107,7 @@ pub struct Flow {
 }
 
 /// What a flow does next.
+#[derive(Clone, Copy)]
 pub(super) enum Next {
     /// A train leaves at this moment.
     Train(Nanos),
@@ -178,9 +177,7 @@ impl Flow {
             first_departure: None,
             drive_at: None,
             room: usize::MAX,
-            is_closed: false,
-            waits_for_event: false,
-            is_held: false,
+            last: Next::Train(Nanos(0)),
             patience: None,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
@@ -193,18 +190,18 @@ impl Flow {
 
     /// What it does next.
     pub(super) fn next(&mut self, now: Nanos, is_stopped: bool) -> Next {
-        if self.is_closed {
-            return Next::Over;
+        match self.last {
+            Next::Train(_) => {}
+            Next::Over => return Next::Over,
+            // Until now its transport took nothing.
+            Next::At(_) | Next::Event if self.first_departure.is_some() => {
+                self.end_of_last = self.end_of_last.max(now);
+                self.is_shown = false;
+            }
+            Next::At(_) | Next::Event => {}
         }
-        if self.is_held && self.first_departure.is_some() {
-            self.end_of_last = self.end_of_last.max(now);
-            self.is_shown = false;
-        }
-        let next = self.look_ahead(now, is_stopped);
-        self.is_closed = matches!(next, Next::Over);
-        self.waits_for_event = matches!(next, Next::Event);
-        self.is_held = self.waits_for_event || matches!(next, Next::At(_));
-        next
+        self.last = self.look_ahead(now, is_stopped);
+        self.last
     }
 
     fn look_ahead(&mut self, now: Nanos, is_stopped: bool) -> Next {
@@ -292,9 +289,9 @@ impl Flow {
 
     /// What it waits for, if that is an event.
     pub(super) fn events(&self) -> Events<'_> {
-        match self.waits_for_event {
-            true => self.outlet.events(),
-            false => Events::NONE,
+        match self.last {
+            Next::Event => self.outlet.events(),
+            _ => Events::NONE,
         }
     }
 

@@ -300,7 +300,7 @@ fn errors_say_what_to_do() {
         &["recv", here, "--to", &both, "--gaps", &both],
         "written twice",
     );
-    refused(&["recv", here, "--to", "null", "--ring", "1MiB"], "64 MiB");
+    refused(&["recv", here, "--to", "null", "--ring", "1MiB"], "16 MiB");
     refused(
         &[
             "recv", here, "--to", "null", "--ring", "64MiB", "--window", "64MiB",

@@ -26,6 +26,7 @@ pub struct Run {
 #[derive(Default)]
 struct Stop {
     is_set: AtomicBool,
+    is_abandoned: AtomicBool,
     /// The run that this is a part of.
     whole: Option<Arc<Stop>>,
 }
@@ -129,8 +130,23 @@ impl Run {
     /// Whether the work is to end.
     #[inline]
     pub fn is_stopped(&self) -> bool {
-        let mut all = iter::successors(Some(&self.stop), |stop| stop.whole.as_ref());
-        all.any(|stop| stop.is_set.load(Ordering::Relaxed))
+        self.all().any(|stop| stop.is_set.load(Ordering::Relaxed))
+    }
+
+    /// Has the work end with what is kept so far.
+    pub fn abandon(&self) {
+        self.stop();
+        self.stop.is_abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the work is to end with what is kept so far.
+    pub fn is_abandoned(&self) -> bool {
+        self.all()
+            .any(|stop| stop.is_abandoned.load(Ordering::Relaxed))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Stop>> {
+        iter::successors(Some(&self.stop), |stop| stop.whole.as_ref())
     }
 
     /// The clock.

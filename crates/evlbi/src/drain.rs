@@ -102,6 +102,9 @@ fn empty(
     let clock = run.clock();
     let mut flushed = clock.now();
     loop {
+        if run.is_abandoned() {
+            return;
+        }
         // In this order: what is handed on before the end is then seen.
         let finished = consumer.is_closed();
         let taken = drain.step(&mut consumer, finished);

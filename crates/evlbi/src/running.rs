@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use evlbi_core::time::Nanos;
 use evlbi_net::clock::Thread;
 use evlbi_net::run::{Progress, Run};
 
@@ -12,7 +13,10 @@ use crate::steer::Watched;
 /// Time between two looks at whether work has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A sender or a receiver at work. Dropping it ends that, with everything written.
+/// How long what is dropped may still write.
+const GRACE: Nanos = Nanos(500_000_000);
+
+/// A sender or a receiver at work. Dropping it ends that; what a slow sink has not taken half a second later is lost.
 pub struct Running<S: Watched + 'static, R> {
     run: Run,
     /// What is seen of it.
@@ -59,6 +63,12 @@ impl<S: Watched + 'static, R> Drop for Running<S, R> {
     fn drop(&mut self) {
         self.stop();
         if let Some(worker) = self.worker.take() {
+            let clock = self.run.clock();
+            let until = clock.now().plus(GRACE);
+            while !worker.is_finished() && clock.now() < until {
+                clock.sleep(LOOK);
+            }
+            self.run.abandon();
             // Nobody wants to know what came of it.
             let _ = worker.wait();
         }

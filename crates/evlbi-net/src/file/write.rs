@@ -321,8 +321,10 @@ impl Sink {
             if clock::poll(&mut polls, LOOK).unwrap_or(true) {
                 return Ok(());
             }
-            if self.over.as_ref().is_some_and(Run::is_stopped)
-                && over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+            let over = self.over.as_ref();
+            if over.is_some_and(Run::is_stopped)
+                && (over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+                    || over.is_some_and(Run::is_abandoned))
             {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,

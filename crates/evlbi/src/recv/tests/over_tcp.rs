@@ -1,6 +1,7 @@
 //! What is different, and what is not, where a stream of bytes carries the data.
 
 use std::net::TcpStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 use evlbi_core::shed::Policy;
 use evlbi_net::transport::NotHonoured;
@@ -208,6 +209,42 @@ fn the_ring_follows_the_length_of_frames() {
     send(&options, &run).unwrap().join().unwrap();
     receiving.join().unwrap();
     assert!(std::fs::read(room.path("received")).unwrap() == data);
+}
+
+/// Whoever drops a receiver does not wait for a reader that takes a page now and then.
+#[test]
+fn a_slow_reader_does_not_keep_a_receiver_that_is_dropped() {
+    let room = Room::new();
+    let run = Run::silent();
+    let pipe = room.path("pipe");
+    mkfifo(pipe.as_str(), Mode::S_IRWXU).unwrap();
+    let open = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::File::open(pipe).unwrap()
+    });
+    let receiving = receiver(&any("udp://"), &pipe, &run);
+    let mut reader = open.join().unwrap();
+    let sending = sender(url("udp://", &receiving.seen.local[0]), 0, &run);
+    sending
+        .seen
+        .change(&Change {
+            rate: Some("400M".into()),
+            shed: None,
+        })
+        .unwrap();
+    until("a ring that fills", || {
+        receiving.seen.status().counts.real("ring_fill") > 0.1
+    });
+    let (over, is_over) = mpsc::channel::<()>();
+    let slow = std::thread::spawn(move || {
+        let mut page = [0; 4096];
+        while is_over.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
+            let _ = reader.read(&mut page).unwrap();
+        }
+    });
+    drop(receiving);
+    drop(over);
+    slow.join().unwrap();
 }
 
 /// What a reader that takes nothing costs is in the counters meanwhile, and in the result.

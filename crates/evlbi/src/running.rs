@@ -13,8 +13,9 @@ use crate::steer::Watched;
 /// Time between two looks at whether work has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long what is dropped may still write.
+/// How long what is dropped may still write, and how often it is looked at.
 const GRACE: Nanos = Nanos(500_000_000);
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// A sender or a receiver at work. Dropping it ends that; what a slow sink has not taken half a second later is lost.
 pub struct Running<S: Watched + 'static, R> {
@@ -66,7 +67,7 @@ impl<S: Watched + 'static, R> Drop for Running<S, R> {
             let clock = self.run.clock();
             let until = clock.now().plus(GRACE);
             while !worker.is_finished() && clock.now() < until {
-                clock.sleep(LOOK);
+                clock.sleep(GLANCE);
             }
             self.run.abandon();
             // Nobody wants to know what came of it.

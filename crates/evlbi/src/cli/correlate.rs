@@ -47,7 +47,7 @@ Examples:
   evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512")]
 pub struct CorrelateArgs {
-    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT or unix:///PATH, a stream each
+    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT, tcp://ADDRESS:PORT or unix:///PATH, a stream each
     #[arg(required = true, num_args = 2..=32)]
     pub files: Vec<String>,
     #[command(flatten)]

@@ -178,7 +178,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
     let first = receiver(&any("tcp://"), "null", &run);
     let place = url("tcp://", &first.seen.local[0]);
     drop(first);
-    for round in 0..20 {
+    for round in 0..100 {
         let receiving = receiver(&place, "null", &run);
         let sending = (round % 10 == 0).then(|| sender(place.clone(), 0, &run));
         if sending.is_some() {

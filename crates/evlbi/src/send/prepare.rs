@@ -11,7 +11,7 @@ use evlbi_core::shed::{self, Replace, Shed, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::transmit::{Clock, Flow, FlowOptions, Sent};
-use evlbi_net::transport::{Carries, Limits, Numbers, OutOptions};
+use evlbi_net::transport::{Carries, Limits, NotHonoured, Numbers, OutOptions};
 use evlbi_wire::vtp;
 
 use super::changes::{Changes, check_fit};
@@ -51,6 +51,13 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions> {
         single: !options.offload,
     };
     with.check(&options.to)?;
+    if options.cut == Rule::Plain && options.to.transport().service().carries == Carries::Bytes {
+        bail!(NotHonoured {
+            option: "--cut plain",
+            scheme: options.to.scheme(),
+            here: "",
+        });
+    }
     Ok(with)
 }
 

@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
+use evlbi_core::packetise::Rule;
 use evlbi_core::shed::Policy;
 use evlbi_net::transport::NotHonoured;
 use nix::sys::stat::Mode;
@@ -63,7 +64,8 @@ fn options_without_effect_are_refused_by_name() {
         ("--mtu", |it: &mut SendOptions| it.mtu = Some(1500)),
         ("--sequence", |it| it.sequence = Some(7)),
         ("--no-gso", |it| it.offload = false),
-    ] as [(&str, fn(&mut SendOptions)); 3]
+        ("--cut plain", |it| it.cut = Rule::Plain),
+    ] as [(&str, fn(&mut SendOptions)); 4]
     {
         let mut options = SendOptions {
             source: format!("pattern:{FRAME}"),

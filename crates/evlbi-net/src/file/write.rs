@@ -315,21 +315,21 @@ impl Sink {
     /// Waits until the reader of a pipe takes something; once the recording is over, not much longer.
     fn wait_for_reader(&self) -> io::Result<()> {
         let mut polls = [writable(&self.file)];
+        let over = self.over.as_ref();
         let mut over_since = None;
         loop {
+            let late = |why| Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            if over.is_some_and(Run::is_abandoned) {
+                return late("what the reader had not taken was given up");
+            }
             // What is wrong shows when it is written to.
             if clock::poll(&mut polls, LOOK).unwrap_or(true) {
                 return Ok(());
             }
-            let over = self.over.as_ref();
             if over.is_some_and(Run::is_stopped)
-                && (over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
-                    || over.is_some_and(Run::is_abandoned))
+                && over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
             {
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "the reader took nothing for 2 s after the end of the recording",
-                ));
+                return late("the reader took nothing for 2 s after the end of the recording");
             }
         }
     }

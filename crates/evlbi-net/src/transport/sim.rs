@@ -1,6 +1,6 @@
 //! A network that is simulated: hosts whose datagrams pass the cells of an emulated path, in virtual time.
 //!
-//! Its handle makes the URLs: [`Network::listen`] and [`Network::to`]. Everything that happens is written to the clock's log, so that
+//! Its handle makes the URLs: [`Network::to`]. Everything that happens is written to the clock's log, so that
 //! two runs can be held against each other.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -364,7 +364,9 @@ fn a_full_socket_holds_nobody_up() {
     if !tc(&pair.near, &bucket.split(' ').collect::<Vec<&str>>()) {
         return;
     }
-    let to: Url = format!("udp://{}:2630", pair.far.v4).parse().unwrap();
+    let far = SocketAddr::new(pair.far.v4.into(), 2630);
+    let _far = receiver(&pair.far, far, &ReceiverOptions::default());
+    let to: Url = format!("udp://{far}").parse().unwrap();
     let with = OutOptions {
         buffer: Some(64 << 10),
         ..OutOptions::default()

@@ -1,5 +1,6 @@
 //! What is different, and what is not, where a stream of bytes carries the data.
 
+use std::fs::File;
 use std::net::TcpStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
@@ -213,40 +214,50 @@ fn the_ring_follows_the_length_of_frames() {
     assert!(std::fs::read(room.path("received")).unwrap() == data);
 }
 
-/// Whoever drops a receiver does not wait for a reader that takes a page now and then.
+/// A receiver into a pipe that nobody reads, the pipe, a sender that has filled its ring, and what it sends.
+fn full(room: &Room, run: &Run) -> (Receiving, File, Sending, Vec<u8>) {
+    let pipe = room.path("pipe");
+    mkfifo(pipe.as_str(), Mode::S_IRWXU).unwrap();
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || File::open(pipe).unwrap()
+    });
+    let receiving = receiver(&any("tcp://"), &pipe, run);
+    let reader = reader.join().unwrap();
+    let data = bytes(3 * LEAST_RING as usize);
+    let source = room.path("source");
+    std::fs::write(&source, &data).unwrap();
+    let options = SendOptions {
+        source,
+        to: url("tcp://", &receiving.seen.local[0]),
+        pace: Pace::Max,
+        ..SendOptions::default()
+    };
+    let sending = send(&options, run).unwrap();
+    until("a full ring", || {
+        receiving.seen.status().counts.real("ring_waits") > 0.0
+    });
+    (receiving, reader, sending, data)
+}
+
+/// A receiver that is dropped does not wait for a reader that takes a page now and then.
 #[test]
 fn a_slow_reader_does_not_keep_a_receiver_that_is_dropped() {
     let room = Room::new();
-    let run = Run::silent();
-    let pipe = room.path("pipe");
-    mkfifo(pipe.as_str(), Mode::S_IRWXU).unwrap();
-    let open = std::thread::spawn({
-        let pipe = pipe.clone();
-        move || std::fs::File::open(pipe).unwrap()
-    });
-    let receiving = receiver(&any("udp://"), &pipe, &run);
-    let mut reader = open.join().unwrap();
-    let sending = sender(url("udp://", &receiving.seen.local[0]), 0, &run);
-    sending
-        .seen
-        .change(&Change {
-            rate: Some("400M".into()),
-            shed: None,
-        })
-        .unwrap();
-    until("a ring that fills", || {
-        receiving.seen.status().counts.real("ring_fill") > 0.1
-    });
+    let (receiving, mut reader, _sending, _) = full(&room, &Run::silent());
     let (over, is_over) = mpsc::channel::<()>();
     let slow = std::thread::spawn(move || {
-        let mut page = [0; 4096];
+        let (mut page, mut taken) = ([0; 4096], 0);
         while is_over.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
-            let _ = reader.read(&mut page).unwrap();
+            taken += reader.read(&mut page).unwrap();
         }
+        taken
     });
     drop(receiving);
     drop(over);
-    slow.join().unwrap();
+    // The whole ring would take it longer than a minute.
+    let taken = slow.join().unwrap();
+    assert!(taken < LEAST_RING as usize / 2, "{taken} bytes");
 }
 
 /// What a reader that takes nothing costs is in the counters meanwhile, and in the result.
@@ -277,28 +288,7 @@ fn a_sender_that_is_held_up_is_behind() {
 #[test]
 fn a_full_ring_holds_the_sender_up() {
     let room = Room::new();
-    let run = Run::silent();
-    let pipe = room.path("pipe");
-    mkfifo(pipe.as_str(), Mode::S_IRWXU).unwrap();
-    let reader = std::thread::spawn({
-        let pipe = pipe.clone();
-        move || std::fs::File::open(pipe).unwrap()
-    });
-    let receiving = receiver(&any("tcp://"), &pipe, &run);
-    let mut reader = reader.join().unwrap();
-    let data = bytes(3 * LEAST_RING as usize);
-    let source = room.path("source");
-    std::fs::write(&source, &data).unwrap();
-    let options = SendOptions {
-        source,
-        to: url("tcp://", &receiving.seen.local[0]),
-        pace: Pace::Max,
-        ..SendOptions::default()
-    };
-    let sending = send(&options, &run).unwrap();
-    until("a full ring", || {
-        receiving.seen.status().counts.real("ring_waits") > 0.0
-    });
+    let (receiving, mut reader, sending, data) = full(&room, &Run::silent());
     let mut came = Vec::new();
     reader.read_to_end(&mut came).unwrap();
     assert!(came == data, "{} bytes", came.len());

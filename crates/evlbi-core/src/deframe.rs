@@ -548,7 +548,7 @@ impl Deframer {
         self.gaps.add(gap, self.cadence.after(head.time()));
     }
 
-    /// So many frames are missing, the first of which has this header and lies there in what is handed over next.
+    /// The gap of `frames` frames, the first of which has this header and lies there in what is handed over next.
     fn gap(&self, head: &Head, offset: usize, frames: u64, cause: Cause) -> TimeGap {
         TimeGap {
             key: head.key(),

@@ -31,7 +31,7 @@ impl BitRate {
         self.0.get()
     }
 
-    /// When the byte behind so many is due, counted from the start of the stream: exact for any number of bytes.
+    /// When the byte behind `bytes` is due, counted from the start of the stream: exact for any number of bytes.
     pub fn due(self, bytes: impl Into<u128>) -> Nanos {
         let nanos = bytes.into() * 8_000_000_000 / u128::from(self.get());
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

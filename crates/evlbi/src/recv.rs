@@ -37,7 +37,7 @@ use crate::{output, recording};
 pub const LEAST_RING: u64 = 16 << 20;
 /// Memory of the ring where nothing is said.
 const USUAL_RING: u64 = 256 << 20;
-/// Memory of the ring of a stream of bytes where nothing is said: nothing of it is waited for or dropped, and the less memory, the
+/// Memory of the ring of a stream of bytes where nothing is said: nothing of it comes late or is dropped, and the less memory, the
 /// more of it is in the processor's caches.
 const STREAM_RING: u64 = 8 << 20;
 /// The window where nothing is said.

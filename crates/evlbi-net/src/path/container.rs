@@ -202,7 +202,7 @@ pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::R
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
-    // Also a process that is stopped and goes on is interrupted where a socket has a timeout.
+    // A process that is stopped and continued is interrupted too, where a socket has a timeout.
     let part = [IoSlice::new(bytes)];
     let sent = retry_on_intr(|| sendmsg(stream, &part, &mut control, SendFlags::NOSIGNAL))?;
     match sent == bytes.len() {

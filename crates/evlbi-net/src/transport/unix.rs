@@ -43,7 +43,7 @@ const MESSAGE_SPACE: usize = MAX_MESSAGE + 4096;
 const MAX_CONNECTIONS: usize = 64;
 /// Connections that may wait to be accepted.
 const BACKLOG: c_int = 64;
-/// How often another receiver may be making its socket in the same folder, and how long it is waited for at most.
+/// Time between two looks at a folder where another receiver makes its socket, and most looks.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 const MOST_LOCK_INTERVALS: usize = 5000;
 /// Poll interval while a receiver accepts no more connections.
@@ -630,7 +630,7 @@ mod tests {
         }
     }
 
-    /// Whoever comes first has the path, and keeps it.
+    /// The first has the path, and keeps it.
     #[test]
     fn of_receivers_that_begin_together_one_listens() {
         let room = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ pub const MESSAGES: usize = 16;
 /// Room for one message: the longest that the kernel makes. Sixteen of them stay in an L2 cache.
 pub const MESSAGE_SPACE: usize = 64 << 10;
 
-/// So long no datagram came: then sockets are waited for instead of looked at.
+/// Time without a datagram after which a receiver waits in the kernel instead of looking at its sockets.
 const QUIET: Nanos = Nanos(2_000_000);
 /// Longest wait in the kernel, so that a stop is heard.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(10);

@@ -50,7 +50,7 @@ pub fn names<T: PartialEq>(values: Choices<T>, some: &[T]) -> Vec<&'static str> 
         .collect()
 }
 
-/// Reads a number within a range; `why` is what is said of all else.
+/// Reads a number within a range; `why` is the error for all else.
 pub fn within<T>(text: &str, range: RangeInclusive<T>, why: &str) -> Result<T, String>
 where
     T: FromStr + PartialOrd,

@@ -12,7 +12,7 @@
 /// ```
 ///
 /// `{ .. }` are the fields that both have. `with` takes other arguments and says which options are made of them. Of
-/// arguments in `without` the engine knows nothing, and options that are no arguments come from what is behind `over`.
+/// arguments in `without` the engine knows nothing, and what is behind `over` gives the options without an argument.
 /// An argument that stands nowhere does not compile, nor does an option where there is no `over`.
 macro_rules! convert {
     (

@@ -18,6 +18,8 @@ pub struct Ack {
     pub blocks: [Option<(u64, u64)>; BLOCKS],
     /// When the segment left that it answers (RFC 7323).
     pub echo: Nanos,
+    /// Whether the newest had arrived before (RFC 2883).
+    pub is_repeated: bool,
 }
 
 /// What has come.
@@ -32,7 +34,7 @@ pub struct Receiver {
     over: f64,
     /// Of these, come already; when the first of them left, and until when they wait.
     waiting: u32,
-    echo: Nanos,
+    pub echo: Nanos,
     pub until: Option<Nanos>,
 }
 
@@ -50,22 +52,25 @@ impl Receiver {
         if self.waiting == 0 {
             self.echo = left;
         }
-        if segment == self.next {
+        let is_old = segment < self.next;
+        let is_repeated = if segment == self.next {
             self.next += 1;
             self.next = self.blocks.remove(&self.next).unwrap_or(self.next);
-        } else if segment > self.next {
-            self.keep(segment);
-        }
+            false
+        } else {
+            is_old || !self.keep(segment)
+        };
         self.waiting += 1;
         // What fills a gap or lies behind one, or came twice, is told at once (RFC 5681, section 4.2).
-        let is_urgent = was_missing || !self.blocks.is_empty() || segment + 1 < self.next;
+        let is_urgent = was_missing || !self.blocks.is_empty() || is_repeated;
         if is_urgent {
             self.echo = left;
         }
         let over = f64::from(self.waiting) + self.over - self.per_ack;
         if is_urgent || over >= 0.0 {
             self.over = if is_urgent { 0.0 } else { over };
-            return Some(self.ack(Some(segment)));
+            let ack = self.ack(Some(segment));
+            return Some(Ack { is_repeated, ..ack });
         }
         self.until.get_or_insert(now.plus(DELAY));
         None
@@ -92,16 +97,17 @@ impl Receiver {
         ack
     }
 
-    /// A segment behind a gap.
-    fn keep(&mut self, segment: u64) {
+    /// A segment behind a gap: whether it is new.
+    fn keep(&mut self, segment: u64) -> bool {
         let first = match self.blocks.range(..=segment).next_back() {
-            Some((_, end)) if segment < *end => return,
+            Some((_, end)) if segment < *end => return false,
             Some((first, end)) if segment == *end => *first,
             _ => segment,
         };
         let end = segment + 1;
         let end = self.blocks.remove(&end).unwrap_or(end);
         self.blocks.insert(first, end);
+        true
     }
 }
 

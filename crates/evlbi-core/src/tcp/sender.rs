@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::info::Phase;
 use super::law::{Acked, CongestionControl, Moment};
 use super::receiver::Ack;
 use crate::time::Nanos;
@@ -13,6 +14,8 @@ const FIRST_WINDOW: f64 = 10.0;
 /// Bounds of the time after which a segment is sent again (RFC 6298, the lower one as Linux has it).
 const SHORTEST_TIMEOUT: Nanos = Nanos(200_000_000);
 const LONGEST_TIMEOUT: Nanos = Nanos(120_000_000_000);
+/// With more doublings any timeout is longer than the longest.
+const MAX_DOUBLINGS: u32 = 10;
 
 /// What is counted when a window grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +108,11 @@ pub struct Sender {
     pub timeout_at: Option<Nanos>,
     backoff: u32,
     usage: Usage,
-    /// Segments sent again so far.
+    /// Segments retransmitted so far; those of them that the receiver had; segments delivered; and timeouts.
     pub sent_again: u64,
+    pub needless: u64,
+    pub delivered: u64,
+    pub timeouts: u64,
 }
 
 /// How much of the window is used: one that is not used does not grow (RFC 7661, as Linux has it). Nor does it shrink: Linux
@@ -154,11 +160,55 @@ impl Sender {
             backoff: 0,
             usage: Usage::default(),
             sent_again: 0,
+            needless: 0,
+            delivered: 0,
+            timeouts: 0,
         }
+    }
+
+    /// A round trip is known beside those of segments: that of the handshake.
+    pub fn measure(&mut self, round_trip: Nanos) {
+        self.round_trips.add(round_trip);
     }
 
     pub fn smoothed_round_trip(&self) -> Nanos {
         Nanos(self.round_trips.smoothed as u64)
+    }
+
+    pub fn round_trip_deviation(&self) -> Nanos {
+        Nanos(self.round_trips.variation as u64)
+    }
+
+    pub fn shortest_round_trip(&self) -> Nanos {
+        self.round_trips.shortest
+    }
+
+    /// Timeouts in a row.
+    pub fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
+    /// Time after which the first segment is retransmitted, after some timeouts in a row.
+    pub fn timeout(&self, backoff: u32) -> Nanos {
+        let timeout = self.round_trips.timeout().0;
+        Nanos(timeout << backoff.min(MAX_DOUBLINGS)).min(LONGEST_TIMEOUT)
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            State::Open if self.come > 0 => Phase::Disorder,
+            State::Open => Phase::Open,
+            State::Recovery { .. } => Phase::Recovery,
+            State::Timeout(_) => Phase::Loss,
+        }
+    }
+
+    /// Segments that are not acknowledged; of these, those that have arrived behind a gap; and those that are lost,
+    /// retransmitted or not.
+    pub fn counts(&self) -> [u64; 3] {
+        let marks = self.marks.iter();
+        let again = marks.filter(|mark| **mark == Mark::Again).count() as u64;
+        [self.next - self.first, self.come, self.lost + again]
     }
 
     pub fn is_open(&self) -> bool {
@@ -236,6 +286,8 @@ impl Sender {
     pub fn acknowledged(&mut self, ack: &Ack, now: Nanos) {
         let advanced = ack.next.saturating_sub(self.first);
         let newly = self.acknowledge(ack.next) + self.note_blocks(ack);
+        self.delivered += newly;
+        self.needless += u64::from(ack.is_repeated);
         if newly > 0 {
             self.round_trips.add(now.since(ack.echo));
         }
@@ -406,8 +458,8 @@ impl Sender {
         self.lowest_lost = self.first;
         self.judged = self.next;
         self.again.clear();
-        self.backoff = (self.backoff + 1).min(6);
-        let timeout = Nanos(self.round_trips.timeout().0 << self.backoff);
-        self.timeout_at = Some(now.plus(timeout.min(LONGEST_TIMEOUT)));
+        self.timeouts += 1;
+        self.backoff += 1;
+        self.timeout_at = Some(now.plus(self.timeout(self.backoff)));
     }
 }

@@ -1,0 +1,91 @@
+//! Packets between the two ends of a connection.
+
+use std::sync::Arc;
+
+use super::receiver::Ack;
+use crate::path::Identity;
+use crate::time::Nanos;
+
+/// A packet of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    pub(super) kind: Kind,
+    /// When it left (RFC 7323).
+    pub(super) left: Nanos,
+    /// What its sender has received; without a meaning in a first SYN and in RST.
+    pub(super) ack: Ack,
+    /// Bytes that its sender takes beyond that.
+    pub(super) window: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// SYN with the largest segment that its sender takes, or SYN+ACK.
+    Syn { segment: u32, is_answer: bool },
+    /// A segment with its number.
+    Data { number: u64, segment: Segment },
+    /// An acknowledgement alone.
+    Ack,
+    /// Zero-window probe: asks for an acknowledgement.
+    Probe,
+    /// RST.
+    Reset,
+}
+
+/// A segment of the bytes of one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Bytes before it.
+    pub at: u64,
+    pub length: u32,
+    /// Whether it carries FIN: nothing follows.
+    pub is_last: bool,
+    /// Its bytes, or `None` if nobody is interested in them.
+    pub payload: Option<Arc<[u8]>>,
+}
+
+impl Packet {
+    /// Returns the answer to a packet for which there is no connection: RST.
+    pub fn reset() -> Packet {
+        Packet {
+            kind: Kind::Reset,
+            left: Nanos::default(),
+            ack: Ack::default(),
+            window: 0,
+        }
+    }
+
+    /// Returns the bytes of payload, without headers.
+    pub fn length(&self) -> u32 {
+        match &self.kind {
+            Kind::Data { segment, .. } => segment.length,
+            _ => 0,
+        }
+    }
+
+    /// Returns whether it asks for a new connection: a SYN that is not an answer.
+    pub fn is_first(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Syn {
+                is_answer: false,
+                ..
+            }
+        )
+    }
+
+    /// Returns whether it is an RST, which is never answered.
+    pub fn is_reset(&self) -> bool {
+        self.kind == Kind::Reset
+    }
+}
+
+impl Identity for Packet {
+    /// Number of the segment, or of the first one that has not arrived.
+    fn identity(&self, _segment: u16) -> u64 {
+        match &self.kind {
+            Kind::Data { number, .. } => *number,
+            _ => self.ack.next,
+        }
+    }
+}

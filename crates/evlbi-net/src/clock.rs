@@ -2,15 +2,19 @@
 //!
 //! A *simulated* clock is shared by threads of which one runs at a time: when it waits, the one with the earliest moment continues (of
 //! two with the same, the one that was started first), and the time is that moment. So whole systems run in virtual time, as fast
-//! as they can, and twice alike. All their threads are started by [`Clock::spawn`] and wait by the clock alone.
+//! as they can, and twice alike. Their threads are no threads of the system: all are started by [`Clock::spawn`], wait by the clock
+//! alone, and run on the thread that called [`Clock::simulate`].
 
+use std::any::Any;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
+use parking_lot::Mutex;
 
 use crate::cpu::{self, Waiting};
 use crate::transport::Events;
@@ -19,18 +23,32 @@ use self::simulation::Simulation;
 
 mod simulation;
 
-pub use self::simulation::Place;
+pub use self::simulation::{Place, Source};
 
 /// Most descriptors in one wait. With more of them, the wait ends sooner.
 const MOST_POLLS: usize = 128;
 /// And this soon.
 const NAP: Duration = Duration::from_millis(1);
-/// Time between two looks at another thread, in virtual time.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// What time it is, and how to wait. Its clones are the same clock.
 #[derive(Clone, Default)]
-pub struct Clock(Option<Arc<Simulation>>);
+pub struct Clock(Option<Simulated>);
+
+/// The clock of a simulated host.
+#[derive(Clone)]
+struct Simulated {
+    simulation: Arc<Simulation>,
+    utc: Arc<Utc>,
+}
+
+/// How a simulated host's UTC goes.
+#[derive(Default)]
+struct Utc {
+    /// Nanoseconds since 1970 at the beginning.
+    begins: AtomicI64,
+    /// Nanoseconds that it gains in a second.
+    drift: AtomicI64,
+}
 
 impl Clock {
     /// The clocks of this host.
@@ -40,7 +58,43 @@ impl Clock {
 
     /// A simulated clock, for [`Clock::simulate`]; `utc`: nanoseconds of UTC since 1970 at its beginning.
     pub fn simulated(utc: u64) -> Clock {
-        Clock(Some(Arc::new(Simulation::new(utc))))
+        Clock(Some(Simulated {
+            simulation: Arc::default(),
+            utc: Utc::new(utc.cast_signed()),
+        }))
+    }
+
+    /// The same simulated clock as another host has it, with a UTC of its own. A real clock is the same everywhere.
+    #[must_use]
+    pub fn of_host(&self) -> Clock {
+        Clock(self.0.as_ref().map(|it| Simulated {
+            simulation: Arc::clone(&it.simulation),
+            utc: Utc::new(it.utc.begins.load(Ordering::Relaxed)),
+        }))
+    }
+
+    /// Sets the UTC of a simulated host ahead by so many nanoseconds.
+    pub fn step(&self, nanoseconds: i64) {
+        if let Some(Simulated { utc, .. }) = &self.0 {
+            utc.begins.fetch_add(nanoseconds, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the UTC of a simulated host gain so many nanoseconds a second.
+    pub fn drift(&self, nanoseconds: i64) {
+        if let Some(Simulated { utc, .. }) = &self.0 {
+            utc.drift.store(nanoseconds, Ordering::Relaxed);
+        }
+    }
+
+    /// Kills the threads of a simulated host: they never continue, and nothing of theirs is dropped.
+    ///
+    /// # Panics
+    /// When this thread is one of them.
+    pub fn kill(&self) {
+        if let Some(it) = &self.0 {
+            it.simulation.kill(it.group());
+        }
     }
 
     /// Whether it shows the time of this host.
@@ -53,7 +107,7 @@ impl Clock {
     pub fn now(&self) -> Nanos {
         match &self.0 {
             None => cpu::now(),
-            Some(simulation) => simulation.now(),
+            Some(it) => it.simulation.now(),
         }
     }
 
@@ -62,7 +116,23 @@ impl Clock {
     pub fn utc(&self) -> u64 {
         match &self.0 {
             None => cpu::utc(),
-            Some(simulation) => simulation.utc(),
+            Some(it) => it.utc.at(it.simulation.now()),
+        }
+    }
+
+    /// Processor time that the current thread has used; nothing of a simulated one.
+    pub fn thread_time(&self) -> Nanos {
+        match &self.0 {
+            None => cpu::thread_time(),
+            Some(_) => Nanos(0),
+        }
+    }
+
+    /// A number that nobody can guess; in a simulation, the next of a row that is the same each time.
+    pub fn random(&self) -> u64 {
+        match &self.0 {
+            None => rand::random(),
+            Some(it) => it.simulation.random(),
         }
     }
 
@@ -71,14 +141,14 @@ impl Clock {
     pub fn wait_until(&self, moment: Nanos, waiting: Waiting) -> Nanos {
         match &self.0 {
             None => cpu::wait_until(moment, waiting),
-            Some(simulation) => simulation.wait(&[], moment),
+            Some(it) => it.simulation.wait(&[], moment),
         }
     }
 
     /// Waits for one of `events`, or until `moment`.
     pub fn wait(&self, events: &[Events<'_>], moment: Nanos, waiting: Waiting) {
-        if let Some(simulation) = &self.0 {
-            simulation.wait(events, moment);
+        if let Some(it) = &self.0 {
+            it.simulation.wait(events, moment);
             return;
         }
         let mut polls = [libc::pollfd {
@@ -108,28 +178,68 @@ impl Clock {
         }
     }
 
+    /// Waits for what another thread does, until `moment`; looks every `look`, and in virtual time whenever another thread has done
+    /// anything. Returns what `is_done` said last.
+    pub fn wait_for(
+        &self,
+        moment: Nanos,
+        look: Duration,
+        mut is_done: impl FnMut() -> bool,
+    ) -> bool {
+        if let Some(it) = &self.0 {
+            return it.simulation.wait_for(moment, is_done);
+        }
+        while !is_done() {
+            let left = moment.since(cpu::now());
+            if left == Nanos(0) {
+                return false;
+            }
+            std::thread::sleep(look.min(Duration::from_nanos(left.0)));
+        }
+        true
+    }
+
     /// Lets `span` pass.
     pub fn sleep(&self, span: Duration) {
         match &self.0 {
             None => std::thread::sleep(span),
-            Some(simulation) => {
-                simulation.wait(&[], simulation.now().plus(span.into()));
+            Some(it) => {
+                let now = it.simulation.now();
+                it.simulation.wait(&[], now.plus(span.into()));
             }
         }
     }
 
     /// Waits for what another thread sends; none when it is gone.
     pub fn receive<T>(&self, from: &mpsc::Receiver<T>) -> Option<T> {
-        if self.0.is_none() {
-            return from.recv().ok();
+        match self.0 {
+            None => from.recv().ok(),
+            Some(_) => self.receive_by(from, Nanos(u64::MAX)).ok(),
         }
-        loop {
-            match from.try_recv() {
-                Ok(received) => return Some(received),
-                Err(mpsc::TryRecvError::Disconnected) => return None,
-                Err(mpsc::TryRecvError::Empty) => self.sleep(LOOK),
-            }
-        }
+    }
+
+    /// Waits for what another thread sends until `moment`.
+    ///
+    /// # Errors
+    /// When nothing came by then, or the other thread is gone.
+    pub fn receive_by<T>(
+        &self,
+        from: &mpsc::Receiver<T>,
+        moment: Nanos,
+    ) -> Result<T, mpsc::RecvTimeoutError> {
+        use mpsc::{RecvTimeoutError, TryRecvError};
+        let Some(it) = &self.0 else {
+            return from.recv_timeout(Duration::from_nanos(moment.since(cpu::now()).0));
+        };
+        let mut received = Err(RecvTimeoutError::Timeout);
+        it.simulation.wait_for(moment, || {
+            received = from.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            });
+            !matches!(received, Err(RecvTimeoutError::Timeout))
+        });
+        received
     }
 
     /// Starts a thread that lives by this clock.
@@ -141,45 +251,88 @@ impl Clock {
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Thread<T>> {
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        let clock = self.clone();
-        let number = clock.0.as_ref().map(|it| it.register(name));
-        let simulated = clock.0.clone().zip(number);
-        let handle = thread.spawn(move || {
-            let _ends = simulated.map(|(simulation, number)| simulation.enter(number));
-            work()
-        });
-        if let (Err(_), Some(simulation), Some(number)) = (&handle, &clock.0, number) {
-            simulation.forget(number);
-        }
-        Ok(Thread {
-            handle: handle?,
-            clock,
-            number,
-        })
-    }
-
-    /// Runs `work` on this thread in the time of a simulated clock; a real one just runs it.
-    pub fn simulate<T>(&self, work: impl FnOnce() -> T) -> T {
-        let Some(simulation) = &self.0 else {
-            return work();
+        let Some(it) = &self.0 else {
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            return Ok(Thread(Kind::Real(thread.spawn(work)?)));
         };
-        let number = simulation.register("main");
-        let _ends = simulation.enter(number);
-        work()
+        let ended = Arc::new(Mutex::new(None));
+        let [done, failed] = [0; 2].map(|_| Arc::clone(&ended));
+        let number = it.simulation.spawn(
+            name,
+            it.group(),
+            Box::new(move || *done.lock() = Some(Ok(work()))),
+            Box::new(move |panic| *failed.lock() = Some(Err(panic))),
+        );
+        Ok(Thread(Kind::Simulated {
+            simulation: Arc::clone(&it.simulation),
+            number,
+            ended,
+        }))
     }
 
-    /// Writes down what happens now, if the clock is simulated: two runs of the same system write the same.
+    /// Runs `work` on this thread in the time of a simulated clock; a real one just runs it. Simulated threads that are left at its
+    /// end do not continue.
+    pub fn simulate<T>(&self, work: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            None => work(),
+            Some(it) => it.simulation.simulate(work),
+        }
+    }
+
+    /// Something happens in a simulation beside what its threads do.
+    pub fn add(&self, source: Weak<dyn Source>) {
+        if let Some(it) = &self.0 {
+            it.simulation.add(source);
+        }
+    }
+
+    /// Has what happens in a simulation written down from now on.
+    pub fn keep_log(&self) {
+        if let Some(it) = &self.0 {
+            it.simulation.keep_log();
+        }
+    }
+
+    /// Whether that is so.
+    pub fn is_logged(&self) -> bool {
+        self.0.as_ref().is_some_and(|it| it.simulation.is_logged())
+    }
+
+    /// Writes down what happens now, if a log is kept: two runs of the same system write the same.
     #[inline]
     pub fn log(&self, what: fmt::Arguments<'_>) {
-        if let Some(simulation) = &self.0 {
-            simulation.log(what);
+        if let Some(it) = &self.0 {
+            it.simulation.log(what);
         }
     }
 
     /// What was written down, a line for each event; nothing of a real clock.
     pub fn take_log(&self) -> String {
-        self.0.as_ref().map_or_else(String::new, |it| it.take_log())
+        let simulated = self.0.as_ref();
+        simulated.map_or_else(String::new, |it| it.simulation.take_log())
+    }
+}
+
+impl Simulated {
+    /// Of the threads of this host.
+    fn group(&self) -> usize {
+        Arc::as_ptr(&self.utc).addr()
+    }
+}
+
+impl Utc {
+    fn new(begins: i64) -> Arc<Utc> {
+        Arc::new(Utc {
+            begins: AtomicI64::new(begins),
+            ..Utc::default()
+        })
+    }
+
+    fn at(&self, now: Nanos) -> u64 {
+        let gained = i128::from(now.0) * i128::from(self.drift.load(Ordering::Relaxed))
+            / i128::from(Nanos::SECOND.0);
+        let utc = i128::from(self.begins.load(Ordering::Relaxed)) + i128::from(now.0) + gained;
+        u64::try_from(utc).unwrap_or(0)
     }
 }
 
@@ -194,18 +347,34 @@ impl fmt::Debug for Clock {
 
 /// A thread that lives by a clock.
 #[derive(Debug)]
-pub struct Thread<T> {
-    handle: JoinHandle<T>,
-    clock: Clock,
-    number: Option<usize>,
+pub struct Thread<T>(Kind<T>);
+
+enum Kind<T> {
+    Real(JoinHandle<T>),
+    Simulated {
+        simulation: Arc<Simulation>,
+        number: usize,
+        ended: Arc<Mutex<Option<std::thread::Result<T>>>>,
+    },
+}
+
+impl<T> fmt::Debug for Kind<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Real(handle) => handle.fmt(f),
+            Kind::Simulated { number, .. } => write!(f, "simulated thread {number}"),
+        }
+    }
 }
 
 impl<T> Thread<T> {
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
-        match (&self.clock.0, self.number) {
-            (Some(simulation), Some(number)) => simulation.has_ended(number),
-            _ => self.handle.is_finished(),
+        match &self.0 {
+            Kind::Real(handle) => handle.is_finished(),
+            Kind::Simulated {
+                simulation, number, ..
+            } => simulation.has_ended(*number),
         }
     }
 
@@ -220,12 +389,18 @@ impl<T> Thread<T> {
     /// # Errors
     /// What it panicked with.
     pub fn wait(self) -> std::thread::Result<T> {
-        if self.number.is_some() {
-            while !self.is_finished() {
-                self.clock.sleep(LOOK);
+        match self.0 {
+            Kind::Real(handle) => handle.join(),
+            Kind::Simulated {
+                simulation,
+                number,
+                ended,
+            } => {
+                simulation.join(number);
+                let cut_off = || Err(Box::new("the simulation ended") as Box<dyn Any + Send>);
+                ended.lock().take().unwrap_or_else(cut_off)
             }
         }
-        self.handle.join()
     }
 }
 
@@ -265,6 +440,7 @@ mod tests {
     #[test]
     fn virtual_time_passes_as_threads_wait() {
         let clock = Clock::simulated(7);
+        clock.keep_log();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let times = clock.simulate(|| {
             let threads: Vec<Thread<Nanos>> = [3, 1, 2]
@@ -293,6 +469,7 @@ mod tests {
     fn of_two_moments_that_are_equal_the_first_thread_goes_on() {
         let run = || {
             let clock = Clock::simulated(0);
+            clock.keep_log();
             clock.simulate(|| {
                 let threads: Vec<Thread<()>> = (0..4)
                     .map(|number| {

@@ -37,6 +37,8 @@ pub mod ring;
 #[cfg(not(loom))]
 pub mod run;
 #[cfg(not(loom))]
+pub mod sim;
+#[cfg(not(loom))]
 pub mod socket;
 #[cfg(not(loom))]
 pub mod tcp;

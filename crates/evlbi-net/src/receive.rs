@@ -16,16 +16,23 @@ use std::time::{Duration, Instant};
 use evlbi_core::account::{self, Attribution};
 use evlbi_core::deframe::Wanted;
 use evlbi_core::reorder::Event;
+use evlbi_core::time::Nanos;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 
 use crate::clock::{Clock, Thread};
+use crate::cpu::{NAP, Waiting};
 use crate::ring::{Consumer, Reserve, RingError};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
-use crate::transport::{InOptions, Local, OpenError, Peer, Url};
+use crate::transport::{Events, InOptions, Incoming, Local, OpenError, Peer, Url};
 
 pub use evlbi_core::admission::{Numbering, Numbers, Refused};
+
+/// Time without a datagram after which it is waited for in the kernel.
+const QUIET: Nanos = Nanos(2_000_000);
+/// Longest wait there, so that a stop is heard.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 /// How a stream is received.
 pub struct ReceiveOptions {
@@ -366,5 +373,17 @@ impl Drop for Receiving {
             // Nobody wants to know what came of it.
             let _ = handle.wait();
         }
+    }
+}
+
+/// Waits until one of `incoming` may have something: naps where the last came a moment ago, as the next is near, and else waits for it.
+/// No rest is so long that a stop would not be heard.
+pub(crate) fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
+    let now = clock.now();
+    if clock.is_real() && now.since(last) <= QUIET {
+        clock.wait_until(now.plus(NAP.into()), Waiting::Sleep);
+    } else {
+        let events: Vec<Events<'_>> = incoming.iter().map(|one| one.events()).collect();
+        clock.wait(&events, now.plus(LONGEST_WAIT.into()), Waiting::Sleep);
     }
 }

@@ -1,7 +1,6 @@
 //! A relay that loses, doubles and reorders datagrams under control, and knows what it did.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,17 +10,23 @@ use evlbi_wire::vtp;
 use serde::Serialize;
 
 use crate::clock::{Clock, Thread};
-use crate::cpu;
-use crate::transport::{Batch, Head, Pieces};
-use crate::udp::{Listen, OpenError, Received, Receiver, ReceiverOptions, Sender, SenderOptions};
+use crate::cpu::{self, Waiting};
+use crate::receive::rest;
+use crate::run::Run;
+use crate::transport::{
+    Datagram, Head, InOptions, Incoming, Local, OpenError, OutOptions, Outgoing, Pieces, Ready, Url,
+};
 
 /// The relay ends when it was told to and nothing came for so long.
 const QUIET: Nanos = Nanos(200_000_000);
 
+/// Longest wait for room in the socket of a sender.
+const LOOK: Nanos = Nanos(1_000_000);
+
 /// One flow through a relay.
 pub struct RelayFlow {
-    receiver: Receiver,
-    sender: Sender,
+    incoming: Box<dyn Incoming>,
+    outgoing: Box<dyn Outgoing>,
     path: Path,
     /// Datagrams without a sequence number.
     foreign: u64,
@@ -41,69 +46,98 @@ pub struct RelayReport {
 }
 
 impl RelayFlow {
-    /// A flow to `to`, on a port of loopback that the kernel chooses.
+    /// A flow that is received at `at` and sent to `to`, by transports of datagrams.
     ///
     /// # Errors
-    /// [`OpenError`] when a socket cannot be made.
-    pub fn new(to: SocketAddr, impairment: Impairment, seed: u64) -> Result<RelayFlow, OpenError> {
-        let here = match to {
-            SocketAddr::V4(_) => SocketAddr::from(([127, 0, 0, 1], 0)),
-            SocketAddr::V6(_) => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0)),
+    /// [`OpenError`] when one of them cannot be opened.
+    pub fn new(
+        at: &Url,
+        to: &Url,
+        impairment: Impairment,
+        seed: u64,
+        run: &Run,
+    ) -> Result<RelayFlow, OpenError> {
+        // Its drops are counted datagram by datagram only if the kernel joins none; and each is lost or not by itself on the way on.
+        let receives = InOptions {
+            single: true,
+            ..InOptions::default()
         };
-        // Its drops are counted datagram by datagram only if the kernel joins none.
-        let options = ReceiverOptions {
-            join: false,
-            ..ReceiverOptions::default()
+        let sends = OutOptions {
+            single: true,
+            ..OutOptions::default()
         };
         Ok(RelayFlow {
-            receiver: Receiver::bind(&[Listen::from(here)], &options)?,
-            sender: Sender::connect(to, &SenderOptions::default())?,
+            incoming: at.transport().open_in(at, &receives, run)?,
+            outgoing: to.transport().open_out(to, &sends, run)?,
             path: Path::new(impairment, seed),
             foreign: 0,
         })
     }
 
     /// Where to send to.
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.receiver.local_addresses().next()
+    pub fn local(&self) -> Vec<Local> {
+        self.incoming.local()
     }
 
-    fn pass_on(&mut self, batch: Batch<'_>) -> io::Result<()> {
-        for datagram in batch.datagrams() {
-            let Some((number, _)) = vtp::split(datagram.bytes) else {
+    /// Passes on what has come; says whether anything has.
+    fn pass_on(&mut self, clock: &Clock) -> io::Result<bool> {
+        let batch = self.incoming.receive(clock.now())?;
+        let has_come = !batch.is_empty();
+        let (path, outgoing) = (&mut self.path, &mut *self.outgoing);
+        for Datagram { bytes, .. } in batch.datagrams() {
+            let Some((number, _)) = vtp::split(bytes) else {
                 self.foreign += 1;
                 continue;
             };
             let mut result = Ok(());
-            self.path.push(number, datagram.bytes, |packet| {
-                send(&mut self.sender, packet, &mut result);
+            path.push(number, bytes, |packet| {
+                if let Err(error) = send(outgoing, packet, clock) {
+                    result = Err(error);
+                }
             });
             result?;
         }
-        Ok(())
+        Ok(has_come)
     }
 
-    fn end(mut self) -> io::Result<RelayReport> {
+    fn end(mut self, clock: &Clock) -> io::Result<RelayReport> {
         let mut result = Ok(());
-        self.path
-            .flush(|packet| send(&mut self.sender, packet, &mut result));
+        let outgoing = &mut *self.outgoing;
+        self.path.flush(|packet| {
+            if let Err(error) = send(outgoing, packet, clock) {
+                result = Err(error);
+            }
+        });
         result?;
+        await_room(outgoing, clock)?;
         Ok(RelayReport {
             truth: self.path.truth(),
-            socket_drops: self.receiver.drops()?,
-            not_sent: self.sender.counts().not_sent(),
+            socket_drops: self.incoming.drops()?,
+            not_sent: self.outgoing.counts().not_sent(),
             foreign: self.foreign,
         })
     }
 }
 
-/// Packet by packet, so that each is lost or not by itself on the way on, too.
-fn send(sender: &mut Sender, packet: &[u8], result: &mut io::Result<()>) {
+/// Sends a packet by itself, as soon as there is room.
+fn send(outgoing: &mut dyn Outgoing, packet: &[u8], clock: &Clock) -> io::Result<()> {
+    await_room(outgoing, clock)?;
     let mut pieces = Pieces::default();
     let mut train = pieces.begin();
     train.push(Head::new(), packet);
-    if let Err(error) = sender.send(&train) {
-        *result = Err(error);
+    outgoing.send(&train, clock.now())
+}
+
+fn await_room(outgoing: &mut dyn Outgoing, clock: &Clock) -> io::Result<()> {
+    loop {
+        let now = clock.now();
+        let until = match outgoing.ready(now) {
+            Ready::Now(_) => return Ok(()),
+            Ready::At(moment) => moment,
+            Ready::OnEvent => now.plus(LOOK),
+        };
+        clock.wait(&[outgoing.events()], until, Waiting::Sleep);
+        outgoing.drive(clock.now())?;
     }
 }
 
@@ -118,10 +152,10 @@ impl Relay {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(flows: Vec<RelayFlow>) -> io::Result<Relay> {
+    pub fn start(flows: Vec<RelayFlow>, clock: &Clock) -> io::Result<Relay> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let handle = Clock::real().spawn("relay", move || run(flows, &told))?;
+        let (told, own) = (Arc::clone(&stop), clock.clone());
+        let handle = clock.spawn("relay", move || run(flows, &told, &own))?;
         Ok(Relay { handle, stop })
     }
 
@@ -135,28 +169,29 @@ impl Relay {
     }
 }
 
-fn run(mut flows: Vec<RelayFlow>, stop: &AtomicBool) -> io::Result<Vec<RelayReport>> {
+fn run(
+    mut flows: Vec<RelayFlow>,
+    stop: &AtomicBool,
+    clock: &Clock,
+) -> io::Result<Vec<RelayReport>> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::debug!("cannot set the timer slack: {error}");
     }
-    let mut received = Received::new();
-    let mut last = cpu::now();
+    let mut last = clock.now();
     loop {
         let mut moved = false;
         for flow in &mut flows {
-            if flow.receiver.receive(&mut received)? > 0 {
-                moved = true;
-                flow.pass_on(received.batch())?;
-            }
+            moved |= flow.pass_on(clock)?;
         }
-        let now = cpu::now();
+        let now = clock.now();
         if moved {
             last = now;
         } else if stop.load(Ordering::Relaxed) && now.since(last) > QUIET {
             break;
         } else {
-            Receiver::rest(flows.iter().map(|flow| &flow.receiver), last)?;
+            let all: Vec<&dyn Incoming> = flows.iter().map(|flow| &*flow.incoming).collect();
+            rest(&all, clock, last);
         }
     }
-    flows.into_iter().map(RelayFlow::end).collect()
+    flows.into_iter().map(|flow| flow.end(clock)).collect()
 }

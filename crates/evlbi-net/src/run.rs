@@ -4,6 +4,7 @@
 //! know with [`Run::say`]; what becomes of that is the program's.
 
 use std::fmt;
+use std::io;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use evlbi_core::time::Nanos;
 
 use crate::clock::Clock;
+use crate::host::Counters;
+use crate::sim::Host;
 
 /// How often progress is shown.
 const INTERVAL: Nanos = Nanos::SECOND;
@@ -20,6 +23,8 @@ const INTERVAL: Nanos = Nanos::SECOND;
 pub struct Run {
     stop: Arc<Stop>,
     clock: Clock,
+    /// Where it is, if that is a simulated host.
+    host: Option<Host>,
     notes: Arc<dyn Notes>,
 }
 
@@ -75,6 +80,7 @@ impl Run {
         Run {
             stop: Arc::default(),
             clock: Clock::real(),
+            host: None,
             notes,
         }
     }
@@ -122,6 +128,16 @@ impl Run {
         }
     }
 
+    /// The same run on a simulated host, by its clock.
+    #[must_use]
+    pub fn on(&self, host: &Host) -> Run {
+        Run {
+            clock: host.clock().clone(),
+            host: Some(host.clone()),
+            ..self.clone()
+        }
+    }
+
     /// Has the work end, with everything kept that was done.
     pub fn stop(&self) {
         self.stop.is_set.store(true, Ordering::Relaxed);
@@ -147,6 +163,22 @@ impl Run {
 
     fn all(&self) -> impl Iterator<Item = &Arc<Stop>> {
         iter::successors(Some(&self.stop), |stop| stop.whole.as_ref())
+    }
+
+    /// The simulated host that it is on; none on the machine itself.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// What its host has counted.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn counters(&self) -> io::Result<Counters> {
+        match &self.host {
+            Some(host) => Ok(host.counters()),
+            None => Counters::read(),
+        }
     }
 
     /// The clock.

@@ -5,15 +5,16 @@ mod info;
 mod receive;
 mod sample;
 mod send;
+mod stream;
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use evlbi_core::tcp::{Algorithm, Info, Settings};
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 pub use info::info;
 pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
@@ -21,21 +22,15 @@ pub use sample::{Sampled, begin_sampling, readings};
 pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };
+pub use stream::{Change, Listener, Stream, connect};
 
-use crate::clock;
-use crate::host::nic::text;
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
-use crate::transport::events::writable;
 
 /// Where Linux tells of its congestion controls.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// Connections that may wait to be taken.
-const WAITING: i32 = 128;
 /// The other end takes a connection in this time.
 const CONNECTING: Duration = Duration::from_secs(4);
-/// Poll interval of a run that connects.
-const LOOK: Duration = Duration::from_millis(50);
 /// Connections that have not said who they are, at most; later ones are closed.
 const MOST_STRANGERS: usize = 256;
 /// Of the connection's key, and of its number.
@@ -118,8 +113,8 @@ fn available() -> io::Result<String> {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    socket: Socket,
-    granted: [Option<GrantedBuffer>; 2],
+    stream: Stream,
+    granted: Granted,
     /// Bytes that wait before the send buffer.
     backlog: AtomicU64,
     ports: [u16; 2],
@@ -138,41 +133,40 @@ impl Connection {
         (key, number): (u64, u32),
         run: &Run,
     ) -> Result<Connection, TcpError> {
-        let (socket, granted) = new_socket(to, options)?;
-        if let Some(device) = device {
-            let bound = socket.bind_device(Some(device.as_bytes()));
-            bound.map_err(failed("interface"))?;
-        }
+        from.set_port(0);
         let refused = |source| TcpError::Connect {
             address: to,
             source,
         };
-        from.set_port(0);
-        let bound = socket.bind(&from.into());
-        bound.map_err(failed("local address"))?;
-        connect(&socket, to, CONNECTING, run).map_err(refused)?;
+        let (socket, granted, settings) = set_up(to, options, run)?;
+        if let Some(socket) = &socket {
+            if let Some(device) = device {
+                let bound = socket.bind_device(Some(device.as_bytes()));
+                bound.map_err(failed("interface"))?;
+            }
+            let bound = socket.bind(&from.into());
+            bound.map_err(failed("local address"))?;
+        }
+        let stream = connect(to, socket, &settings, CONNECTING, run).map_err(refused)?;
         let mut greeting = key.to_le_bytes().to_vec();
         greeting.extend(number.to_le_bytes());
-        (&socket).write_all(&greeting).map_err(refused)?;
-        Connection::ready(socket, granted)
+        // It is the first that is written, so there is room.
+        stream.write(&greeting).map_err(refused)?;
+        Ok(Connection::ready(stream, granted))
     }
 
-    fn ready(socket: Socket, granted: [Option<GrantedBuffer>; 2]) -> Result<Connection, TcpError> {
-        socket.set_nonblocking(true).map_err(failed("blocking"))?;
-        let port = |address: io::Result<SockAddr>| {
-            let address = address.ok().and_then(|address| address.as_socket());
-            address.map_or(0, |address| address.port())
-        };
-        Ok(Connection {
-            ports: [port(socket.local_addr()), port(socket.peer_addr())],
-            socket,
+    fn ready(stream: Stream, granted: Granted) -> Connection {
+        let port = |address: io::Result<SocketAddr>| address.map_or(0, |address| address.port());
+        Connection {
+            ports: [port(stream.local_addr()), port(stream.peer_addr())],
+            stream,
             granted,
             backlog: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Its send buffer and its receive buffer, where they were asked for.
-    pub fn buffers(&self) -> &[Option<GrantedBuffer>; 2] {
+    pub fn buffers(&self) -> &Granted {
         &self.granted
     }
 
@@ -181,7 +175,15 @@ impl Connection {
     /// # Errors
     /// What the kernel says.
     pub fn algorithm(&self) -> io::Result<String> {
-        Ok(text(&self.socket.tcp_congestion()?))
+        self.stream.algorithm()
+    }
+
+    /// What is known of it at this moment.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn info(&self) -> io::Result<Info> {
+        self.stream.info()
     }
 
     /// Ports here and there.
@@ -190,45 +192,50 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-/// Connects a socket, until the timeout or until the run is stopped.
-///
-/// # Errors
-/// The kernel's error.
-pub fn connect(socket: &Socket, to: SocketAddr, patience: Duration, run: &Run) -> io::Result<()> {
-    socket.set_nonblocking(true)?;
-    let end = Instant::now() + patience;
-    match socket.connect(&to.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
-        _ => {}
-    }
-    loop {
-        wait(writable(socket), LOOK);
-        if let Some(error) = socket.take_error()? {
-            return Err(error);
-        }
-        if socket.peer_addr().is_ok() {
-            return socket.set_nonblocking(false);
-        }
-        if run.is_stopped() {
-            return Err(io::Error::other("interrupted"));
-        }
-        if Instant::now() >= end {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-    }
-}
-
-/// A socket with what is asked for, before anything is agreed upon with the other end; and what was granted.
-fn new_socket(
+/// What is asked of a connection, before anything is agreed upon with the other end, and what was granted: a socket with it, or for a
+/// simulated host its settings.
+fn set_up(
     address: SocketAddr,
     options: &Options,
-) -> Result<(Socket, [Option<GrantedBuffer>; 2]), TcpError> {
+    run: &Run,
+) -> Result<(Option<Socket>, Granted, Settings), TcpError> {
+    let Some(host) = run.host() else {
+        let (socket, granted) = new_socket(address, options)?;
+        return Ok((Some(socket), granted, Settings::default()));
+    };
+    let mut settings = host.tcp();
+    if let Some(name) = &options.algorithm {
+        settings.algorithm = simulated(name)?;
+    }
+    let Options { segment, .. } = options;
+    settings.segment = segment.map_or(settings.segment, |most| most.min(settings.segment));
+    let buffers = [options.send_buffer, options.receive_buffer];
+    let own = [&mut settings.send_buffer, &mut settings.receive_buffer];
+    for (own, asked) in own.into_iter().zip(buffers) {
+        *own = asked.map_or(*own, |asked| asked as u64);
+    }
+    let granted = buffers.map(|asked| {
+        asked.map(|asked| GrantedBuffer {
+            asked,
+            granted: asked,
+            remedy: None,
+        })
+    });
+    Ok((None, granted, settings))
+}
+
+/// The congestion control of a simulated host that has this name.
+fn simulated(name: &str) -> Result<Algorithm, TcpError> {
+    name.parse().map_err(|_| TcpError::NoAlgorithm {
+        name: name.to_owned(),
+        available: Algorithm::ALL.map(Algorithm::name).join(" "),
+    })
+}
+
+/// The send buffer and the receive buffer, where they were asked for.
+type Granted = [Option<GrantedBuffer>; 2];
+
+fn new_socket(address: SocketAddr, options: &Options) -> Result<(Socket, Granted), TcpError> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
     let socket = socket.map_err(failed("no socket"))?;
@@ -275,9 +282,9 @@ fn no_algorithm(name: &str) -> TcpError {
 /// Where the connections of a test come to.
 #[derive(Debug)]
 pub struct Door {
-    listener: Socket,
-    address: SocketAddr,
-    granted: [Option<GrantedBuffer>; 2],
+    listener: Listener,
+    port: u16,
+    granted: Granted,
 }
 
 impl Door {
@@ -289,22 +296,26 @@ impl Door {
         address: SocketAddr,
         options: &Options,
         algorithms: impl Iterator<Item = &'a String>,
+        run: &Run,
     ) -> Result<Door, TcpError> {
         // Who is asked by another end loads no modules for it.
-        let available = available().map_err(failed("congestion controls"))?;
+        let available = match run.host() {
+            Some(_) => None,
+            None => Some(available().map_err(failed("congestion controls"))?),
+        };
         for name in algorithms {
-            if !available.split_whitespace().any(|one| one == name) {
-                return Err(no_algorithm(name));
+            match &available {
+                None => simulated(name).map(drop)?,
+                Some(all) if all.split_whitespace().any(|one| one == name) => {}
+                Some(_) => return Err(no_algorithm(name)),
             }
         }
-        let (listener, granted) = new_socket(address, options)?;
-        let at = address;
-        listener.bind(&at.into()).map_err(failed("local address"))?;
-        listener.listen(WAITING).map_err(failed("listening"))?;
-        listener.set_nonblocking(true).map_err(failed("blocking"))?;
+        let (socket, granted, settings) = set_up(address, options, run)?;
+        let listener = Listener::open(address, socket, &settings, run);
+        let listener = listener.map_err(failed("listening"))?;
         let address = listener.local_addr().map_err(failed("local address"))?;
         Ok(Door {
-            address: address.as_socket().unwrap_or(at),
+            port: address.port(),
             listener,
             granted,
         })
@@ -312,7 +323,7 @@ impl Door {
 
     /// Its port.
     pub fn port(&self) -> u16 {
-        self.address.port()
+        self.port
     }
 
     /// Takes the connections of a test, in the order of their numbers, each with a congestion control of its own where one
@@ -327,12 +338,13 @@ impl Door {
         patience: Duration,
         run: &Run,
     ) -> Result<Vec<Connection>, TcpError> {
-        let end = Instant::now() + patience;
-        let mut found: Vec<Option<Socket>> = algorithms.iter().map(|_| None).collect();
+        let clock = run.clock();
+        let end = clock.now().plus(patience.into());
+        let mut found: Vec<Option<Stream>> = algorithms.iter().map(|_| None).collect();
         // Those that have not said yet who they are, and what they have said.
-        let mut strangers: Vec<(Socket, Vec<u8>)> = Vec::new();
+        let mut strangers: Vec<(Stream, Vec<u8>)> = Vec::new();
         while found.iter().any(Option::is_none) {
-            if Instant::now() >= end || run.is_stopped() {
+            if clock.now() >= end || run.is_stopped() {
                 return Err(TcpError::Missing {
                     come: found.iter().flatten().count(),
                     expected: found.len(),
@@ -340,43 +352,49 @@ impl Door {
                 });
             }
             // An error is one connection's, or passes.
-            if let Ok((socket, _)) = self.listener.accept()
-                && socket.set_nonblocking(true).is_ok()
-            {
-                strangers.push((socket, Vec::new()));
+            if let Ok((stream, _)) = self.listener.accept() {
+                strangers.push((stream, Vec::new()));
                 strangers.truncate(MOST_STRANGERS);
             } else {
-                std::thread::sleep(Duration::from_millis(1));
+                clock.sleep(Duration::from_millis(1));
             }
-            for (socket, mut said) in std::mem::take(&mut strangers) {
-                match listen_to(&socket, &mut said) {
+            for (stream, mut said) in std::mem::take(&mut strangers) {
+                match listen_to(&stream, &mut said) {
                     Some(true) => {
                         let number = greeted(&said, key).and_then(|number| found.get_mut(number));
                         if let Some(place) = number.filter(|place| place.is_none()) {
-                            *place = Some(socket);
+                            *place = Some(stream);
                         }
                     }
-                    Some(false) => strangers.push((socket, said)),
+                    Some(false) => strangers.push((stream, said)),
                     None => {}
                 }
             }
         }
         let mut connections = Vec::new();
-        for (socket, algorithm) in found.into_iter().flatten().zip(algorithms) {
-            if let Some(name) = algorithm {
-                set_algorithm(&socket, name)?;
+        for (stream, algorithm) in found.into_iter().flatten().zip(algorithms) {
+            match &stream {
+                Stream::Kernel(socket) => {
+                    if let Some(name) = algorithm {
+                        set_algorithm(socket, name)?;
+                    }
+                }
+                Stream::Simulated(stream) => {
+                    if let Some(name) = algorithm {
+                        stream.set_algorithm(simulated(name)?);
+                    }
+                }
             }
-            socket.set_tcp_nodelay(true).map_err(failed("no delay"))?;
-            connections.push(Connection::ready(socket, self.granted.clone())?);
+            connections.push(Connection::ready(stream, self.granted.clone()));
         }
         Ok(connections)
     }
 }
 
 /// Hears what a connection says first: whether that is all; none if it is no connection of ours.
-fn listen_to(mut socket: &Socket, said: &mut Vec<u8>) -> Option<bool> {
+fn listen_to(stream: &Stream, said: &mut Vec<u8>) -> Option<bool> {
     let mut bytes = [0; GREETING_LEN];
-    match socket.read(&mut bytes[said.len()..]) {
+    match stream.read(&mut bytes[said.len()..]) {
         Ok(0) => None,
         Ok(count) => {
             said.extend(&bytes[said.len()..][..count]);
@@ -392,9 +410,4 @@ fn greeted(said: &[u8], key: u64) -> Option<usize> {
     let (theirs, number) = said.split_first_chunk::<8>()?;
     let number = u32::from_le_bytes(number.try_into().ok()?);
     (u64::from_le_bytes(*theirs) == key).then_some(number as usize)
-}
-
-/// Waits until a connection can be written to, or read from; no longer than so long. However it ends, the caller tries again.
-fn wait(connection: libc::pollfd, most: Duration) {
-    let _ = clock::poll(&mut [connection], most);
 }

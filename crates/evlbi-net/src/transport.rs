@@ -14,10 +14,10 @@ mod batch;
 pub(crate) mod events;
 mod listening;
 mod options;
-pub mod sim;
+pub(crate) mod simulated;
 mod tcp;
 mod train;
-mod udp;
+pub(crate) mod udp;
 mod unix;
 mod url;
 
@@ -45,7 +45,7 @@ pub static TRANSPORTS: [&dyn Transport; 5] = [
     &udp::Udp { is_numbered: false },
     &tcp::Tcp,
     &unix::Unix,
-    &sim::Sim,
+    &simulated::Sim,
 ];
 
 /// One transport: a row of [`TRANSPORTS`].

@@ -15,7 +15,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use multicast::{Interface, interface_of};
-pub(crate) use receive::LONGEST_WAIT;
 pub use receive::{
     Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions, most_joined,
 };

@@ -26,7 +26,7 @@ use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
-use evlbi_net::transport::sim::Network;
+use evlbi_net::sim::Network;
 use evlbi_net::transport::{
     Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Local, Message,
     Numbers, Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train, Transport, Url,
@@ -410,7 +410,7 @@ impl Outgoing for Out {
     }
 
     fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>> {
-        for (_, bytes) in self.link.receive(now) {
+        for (_, bytes) in self.link.receive() {
             self.sender.handle(&bytes, now);
         }
         while let Some(bytes) = self.sender.next_datagram(now) {
@@ -492,7 +492,7 @@ impl Incoming for In {
     /// Where nothing is received meanwhile, since there is no room, the socket is read here: the sender is to hear of that.
     fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>> {
         if std::mem::replace(&mut self.reads, true) {
-            for (from, bytes) in self.link.receive(now) {
+            for (from, bytes) in self.link.receive() {
                 self.receiver.handle(from, &bytes, now);
             }
         }

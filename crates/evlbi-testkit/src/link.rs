@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use evlbi_core::time::Nanos;
-use evlbi_net::transport::sim::{self, Network};
+use evlbi_net::sim::{self, Network};
 use evlbi_net::transport::{Events, Local, OpenError, readable};
 
 /// Datagrams that are received at once.
@@ -25,7 +25,9 @@ impl Link {
     /// [`OpenError::Listen`]
     pub fn open(network: Option<&Network>, listens: Option<SocketAddr>) -> Result<Link, OpenError> {
         if let Some(network) = network {
-            return Ok(Link::Sim(network.socket(listens, None)));
+            let host = listens.map_or_else(|| network.near(1), |at| network.at(at.ip()));
+            let port = listens.map_or(0, |at| at.port());
+            return Ok(Link::Sim(host.socket(port, None)));
         }
         let address = listens.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
         let at = Local::Socket(address);
@@ -45,14 +47,14 @@ impl Link {
     }
 
     /// What has come; the rest of much is left for the next time.
-    pub fn receive(&self, now: Nanos) -> impl Iterator<Item = (SocketAddr, Arc<[u8]>)> {
+    pub fn receive(&self) -> impl Iterator<Item = (SocketAddr, Arc<[u8]>)> {
         let next = move || match self {
             Link::Udp(socket, _) => {
                 let mut buffer = [0; 1 << 16];
                 let (length, from) = socket.recv_from(&mut buffer).ok()?;
                 Some((from, buffer[..length].into()))
             }
-            Link::Sim(socket) => socket.receive(now).map(|(from, _, bytes)| (from, bytes)),
+            Link::Sim(socket) => socket.receive().map(|(from, _, bytes)| (from, bytes)),
         };
         std::iter::from_fn(next).take(AT_ONCE)
     }

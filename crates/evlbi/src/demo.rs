@@ -296,15 +296,19 @@ fn stream(
         let Some(Local::Socket(to)) = receiver.receiving.local().first().cloned() else {
             bail!("a receiver has no address");
         };
-        let flow = RelayFlow::new(to, impairment, options.seed.wrapping_add(1 + number))?;
-        let address = flow.address().context("the relay has no address")?;
+        let (at, to) = (url("127.0.0.1:0")?, url(&to.to_string())?);
+        let seed = options.seed.wrapping_add(1 + number);
+        let flow = RelayFlow::new(&at, &to, impairment, seed, run)?;
+        let Some(Local::Socket(address)) = flow.local().first().cloned() else {
+            bail!("the relay has no address");
+        };
         let progress = Sent::new();
         flows.push(sender(address, input, start, &progress, run)?);
         sent.push(progress);
         relay.push(flow);
         receivers.push(receiver);
     }
-    let relay = Relay::start(relay)?;
+    let relay = Relay::start(relay, run.clock())?;
     let sent = transmit_shown(options, flows, &sent, &receivers, run)?;
     let relayed = relay.finish()?;
     if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {

@@ -18,24 +18,31 @@ pub mod sweep;
 pub mod tcp;
 pub mod udp;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evlbi_net::run::Run;
 
 pub use self::parts::Measured;
 use crate::units;
 
-fn now() -> String {
-    units::utc(units::now())
+fn now(run: &Run) -> String {
+    units::utc(seconds(run))
+}
+
+/// UTC by the clock of a run's host, in seconds since 1970.
+pub fn seconds(run: &Run) -> f64 {
+    run.clock().utc() as f64 * 1e-9
 }
 
 /// Waits for `time`, or until the run is stopped.
 pub fn pause(time: Duration, run: &Run) {
-    let end = Instant::now() + time;
-    while Instant::now() < end && !run.is_stopped() {
-        std::thread::sleep(session::LOOK);
-    }
+    let clock = run.clock();
+    clock.wait_for(clock.now().plus(time.into()), session::LOOK, || {
+        run.is_stopped()
+    });
 }
 
+#[cfg(test)]
+mod in_virtual_time;
 #[cfg(test)]
 mod tests;

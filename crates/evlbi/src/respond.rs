@@ -2,23 +2,25 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::probe::{Channel, ChannelError, Nonce, Role, Stream, Token};
+use evlbi_core::probe::{Channel, ChannelError, Role, Stream, Token};
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::Thread;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
 use evlbi_net::run::Run;
-use evlbi_net::tcp::Door;
-use parking_lot::{Condvar, Mutex};
+use evlbi_net::tcp::{Door, Listener, Stream as Connection};
+use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
-use crate::probe::control::Control;
+use crate::probe::control::{Control, nonce};
 use crate::probe::session::{ALIVE, GONE, LOOK, Link, draining, plain};
 use crate::units::show_rate;
 
@@ -34,6 +36,8 @@ const IDLE: Duration = Duration::from_secs(120);
 const MOST_QUEUE: Nanos = Nanos(600_000_000_000);
 /// A test may take so much longer than its streams: finding each other, round trips, results.
 const AROUND: Duration = Duration::from_secs(30);
+/// Time between two looks at whether there is room for another test.
+const SHORT_LOOK: Duration = Duration::from_millis(1);
 /// A client's first datagram is waited for so long.
 const CALLING: Duration = Duration::from_secs(3);
 
@@ -72,21 +76,12 @@ pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding> {
     if let Some(folder) = files.as_ref().filter(|folder| !folder.is_dir()) {
         bail!("--files {}: there is no such folder", folder.display());
     }
-    let listener = TcpListener::bind(bind).with_context(|| format!("cannot listen on {bind}"))?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
     let run = run.part();
-    let responder = Responder {
-        options: options.clone(),
-        taken: Mutex::default(),
-        room: Condvar::new(),
-        peers: Mutex::default(),
-        refusals: Mutex::new((Instant::now(), 0)),
-        run: run.clone(),
-    };
-    let thread = std::thread::Builder::new()
-        .name("respond".into())
-        .spawn(move || responder.accept(&listener))?;
+    let listener = Listener::bind(*bind, &run);
+    let listener = listener.with_context(|| format!("cannot listen on {bind}"))?;
+    let address = listener.local_addr()?;
+    let responder = Arc::new(Responder::new(options, &run));
+    let thread = (run.clock()).spawn("respond", move || responder.accept(&listener))?;
     let responding = Responding {
         run,
         address,
@@ -102,7 +97,7 @@ pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding> {
 pub struct Responding {
     run: Run,
     address: SocketAddr,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread<()>>,
 }
 
 impl Responding {
@@ -121,7 +116,7 @@ impl Responding {
     /// # Errors
     /// If a session panicked.
     pub fn join(mut self) -> Result<()> {
-        let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
+        let ended = self.thread.take().map_or(Ok(()), Thread::wait);
         ended.map_err(|_| anyhow!("a session of the responder panicked"))
     }
 }
@@ -129,18 +124,18 @@ impl Responding {
 impl Drop for Responding {
     fn drop(&mut self) {
         self.stop();
-        self.thread.take().map(JoinHandle::join);
+        self.thread.take().map(Thread::wait);
     }
 }
 
 struct Responder {
     options: RespondOptions,
     taken: Mutex<Taken>,
-    /// Told whenever something is given back.
-    room: Condvar,
+    /// How often something was given back.
+    given_back: AtomicU64,
     peers: Mutex<Peers>,
     /// When one was last told, and how many were not since.
-    refusals: Mutex<(Instant, u64)>,
+    refusals: Mutex<(Nanos, u64)>,
     run: Run,
 }
 
@@ -163,43 +158,60 @@ struct Peers {
 
 struct Peer {
     number: u64,
-    stream: TcpStream,
+    stream: Connection,
     /// Whether it is authenticated.
     is_known: bool,
 }
 
 impl Responder {
+    fn new(options: &RespondOptions, run: &Run) -> Responder {
+        Responder {
+            options: options.clone(),
+            taken: Mutex::default(),
+            given_back: AtomicU64::new(0),
+            peers: Mutex::default(),
+            refusals: Mutex::default(),
+            run: run.clone(),
+        }
+    }
+
     /// Serves all that come, until the run is stopped; then all sessions end.
-    fn accept(&self, listener: &TcpListener) {
-        std::thread::scope(|scope| {
-            while !self.run.is_stopped() {
-                match listener.accept() {
-                    Ok((stream, peer)) => {
-                        let session = std::thread::Builder::new().name("session".into());
-                        let serving = session.spawn_scoped(scope, move || {
-                            if let Err(error) = self.serve(stream, peer) {
-                                self.tell_of_refusal(peer, &error);
-                            }
-                        });
-                        if let Err(error) = serving {
-                            tracing::warn!("{peer} is not served: {error}");
+    fn accept(self: &Arc<Responder>, listener: &Listener) {
+        let clock = self.run.clock();
+        let mut sessions: Vec<Thread<()>> = Vec::new();
+        while !self.run.is_stopped() {
+            sessions.retain(|session| !session.is_finished());
+            match listener.accept() {
+                Ok((stream, peer)) => {
+                    let own = Arc::clone(self);
+                    let serving = clock.spawn("session", move || {
+                        if let Err(error) = own.serve(stream, peer) {
+                            own.tell_of_refusal(peer, &error);
                         }
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                    // Of one connection that broke off, or of too many open files: others go on.
-                    Err(error) => {
-                        tracing::warn!("a connection could not be taken: {error}");
-                        std::thread::sleep(Duration::from_millis(50));
+                    });
+                    match serving {
+                        Ok(session) => sessions.push(session),
+                        Err(error) => tracing::warn!("{peer} is not served: {error}"),
                     }
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    listener.wait(clock, clock.now().plus(LOOK.into()));
+                }
+                // Of one connection that broke off, or of too many open files: others go on.
+                Err(error) => {
+                    tracing::warn!("a connection could not be taken: {error}");
+                    clock.sleep(Duration::from_millis(50));
+                }
             }
-            // Sessions end at once.
-            for peer in &self.peers.lock().all {
-                let _ = peer.stream.shutdown(Shutdown::Both);
-            }
-        });
+        }
+        // Sessions end at once.
+        for peer in &self.peers.lock().all {
+            let _ = peer.stream.shutdown(Shutdown::Both);
+        }
+        let ended: Vec<_> = sessions.into_iter().map(Thread::wait).collect();
+        if let Some(Err(panic)) = ended.into_iter().find(Result::is_err) {
+            std::panic::resume_unwind(panic);
+        }
     }
 
     /// Says that somebody was refused; a second later at most, how many more were.
@@ -208,7 +220,8 @@ impl Responder {
             return;
         }
         let mut refusals = self.refusals.lock();
-        if refusals.1 > 0 && refusals.0.elapsed() < Duration::from_secs(1) {
+        let now = self.run.clock().now();
+        if refusals.1 > 0 && now.since(refusals.0) < Nanos::SECOND {
             refusals.1 += 1;
             return;
         }
@@ -216,20 +229,19 @@ impl Responder {
             0 | 1 => String::new(),
             more => format!(" (and {} others before)", more - 1),
         };
-        *refusals = (Instant::now(), 1);
+        *refusals = (now, 1);
         tracing::warn!("{peer}: {}{more}", crate::output::explain(error));
     }
 
-    fn serve(&self, stream: TcpStream, peer: SocketAddr) -> Result<()> {
-        stream.set_nonblocking(false)?;
+    fn serve(&self, stream: Connection, peer: SocketAddr) -> Result<()> {
         let number = self.let_in(&stream)?;
         let served = self.serve_peer(stream, peer, number);
         self.peers.lock().all.retain(|peer| peer.number != number);
         served
     }
 
-    fn serve_peer(&self, stream: TcpStream, peer: SocketAddr, number: u64) -> Result<()> {
-        let mut control = Control::new(stream, Role::Responder)?;
+    fn serve_peer(&self, stream: Connection, peer: SocketAddr, number: u64) -> Result<()> {
+        let mut control = Control::new(stream, Role::Responder, self.run.clock());
         self.is_known(&mut control)?;
         for peer in &mut self.peers.lock().all {
             peer.is_known |= peer.number == number;
@@ -252,7 +264,7 @@ impl Responder {
     }
 
     /// One more stranger; the oldest go where there are too many.
-    fn let_in(&self, stream: &TcpStream) -> Result<u64> {
+    fn let_in(&self, stream: &Connection) -> Result<u64> {
         let mut peers = self.peers.lock();
         // Nobody would end it.
         self.go_on()?;
@@ -274,7 +286,7 @@ impl Responder {
 
     /// Has a stranger show that it knows the token.
     fn is_known(&self, control: &mut Control) -> Result<()> {
-        let ours: Nonce = rand::random();
+        let ours = nonce(self.run.clock());
         control.send(&FromResponder::Hello {
             version: VERSION,
             nonce: ours,
@@ -304,8 +316,9 @@ impl Responder {
 
     /// Tests, one after the other.
     fn session(&self, control: &mut Control, peer: SocketAddr) -> Result<()> {
-        let mut last = Instant::now();
-        while last.elapsed() < IDLE && !self.run.is_stopped() {
+        let clock = self.run.clock();
+        let mut last = clock.now();
+        while clock.now().since(last) < IDLE.into() && !self.run.is_stopped() {
             let message = match control.receive(LOOK * 5) {
                 Ok(message) => message,
                 Err(error) if error.is::<ChannelError>() => return Err(error),
@@ -320,7 +333,7 @@ impl Responder {
                     tracing::warn!("{peer}: {reason}");
                     control.send(&FromResponder::Refused { reason })?;
                 }
-                last = Instant::now();
+                last = clock.now();
             }
         }
         Ok(())
@@ -332,13 +345,16 @@ impl Responder {
         let mut local = control.stream().local_addr()?;
         local.set_port(0);
         let local = plain(local);
-        let mut port = self.at_a_port(local, |local| Ok(Port::open(local, test, None)?))?;
-        let key = rand::random();
+        let mut port =
+            self.at_a_port(local, |local| Ok(Port::open(local, test, None, &self.run)?))?;
+        let key = self.run.clock().random();
         let number = port.local_address().port();
         let interface = port.interface();
         let flows = test.flows.as_ref();
         let door = flows
-            .map(|flows| self.at_a_port(local, |local| Ok(flows.door(local, test.dscp)?)))
+            .map(|flows| {
+                self.at_a_port(local, |local| Ok(flows.door(local, test.dscp, &self.run)?))
+            })
             .transpose()?;
         control.send(&FromResponder::Opened {
             key,
@@ -366,7 +382,8 @@ impl Responder {
         // A test that cannot begin makes no file.
         let files = self.files(test)?;
         let most = Some(test.reply_rate());
-        let mut work = Work::begin(port, Some(other), key, test.there.as_ref(), test, most)?;
+        let stream = test.there.as_ref();
+        let mut work = Work::begin(port, Some(other), key, stream, test, most, &self.run)?;
         // Before anything comes that may be dropped.
         work.observe()?;
         control.send(&FromResponder::Started)?;
@@ -393,7 +410,7 @@ impl Responder {
         let (from, to) = (*ports.start(), *ports.end());
         let all = u32::from(to - from) + 1;
         // Two tests that begin at once seldom try the same.
-        let first = rand::random_range(0..all);
+        let first = (self.run.clock().random() % u64::from(all)) as u32;
         for offset in 0..all {
             let port = from + ((first + offset) % all) as u16;
             match open(SocketAddr::new(local.ip(), port)) {
@@ -441,20 +458,22 @@ impl Responder {
             Some(_) => self.options.limits.duration,
             None => test.most_time.min(self.options.limits.duration),
         };
-        let most = Duration::from_nanos(longest.0.saturating_add(test.patience.0)) + AROUND;
-        let begun = Instant::now();
-        let mut link = Link::new(test);
+        let most = Nanos(longest.0.saturating_add(test.patience.0)).plus(AROUND.into());
+        let clock = self.run.clock();
+        let begun = clock.now();
+        let mut link = Link::new(test, begun);
         let (mut is_over, mut in_haste, mut has_told) = (false, false, test.back.is_none());
         // What came by TCP so far, and when that was so first.
-        let mut come = (0, Instant::now());
-        let counters = Counters::read().unwrap_or_default();
+        let mut come = (0, begun);
+        let counters = self.run.counters().unwrap_or_default();
         loop {
             let message = control.receive::<FromClient>(LOOK)?;
-            link.check(control)?;
-            let mut is_due = link.is_due();
+            let now = clock.now();
+            link.check(control, now)?;
+            let mut is_due = link.is_due(now);
             match message {
                 Some(FromClient::Alive { unique, used }) => {
-                    link.arrived(unique);
+                    link.arrived(unique, now);
                     work.told_used(used, false);
                 }
                 Some(FromClient::Over { used, is_in_haste }) => {
@@ -475,12 +494,12 @@ impl Responder {
                     unique: work.arrived(),
                     used: work.used(),
                     not_sent: work.not_sent(),
-                    host: is_settled_there.then(|| Box::new(since(&counters))),
+                    host: is_settled_there.then(|| Box::new(self.since(&counters))),
                 })?;
             }
-            tell_windows(control, work, &counters)?;
+            self.tell_windows(control, work, &counters)?;
             let has_sent = work.has_sent()?;
-            if !has_sent && link.is_broken() {
+            if !has_sent && link.is_broken(now) {
                 tracing::warn!("{}", link.broken());
                 work.give_up();
             }
@@ -492,19 +511,34 @@ impl Responder {
                 has_told = true;
             }
             if is_over && has_sent && work.has_heard() {
-                return tell_windows(control, work, &counters);
+                return self.tell_windows(control, work, &counters);
             }
             if work.arrived() > come.0 || !is_over {
-                come = (work.arrived(), Instant::now());
+                come = (work.arrived(), now);
             }
-            if come.1.elapsed() > draining(in_haste) {
+            if now.since(come.1) > draining(in_haste).into() {
                 work.give_up();
             }
-            if begun.elapsed() > most {
+            if now.since(begun) > most {
                 bail!("the test takes longer than it was to take, and was ended");
             }
             self.go_on()?;
         }
+    }
+
+    /// Tells of windows that are settled, and what this host has counted since the beginning.
+    fn tell_windows(&self, control: &mut Control, work: &Work, begin: &Counters) -> Result<()> {
+        while let Some(window) = work.window() {
+            control.send(&FromResponder::Window {
+                window: Box::new(window),
+                host: Box::new(self.since(begin)),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn since(&self, begin: &Counters) -> Counters {
+        self.run.counters().unwrap_or_default().since(begin)
     }
 
     /// Waits for a message.
@@ -513,8 +547,9 @@ impl Responder {
         control: &mut Control,
         mut is_it: impl FnMut(FromClient) -> Option<T>,
     ) -> Result<T> {
-        let end = Instant::now() + GONE;
-        while Instant::now() < end {
+        let clock = self.run.clock();
+        let end = clock.now().plus(GONE.into());
+        while clock.now() < end {
             let message = control.receive(LOOK)?;
             if let Some(found) = message.and_then(&mut is_it) {
                 return Ok(found);
@@ -539,24 +574,27 @@ impl Responder {
             // What is as fast as its host can is allowed only where any rate is.
             rates: test.wire_rates().map(|rate| rate.unwrap_or(0.0)),
         };
-        let begun = Instant::now();
-        let patience = Duration::from_nanos(test.queue.min(MOST_QUEUE).0);
-        let mut said = None::<Instant>;
+        let clock = self.run.clock();
+        let end = clock.now().plus(test.queue.min(MOST_QUEUE));
+        let mut said = None::<Nanos>;
         loop {
+            let given_back = self.given_back.load(Ordering::Relaxed);
             if let Some(place) = self.place(more) {
                 return Ok(place);
             }
             let reason = self.why_not();
-            if begun.elapsed() >= patience {
+            let now = clock.now();
+            if now >= end {
                 bail!("{reason}; try again later, or wait longer with --wait");
             }
-            if said.is_none_or(|said| said.elapsed() > ALIVE) {
+            if said.is_none_or(|said| now.since(said) > ALIVE.into()) {
                 control.send(&FromResponder::Waiting { reason })?;
-                said = Some(Instant::now());
+                said = Some(now);
             }
             // A client that is gone waits for nothing.
             control.receive::<FromClient>(Duration::from_millis(1))?;
-            self.room.wait_for(&mut self.taken.lock(), LOOK);
+            let is_more = || self.given_back.load(Ordering::Relaxed) != given_back;
+            clock.wait_for(now.plus(LOOK.into()), SHORT_LOOK, is_more);
             self.go_on()?;
         }
     }
@@ -597,26 +635,11 @@ impl Responder {
     }
 }
 
-/// Tells of windows that are settled, and what this host has counted since the beginning.
-fn tell_windows(control: &mut Control, work: &Work, begin: &Counters) -> Result<()> {
-    while let Some(window) = work.window() {
-        control.send(&FromResponder::Window {
-            window: Box::new(window),
-            host: Box::new(since(begin)),
-        })?;
-    }
-    Ok(())
-}
-
 fn is_in_use(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
         io.is_some_and(|io| io.kind() == ErrorKind::AddrInUse)
     })
-}
-
-fn since(begin: &Counters) -> Counters {
-    Counters::read().unwrap_or_default().since(begin)
 }
 
 /// What a test or a session takes, until it is dropped.
@@ -636,7 +659,7 @@ impl Drop for Place<'_> {
         if all.tests == 0 {
             all.rates = [0.0; 2];
         }
-        self.responder.room.notify_all();
+        self.responder.given_back.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -670,21 +693,15 @@ mod tests {
     use super::*;
 
     fn responder(tests: u32, rate: u64) -> Responder {
-        Responder {
-            options: RespondOptions {
-                limits: Limits {
-                    rate: BitRate::new(rate),
-                    tests,
-                    ..RespondOptions::default().limits
-                },
-                ..RespondOptions::default()
+        let options = RespondOptions {
+            limits: Limits {
+                rate: BitRate::new(rate),
+                tests,
+                ..RespondOptions::default().limits
             },
-            taken: Mutex::default(),
-            room: Condvar::new(),
-            peers: Mutex::default(),
-            refusals: Mutex::new((Instant::now(), 0)),
-            run: Run::silent(),
-        }
+            ..RespondOptions::default()
+        };
+        Responder::new(&options, &Run::silent())
     }
 
     fn test(rates: [f64; 2]) -> Taken {

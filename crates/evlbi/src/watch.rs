@@ -3,7 +3,7 @@
 pub mod store;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::probe::{Attribution, Spacing, Stream, Tallied};
@@ -18,8 +18,8 @@ use self::store::{Plan, Row, Store};
 use crate::output;
 use crate::probe::point::{Direction, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled, Target};
-use crate::probe::{pause, udp};
-use crate::units::{now, show_count, show_rate};
+use crate::probe::{pause, seconds, udp};
+use crate::units::{show_count, show_rate};
 
 /// After a failure the next attempt comes so much later.
 const RETRY: Duration = Duration::from_secs(5);
@@ -76,13 +76,14 @@ pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
         progress: run.progress(None),
         has_worked: false,
     };
-    let end = Instant::now() + options.length;
-    while Instant::now() < end && !run.is_stopped() {
-        let begun = Instant::now();
-        let id = campaign.store.begin()?;
-        let done = campaign.flow(end.saturating_duration_since(begun), run);
+    let clock = run.clock();
+    let end = clock.now().plus(options.length.into());
+    while clock.now() < end && !run.is_stopped() {
+        let begun = clock.now();
+        let id = campaign.store.begin(seconds(run))?;
+        let done = campaign.flow(end.since(begun), run);
         let reason = done.as_ref().err().map(output::explain);
-        campaign.store.end(id, reason.as_deref())?;
+        campaign.store.end(id, seconds(run), reason.as_deref())?;
         if let Err(error) = done {
             // What was never possible will not become so; what was, may come back.
             if !campaign.has_worked {
@@ -93,8 +94,8 @@ pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
             pause(RETRY, run);
         }
         if let Some(every) = options.every {
-            let next = (begun + every).min(end);
-            pause(next.saturating_duration_since(Instant::now()), run);
+            let next = begun.plus(every.into()).min(end);
+            pause(Duration::from_nanos(next.since(clock.now()).0), run);
         }
     }
     Ok(())
@@ -142,7 +143,7 @@ struct Campaign<'a> {
 
 impl Campaign<'_> {
     /// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
-    fn flow(&mut self, left: Duration, run: &Run) -> Result<()> {
+    fn flow(&mut self, left: Nanos, run: &Run) -> Result<()> {
         let Campaign { options, plan, .. } = &*self;
         let every = options.every;
         let mut session = Session::begin(&options.target, run)?;
@@ -150,13 +151,13 @@ impl Campaign<'_> {
         if allowed < SHORTEST {
             bail!("the responder allows tests of {allowed:?} only");
         }
-        let length = if every.is_some() { options.test } else { left };
+        let length = every.map_or(left, |_| options.test.into());
         let stream = plan.stream;
         let window = stream.within(options.window.into()).max(1);
         let test = Test {
             there: plan.there.then_some(stream),
             back: plan.back.then_some(stream),
-            most_time: length.min(allowed).into(),
+            most_time: length.min(allowed.into()),
             join: stream.burst > 1,
             window: every.is_none().then_some(window),
             patience: options.loss_timeout.into(),
@@ -173,7 +174,7 @@ impl Campaign<'_> {
                 }
                 Event::Settled(settled) => {
                     let way = &mut ways[settled.direction as usize];
-                    if let Some(row) = way.row(&stream, is_v6, settled) {
+                    if let Some(row) = way.row(&stream, is_v6, settled, seconds(run)) {
                         // What is shown is there, however this ends.
                         self.store.add(&row)?;
                         self.progress.show(0, &line(&row));
@@ -188,7 +189,7 @@ impl Campaign<'_> {
                 let direction = point.direction;
                 let (_, receiver) = direction.ends(&ends.here, &ends.there);
                 let tallied = &receiver.listened.tallied;
-                let times = Way::default().times(tallied, direction, point.seconds);
+                let times = Way::default().times(tallied, direction, point.seconds, seconds(run));
                 let lost = &point.attribution;
                 let row = row(&stream, is_v6, direction, tallied, lost, times);
                 // Its rates are known better than by its length.
@@ -218,7 +219,13 @@ struct Way {
 
 impl Way {
     /// A window that was settled while the flow went on; none of an empty one at the end.
-    fn row(&mut self, stream: &Stream, is_v6: bool, settled: &Settled<'_>) -> Option<Row> {
+    fn row(
+        &mut self,
+        stream: &Stream,
+        is_v6: bool,
+        settled: &Settled<'_>,
+        now: f64,
+    ) -> Option<Row> {
         let tallied = &settled.window.tallied;
         let counters = &tallied.account.counters;
         let sent = tallied.sent;
@@ -245,13 +252,19 @@ impl Way {
         };
         let lost = evidence.attribute(counters.lost);
         let rate = stream.rate().unwrap_or(0.0) / (stream.size as f64 * 8.0);
-        let times = self.times(tallied, settled.direction, sent as f64 / rate);
+        let times = self.times(tallied, settled.direction, sent as f64 / rate, now);
         Some(row(stream, is_v6, settled.direction, tallied, &lost, times))
     }
 
     /// When a window was, by the clock here. By what its datagrams say where these left here, and most of it arrived; else
     /// it follows the one before it, for as long as its datagrams took, or should have taken.
-    fn times(&mut self, tallied: &Tallied, direction: Direction, nominal: f64) -> (f64, f64) {
+    fn times(
+        &mut self,
+        tallied: &Tallied,
+        direction: Direction,
+        nominal: f64,
+        now: f64,
+    ) -> (f64, f64) {
         let Tallied { departed, sent, .. } = *tallied;
         let told = departed.filter(|[first, last]| last.0 > first.0 && last.1 > first.1);
         let told = told.and_then(|[first, last]| {
@@ -266,7 +279,7 @@ impl Way {
         let (begin, end) = match (direction, told) {
             (Direction::There, Some(told)) => told,
             _ if self.end > 0.0 => (self.end, self.end + length),
-            _ => (now() - length, now()),
+            _ => (now - length, now),
         };
         self.end = end;
         (begin, end)

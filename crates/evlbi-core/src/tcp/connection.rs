@@ -285,6 +285,20 @@ impl Connection {
         self.receiver.echo = syn.left;
     }
 
+    /// Returns the congestion control algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        self.settings.algorithm
+    }
+
+    /// Gives it another congestion control algorithm, before anything is written.
+    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        self.settings.algorithm = algorithm;
+        let Settings {
+            counting, window, ..
+        } = self.settings;
+        self.sender = Sender::new(algorithm.begin(), counting, window);
+    }
+
     /// Returns whether the handshake is complete.
     pub fn is_connected(&self) -> bool {
         self.stage == Stage::Connected

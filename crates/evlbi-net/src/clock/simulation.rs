@@ -1,171 +1,417 @@
-//! Threads that share a virtual time.
+//! Threads that share a virtual time. They are coroutines on one thread of the system: the one that called
+//! [`Clock::simulate`](super::Clock::simulate), which also decides whose turn it is.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 use evlbi_core::time::Nanos;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::transport::Events;
 
+/// A moment that does not come.
+const NEVER: u64 = u64::MAX;
+
+/// Each thread of a simulation has a number; one that was started later has a higher one.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
-    /// The number of this thread in its simulation.
-    static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The thread of a simulation that runs here.
+    static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
+    /// Those that do not run now.
+    static WAITING: RefCell<BTreeMap<usize, Waiting>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Something in a simulation that happens to a thread that waits for it.
-pub trait Place: Send + Sync {
-    /// When it happens next, as far as is known; a moment that has passed is now.
+#[derive(Clone, Copy)]
+struct Current {
+    number: usize,
+    /// By which it lets others run; null of the one that called `simulate`.
+    yielder: *const Yielder<(), usize>,
+}
+
+/// A thread that is not running. It yields the number of the one whose turn it is then.
+struct Waiting {
+    coroutine: Coroutine<(), usize, usize>,
+    failed: Option<Failed>,
+}
+
+/// Takes what a thread panicked with.
+pub type Failed = Box<dyn FnOnce(Box<dyn Any + Send>)>;
+
+/// Where something happens in a simulation, which a thread may wait for.
+pub struct Place(AtomicU64);
+
+impl Default for Place {
+    fn default() -> Place {
+        Place(AtomicU64::new(NEVER))
+    }
+}
+
+impl Place {
+    /// Whether something has happened there, since this moment if nothing had.
+    pub fn set(&self, has_happened: bool, now: Nanos) {
+        match has_happened {
+            true => _ = self.0.fetch_min(now.0, Ordering::Relaxed),
+            false => self.clear(),
+        }
+    }
+
+    /// It happens at this moment: who waits continues then, or now if it has passed.
+    pub fn happens(&self, at: Nanos) {
+        self.0.store(at.0, Ordering::Relaxed);
+    }
+
+    /// Nothing happens there.
+    pub fn clear(&self) {
+        self.0.store(NEVER, Ordering::Relaxed);
+    }
+}
+
+/// What happens in a simulation without a thread, such as packets on their way.
+pub trait Source: Send + Sync {
+    /// When something happens next.
     fn next(&self) -> Option<Nanos>;
+
+    /// Lets everything happen that is due by `now`.
+    fn advance(&self, now: Nanos);
 }
 
 /// The threads of a simulated clock, of which one runs.
+#[derive(Default)]
 pub struct Simulation {
-    utc: u64,
+    now: AtomicU64,
+    /// Numbers of [`Simulation::random`] so far.
+    drawn: AtomicU64,
     state: Mutex<State>,
-    turn: Condvar,
+    is_logged: AtomicBool,
+    log: Mutex<Log>,
 }
 
 #[derive(Default)]
 struct State {
-    now: Nanos,
+    /// In the order in which they were started.
     threads: Vec<Member>,
-    running: Option<usize>,
-    log: String,
+    sources: Vec<Weak<dyn Source>>,
+    /// Changes so far that a thread may have made which another one waits for.
+    steps: u64,
+}
+
+#[derive(Default)]
+struct Log {
+    text: String,
+    running: Arc<str>,
 }
 
 struct Member {
-    name: String,
+    number: usize,
+    name: Arc<str>,
+    /// Threads with the same one are killed together.
+    group: usize,
     wait: Wait,
 }
 
-/// What a thread waits for.
-enum Wait {
-    /// It runs.
-    Runs,
-    /// The moment, or one of the places before.
-    Until(Nanos, Vec<Arc<dyn Place>>),
-    Ended,
+/// What a thread waits for: any of this.
+#[derive(Default)]
+struct Wait {
+    until: Nanos,
+    places: Vec<Arc<Place>>,
+    /// The end of another thread.
+    thread: Option<usize>,
+    /// A step after this one.
+    after: Option<u64>,
 }
 
 impl Simulation {
-    pub fn new(utc: u64) -> Simulation {
-        Simulation {
-            utc,
-            state: Mutex::default(),
-            turn: Condvar::new(),
-        }
-    }
-
     pub fn now(&self) -> Nanos {
-        self.state.lock().now
+        Nanos(self.now.load(Ordering::Relaxed))
     }
 
-    pub fn utc(&self) -> u64 {
-        self.utc + self.now().0
+    /// Steele, Lea and Flood 2014 (SplitMix64), from 0 on.
+    pub fn random(&self) -> u64 {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let mixed = drawn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 
-    /// Gives a thread its number; it begins at this moment, when it is its turn.
-    pub fn register(&self, name: &str) -> usize {
-        let mut state = self.state.lock();
-        let now = state.now;
-        state.threads.push(Member {
-            name: name.to_owned(),
-            wait: Wait::Until(now, Vec::new()),
+    /// Something happens in it beside what its threads do.
+    pub fn add(&self, source: Weak<dyn Source>) {
+        let sources = &mut self.state.lock().sources;
+        sources.retain(|source| source.strong_count() > 0);
+        sources.push(source);
+    }
+
+    fn register(&self, name: &str, group: usize) -> usize {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().threads.push(Member {
+            number,
+            name: name.into(),
+            group,
+            wait: Wait::default(),
         });
-        state.threads.len() - 1
+        number
     }
 
-    /// A thread that was registered will not begin.
-    pub fn forget(&self, number: usize) {
-        self.state.lock().threads[number].wait = Wait::Ended;
+    /// Starts a thread, which begins when it is its turn; returns its number.
+    pub fn spawn(
+        self: &Arc<Simulation>,
+        name: &str,
+        group: usize,
+        work: Box<dyn FnOnce()>,
+        failed: Failed,
+    ) -> usize {
+        let number = self.register(name, group);
+        let simulation = Arc::clone(self);
+        let coroutine = Coroutine::new(move |yielder: &Yielder<(), usize>, ()| {
+            CURRENT.set(Some(Current { number, yielder }));
+            work();
+            simulation.end(number)
+        });
+        let failed = Some(failed);
+        let waiting = Waiting { coroutine, failed };
+        WAITING.with_borrow_mut(|all| all.insert(number, waiting));
+        number
     }
 
-    /// This thread is the one with this number. Waits for its turn; it ends when what is returned is dropped.
-    pub fn enter(self: &Arc<Simulation>, number: usize) -> Ends {
-        NUMBER.set(Some(number));
-        let mut state = self.state.lock();
-        if state.running.is_none() {
-            state.pass_on();
-            self.turn.notify_all();
-        }
-        self.await_turn(&mut state, number);
-        Ends(Arc::clone(self), number)
+    /// Runs `work` as a thread of this simulation, and all others when it waits. Those that are left at its end are dropped where
+    /// they are, as if their process was killed.
+    ///
+    /// # Panics
+    /// When this thread of the system runs a simulation already.
+    pub fn simulate<T>(&self, work: impl FnOnce() -> T) -> T {
+        assert!(CURRENT.get().is_none(), "one simulation in another");
+        let number = self.register("main", 0);
+        let _over = Over(self);
+        let yielder = ptr::null();
+        CURRENT.set(Some(Current { number, yielder }));
+        work()
     }
 
     pub fn has_ended(&self, number: usize) -> bool {
-        matches!(self.state.lock().threads[number].wait, Wait::Ended)
+        self.state.lock().has_ended(number)
     }
 
-    /// Lets the others run until `moment`, or until one of `events` happens; returns the time then.
+    /// Ends the threads of a group where they wait. What is on their stacks is not dropped.
     ///
     /// # Panics
-    /// When this thread is none of the simulation's.
-    pub fn wait(&self, events: &[Events<'_>], moment: Nanos) -> Nanos {
-        let number = NUMBER.get().expect("a thread of the simulation");
-        let places = events.iter().flat_map(|events| events.places);
+    /// When this thread is one of them.
+    pub fn kill(&self, group: usize) {
+        let current = CURRENT.get().map(|current| current.number);
         let mut state = self.state.lock();
-        state.threads[number].wait = Wait::Until(moment, places.map(Arc::clone).collect());
-        state.pass_on();
-        if state.running != Some(number) {
-            self.turn.notify_all();
+        let killed = state.threads.extract_if(.., |member| member.group == group);
+        for member in killed {
+            assert_ne!(Some(member.number), current, "a thread cannot kill itself");
+            drop(WAITING.with_borrow_mut(|all| all.remove(&member.number)));
         }
-        self.await_turn(&mut state, number);
-        state.now
+        state.steps += 1;
     }
 
-    fn await_turn(&self, state: &mut MutexGuard<'_, State>, number: usize) {
-        let waits = |state: &mut State| state.running != Some(number);
-        self.turn.wait_while(state, waits);
+    /// Lets the others run until `until`, or until one of `events` happens; returns the time then.
+    pub fn wait(&self, events: &[Events<'_>], until: Nanos) -> Nanos {
+        let places = events.iter().flat_map(|events| events.places);
+        self.pause(Wait {
+            until,
+            places: places.map(Arc::clone).collect(),
+            ..Wait::default()
+        })
     }
 
+    /// Waits for the end of another thread.
+    pub fn join(&self, thread: usize) {
+        if !self.has_ended(thread) {
+            self.pause(Wait {
+                until: Nanos(NEVER),
+                thread: Some(thread),
+                ..Wait::default()
+            });
+        }
+    }
+
+    /// Waits for what another thread does, until `until`: `is_done` is asked after each step of others. Returns what it said last.
+    pub fn wait_for(&self, until: Nanos, mut is_done: impl FnMut() -> bool) -> bool {
+        let mut is_first = true;
+        while !is_done() {
+            if self.now() >= until {
+                return false;
+            }
+            is_first = false;
+            let after = Some(self.state.lock().steps);
+            self.pause(Wait {
+                until,
+                after,
+                ..Wait::default()
+            });
+        }
+        if !is_first {
+            self.state.lock().steps += 1;
+        }
+        true
+    }
+
+    /// Lets others run until what this thread waits for happens.
+    ///
+    /// # Panics
+    /// When this thread is not one of the simulation's, or nothing will ever happen.
+    fn pause(&self, wait: Wait) -> Nanos {
+        let current = CURRENT.get().expect("a thread of the simulation");
+        let mut turn = {
+            let mut state = self.state.lock();
+            state.member(current.number).wait = wait;
+            self.next_turn(&mut state)
+        };
+        if turn == usize::MAX {
+            let names: Vec<Arc<str>> = self.names();
+            panic!("nothing will happen that {names:?} wait for");
+        }
+        if turn != current.number {
+            if current.yielder.is_null() {
+                while turn != current.number {
+                    turn = self.resume(turn);
+                    assert!(turn != usize::MAX, "nothing happens any more");
+                }
+            } else {
+                // SAFETY: the yielder lives as long as the coroutine that it was handed to, in which this is called.
+                unsafe { &*current.yielder }.suspend(turn);
+            }
+            CURRENT.set(Some(current));
+        }
+        self.now()
+    }
+
+    fn names(&self) -> Vec<Arc<str>> {
+        let state = self.state.lock();
+        let names = state.threads.iter().map(|it| Arc::clone(&it.name));
+        names.collect()
+    }
+
+    /// Runs a thread until it waits; returns whose turn it is then.
+    fn resume(&self, number: usize) -> usize {
+        let waiting = WAITING.with_borrow_mut(|all| all.remove(&number));
+        let mut waiting = waiting.expect("a thread that waits");
+        let resumed = catch_unwind(AssertUnwindSafe(|| waiting.coroutine.resume(())));
+        match resumed {
+            Ok(CoroutineResult::Yield(turn)) => {
+                WAITING.with_borrow_mut(|all| all.insert(number, waiting));
+                turn
+            }
+            Ok(CoroutineResult::Return(turn)) => turn,
+            Err(panic) => {
+                if let Some(failed) = waiting.failed.take() {
+                    failed(panic);
+                }
+                self.end(number)
+            }
+        }
+    }
+
+    /// A thread has ended; returns whose turn it is then.
+    fn end(&self, number: usize) -> usize {
+        let mut state = self.state.lock();
+        state.threads.retain(|member| member.number != number);
+        self.next_turn(&mut state)
+    }
+
+    /// Lets everything happen that comes before what a thread waits for. Returns the number of the thread whose moment comes
+    /// first; of two with the same, the one that was started first.
+    fn next_turn(&self, state: &mut State) -> usize {
+        loop {
+            let now = self.now();
+            let members = state.threads.iter();
+            let moments = members.map(|member| (state.moment(member, now), member.number));
+            let (moment, number) = moments.min().unwrap_or((Nanos(NEVER), usize::MAX));
+            let sources = state.sources.iter().filter_map(Weak::upgrade);
+            let happens = sources.filter_map(|source| Some((source.next()?, source)));
+            let first = happens.min_by_key(|(at, _)| *at);
+            if let Some((at, source)) = first.filter(|(at, _)| *at <= moment && at.0 != NEVER) {
+                self.now.fetch_max(at.0, Ordering::Relaxed);
+                source.advance(self.now());
+                continue;
+            }
+            if moment.0 == NEVER {
+                return usize::MAX;
+            }
+            self.now.fetch_max(moment.0, Ordering::Relaxed);
+            let member = state.member(number);
+            let wait = std::mem::take(&mut member.wait);
+            if self.is_logged() {
+                self.log.lock().running = Arc::clone(&member.name);
+                self.log(format_args!("on"));
+            }
+            state.steps += u64::from(wait.after.is_none());
+            return number;
+        }
+    }
+
+    pub fn keep_log(&self) {
+        self.is_logged.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_logged(&self) -> bool {
+        self.is_logged.load(Ordering::Relaxed)
+    }
+
+    #[inline]
     pub fn log(&self, what: fmt::Arguments<'_>) {
-        let state = &mut *self.state.lock();
-        let running = state.running.map(|number| &state.threads[number]);
-        let name = running.map_or("", |member| &member.name);
-        let _ = writeln!(state.log, "{} {name}: {what}", state.now.0);
+        if self.is_logged() {
+            let Log { text, running } = &mut *self.log.lock();
+            let _ = writeln!(text, "{} {running}: {what}", self.now().0);
+        }
     }
 
     pub fn take_log(&self) -> String {
-        std::mem::take(&mut self.state.lock().log)
+        std::mem::take(&mut self.log.lock().text)
     }
 }
 
 impl State {
-    /// It is the turn of the thread whose moment comes first.
-    fn pass_on(&mut self) {
-        let moment = |member: &Member| match &member.wait {
-            Wait::Runs | Wait::Ended => None,
-            Wait::Until(moment, places) => {
-                let next = places.iter().filter_map(|place| place.next()).min();
-                Some(next.map_or(*moment, |next| next.min(*moment)))
-            }
-        };
-        let members = self.threads.iter().enumerate();
-        let next = members
-            .filter_map(|(number, member)| Some((moment(member)?, number)))
-            .min();
-        self.running = next.map(|(_, number)| number);
-        if let Some((moment, number)) = next {
-            self.now = self.now.max(moment);
-            let member = &mut self.threads[number];
-            member.wait = Wait::Runs;
-            let _ = writeln!(self.log, "{} {}: on", self.now.0, member.name);
+    fn member(&mut self, number: usize) -> &mut Member {
+        let found = self.threads.binary_search_by_key(&number, |it| it.number);
+        &mut self.threads[found.expect("a thread of the simulation")]
+    }
+
+    fn has_ended(&self, number: usize) -> bool {
+        let found = self.threads.binary_search_by_key(&number, |it| it.number);
+        found.is_err()
+    }
+
+    /// When it is to continue.
+    fn moment(&self, member: &Member, now: Nanos) -> Nanos {
+        let wait = &member.wait;
+        let is_now = wait.after.is_some_and(|step| self.steps > step)
+            || wait.thread.is_some_and(|thread| self.has_ended(thread));
+        if is_now {
+            return now;
         }
+        let places = wait.places.iter();
+        let places = places.map(|place| place.0.load(Ordering::Relaxed)).min();
+        Nanos(places.unwrap_or(NEVER).min(wait.until.0)).max(now)
     }
 }
 
-/// A thread that has its turn; dropped, it has ended.
-pub struct Ends(Arc<Simulation>, usize);
-
-impl Drop for Ends {
+impl Drop for Waiting {
+    /// What is on its stack is not dropped: this thread was killed, or has ended and left nothing.
     fn drop(&mut self) {
-        let Ends(simulation, number) = self;
-        let mut state = simulation.state.lock();
-        state.threads[*number].wait = Wait::Ended;
-        state.pass_on();
-        simulation.turn.notify_all();
-        NUMBER.set(None);
+        // SAFETY: a thread owns all that it uses ('static), so nothing else borrows from its stack.
+        unsafe { self.coroutine.force_reset() };
+    }
+}
+
+/// A simulation that is over when this is dropped.
+struct Over<'s>(&'s Simulation);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+        for member in std::mem::take(&mut self.0.state.lock().threads) {
+            drop(WAITING.with_borrow_mut(|all| all.remove(&member.number)));
+        }
     }
 }

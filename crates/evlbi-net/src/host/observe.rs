@@ -1,6 +1,7 @@
 //! The counters of this host before, during and after something.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Counters;
 use crate::clock::{Clock, Thread};
-use crate::cpu;
+use crate::run::Run;
 
 /// Time between two looks at first.
 const EVERY: Duration = Duration::from_secs(1);
@@ -41,38 +42,44 @@ pub struct Sample {
 }
 
 /// Looks at the counters while it lives.
-#[derive(Debug)]
 pub struct Observer {
     before: Counters,
     begun: Nanos,
+    clock: Clock,
+    read: Arc<dyn Fn() -> io::Result<Counters> + Send + Sync>,
     /// Dropped, it ends the thread.
     stop: Sender<()>,
     samples: Thread<Vec<(f64, Counters)>>,
 }
 
 impl Observer {
-    /// Begins to look, from a thread of its own in the namespace of the current one.
+    /// Begins to look at the run's host, from a thread of its own in the namespace of the current one.
     ///
     /// # Errors
     /// When /proc cannot be read or no thread be started.
-    pub fn start() -> io::Result<Observer> {
-        Observer::looking(EVERY, Counters::read)
+    pub fn start(run: &Run) -> io::Result<Observer> {
+        let own = run.clone();
+        Observer::looking(EVERY, run.clock(), move || own.counters())
     }
 
     fn looking(
         mut every: Duration,
-        mut read: impl FnMut() -> io::Result<Counters> + Send + 'static,
+        clock: &Clock,
+        read: impl Fn() -> io::Result<Counters> + Send + Sync + 'static,
     ) -> io::Result<Observer> {
-        let before = read()?;
-        let begun = cpu::now();
+        let (before, begun) = (read()?, clock.now());
         let (stop, stopped) = mpsc::channel();
-        let samples = Clock::real().spawn("counters", move || {
+        let read = Arc::new(read);
+        let (own, look) = (clock.clone(), Arc::clone(&read));
+        let samples = clock.spawn("counters", move || {
             let mut samples = Vec::new();
-            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                let Ok(now) = read() else {
+            let mut next = begun.plus(every.into());
+            while own.receive_by(&stopped, next) == Err(RecvTimeoutError::Timeout) {
+                next = own.now().plus(every.into());
+                let Ok(now) = look() else {
                     continue;
                 };
-                samples.push((cpu::now().since(begun).as_secs_f64(), now));
+                samples.push((own.now().since(begun).as_secs_f64(), now));
                 if samples.len() == MOST {
                     samples = samples.into_iter().skip(1).step_by(2).collect();
                     every *= 2;
@@ -83,6 +90,8 @@ impl Observer {
         Ok(Observer {
             before,
             begun,
+            clock: clock.clone(),
+            read,
             stop,
             samples,
         })
@@ -93,8 +102,8 @@ impl Observer {
     /// # Errors
     /// When /proc cannot be read.
     pub fn finish(self) -> io::Result<Observed> {
-        let after = Counters::read()?;
-        let seconds = cpu::now().since(self.begun).as_secs_f64();
+        let after = (self.read)()?;
+        let seconds = self.clock.now().since(self.begun).as_secs_f64();
         drop(self.stop);
         let samples = self.samples.wait().unwrap_or_default();
         let mut last = &self.before;
@@ -134,7 +143,7 @@ mod tests {
             read
         };
         let every = Duration::from_millis(1);
-        let observer = Observer::looking(every, read).unwrap();
+        let observer = Observer::looking(every, &Clock::real(), read).unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         for _ in 0..10 {

@@ -187,10 +187,10 @@ impl Flows {
     ///
     /// # Errors
     /// [`TcpError`].
-    pub fn door(&self, local: SocketAddr, dscp: Option<u8>) -> Result<Door, TcpError> {
+    pub fn door(&self, local: SocketAddr, dscp: Option<u8>, run: &Run) -> Result<Door, TcpError> {
         // A name that the kernel does not have is told before anybody connects.
         let names = self.back.iter().flatten();
-        Door::open(local, &self.options(dscp), names)
+        Door::open(local, &self.options(dscp), names, run)
     }
 
     /// Takes them at the door.
@@ -219,27 +219,25 @@ impl Flows {
     ) -> Result<Vec<Connection>, TcpError> {
         let theirs = self.back.iter().map(|_| None);
         let algorithms = self.there.iter().cloned().chain(theirs);
-        std::thread::scope(|scope| {
-            let connecting: Vec<_> = algorithms
-                .zip(0..)
-                .map(|(algorithm, number)| {
-                    let options = tcp::Options {
-                        algorithm,
-                        ..self.options(dscp)
-                    };
-                    let greeting = (key, number);
-                    scope.spawn(move || {
-                        Connection::connect(to, from, device, &options, greeting, run)
-                    })
-                })
-                .collect();
-            let joined = connecting
-                .into_iter()
-                .map(std::thread::ScopedJoinHandle::join);
-            joined
-                .map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        })
+        let device = device.map(str::to_owned);
+        let connecting = algorithms.zip(0..).map(|(algorithm, number)| {
+            let options = tcp::Options {
+                algorithm,
+                ..self.options(dscp)
+            };
+            let (device, own) = (device.clone(), run.clone());
+            let work = move || {
+                let device = device.as_deref();
+                Connection::connect(to, from, device, &options, (key, number), &own)
+            };
+            let thread = run.clock().spawn("connect", work);
+            thread.map_err(|source| TcpError::Socket {
+                what: "a thread",
+                source,
+            })
+        });
+        let connecting: Vec<_> = connecting.collect::<Result<_, _>>()?;
+        connecting.into_iter().map(Thread::join).collect()
     }
 }
 
@@ -267,6 +265,7 @@ pub(super) struct Flowing {
     /// Whether it gives, for each connection.
     threads: Vec<(bool, Thread<Done>)>,
     sampler: Thread<Sampled>,
+    clock: Clock,
 }
 
 impl Flowing {
@@ -278,41 +277,51 @@ impl Flowing {
         is_client: bool,
         length: Nanos,
         progress: Arc<Progress>,
+        clock: &Clock,
     ) -> io::Result<Flowing> {
         let shared = Arc::new((flows.clone(), files));
         let connections: Vec<Arc<Connection>> = connections.into_iter().map(Arc::new).collect();
         progress.working.store(connections.len(), Ordering::Relaxed);
-        let sampler = tcp::begin_sampling(&connections, flows.every, &progress)?;
+        let sampler = tcp::begin_sampling(&connections, flows.every, &progress, clock)?;
         let mut threads = Vec::new();
         for (number, connection) in connections.iter().enumerate() {
             let gives = (number < flows.there.len()) == is_client;
             let over = Over(Arc::clone(&progress));
             let (connection, shared) = (Arc::clone(connection), Arc::clone(&shared));
+            let own = clock.clone();
             let job = move || {
                 let (progress, (flows, files)) = (&*over.0, &*shared);
                 match (gives, &flows.constant) {
                     (true, None) if let Some(file) = &files.source => {
-                        Done::Given(tcp::give_file(&connection, file, length, progress))
+                        Done::Given(tcp::give_file(&connection, file, length, progress, &own))
                     }
                     (false, None) if let Some(file) = &files.sink => {
-                        Done::Taken(tcp::take_into(&connection, file, progress))
+                        Done::Taken(tcp::take_into(&connection, file, progress, &own))
                     }
-                    (true, Some(constant)) => {
-                        Done::Given(tcp::give_messages(&connection, constant, length, progress))
-                    }
-                    (true, None) => {
-                        Done::Given(tcp::give_bytes(&connection, flows.write, length, progress))
-                    }
+                    (true, Some(constant)) => Done::Given(tcp::give_messages(
+                        &connection,
+                        constant,
+                        length,
+                        progress,
+                        &own,
+                    )),
+                    (true, None) => Done::Given(tcp::give_bytes(
+                        &connection,
+                        flows.write,
+                        length,
+                        progress,
+                        &own,
+                    )),
                     (false, Some(constant)) => {
                         let (size, kept) = (constant.size, &flows.kept);
-                        Done::Taken(tcp::take_messages(&connection, size, kept, progress))
+                        Done::Taken(tcp::take_messages(&connection, size, kept, progress, &own))
                     }
                     (false, None) => {
-                        Done::Taken(tcp::take_bytes(&connection, flows.copied, progress))
+                        Done::Taken(tcp::take_bytes(&connection, flows.copied, progress, &own))
                     }
                 }
             };
-            let thread = Clock::real().spawn(if gives { "give" } else { "take" }, job);
+            let thread = clock.spawn(if gives { "give" } else { "take" }, job);
             // Without it the others end, too.
             let thread = thread.inspect_err(|_| progress.give_up())?;
             threads.push((gives, thread));
@@ -322,6 +331,7 @@ impl Flowing {
             progress,
             threads,
             sampler,
+            clock: clock.clone(),
         })
     }
 
@@ -333,7 +343,7 @@ impl Flowing {
 
     /// What the kernel says of each at this moment.
     pub fn readings(&self) -> Vec<Reading> {
-        tcp::readings(&self.connections)
+        tcp::readings(&self.connections, &self.clock)
     }
 
     /// Waits for the threads, which end soon if they have not: what is under way is given up.
@@ -356,7 +366,7 @@ impl Flowing {
                 receive_buffer,
                 given,
                 taken,
-                last: tcp::info(&**connection).ok(),
+                last: connection.info().ok(),
             }
         });
         FlowsEnd {

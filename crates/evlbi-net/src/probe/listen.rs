@@ -2,10 +2,8 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use evlbi_core::probe::{Exchange, Tallied, Tally, Windows};
 use evlbi_core::rate::BitRate;
@@ -13,12 +11,13 @@ use evlbi_core::time::Nanos;
 use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
 
-use super::{Port, Test};
+use super::Test;
+use super::port::Departing;
+use crate::clock::Clock;
 use crate::cpu;
-use crate::run::Run;
+use crate::receive::rest;
 use crate::socket::GrantedBuffer;
-use crate::transport::{Batch, Datagram, Head, Peer, Pieces};
-use crate::udp::{LONGEST_WAIT, Received, Receiver, Sender};
+use crate::transport::{Batch, Datagram, Head, Incoming, Pieces};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
@@ -157,14 +156,15 @@ pub struct Listened {
 /// # Errors
 /// What the kernel says of the socket.
 pub(super) fn listen(
-    mut receiver: Receiver,
-    replies: Option<Sender>,
+    incoming: &mut dyn Incoming,
+    replies: Option<Departing>,
     options: &ListenOptions,
     heard: &Heard,
     settled: &mpsc::Sender<Window>,
+    clock: &Clock,
 ) -> io::Result<Listened> {
     cpu::sharpen_timers()?;
-    let cpu_before = cpu::thread_time();
+    let cpu_before = clock.thread_time();
     let test = &options.test;
     let mut listener = Listener {
         options,
@@ -176,20 +176,20 @@ pub(super) fn listen(
         replies,
         reply_rate: options.reply_rate.map(|rate| rate.get() as f64 / 8e9),
         allowance: 0.0,
-        allowed_at: cpu::now(),
+        allowed_at: clock.now(),
+        clock,
     };
-    let mut received = Received::new();
-    let (mut most_joined, mut last) = (0, cpu::now());
+    let (mut most_joined, mut last) = (0, clock.now());
     let mut settling = Settling::default();
     let mut told: Option<Nanos> = None;
     loop {
         // Looked at before the socket: what was there when it was set is taken up first.
         let stop = heard.stop.load(Ordering::Relaxed);
         let sent = heard.all_sent();
-        let count = receiver.receive(&mut received)?;
-        let batch = received.batch();
-        let now = cpu::now();
-        if count > 0 {
+        let batch = incoming.receive(clock.now())?;
+        let now = clock.now();
+        let is_empty = batch.is_empty();
+        if !is_empty {
             last = now;
             most_joined = most_joined.max(batch.most_joined());
             listener.take(batch)?;
@@ -200,13 +200,13 @@ pub(super) fn listen(
             show(&heard.replies, measured);
             let all = listener.found.round_trips.len() as u64;
             show(&heard.clock, all - measured);
-            settling.look(listener.windows.next(), || drops(&mut receiver));
+            settling.look(listener.windows.next(), || drops(incoming));
         }
         let used = heard.used.load(Ordering::Relaxed);
         if let Some(used) = settling.settled(used, now, test.patience) {
             while !stop && let Some((number, tallied)) = listener.windows.close(used) {
                 let most_joined = std::mem::take(&mut most_joined);
-                let drops = drops(&mut receiver);
+                let drops = drops(incoming);
                 let _ = settled.send(settling.window(number, tallied, drops, most_joined));
             }
         }
@@ -219,7 +219,7 @@ pub(super) fn listen(
                 false => test.patience,
             };
             // What the socket still holds has arrived in time.
-            let is_over = count == 0 && now.since(since) >= patience;
+            let is_over = is_empty && now.since(since) >= patience;
             if is_complete || is_over {
                 break;
             }
@@ -227,11 +227,11 @@ pub(super) fn listen(
         if stop {
             break;
         }
-        if count == 0 {
-            Receiver::rest([&receiver], last)?;
+        if is_empty {
+            rest(&[incoming], clock, last);
         }
     }
-    let all_drops = drops(&mut receiver);
+    let all_drops = drops(incoming);
     let rest = listener.windows.finish(heard.all_sent().unwrap_or(0));
     let last = rest.last().map(|(_, tallied)| tallied.clone());
     for (number, tallied) in rest {
@@ -245,8 +245,8 @@ pub(super) fn listen(
         tallied: last.unwrap_or_else(|| Tally::new(0, test.patience, None).finish(0)),
         socket_drops: all_drops,
         most_joined,
-        buffer: receiver.buffer().cloned(),
-        cpu_seconds: cpu::thread_time().since(cpu_before).as_secs_f64(),
+        buffer: incoming.buffer().cloned(),
+        cpu_seconds: clock.thread_time().since(cpu_before).as_secs_f64(),
         ..listener.found
     })
 }
@@ -263,8 +263,9 @@ struct Settling {
 }
 
 /// Messages that the socket has dropped.
-fn drops(receiver: &mut Receiver) -> u64 {
-    receiver.drops().unwrap_or(receiver.overflow())
+fn drops(incoming: &mut dyn Incoming) -> u64 {
+    let known = incoming.drops_told();
+    incoming.drops().unwrap_or(known)
 }
 
 impl Settling {
@@ -304,6 +305,7 @@ impl Settling {
 
 struct Listener<'a> {
     options: &'a ListenOptions,
+    clock: &'a Clock,
     windows: Windows,
     /// Datagrams of the stream, in the order of their arrival.
     seen: u64,
@@ -312,7 +314,7 @@ struct Listener<'a> {
     replies_measured: u64,
     replied: HashSet<u64>,
     /// None where there is no way back.
-    replies: Option<Sender>,
+    replies: Option<Departing>,
     /// Bytes of replies per nanosecond, where they are bounded, and how many may be sent now.
     reply_rate: Option<f64>,
     allowance: f64,
@@ -323,7 +325,7 @@ impl Listener<'_> {
     fn take(&mut self, batch: Batch<'_>) -> io::Result<()> {
         let mut requests: Vec<(Probe, u64, &[u8])> = Vec::new();
         for datagram in batch.datagrams() {
-            let Some((probe, arrived)) = read(&datagram, self.options.key) else {
+            let Some((probe, arrived)) = read(&datagram, self.options.key, self.clock) else {
                 self.found.strangers += 1;
                 continue;
             };
@@ -383,7 +385,7 @@ impl Listener<'_> {
         let mut pieces = Pieces::default();
         for (request, arrived, rest) in requests {
             if let Some(rate) = self.reply_rate {
-                let now = cpu::now();
+                let now = self.clock.now();
                 let since = now.since(std::mem::replace(&mut self.allowed_at, now)).0 as f64;
                 let most = rate * REPLIES_AT_ONCE.0 as f64;
                 self.allowance = (self.allowance + rate * since).min(most.max(LONGEST_REPLY));
@@ -396,13 +398,13 @@ impl Listener<'_> {
             let reply = Probe {
                 kind: Kind::Reply {
                     arrived: *arrived,
-                    replied: cpu::utc(),
+                    replied: self.clock.utc(),
                 },
                 ..*request
             };
             let mut train = pieces.begin();
             train.push(Head::from(&reply.to_bytes()[..]), rest);
-            replies.send(&train)?;
+            replies.send(&train, self.clock.now())?;
         }
         Ok(())
     }
@@ -410,47 +412,11 @@ impl Listener<'_> {
 
 /// The header of a datagram of this test, and when it arrived in nanoseconds of UTC.
 #[inline]
-fn read(datagram: &Datagram<'_>, key: u64) -> Option<(Probe, u64)> {
+pub(super) fn read(datagram: &Datagram<'_>, key: u64, clock: &Clock) -> Option<(Probe, u64)> {
     let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;
-    let arrived = datagram.stamp.map_or_else(cpu::utc, |stamp| {
-        u64::try_from(stamp.as_nanos()).unwrap_or(u64::MAX)
-    });
+    let arrived = datagram.stamp.map_or_else(
+        || clock.utc(),
+        |stamp| u64::try_from(stamp.as_nanos()).unwrap_or(u64::MAX),
+    );
     Some((probe, arrived))
-}
-
-impl Port {
-    /// Waits for a first request with the test's key from an address, unless the run is stopped, and says whence it came.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn caller(
-        &mut self,
-        from: IpAddr,
-        key: u64,
-        timeout: Duration,
-        run: &Run,
-    ) -> io::Result<Option<SocketAddr>> {
-        let end = cpu::now().plus(timeout.into());
-        let mut received = Received::new();
-        loop {
-            // Who stood still until the end looks once more.
-            let is_over = cpu::now() >= end || run.is_stopped();
-            if self.receiver.receive(&mut received)? == 0 && !is_over {
-                self.receiver.wait(LONGEST_WAIT)?;
-                continue;
-            }
-            for datagram in received.batch().datagrams() {
-                if let (Peer::Socket(source), Some((probe, _))) =
-                    (datagram.source, read(&datagram, key))
-                    && source.ip().to_canonical() == from.to_canonical()
-                    && probe.kind == Kind::Request
-                {
-                    return Ok(Some(source));
-                }
-            }
-            if is_over {
-                return Ok(None);
-            }
-        }
-    }
 }

@@ -11,10 +11,12 @@ use evlbi_wire::fill;
 use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};
 use serde::{Deserialize, Serialize};
 
+use super::port::Departing;
 use super::{Requests, Test};
+use crate::clock::Clock;
 use crate::cpu::{self, Waiting};
 use crate::transport::{Head, Pieces};
-use crate::udp::{SendCounts, Sender};
+use crate::udp::SendCounts;
 
 /// Datagrams handed over at once where they leave as fast as the host can.
 const AT_ONCE: u32 = 64;
@@ -63,20 +65,21 @@ pub struct Departed {
 /// # Errors
 /// What the kernel says when nothing can be sent at all.
 pub(super) fn transmit(
-    sender: &mut Sender,
+    sender: &mut Departing,
     key: u64,
     stream: &Stream,
     test: &Test,
     departures: &Departures,
+    clock: &Clock,
 ) -> io::Result<Departed> {
     cpu::sharpen_timers()?;
-    let cpu_before = cpu::thread_time();
+    let cpu_before = clock.thread_time();
     let mut body = vec![0; stream.size - HEADER_LEN];
     fill::make(&mut body);
     let spaced = stream.rate().is_some();
     let burst = if spaced { stream.burst } else { AT_ONCE };
     let span = stream.due(u64::from(stream.burst));
-    let start = cpu::now().plus(READY).plus(test.delay);
+    let start = clock.now().plus(READY).plus(test.delay);
     let end = start.plus(test.most_time);
     let most_lag = match stream.spacing {
         Spacing::Nanoseconds(_) => span,
@@ -89,16 +92,16 @@ pub(super) fn transmit(
     let mut pacer = Pacer::new(start, catch_up);
     let mut spacing = Distribution::new(test.bin_width);
     let (mut used, mut first, mut last) = (0, None, Nanos(0));
-    let before = *sender.counts();
+    let before = sender.counts();
     let mut pieces = Pieces::default();
     while used < stream.count && !departures.stop.load(Ordering::Relaxed) {
         let due = stream.due(used);
         let moment = spaced.then(|| pacer.departure(due));
-        let now = wait(moment.unwrap_or_default(), &departures.stop);
+        let now = wait(moment.unwrap_or_default(), &departures.stop, clock);
         if now >= end {
             break;
         }
-        let departed = cpu::utc();
+        let departed = clock.utc();
         let mut train = pieces.begin();
         for sequence in used..stream.count.min(used + u64::from(burst)) {
             let probe = Probe {
@@ -110,7 +113,7 @@ pub(super) fn transmit(
             train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
         }
         used += train.len() as u64;
-        sender.send(&train)?;
+        sender.send(&train, clock.now())?;
         pacer.left(now, due, span);
         match first {
             None => first = Some(now),
@@ -122,28 +125,28 @@ pub(super) fn transmit(
         departures.not_sent.store(not_sent, Ordering::Relaxed);
     }
     let has_been_stopped = departures.stop.load(Ordering::Relaxed);
-    let end = last.plus(span).max(cpu::now());
+    let end = last.plus(span).max(clock.now());
     Ok(Departed {
         used,
         counts: sender.counts().since(&before),
         seconds: end.since(first.unwrap_or(end)).as_secs_f64(),
         spacing: spacing.summary(),
         slips: pacer.slips(),
-        cpu_seconds: cpu::thread_time().since(cpu_before).as_secs_f64(),
+        cpu_seconds: clock.thread_time().since(cpu_before).as_secs_f64(),
         stopped: (used < stream.count && (stream.count < u64::MAX || has_been_stopped))
             .then(|| format!("sending ended after {used} datagrams")),
     })
 }
 
 /// Waits for a moment, in pieces so that a stop is heard; returns what the clock shows then.
-fn wait(moment: Nanos, stop: &AtomicBool) -> Nanos {
+fn wait(moment: Nanos, stop: &AtomicBool, clock: &Clock) -> Nanos {
     const PIECE: Nanos = Nanos(50_000_000);
     loop {
-        let now = cpu::now();
+        let now = clock.now();
         if now.plus(PIECE) >= moment || stop.load(Ordering::Relaxed) {
-            return cpu::wait_until(moment.min(now.plus(PIECE)), Waiting::SleepThenSpin);
+            return clock.wait_until(moment.min(now.plus(PIECE)), Waiting::SleepThenSpin);
         }
-        cpu::wait_until(now.plus(PIECE), Waiting::Sleep);
+        clock.wait_until(now.plus(PIECE), Waiting::Sleep);
     }
 }
 
@@ -152,32 +155,33 @@ fn wait(moment: Nanos, stop: &AtomicBool) -> Nanos {
 /// # Errors
 /// What the kernel says when nothing can be sent at all.
 pub(super) fn ping(
-    sender: &mut Sender,
+    sender: &mut Departing,
     key: u64,
     first: u64,
     requests: &Requests,
     departures: &Departures,
+    clock: &Clock,
 ) -> io::Result<()> {
     cpu::sharpen_timers()?;
     let mut body = vec![0; requests.size.saturating_sub(HEADER_LEN)];
     fill::make(&mut body);
-    let mut moment = cpu::now();
+    let mut moment = clock.now();
     let mut pieces = Pieces::default();
     departures.asked.store(0, Ordering::Relaxed);
     for sequence in first..first.saturating_add(requests.count) {
         if departures.stop.load(Ordering::Relaxed) {
             break;
         }
-        wait(moment, &departures.stop);
+        wait(moment, &departures.stop, clock);
         let probe = Probe {
             kind: Kind::Request,
             key,
             sequence,
-            departed: cpu::utc(),
+            departed: clock.utc(),
         };
         let mut train = pieces.begin();
         train.push(Head::from(&probe.to_bytes()[..HEADER_LEN]), &body);
-        sender.send(&train)?;
+        sender.send(&train, clock.now())?;
         departures.asked.fetch_add(1, Ordering::Relaxed);
         moment = moment.plus(requests.apart);
     }

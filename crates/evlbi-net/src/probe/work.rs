@@ -13,13 +13,15 @@ use evlbi_core::time::Nanos;
 
 use super::flows::Flowing;
 use super::listen::{ListenOptions, listen};
+use super::port::Departing;
 use super::transmit::{Departures, ping, transmit};
 use super::{Departed, End, Files, Flows, Heard, Listened, Port, Requests, Test, Window};
 use crate::clock::{Clock, Thread};
 use crate::cpu;
 use crate::host::Observer;
+use crate::run::Run;
 use crate::tcp::{Connection, Progress};
-use crate::udp::{OpenError, Sender};
+use crate::udp::OpenError;
 
 /// The other end's clock may be ahead of what this end thinks by so much.
 const SLACK: Nanos = Nanos(10_000_000_000);
@@ -40,7 +42,6 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> WorkError {
 }
 
 /// One end of a test at work.
-#[derive(Debug)]
 pub struct Work {
     key: u64,
     heard: Arc<Heard>,
@@ -48,8 +49,8 @@ pub struct Work {
     listener: Option<Thread<io::Result<Listened>>>,
     settled: mpsc::Receiver<Window>,
     /// Lent to the thread that sends.
-    sender: Option<Sender>,
-    sending: Option<Thread<(Sender, io::Result<Option<Departed>>)>>,
+    sender: Option<Departing>,
+    sending: Option<Thread<(Departing, io::Result<Option<Departed>>)>>,
     departed: Option<Departed>,
     observer: Option<Observer>,
     flowing: Option<Flowing>,
@@ -59,6 +60,7 @@ pub struct Work {
     expected: Option<Stream>,
     in_windows: bool,
     begun: Nanos,
+    run: Run,
 }
 
 impl Work {
@@ -74,15 +76,11 @@ impl Work {
         expected: Option<&Stream>,
         test: &Test,
         reply_rate: Option<BitRate>,
+        run: &Run,
     ) -> Result<Work, WorkError> {
-        let interface = port.interface();
-        let (sender, replies, receiver) = match other {
-            Some(other) => {
-                let (sender, replies, receiver) = port.connect(other, test.dscp)?;
-                (Some(sender), Some(replies), receiver)
-            }
-            None => (None, None, port.receiver),
-        };
+        let (interface, clock) = (port.interface(), run.clock());
+        let (senders, mut incoming) = port.connect(other, test.dscp)?;
+        let (sender, replies) = senders.map(|[sender, replies]| (sender, replies)).unzip();
         let options = ListenOptions {
             test: test.clone(),
             key,
@@ -91,15 +89,18 @@ impl Work {
         };
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
-        let burden = expected.and(test.burden).unwrap_or_default();
+        // A simulated host has processors for all.
+        let burden = expected.and(test.burden).filter(|_| clock.is_real());
+        let burden = burden.unwrap_or_default();
         let (settle, settled) = mpsc::channel();
+        let own = clock.clone();
         let work = move || {
             if let Some(nice) = burden.nice {
                 cpu::set_nice(nice)?;
             }
-            listen(receiver, replies, &options, &hears, &settle)
+            listen(&mut *incoming, replies, &options, &hears, &settle, &own)
         };
-        let listener = Clock::real().spawn("listen", work);
+        let listener = clock.spawn("listen", work);
         let listener = listener.map_err(failed("cannot start a thread"))?;
         let burdened = (0..burden.tasks).try_for_each(|_| begin_task(burden.tasks_nice, &heard));
         if let Err(error) = burdened {
@@ -122,7 +123,8 @@ impl Work {
             interface,
             expected: expected.copied(),
             in_windows: test.window.is_some(),
-            begun: cpu::now(),
+            begun: clock.now(),
+            run: run.clone(),
         })
     }
 
@@ -171,7 +173,7 @@ impl Work {
     /// The other end says that it has used so many numbers of the stream to this end, and whether these are all. No more are
     /// believed than there can be at its rate, so that windows that never were are not settled.
     pub fn told_used(&self, used: u64, are_all: bool) {
-        let since = cpu::now().since(self.begun).plus(SLACK);
+        let since = self.run.clock().now().since(self.begun).plus(SLACK);
         let most = match &self.expected {
             Some(stream) if self.in_windows => stream.within(Nanos(since.0.saturating_mul(2))),
             _ => u64::MAX,
@@ -189,7 +191,8 @@ impl Work {
     /// # Errors
     /// When they cannot be read.
     pub fn observe(&mut self) -> Result<(), WorkError> {
-        let observer = Observer::start().map_err(failed("cannot read this host's counters"))?;
+        let observer =
+            Observer::start(&self.run).map_err(failed("cannot read this host's counters"))?;
         self.observer = Some(observer);
         Ok(())
     }
@@ -200,8 +203,9 @@ impl Work {
     /// When no thread can be started.
     pub fn send(&mut self, stream: Stream, test: &Test) -> Result<(), WorkError> {
         let (key, test) = (self.key, test.clone());
+        let clock = self.run.clock().clone();
         self.spawn(move |sender, departures| {
-            transmit(sender, key, &stream, &test, departures).map(Some)
+            transmit(sender, key, &stream, &test, departures, &clock).map(Some)
         })
     }
 
@@ -210,9 +214,9 @@ impl Work {
     /// # Errors
     /// When no thread can be started.
     pub fn ask(&mut self, first: u64, requests: Requests) -> Result<(), WorkError> {
-        let key = self.key;
+        let (key, clock) = (self.key, self.run.clock().clone());
         self.spawn(move |sender, departures| {
-            ping(sender, key, first, &requests, departures).map(|()| None)
+            ping(sender, key, first, &requests, departures, &clock).map(|()| None)
         })
     }
 
@@ -229,21 +233,29 @@ impl Work {
         length: Nanos,
     ) -> Result<(), WorkError> {
         let progress = Arc::clone(&self.progress);
-        let flowing = Flowing::begin(connections, flows, files, is_client, length, progress);
+        let flowing = Flowing::begin(
+            connections,
+            flows,
+            files,
+            is_client,
+            length,
+            progress,
+            self.run.clock(),
+        );
         self.flowing = Some(flowing.map_err(failed("cannot start a thread"))?);
         Ok(())
     }
 
     fn spawn(
         &mut self,
-        job: impl FnOnce(&mut Sender, &Departures) -> io::Result<Option<Departed>> + Send + 'static,
+        job: impl FnOnce(&mut Departing, &Departures) -> io::Result<Option<Departed>> + Send + 'static,
     ) -> Result<(), WorkError> {
         self.settle(true)?;
         let Some(mut sender) = self.sender.take() else {
             return Ok(());
         };
         let departures = Arc::clone(&self.departures);
-        let sending = Clock::real().spawn("send", move || {
+        let sending = self.run.clock().spawn("send", move || {
             let done = job(&mut sender, &departures);
             (sender, done)
         });

@@ -302,7 +302,7 @@ impl Loop {
                 .ends
                 .map_or(0.0, |(first, last)| last.since(first).as_secs_f64()),
             buffer: self.incoming.buffer().cloned(),
-            cpu_seconds: cpu::thread_time().as_secs_f64(),
+            cpu_seconds: self.clock.thread_time().as_secs_f64(),
             ended,
             error: self.failure.take(),
             ..ReceiveReport::default()

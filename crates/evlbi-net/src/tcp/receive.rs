@@ -1,7 +1,7 @@
 //! What is taken from a connection: bytes, or messages with their times.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,10 +10,9 @@ use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::send::{HEADER_LEN, Progress};
-use super::{Connection, wait};
-use crate::cpu;
+use super::{Change, Connection};
+use crate::clock::Clock;
 use crate::probe::Record;
-use crate::transport::events::readable;
 
 /// Bytes that are taken at once.
 const AT_ONCE: usize = 256 << 10;
@@ -56,12 +55,18 @@ pub struct MessagesIn {
 }
 
 /// Takes bytes from a connection until there are no more. If nobody wants them, the kernel does not copy them.
-pub fn take_bytes(connection: &Connection, copied: bool, progress: &Progress) -> Taken {
-    // With MSG_TRUNC a TCP socket writes nothing to the memory (tcp(7)).
-    let flags = if copied { 0 } else { libc::MSG_TRUNC };
+pub fn take_bytes(
+    connection: &Connection,
+    copied: bool,
+    progress: &Progress,
+    clock: &Clock,
+) -> Taken {
+    let stream = &connection.stream;
     let mut room = vec![MaybeUninit::uninit(); AT_ONCE];
-    take(connection, progress, || {
-        connection.socket.recv_with_flags(&mut room, flags)
+    let mut bytes = vec![0; if copied { AT_ONCE } else { 0 }];
+    take(connection, progress, clock, || match copied {
+        true => stream.read(&mut bytes),
+        false => stream.discard(&mut room),
     })
 }
 
@@ -71,13 +76,14 @@ pub fn take_messages(
     size: usize,
     kept: &Kept,
     progress: &Progress,
+    clock: &Clock,
 ) -> Taken {
     let mut bytes = vec![0; AT_ONCE.max(2 * size)];
     let mut held = 0;
     let mut messages = MessagesIn::default();
-    let taken = take(connection, progress, || {
-        let count = (&connection.socket).read(&mut bytes[held..])?;
-        let arrived = cpu::utc();
+    let taken = take(connection, progress, clock, || {
+        let count = connection.stream.read(&mut bytes[held..])?;
+        let arrived = clock.utc();
         held += count;
         let mut whole = bytes[..held].chunks_exact(size);
         for message in &mut whole {
@@ -104,26 +110,31 @@ pub fn take_messages(
 }
 
 /// Takes bytes from a connection into a file until there are no more, and until the disk has them.
-pub fn take_into(connection: &Connection, mut file: &File, progress: &Progress) -> Taken {
+pub fn take_into(
+    connection: &Connection,
+    mut file: &File,
+    progress: &Progress,
+    clock: &Clock,
+) -> Taken {
     let mut bytes = vec![0; AT_ONCE];
     let mut writing = Nanos::default();
     let mut timed = |work: &mut dyn FnMut() -> io::Result<()>| {
-        let before = cpu::now();
+        let before = clock.now();
         let done =
             work().map_err(|error| io::Error::other(format!("cannot write the file: {error}")));
-        writing = writing.plus(cpu::now().since(before));
+        writing = writing.plus(clock.now().since(before));
         done
     };
-    let mut taken = take(connection, progress, || {
-        let count = (&connection.socket).read(&mut bytes)?;
+    let mut taken = take(connection, progress, clock, || {
+        let count = connection.stream.read(&mut bytes)?;
         timed(&mut || file.write_all(&bytes[..count]))?;
         Ok(count)
     });
-    let before = cpu::now();
+    let before = clock.now();
     if let (Err(error), None) = (timed(&mut || file.sync_data()), &taken.error) {
         taken.error = Some(error.to_string());
     }
-    taken.seconds += cpu::now().since(before).as_secs_f64();
+    taken.seconds += clock.now().since(before).as_secs_f64();
     taken.disk_seconds = Some(writing.as_secs_f64());
     taken
 }
@@ -131,11 +142,12 @@ pub fn take_into(connection: &Connection, mut file: &File, progress: &Progress) 
 fn take(
     connection: &Connection,
     progress: &Progress,
+    clock: &Clock,
     mut read: impl FnMut() -> io::Result<usize>,
 ) -> Taken {
-    let cpu_before = cpu::thread_time();
+    let cpu_before = clock.thread_time();
     let mut taken = Taken::default();
-    let begun = cpu::now();
+    let begun = clock.now();
     let mut last = begun;
     loop {
         // However much comes.
@@ -148,10 +160,11 @@ fn take(
             Ok(count) => {
                 taken.bytes += count as u64;
                 progress.taken.fetch_add(count as u64, Ordering::Relaxed);
-                last = cpu::now();
+                last = clock.now();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait(readable(connection), LOOK);
+                let until = clock.now().plus(LOOK.into());
+                connection.stream.wait(Change::Readable, clock, until);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
@@ -161,8 +174,8 @@ fn take(
         }
     }
     // The sender waits for this.
-    let _ = connection.socket.shutdown(std::net::Shutdown::Write);
+    let _ = connection.stream.shutdown(std::net::Shutdown::Write);
     taken.seconds = last.since(begun).as_secs_f64();
-    taken.cpu_seconds = cpu::thread_time().since(cpu_before).as_secs_f64();
+    taken.cpu_seconds = clock.thread_time().since(cpu_before).as_secs_f64();
     taken
 }

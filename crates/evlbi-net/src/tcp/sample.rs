@@ -8,7 +8,7 @@ use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Connection, Progress, info};
+use super::{Connection, Progress};
 use crate::clock::{Clock, Thread};
 use crate::cpu::{self, Waiting};
 use crate::probe::MOST_SAMPLES;
@@ -38,17 +38,23 @@ pub fn begin_sampling(
     connections: &[Arc<Connection>],
     every: Nanos,
     progress: &Arc<Progress>,
+    clock: &Clock,
 ) -> io::Result<Thread<Sampled>> {
     let connections = connections.to_vec();
-    let progress = Arc::clone(progress);
-    Clock::real().spawn("sample", move || {
-        look(&connections, every.max(Nanos(1000)), &progress)
+    let (progress, own) = (Arc::clone(progress), clock.clone());
+    clock.spawn("sample", move || {
+        look(&connections, every.max(Nanos(1000)), &progress, &own)
     })
 }
 
-fn look(connections: &[Arc<Connection>], every: Nanos, progress: &Progress) -> Sampled {
+fn look(
+    connections: &[Arc<Connection>],
+    every: Nanos,
+    progress: &Progress,
+    clock: &Clock,
+) -> Sampled {
     let _ = cpu::sharpen_timers();
-    let (begun, cpu_before) = (cpu::now(), cpu::thread_time());
+    let (begun, cpu_before) = (clock.now(), clock.thread_time());
     let mut sampled = Sampled::default();
     let mut due = begun;
     loop {
@@ -56,33 +62,33 @@ fn look(connections: &[Arc<Connection>], every: Nanos, progress: &Progress) -> S
         if sampled.readings.len() + connections.len() > MOST_SAMPLES as usize {
             sampled.missed += 1;
         } else {
-            sampled.readings.extend(readings(connections));
+            sampled.readings.extend(readings(connections, clock));
         }
         if is_last {
             break;
         }
         due = due.plus(every);
-        let late = cpu::now().since(due).0 / every.0;
+        let late = clock.now().since(due).0 / every.0;
         sampled.missed += late;
         due = due.plus(Nanos(late.saturating_mul(every.0)));
-        while cpu::now() < due && !progress.is_over() {
-            cpu::wait_until(due.min(cpu::now().plus(LOOK)), Waiting::Sleep);
+        while clock.now() < due && !progress.is_over() {
+            clock.wait_until(due.min(clock.now().plus(LOOK)), Waiting::Sleep);
         }
     }
-    sampled.seconds = cpu::now().since(begun).as_secs_f64();
-    sampled.cpu_seconds = cpu::thread_time().since(cpu_before).as_secs_f64();
+    sampled.seconds = clock.now().since(begun).as_secs_f64();
+    sampled.cpu_seconds = clock.thread_time().since(cpu_before).as_secs_f64();
     sampled
 }
 
 /// What the kernel says of connections at this moment.
-pub fn readings(connections: &[Arc<Connection>]) -> Vec<Reading> {
+pub fn readings(connections: &[Arc<Connection>], clock: &Clock) -> Vec<Reading> {
     let all = connections.iter().enumerate();
     all.filter_map(|(number, connection)| {
         Some(Reading {
-            at: cpu::utc(),
+            at: clock.utc(),
             connection: number as u32,
             backlog: connection.backlog.load(Ordering::Relaxed),
-            info: info(connection).ok()?,
+            info: connection.stream.info().ok()?,
         })
     })
     .collect()

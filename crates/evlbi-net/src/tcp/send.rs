@@ -1,9 +1,7 @@
 //! What is given to a connection: messages at a constant rate, or as many bytes as it takes.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::mem::MaybeUninit;
-use std::num::NonZeroUsize;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -12,11 +10,10 @@ use evlbi_core::tcp::{Backlog, Full};
 use evlbi_core::time::Nanos;
 use evlbi_wire::fill;
 use serde::{Deserialize, Serialize};
-use socket2::Socket;
 
-use super::{Connection, wait};
+use super::{Change, Connection, Stream};
+use crate::clock::Clock;
 use crate::cpu::{self, Waiting};
-use crate::transport::events::{readable, writable};
 
 /// Bytes of a message's number, and of when it left.
 pub const HEADER_LEN: usize = 16;
@@ -115,8 +112,9 @@ pub fn give_messages(
     constant: &Constant,
     length: Nanos,
     progress: &Progress,
+    clock: &Clock,
 ) -> Given {
-    let mut giving = Giving::begin(connection, progress);
+    let mut giving = Giving::begin(connection, progress, clock);
     let mut backlog = Backlog::new(
         constant.rate,
         constant.size,
@@ -125,7 +123,7 @@ pub fn give_messages(
     );
     let mut messages = MessagesOut::default();
     let result = giving.messages(&mut backlog, constant, length, &mut messages);
-    let now = cpu::now().since(giving.begun);
+    let now = clock.now().since(giving.begun);
     giving.blocked = backlog.blocked(now.min(length));
     messages.due = backlog.due();
     messages.shed = backlog.shed();
@@ -143,13 +141,14 @@ pub fn give_bytes(
     at_once: usize,
     length: Nanos,
     progress: &Progress,
+    clock: &Clock,
 ) -> Given {
-    let mut giving = Giving::begin(connection, progress);
+    let mut giving = Giving::begin(connection, progress, clock);
     let mut block = vec![0; at_once.max(1)];
     fill::make(&mut block);
-    let result = giving.give(length, |socket, given| {
+    let result = giving.give(length, |stream, given| {
         let rest = &block[given % block.len()..];
-        (rest.len(), socket.send(rest))
+        (rest.len(), stream.write(rest))
     });
     giving.finish(result)
 }
@@ -160,11 +159,12 @@ pub fn give_file(
     file: &File,
     length: Nanos,
     progress: &Progress,
+    clock: &Clock,
 ) -> Given {
-    let mut giving = Giving::begin(connection, progress);
-    let result = giving.give(length, |socket, given| {
-        let some = NonZeroUsize::new(FILE_AT_ONCE);
-        (FILE_AT_ONCE, socket.sendfile(file, given, some))
+    let mut giving = Giving::begin(connection, progress, clock);
+    let result = giving.give(length, |stream, given| {
+        let sent = stream.write_file(file, given, FILE_AT_ONCE);
+        (FILE_AT_ONCE, sent)
     });
     Given {
         is_file: true,
@@ -175,6 +175,7 @@ pub fn give_file(
 struct Giving<'a> {
     connection: &'a Connection,
     progress: &'a Progress,
+    clock: &'a Clock,
     begun: Nanos,
     cpu_before: Nanos,
     /// Bytes that the kernel took.
@@ -184,13 +185,14 @@ struct Giving<'a> {
 }
 
 impl<'a> Giving<'a> {
-    fn begin(connection: &'a Connection, progress: &'a Progress) -> Giving<'a> {
+    fn begin(connection: &'a Connection, progress: &'a Progress, clock: &'a Clock) -> Giving<'a> {
         let _ = cpu::sharpen_timers();
         Giving {
             connection,
             progress,
-            begun: cpu::now(),
-            cpu_before: cpu::thread_time(),
+            clock,
+            begun: clock.now(),
+            cpu_before: clock.thread_time(),
             given: 0,
             blocked: Nanos(0),
         }
@@ -211,12 +213,12 @@ impl<'a> Giving<'a> {
         }
         // What is due before the end.
         let last = Nanos(length.0.saturating_sub(1));
-        let since = cpu::now().since(self.begun);
-        messages.start = cpu::utc().saturating_sub(since.0);
+        let since = self.clock.now().since(self.begun);
+        messages.start = self.clock.utc().saturating_sub(since.0);
         // Messages in the batch, its bytes, and how many of these have gone.
         let (mut count, mut end, mut gone) = (0, 0, 0);
         while !self.is_stopped() {
-            let now = cpu::now().since(self.begun);
+            let now = self.clock.now().since(self.begun);
             if gone == end {
                 backlog.gone(std::mem::take(&mut count));
             }
@@ -224,7 +226,7 @@ impl<'a> Giving<'a> {
             if gone == end
                 && let Some(range) = backlog.first(at_once as u64)
             {
-                let stamp = cpu::utc();
+                let stamp = self.clock.utc();
                 count = range.end - range.start;
                 for (message, number) in batch.chunks_exact_mut(size).zip(range) {
                     message[..8].copy_from_slice(&number.to_le_bytes());
@@ -239,19 +241,19 @@ impl<'a> Giving<'a> {
                     return Ok(());
                 }
                 let rest = now.plus(REST).max(next).min(now.plus(LOOK.into()));
-                cpu::wait_until(self.begun.plus(rest), Waiting::Sleep);
+                self.clock.wait_until(self.begun.plus(rest), Waiting::Sleep);
                 continue;
             }
-            match self.noted(self.connection.socket.send(&batch[gone..end]))? {
+            match self.noted(self.connection.stream.write(&batch[gone..end]))? {
                 None => {
                     backlog.stuck(now.min(last));
                     self.note_waiting(backlog.bytes() as usize - gone);
                     // Those that have to wait as a whole have not left yet.
-                    let stamp = cpu::utc().to_le_bytes();
+                    let stamp = self.clock.utc().to_le_bytes();
                     for message in batch[gone.next_multiple_of(size)..end].chunks_exact_mut(size) {
                         message[8..HEADER_LEN].copy_from_slice(&stamp);
                     }
-                    wait(writable(self.connection), LOOK);
+                    self.wait(Change::Writable, LOOK);
                 }
                 Some(some) => {
                     messages.sent += ((gone + some) / size - gone / size) as u64;
@@ -267,18 +269,18 @@ impl<'a> Giving<'a> {
     fn give(
         &mut self,
         length: Nanos,
-        send: impl Fn(&Socket, usize) -> (usize, io::Result<usize>),
+        send: impl Fn(&Stream, usize) -> (usize, io::Result<usize>),
     ) -> io::Result<()> {
-        while !self.is_stopped() && cpu::now().since(self.begun) < length {
-            let (bytes, sent) = send(&self.connection.socket, self.given as usize);
+        while !self.is_stopped() && self.clock.now().since(self.begun) < length {
+            let (bytes, sent) = send(&self.connection.stream, self.given as usize);
             match self.noted(sent)? {
                 Some(0) => break,
                 Some(_) => self.note_waiting(0),
                 None => {
-                    let before = cpu::now();
+                    let before = self.clock.now();
                     self.note_waiting(bytes);
-                    wait(writable(self.connection), LOOK * 20);
-                    self.blocked = self.blocked.plus(cpu::now().since(before));
+                    self.wait(Change::Writable, LOOK * 20);
+                    self.blocked = self.blocked.plus(self.clock.now().since(before));
                 }
             }
         }
@@ -297,8 +299,13 @@ impl<'a> Giving<'a> {
 
     /// Whether the other end has ended, and takes no more: nothing comes this way but that.
     fn has_ended(&self) -> bool {
-        let next = &mut [MaybeUninit::uninit(); 1];
-        matches!(self.connection.socket.peek(next), Ok(0))
+        self.connection.stream.has_ended()
+    }
+
+    /// Waits for a change of the connection, at most for so long.
+    fn wait(&self, change: Change, most: Duration) {
+        let until = self.clock.now().plus(most.into());
+        self.connection.stream.wait(change, self.clock, until);
     }
 
     /// What the kernel took; none if it takes nothing for now.
@@ -322,8 +329,12 @@ impl<'a> Giving<'a> {
     /// Says that this was all, and waits until the other end has it.
     fn finish(self, result: io::Result<()>) -> Given {
         // The time does not include closing.
-        let seconds = cpu::now().since(self.begun).as_secs_f64();
-        let cpu_seconds = cpu::thread_time().since(self.cpu_before).as_secs_f64();
+        let seconds = self.clock.now().since(self.begun).as_secs_f64();
+        let cpu_seconds = self
+            .clock
+            .thread_time()
+            .since(self.cpu_before)
+            .as_secs_f64();
         let closed = result.and_then(|()| self.close());
         Given {
             bytes: self.given,
@@ -336,24 +347,24 @@ impl<'a> Giving<'a> {
     }
 
     fn close(&self) -> io::Result<()> {
-        let mut socket = &self.connection.socket;
-        socket.shutdown(std::net::Shutdown::Write)?;
-        let begun = cpu::now();
+        let stream = &self.connection.stream;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let begun = self.clock.now();
         let mut nothing = [0; 1];
-        while cpu::now().since(begun) < CLOSING.into()
+        while self.clock.now().since(begun) < CLOSING.into()
             && !self.progress.give_up.load(Ordering::Relaxed)
         {
-            match socket.read(&mut nothing) {
+            match stream.read(&mut nothing) {
                 Ok(0) => return Ok(()),
                 Ok(_) => return Err(io::Error::other("the other end sends where it should take")),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    wait(readable(self.connection), LOOK * 20);
+                    self.wait(Change::Readable, LOOK * 20);
                 }
                 Err(error) => return Err(error),
             }
         }
         // What is still in the send buffer is not sent any more.
-        socket.set_linger(Some(Duration::ZERO))?;
+        stream.forget_unsent()?;
         Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "the other end has not taken all",

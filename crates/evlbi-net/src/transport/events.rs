@@ -10,7 +10,7 @@ use crate::clock::Place;
 #[derive(Clone, Copy, Default)]
 pub struct Events<'e> {
     pub(crate) polls: &'e [libc::pollfd],
-    pub(crate) places: &'e [Arc<dyn Place>],
+    pub(crate) places: &'e [Arc<Place>],
 }
 
 impl<'e> Events<'e> {
@@ -21,7 +21,7 @@ impl<'e> Events<'e> {
     };
 
     /// What happens at places of a simulation.
-    pub fn at(places: &'e [Arc<dyn Place>]) -> Events<'e> {
+    pub fn at(places: &'e [Arc<Place>]) -> Events<'e> {
         Events {
             places,
             ..Events::NONE

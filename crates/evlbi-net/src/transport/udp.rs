@@ -116,12 +116,7 @@ impl Transport for Udp {
             let listen: Vec<Listen> = ports.iter().map(listen).collect();
             Ok(Receiver::bind(&listen, &options)?)
         })?;
-        let polls = receiver.sockets().map(events::readable).collect();
-        Ok(Box::new(In {
-            receiver,
-            received: Received::new(),
-            polls,
-        }))
+        Ok(Box::new(In::new(receiver)))
     }
 }
 
@@ -260,10 +255,24 @@ impl Outgoing for Out {
 }
 
 /// Sockets on one or several ports.
-struct In {
+pub(crate) struct In {
     receiver: Receiver,
     received: Received,
     polls: Vec<libc::pollfd>,
+}
+
+impl In {
+    pub fn new(receiver: Receiver) -> In {
+        In {
+            polls: receiver.sockets().map(events::readable).collect(),
+            receiver,
+            received: Received::new(),
+        }
+    }
+
+    pub fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
 }
 
 impl Incoming for In {

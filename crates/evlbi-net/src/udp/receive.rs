@@ -8,13 +8,11 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
 
-use evlbi_core::time::Nanos;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
 use super::{Interface, OpenError, Sender, SenderOptions, multicast};
 use crate::clock;
-use crate::cpu::{self, NAP};
 use crate::socket::{self, GrantedBuffer};
 use crate::transport::{Batch, Message, Peer, events};
 
@@ -23,11 +21,6 @@ pub const MESSAGES: usize = 16;
 
 /// Room for one message: the longest that the kernel makes. Sixteen of them stay in an L2 cache.
 pub const MESSAGE_SPACE: usize = 64 << 10;
-
-/// Time without a datagram after which a receiver waits in the kernel instead of looking at its sockets.
-const QUIET: Nanos = Nanos(2_000_000);
-/// Longest wait in the kernel, so that a stop is heard.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 /// A message in a socket takes more memory than its bytes: at least this much, the kernel's own account of it.
 const LEAST_ACCOUNT: usize = 256;
@@ -191,25 +184,6 @@ impl Receiver {
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut polls: Vec<libc::pollfd> = self.sockets().map(events::readable).collect();
         clock::poll(&mut polls, timeout)
-    }
-
-    /// Rests when none of `receivers` has a datagram: naps where the last one came a moment ago, as the next is near, and
-    /// else waits in the kernel for one. No rest is so long that a stop would not be heard.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub(crate) fn rest<'r>(
-        receivers: impl IntoIterator<Item = &'r Receiver>,
-        last: Nanos,
-    ) -> io::Result<()> {
-        if cpu::now().since(last) <= QUIET {
-            std::thread::sleep(NAP);
-            return Ok(());
-        }
-        let sockets = receivers.into_iter().flat_map(Receiver::sockets);
-        let mut polls: Vec<libc::pollfd> = sockets.map(events::readable).collect();
-        clock::poll(&mut polls, LONGEST_WAIT)?;
-        Ok(())
     }
 
     /// Messages that the sockets dropped since they were opened, for want of buffer or for a wrong

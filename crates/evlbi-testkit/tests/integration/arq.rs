@@ -12,8 +12,8 @@ use evlbi_core::time::Nanos;
 use evlbi_net::clock::{Clock, Thread};
 use evlbi_net::receive::{self, Ended, Numbers, Opening, ReceiveOptions, ReceiveReport};
 use evlbi_net::run::Run;
+use evlbi_net::sim::Network;
 use evlbi_net::transmit::{self, Flow, FlowOptions, Frames, SendReport, Sent, Source};
-use evlbi_net::transport::sim::Network;
 use evlbi_net::transport::{InOptions, Local, OutOptions, Url};
 use evlbi_testkit::arq::{self, Receiver, Sender};
 use rand::{RngExt, SeedableRng};
@@ -154,6 +154,7 @@ struct Came {
 
 fn simulated(seed: u64, datagrams: usize, after: Duration) -> Came {
     let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
+    clock.keep_log();
     let network = Network::new(&clock, &laws(), MTU, seed);
     let url = arq::url(Some(&network), PORT, 1);
     let run = Run::silent().timed_by(&clock);
@@ -222,6 +223,7 @@ fn a_sender_waits_for_a_consumer_that_does_not_read() {
 #[test]
 fn a_sender_that_is_stopped_closes_in_order() {
     let clock = Clock::simulated(0);
+    clock.keep_log();
     let network = Network::new(&clock, &laws(), MTU, 3);
     let url = arq::url(Some(&network), PORT, 1);
     let run = Run::silent().timed_by(&clock);
@@ -271,6 +273,7 @@ fn over_udp_every_byte_comes() {
 #[test]
 fn a_sender_without_a_receiver_gives_up() {
     let clock = Clock::simulated(0);
+    clock.keep_log();
     let network = Network::new(&clock, &[], MTU, 0);
     let run = Run::silent().timed_by(&clock);
     let reports = clock.simulate(|| {

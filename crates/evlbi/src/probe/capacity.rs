@@ -271,7 +271,7 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
     let mut result = ProbeCapacity {
         schema: "evlbi.probe.capacity/1",
         target: options.target.address.clone(),
-        begun: now(),
+        begun: now(run),
         size: options.size,
         burst: options.burst,
         stop_rule: format!(
@@ -289,7 +289,7 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
         options.precision,
         options.confirm,
     );
-    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target, run)?;
     let mut progress = run.progress(None);
     while let Some(rate) = search.next {
         let most = MOST_RATES * (options.confirm as usize + TRIES);

@@ -1,11 +1,14 @@
 //! The connection over which both ends of tests agree: JSON messages, each in one piece, over TCP.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::time::{Duration, Instant};
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Channel, Nonce, Role, Token};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
+use evlbi_net::tcp::{Change, Stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,25 +21,33 @@ const LONGEST_OF_RESPONDER: usize = 256 << 20;
 /// So long a message may take to be handed to the kernel.
 const WRITING: Duration = Duration::from_secs(10);
 
+/// A number that an end uses once.
+pub fn nonce(clock: &Clock) -> Nonce {
+    let mut nonce = Nonce::default();
+    for word in nonce.chunks_exact_mut(8) {
+        word.copy_from_slice(&clock.random().to_le_bytes());
+    }
+    nonce
+}
+
 /// One end of the connection.
 pub struct Control {
-    stream: TcpStream,
+    stream: Stream,
     channel: Channel,
     role: Role,
-    heard: Instant,
+    clock: Clock,
+    heard: Nanos,
 }
 
 impl Control {
-    pub fn new(stream: TcpStream, role: Role) -> Result<Control> {
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(WRITING))?;
-        let channel = Channel::new(role, LONGEST_AT_FIRST);
-        Ok(Control {
+    pub fn new(stream: Stream, role: Role, clock: &Clock) -> Control {
+        Control {
             stream,
-            channel,
+            channel: Channel::new(role, LONGEST_AT_FIRST),
             role,
-            heard: Instant::now(),
-        })
+            heard: clock.now(),
+            clock: clock.clone(),
+        }
     }
 
     /// From now on both ends prove with every message that they know the token.
@@ -51,47 +62,65 @@ impl Control {
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<()> {
         let text = serde_json::to_vec(message).context("cannot write a message")?;
         let bytes = self.channel.seal(&text)?;
-        self.stream
-            .write_all(&bytes)
-            .context("cannot reach the other end")
+        self.write(&bytes).context("cannot reach the other end")
+    }
+
+    fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut end = self.clock.now().plus(WRITING.into());
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    end = self.clock.now().plus(WRITING.into());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.clock.now() >= end {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                    self.stream.wait(Change::Writable, &self.clock, end);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// The next message; none if it does not come in time.
     pub fn receive<M: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<M>> {
-        let end = Instant::now() + timeout;
+        let end = self.clock.now().plus(timeout.into());
+        let mut has_looked = false;
         loop {
             if let Some(message) = self.channel.next_message()? {
                 let message = serde_json::from_slice(&message);
                 return Ok(Some(message.context("a message of another version")?));
             }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            // It looks once, however late it is.
+            if std::mem::replace(&mut has_looked, true) && self.clock.now() >= end {
                 return Ok(None);
             }
-            self.stream.set_read_timeout(Some(left))?;
             let mut bytes = [0; 16 << 10];
             match self.stream.read(&mut bytes) {
                 Ok(0) => bail!("the other end has closed the connection"),
                 Ok(count) => {
                     self.channel.feed(&bytes[..count]);
-                    self.heard = Instant::now();
+                    self.heard = self.clock.now();
                 }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.stream.wait(Change::Readable, &self.clock, end);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("the connection has failed"),
             }
         }
     }
 
     /// When anything came last, part of a message as well.
-    pub fn heard(&self) -> Instant {
+    pub fn heard(&self) -> Nanos {
         self.heard
     }
 
-    pub fn stream(&self) -> &TcpStream {
+    pub fn stream(&self) -> &Stream {
         &self.stream
     }
 }

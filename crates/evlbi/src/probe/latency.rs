@@ -118,11 +118,11 @@ pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeL
     let mut result = ProbeLatency {
         schema: "evlbi.probe.latency/1",
         target: options.target.address.clone(),
-        begun: now(),
+        begun: now(run),
         ..ProbeLatency::default()
     };
     let mut progress = run.progress(Some(options.count * options.size.0.len() as u64));
-    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target, run)?;
     let bins = Nanos::from(options.bins).0.max(1);
     let mut measured = Vec::new();
     for (number, size) in options.size.0.iter().enumerate() {

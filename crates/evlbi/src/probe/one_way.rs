@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evlbi_core::pace::Slips;
 use evlbi_core::probe::{Stream, Token};
+use evlbi_core::time::Nanos;
 use evlbi_net::probe::{Departed, End, Listened, Port, Test, Work};
 use evlbi_net::run::Run;
 use evlbi_net::udp::SendCounts;
@@ -45,22 +46,23 @@ pub fn send(
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let local = SocketAddr::new(target.bind.unwrap_or(any), 0);
-    let port = Port::open(local, test, target.device.clone())?;
+    let port = Port::open(local, test, target.device.clone(), run)?;
     let key = key(&target.token, stream);
-    let mut work = Work::begin(port, Some(to), key, None, test, None)?;
+    let mut work = Work::begin(port, Some(to), key, None, test, None, run)?;
     work.observe()?;
     work.send(*stream, test)?;
-    let begun = Instant::now();
+    let clock = run.clock();
+    let begun = clock.now();
     while !work.has_sent()? {
         if run.is_stopped() {
             work.stop_sending();
         }
         show(&Progress {
             used: work.used(),
-            seconds: begun.elapsed().as_secs_f64(),
+            seconds: clock.now().since(begun).as_secs_f64(),
             ..Progress::default()
         });
-        std::thread::sleep(LOOK);
+        clock.sleep(LOOK);
     }
     Ok(work.finish()?)
 }
@@ -76,27 +78,29 @@ pub fn receive(
 ) -> Result<Ends> {
     let stream = test.there.as_ref().context("nothing to receive")?;
     let peer = address_of(&target.address)?;
-    let port = Port::open(peer, test, target.device.clone())?;
+    let port = Port::open(peer, test, target.device.clone(), run)?;
     let here = port.local_address();
     let key = key(&target.token, stream);
-    let mut work = Work::begin(port, None, key, Some(stream), test, None)?;
+    let mut work = Work::begin(port, None, key, Some(stream), test, None, run)?;
     work.observe()?;
     if is_first {
         run.listens(&here);
     }
-    let listening = Instant::now();
-    let length = Duration::from_nanos(stream.duration().0.saturating_add(test.patience.0));
+    let clock = run.clock();
+    let listening = clock.now();
+    let length = Nanos(stream.duration().0.saturating_add(test.patience.0));
     let (mut heard, mut begun, mut last) = (0, None, listening);
     while !work.has_heard() {
         let unique = work.heard().unique.load(Ordering::Relaxed);
+        let now = clock.now();
         if unique > heard {
-            (heard, last) = (unique, Instant::now());
+            (heard, last) = (unique, now);
             begun.get_or_insert(last);
         }
         let is_over = match begun {
-            Some(begun) => begun.elapsed() > length && last.elapsed() > SILENCE,
+            Some(begun) => now.since(begun) > length && now.since(last) > SILENCE.into(),
             // The first may be long in coming; of a later one nothing may come at all.
-            None => !is_first && listening.elapsed() > length + LATE,
+            None => !is_first && now.since(listening) > length.plus(LATE.into()),
         };
         if unique >= stream.count || is_over {
             work.heard().sent(stream.count);
@@ -108,10 +112,10 @@ pub fn receive(
         }
         show(&Progress {
             arrived_here: unique,
-            seconds: begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64()),
+            seconds: begun.map_or(0.0, |begun| now.since(begun).as_secs_f64()),
             ..Progress::default()
         });
-        std::thread::sleep(LOOK);
+        clock.sleep(LOOK);
     }
     let there = work.finish()?;
     Ok(Ends {

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result};
+use evlbi_net::run::Run;
 use serde::Serialize;
 use serde_json::json;
 
@@ -23,7 +24,7 @@ pub struct Parts {
 
 impl Parts {
     /// Begins a result of this schema, if there is to be a file.
-    pub fn begin(path: Option<&Path>, schema: &str, target: &str) -> Result<Parts> {
+    pub fn begin(path: Option<&Path>, schema: &str, target: &str, run: &Run) -> Result<Parts> {
         let file = path.map(|path| -> Result<_> {
             let file = File::create(path);
             let file = file.with_context(|| format!("cannot write {}", path.display()))?;
@@ -33,7 +34,7 @@ impl Parts {
             file: file.transpose()?,
             failed: None,
         };
-        let begun = super::now();
+        let begun = super::now(run);
         parts.line(&json!({
             "schema": "evlbi.probe.parts/1", "of": schema, "target": target, "begun": begun,
         }));
@@ -86,7 +87,13 @@ mod tests {
             let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
             lines.collect()
         };
-        let mut parts = Parts::begin(Some(Path::new(&path)), "evlbi.some/1", "jive").unwrap();
+        let mut parts = Parts::begin(
+            Some(Path::new(&path)),
+            "evlbi.some/1",
+            "jive",
+            &Run::silent(),
+        )
+        .unwrap();
         assert_eq!(
             (lines().len(), &lines()[0]["of"]),
             (1, &json!("evlbi.some/1"))
@@ -100,7 +107,7 @@ mod tests {
     #[test]
     fn a_full_disk_ends_no_test() {
         let full = Some(Path::new("/dev/full"));
-        let mut parts = Parts::begin(full, "evlbi.some/1", "jive").unwrap();
+        let mut parts = Parts::begin(full, "evlbi.some/1", "jive", &Run::silent()).unwrap();
         parts.add("point", &7);
         assert!(
             parts
@@ -110,7 +117,7 @@ mod tests {
                 .to_string()
                 .contains("/dev/full")
         );
-        let mut none = Parts::begin(None, "evlbi.some/1", "jive").unwrap();
+        let mut none = Parts::begin(None, "evlbi.some/1", "jive", &Run::silent()).unwrap();
         none.add("point", &7);
         none.finish(7).written.unwrap();
     }

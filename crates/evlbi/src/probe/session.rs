@@ -1,9 +1,9 @@
 //! A client's session with a responder: who it is, and tests one after the other.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::{Channel, Role, Token};
@@ -15,11 +15,12 @@ use evlbi_net::probe::{
     VERSION, Window, Work,
 };
 use evlbi_net::run::Run;
+use evlbi_net::tcp::Stream;
 use serde::Serialize;
 use smart_default::SmartDefault;
 use socket2::{Domain, Socket, Type};
 
-use super::control::Control;
+use super::control::{Control, nonce};
 use super::point::Direction;
 
 /// So long the far host may take to answer.
@@ -162,7 +163,7 @@ impl Session {
     pub fn begin(target: &Target, run: &Run) -> Result<Session> {
         let Target { address, token, .. } = target;
         let stream = connect(target, run)?;
-        let mut control = Control::new(stream, Role::Client)?;
+        let mut control = Control::new(stream, Role::Client, run.clock());
         let hello = first(&mut control, run);
         let hello = hello.with_context(|| format!("{address} is no evlbi respond"))?;
         go_on(run)?;
@@ -174,7 +175,7 @@ impl Session {
             Some(FromResponder::Refused { reason }) => bail!("{address}: {reason}"),
             _ => bail!("{address} says nothing: it is no evlbi respond"),
         };
-        let ours = rand::random();
+        let ours = nonce(run.clock());
         control.send(&FromClient::Proof {
             version: VERSION,
             nonce: ours,
@@ -200,7 +201,7 @@ impl Session {
 
     /// Round trip to the responder in seconds, as the kernel knows it of the control connection.
     pub fn round_trip(&self) -> f64 {
-        let info = evlbi_net::tcp::info(self.control.stream());
+        let info = self.control.stream().info();
         info.map_or(0.0, |info| f64::from(info.shortest_round_trip) * 1e-6)
     }
 
@@ -226,10 +227,10 @@ impl Session {
         peer.set_port(port);
         local.set_port(0);
         let [peer, local] = [peer, local].map(plain);
-        let port = Port::open(local, test, self.device.clone())?;
+        let port = Port::open(local, test, self.device.clone(), run)?;
         let local = port.local_address();
         let interfaces = [port.interface(), interface];
-        let work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None)?;
+        let work = Work::begin(port, Some(peer), key, test.back.as_ref(), test, None, run)?;
         let connections = match (&test.flows, door) {
             (Some(flows), Some(door)) => {
                 let mut to = peer;
@@ -264,7 +265,7 @@ impl Session {
             let work = &mut testing.work;
             work.begin_flows(connections, flows, files, true, test.most_time)?;
         }
-        testing.hosts.begin = Counters::read().unwrap_or_default();
+        testing.hosts.begin = run.counters().unwrap_or_default();
         let (stopped, requests, there) = match testing.both() {
             // What was measured here is kept.
             Err(error) if test.flows.is_some() => {
@@ -292,7 +293,8 @@ impl Session {
     /// interface.
     fn opened(&mut self, run: &Run) -> Result<(u64, u16, Option<u16>, Option<String>)> {
         let mut told = false;
-        let mut heard = Instant::now();
+        let clock = run.clock();
+        let mut heard = clock.now();
         loop {
             go_on(run)?;
             match self.control.receive(LOOK * 5)? {
@@ -307,9 +309,9 @@ impl Session {
                         run.line(format_args!("waiting: {reason}"));
                     }
                     told = true;
-                    heard = Instant::now();
+                    heard = clock.now();
                 }
-                None if heard.elapsed() < GONE => {}
+                None if clock.now().since(heard) < GONE.into() => {}
                 other => return Err(unexpected(other)),
             }
         }
@@ -344,13 +346,14 @@ impl Testing<'_, '_> {
     /// Has the responder find this end's socket.
     fn be_found(&mut self, port: u16) -> Result<()> {
         go_on(self.run)?;
-        let asked = Instant::now();
+        let clock = self.run.clock();
+        let asked = clock.now();
         self.ask_clock(1)?;
         self.control.send(&FromClient::Start { port })?;
         loop {
             match self.control.receive(LOOK)? {
                 Some(FromResponder::Started) => return Ok(()),
-                None if asked.elapsed() < GONE => {}
+                None if clock.now().since(asked) < GONE.into() => {}
                 other => return Err(unexpected(other)),
             }
             go_on(self.run)?;
@@ -364,14 +367,15 @@ impl Testing<'_, '_> {
         let before = replies(&self.work);
         for _ in 0..CLOCK_TRIES {
             self.ask_clock(ROUND_TRIPS)?;
-            let asked = Instant::now();
+            let clock = self.run.clock();
+            let asked = clock.now();
             let replies = || replies(&self.work) - before;
             let patience = || match self.run.is_stopped() {
-                true => REPLIES_AT_STOP,
-                false => REPLIES,
+                true => Nanos::from(REPLIES_AT_STOP),
+                false => REPLIES.into(),
             };
-            while replies() < ROUND_TRIPS && asked.elapsed() < patience() {
-                std::thread::sleep(Duration::from_millis(1));
+            while replies() < ROUND_TRIPS && clock.now().since(asked) < patience() {
+                clock.sleep(Duration::from_millis(1));
             }
             if replies() > 0 || self.run.is_stopped() {
                 break;
@@ -394,11 +398,11 @@ impl Testing<'_, '_> {
 
     /// While the streams last. Says why they ended before their time.
     fn watch(&mut self) -> Result<Option<String>> {
-        let (test, run) = (self.test, self.run);
-        let begun = Instant::now();
-        let mut link = Link::new(test);
+        let (test, run, clock) = (self.test, self.run, self.run.clock());
+        let begun = clock.now();
+        let mut link = Link::new(test, begun);
         let (mut stopped, mut has_all) = (None, test.back.is_none());
-        let (mut sent_at, mut stopped_at) = (None, None::<Instant>);
+        let (mut sent_at, mut stopped_at) = (None, None::<Nanos>);
         loop {
             match self.hear(&mut link)? {
                 Some(FromResponder::Sent(departed)) => {
@@ -409,14 +413,15 @@ impl Testing<'_, '_> {
                 None => {}
                 other => return Err(unexpected(other)),
             }
+            let now = clock.now();
             let work = &mut self.work;
-            if link.is_due() {
+            if link.is_due(now) {
                 say_alive(self.control, work)?;
                 (self.show)(&Event::Progress(&Progress {
                     used: work.used().max(work.asked()).max(work.given()),
                     arrived_there: link.arrived,
                     arrived_here: work.arrived(),
-                    seconds: begun.elapsed().as_secs_f64(),
+                    seconds: now.since(begun).as_secs_f64(),
                     connections: work.readings(),
                 }))?;
             }
@@ -424,16 +429,17 @@ impl Testing<'_, '_> {
             if !has_sent && stopped.is_none() {
                 if run.is_stopped() {
                     stopped = Some("interrupted".to_owned());
-                } else if test.gives() && link.is_broken() {
+                } else if test.gives() && link.is_broken(now) {
                     stopped = Some(link.broken());
                     work.give_up();
                 }
                 if stopped.is_some() {
                     work.stop_sending();
-                    stopped_at = Some(Instant::now());
+                    stopped_at = Some(now);
                 }
             }
-            if stopped_at.is_some_and(|at| at.elapsed() > draining(run.is_stopped())) {
+            let most = Nanos::from(draining(run.is_stopped()));
+            if stopped_at.is_some_and(|at| now.since(at) > most) {
                 work.give_up();
             }
             let has_all = has_all && work.has_taken();
@@ -442,11 +448,10 @@ impl Testing<'_, '_> {
                 return Ok(Some("interrupted".to_owned()));
             }
             // Replies are under way.
-            let since = has_sent.then(|| *sent_at.get_or_insert_with(Instant::now));
-            let patience = Duration::from_nanos(test.patience.0);
+            let since = has_sent.then(|| *sent_at.get_or_insert(now));
             let has_replies = test.requests.is_none_or(|all| {
                 let replies = work.heard().replies.load(Ordering::Relaxed);
-                let is_over = since.is_some_and(|since| since.elapsed() >= patience);
+                let is_over = since.is_some_and(|since| now.since(since) >= test.patience);
                 replies >= all.count || is_over || run.is_stopped()
             });
             if has_sent && has_all && has_replies {
@@ -458,7 +463,8 @@ impl Testing<'_, '_> {
     /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
     fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
         let message = self.control.receive::<FromResponder>(LOOK)?;
-        link.check(self.control)?;
+        let now = self.run.clock().now();
+        link.check(self.control, now)?;
         let rest = match message {
             Some(FromResponder::Alive {
                 unique,
@@ -466,7 +472,7 @@ impl Testing<'_, '_> {
                 not_sent,
                 host,
             }) => {
-                link.arrived(unique);
+                link.arrived(unique, now);
                 self.work.told_used(used, false);
                 self.hosts.not_sent_there = not_sent;
                 if let Some(host) = host {
@@ -486,20 +492,20 @@ impl Testing<'_, '_> {
     }
 
     /// Tells the responder that all was sent. After a stop neither host waits for missing datagrams: returns when that was.
-    fn say_over(&mut self) -> Result<Option<Instant>> {
+    fn say_over(&mut self) -> Result<Option<Nanos>> {
         let is_in_haste = self.run.is_stopped();
         if is_in_haste {
             self.work.make_haste();
         }
         let used = self.work.used();
         self.control.send(&FromClient::Over { used, is_in_haste })?;
-        Ok(is_in_haste.then(Instant::now))
+        Ok(is_in_haste.then(|| self.run.clock().now()))
     }
 
     /// What the responder knows of the test; and what there is still to hear.
     fn done(&mut self) -> Result<End> {
-        let (test, run) = (self.test, self.run);
-        let mut link = Link::new(test);
+        let (test, run, clock) = (self.test, self.run, self.run.clock());
+        let mut link = Link::new(test, clock.now());
         let mut stopped_at = self.say_over()?;
         let end = loop {
             match self.hear(&mut link)? {
@@ -508,28 +514,30 @@ impl Testing<'_, '_> {
                 None => {}
                 other => return Err(unexpected(other)),
             }
-            if link.is_due() {
+            let now = clock.now();
+            if link.is_due(now) {
                 say_alive(self.control, &self.work)?;
             }
             if run.is_stopped() && stopped_at.is_none() {
                 stopped_at = self.say_over()?;
             }
-            let is_silent = |at: Instant| self.control.heard() < at && at.elapsed() > STOPPING;
+            let is_silent =
+                |at: Nanos| self.control.heard() < at && now.since(at) > STOPPING.into();
             if stopped_at.is_some_and(is_silent) {
                 bail!("interrupted");
             }
         };
         if test.back.is_some() {
-            let begun = Instant::now();
+            let begun = clock.now();
             let patience = || match run.is_stopped() {
-                true => STOPPING,
-                false => Duration::from_nanos(test.patience.0) + TAKING_UP,
+                true => Nanos::from(STOPPING),
+                false => test.patience.plus(TAKING_UP.into()),
             };
-            while !self.work.has_heard() && begun.elapsed() < patience() {
+            while !self.work.has_heard() && clock.now().since(begun) < patience() {
                 if run.is_stopped() {
                     self.work.make_haste();
                 }
-                std::thread::sleep(Duration::from_millis(1));
+                clock.sleep(Duration::from_millis(1));
             }
             self.tell_windows()?;
         }
@@ -547,7 +555,7 @@ impl Testing<'_, '_> {
     /// Tells of a window.
     fn settled(&mut self, direction: Direction, window: &Window, not_sent: u64) -> Result<()> {
         let hosts = &mut self.hosts;
-        let here = Counters::read().unwrap_or_default().since(&hosts.begin);
+        let here = self.run.counters().unwrap_or_default().since(&hosts.begin);
         let now = [here, hosts.there.clone()];
         let [older, last] = &mut hosts.past[direction as usize];
         let changes = [0, 1].map(|end| now[end].since(&older[end]));
@@ -592,14 +600,13 @@ pub struct Link {
     breaker: Duration,
     /// The same before anything has arrived.
     first: Duration,
-    said: Instant,
+    said: Nanos,
     arrived: u64,
-    arrived_at: Instant,
+    arrived_at: Nanos,
 }
 
 impl Link {
-    pub fn new(test: &Test) -> Link {
-        let now = Instant::now();
+    pub fn new(test: &Test, now: Nanos) -> Link {
         let streams = test.there.iter().chain(&test.back);
         let spacings = streams.map(|stream| stream.due(SPACINGS * u64::from(stream.burst)));
         let spacings = Duration::from_nanos(spacings.max().unwrap_or_default().0);
@@ -620,8 +627,8 @@ impl Link {
     }
 
     /// Whether the other end is still there.
-    pub fn check(&self, control: &Control) -> Result<()> {
-        if control.heard().elapsed() > self.gone {
+    pub fn check(&self, control: &Control, now: Nanos) -> Result<()> {
+        if now.since(control.heard()) > self.gone.into() {
             bail!(
                 "the other end has said nothing for {} s",
                 self.gone.as_secs()
@@ -631,16 +638,16 @@ impl Link {
     }
 
     /// So much of the stream has arrived there.
-    pub fn arrived(&mut self, unique: u64) {
+    pub fn arrived(&mut self, unique: u64, now: Nanos) {
         if unique > self.arrived {
             self.arrived = unique;
-            self.arrived_at = Instant::now();
+            self.arrived_at = now;
         }
     }
 
     /// Whether nothing has arrived for too long.
-    pub fn is_broken(&self) -> bool {
-        self.arrived_at.elapsed() > self.patience()
+    pub fn is_broken(&self, now: Nanos) -> bool {
+        now.since(self.arrived_at) > self.patience().into()
     }
 
     fn patience(&self) -> Duration {
@@ -659,10 +666,10 @@ impl Link {
     }
 
     /// Whether it is time to say something.
-    pub fn is_due(&mut self) -> bool {
-        let due = self.said.elapsed() >= ALIVE;
+    pub fn is_due(&mut self, now: Nanos) -> bool {
+        let due = now.since(self.said) >= ALIVE.into();
         if due {
-            self.said = Instant::now();
+            self.said = now;
         }
         due
     }
@@ -707,10 +714,11 @@ fn go_on(run: &Run) -> Result<()> {
 
 /// Receives a message of the handshake; `None` after a timeout, or when the run is stopped.
 fn first(control: &mut Control, run: &Run) -> Result<Option<FromResponder>> {
-    let asked = Instant::now();
+    let clock = run.clock();
+    let end = clock.now().plus(CONNECTING.into());
     loop {
         let message = control.receive(LOOK * 5)?;
-        if message.is_some() || asked.elapsed() > CONNECTING || run.is_stopped() {
+        if message.is_some() || clock.now() > end || run.is_stopped() {
             return Ok(message);
         }
     }
@@ -720,9 +728,11 @@ fn first(control: &mut Control, run: &Run) -> Result<Option<FromResponder>> {
 fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
     let (tell, told) = mpsc::channel();
     let name = address.to_owned();
-    std::thread::spawn(move || tell.send(name.to_socket_addrs().map(Vec::from_iter)));
+    let clock = run.clock();
+    let look_up = move || tell.send(name.to_socket_addrs().map(Vec::from_iter));
+    clock.spawn("look up", look_up)?;
     loop {
-        match told.recv_timeout(LOOK) {
+        match clock.receive_by(&told, clock.now().plus(LOOK.into())) {
             Err(RecvTimeoutError::Timeout) => go_on(run)?,
             found => {
                 let cannot = || format!("`{address}` is no HOST:PORT that can be found");
@@ -732,7 +742,7 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
     }
 }
 
-fn connect(target: &Target, run: &Run) -> Result<TcpStream> {
+fn connect(target: &Target, run: &Run) -> Result<Stream> {
     let Target { address, .. } = target;
     let mut refused = anyhow!("`{address}` has no address of the family that is asked for");
     let bind = target.bind;
@@ -750,8 +760,20 @@ fn connect(target: &Target, run: &Run) -> Result<TcpStream> {
     )))
 }
 
-fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<TcpStream> {
+fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<Stream> {
+    let socket = match run.host() {
+        Some(_) => None,
+        None => Some(socket(to, target)?),
+    };
+    let settings = evlbi_core::tcp::Settings::default();
+    Ok(evlbi_net::tcp::connect(
+        to, socket, &settings, CONNECTING, run,
+    )?)
+}
+
+fn socket(to: SocketAddr, target: &Target) -> Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_tcp_nodelay(true)?;
     if let Some(device) = &target.device {
         socket
             .bind_device(Some(device.as_bytes()))
@@ -762,8 +784,7 @@ fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<TcpStream> {
             .bind(&SocketAddr::new(bind, 0).into())
             .with_context(|| format!("cannot send from {bind}"))?;
     }
-    evlbi_net::tcp::connect(&socket, to, CONNECTING, run)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -776,9 +797,9 @@ mod tests {
     /// Seconds after which the other end is gone, and after which a sender of whose stream nothing has arrived, or nothing more
     /// arrives, stops.
     fn patience(test: &Test) -> [f64; 3] {
-        let mut link = Link::new(test);
+        let mut link = Link::new(test, Nanos(0));
         let first = link.patience();
-        link.arrived(1);
+        link.arrived(1, Nanos(0));
         [link.gone, first, link.patience()].map(|time| time.as_secs_f64())
     }
 
@@ -821,19 +842,18 @@ mod tests {
 
     #[test]
     fn what_arrived_counts_once() {
-        let mut link = Link::new(&Test::default());
-        let past = link.arrived_at.checked_sub(BREAKER * 2).expect("a time");
-        link.arrived_at = past;
-        link.arrived(0);
-        assert!(link.is_broken());
-        link.arrived(5);
-        assert!(!link.is_broken());
+        let mut link = Link::new(&Test::default(), Nanos(0));
+        let late = Nanos::from(BREAKER * 2);
+        link.arrived(0, late);
+        assert!(link.is_broken(late));
+        link.arrived(5, late);
+        assert!(!link.is_broken(late));
         // A count that was reported before, or an older one, is not an arrival.
-        link.arrived_at = past;
-        link.arrived(5);
-        link.arrived(4);
-        assert_eq!((link.arrived_at, link.arrived), (past, 5));
-        assert!(link.is_broken());
+        let later = late.plus(late);
+        link.arrived(5, later);
+        link.arrived(4, later);
+        assert_eq!((link.arrived_at, link.arrived), (late, 5));
+        assert!(link.is_broken(later));
         assert!(link.broken().contains("for 5 s") && link.broken().contains("RFC 8084"));
     }
 }

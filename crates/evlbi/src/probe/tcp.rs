@@ -253,7 +253,7 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     }
     let segment = options.mss.first().copied();
     let buffer = options.buffer.first().copied();
-    let mut parts = Parts::begin(out.as_deref(), SCHEMA, &options.target.address)?;
+    let mut parts = Parts::begin(out.as_deref(), SCHEMA, &options.target.address, run)?;
     let result = measure(options, segment, buffer, &mut session, &mut parts, run)?;
     if let Some(path) = samples {
         csv::write_readings(path, &result.flows)?;
@@ -277,7 +277,7 @@ fn measure(
     let test = test(options, &asked, segment, buffer)?;
     test.check()?;
     let mut progress = run.progress(Some((asked.duration * 1000.0) as u64));
-    let begun = now();
+    let begun = now(run);
     let ends = session.run(&test, run, &mut |event| {
         let Event::Progress(now) = event else {
             return Ok(());

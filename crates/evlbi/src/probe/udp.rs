@@ -118,12 +118,12 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
         host: evlbi_net::host::name(),
         label: options.label.clone(),
         target: target.address.clone(),
-        begun: now(),
+        begun: now(run),
         ..ProbeUdp::default()
     };
     let (datagrams, losses) = (options.records.as_deref(), options.losses.as_deref());
     let mut records = csv::Records::new(datagrams, losses, keep(options))?;
-    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target, run)?;
     let mut progress = run.progress(Some(tests.len() as u64 * 1000));
     for (number, (test, label)) in tests.iter().enumerate() {
         let length = test.duration().as_secs_f64().max(1e-3);

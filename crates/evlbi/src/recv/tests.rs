@@ -12,7 +12,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::receive::Ended;
 use evlbi_net::run::Run;
-use evlbi_net::transport::sim::Network;
+use evlbi_net::sim::Network;
 use evlbi_net::transport::{Local, Numbers, Url};
 use evlbi_testkit::{Room, arq, until};
 use sha2::{Digest, Sha256};
@@ -251,6 +251,7 @@ fn laws() -> [Law; 3] {
 /// What a sender and a receiver say, and all that happened, in virtual time.
 fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], String) {
     let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
+    clock.keep_log();
     let network = Network::new(&clock, &laws(), 1500, seed);
     let run = Run::silent().timed_by(&clock);
     let (sent, received) = clock.simulate(|| {

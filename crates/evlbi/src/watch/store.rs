@@ -210,19 +210,18 @@ impl Store {
         plan.transpose().context("the plan in the file")
     }
 
-    /// It begins, or goes on.
-    pub fn begin(&mut self) -> Result<i64> {
+    /// It begins or continues, at this time in seconds since 1970.
+    pub fn begin(&mut self, now: f64) -> Result<i64> {
         let insert = "insert into run (begun) values (?1)";
-        self.connection.execute(insert, [crate::units::now()])?;
+        self.connection.execute(insert, [now])?;
         self.run = self.connection.last_insert_rowid();
         Ok(self.run)
     }
 
-    /// It ends, or is interrupted.
-    pub fn end(&self, run: i64, reason: Option<&str>) -> Result<()> {
+    /// It ends or is interrupted, at this time in seconds since 1970.
+    pub fn end(&self, run: i64, now: f64, reason: Option<&str>) -> Result<()> {
         let update = "update run set ended = ?2, reason = ?3 where id = ?1";
-        self.connection
-            .execute(update, params![run, crate::units::now(), reason])?;
+        self.connection.execute(update, params![run, now, reason])?;
         Ok(())
     }
 
@@ -359,7 +358,7 @@ mod tests {
         let (plan, rows) = (read.plan().unwrap().unwrap(), read.rows().unwrap());
         assert_eq!((rows.len(), rows[1].unique), (2, 85));
         let mut store = Store::open(&path, &plan).unwrap();
-        store.begin().unwrap();
+        store.begin(1.8e9).unwrap();
         store.add(&rows[0]).unwrap();
         assert_eq!(store.rows().unwrap().len(), 3);
         assert_eq!(Store::read(&path).unwrap().runs().unwrap().len(), 2);

@@ -78,13 +78,13 @@ pub fn probe(
         host: evlbi_net::host::name(),
         label: options.label.clone(),
         target: options.target.address.clone(),
-        begun: now(),
+        begun: now(run),
         points: Vec::new(),
         stopped: None,
     };
-    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target)?;
+    let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target, run)?;
     // Of each test the point, not what comes before it.
-    let mut none = Parts::begin(None, result.schema, &result.target)?;
+    let mut none = Parts::begin(None, result.schema, &result.target, run)?;
     'all: for segment in sweep::each(&options.mss) {
         for buffer in sweep::each(&options.buffer) {
             match measure(options, segment, buffer, session, &mut none, run) {

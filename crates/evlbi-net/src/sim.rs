@@ -1,0 +1,413 @@
+//! Hosts that are simulated, and the path between them: what they send passes the cells of an emulated path, in virtual time.
+//!
+//! A [`Run`](crate::run::Run) on such a host uses its sockets, its clock and its counters instead of the kernel's. Everything that
+//! happens is written to the clock's log, if one is kept, so that two runs can be held against each other.
+
+mod socket;
+mod stream;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+use evlbi_core::packetise::{Family, UDP_HEADER};
+use evlbi_core::path::{self, CellTruth, Identity, Law, Line, Output, Piece};
+use evlbi_core::tcp::{self, Settings};
+use evlbi_core::time::Nanos;
+use evlbi_wire::vtp;
+use parking_lot::Mutex;
+
+use crate::clock::{Clock, Place, Source};
+use crate::host::Counters;
+
+pub use socket::Socket;
+use stream::{Door, End, Ends};
+pub use stream::{Listener, Stream};
+
+/// Bytes of datagrams that wait at a port where nothing is asked for; more are dropped.
+const BUFFER: usize = 64 << 20;
+/// Entries of a cell's log between two looks.
+const LOGGED: usize = 4096;
+/// The first port that is given to sockets which ask for none.
+const FIRST_PORT: u16 = 32_768;
+
+/// Hosts and what lies between them. Its clones are the same network.
+///
+/// Hosts whose address begins with 10.255 are at its near end, all others at its far end. What goes from one end to the other passes
+/// the cells of that direction; between hosts of the same end there is nothing.
+#[derive(Clone)]
+pub struct Network(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    mtu: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    cells: path::Network<Packet>,
+    /// To the far end, to the near end, and within an end.
+    routes: [usize; 3],
+    lines: [Line; 2],
+    ports: BTreeMap<SocketAddr, Port>,
+    ends: BTreeMap<Ends, End>,
+    doors: BTreeMap<SocketAddr, Door>,
+    /// Packets of connections that set out as soon as the cells are free, with their lengths.
+    leaving: VecDeque<(Packet, usize)>,
+    hosts: BTreeMap<IpAddr, Properties>,
+    next_port: u16,
+}
+
+/// A host as its network knows it.
+struct Properties {
+    clock: Clock,
+    counters: Counters,
+    /// Time that it takes to receive a datagram.
+    work: Nanos,
+    /// What its connections have where nothing else is asked for.
+    tcp: Settings,
+}
+
+/// A port for datagrams of a simulated host.
+struct Port {
+    waiting: VecDeque<Arrived>,
+    bytes: usize,
+    buffer: usize,
+    dropped: u64,
+    /// When the next may be received.
+    free: Nanos,
+    place: Arc<Place>,
+}
+
+struct Arrived {
+    from: SocketAddr,
+    at: Nanos,
+    bytes: Arc<[u8]>,
+}
+
+/// What is on its way.
+#[derive(Clone, Debug)]
+struct Packet {
+    from: SocketAddr,
+    to: SocketAddr,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Datagram(Arc<[u8]>),
+    Segment(tcp::Packet),
+}
+
+impl Identity for Packet {
+    fn identity(&self, segment: u16) -> u64 {
+        match &self.what {
+            What::Datagram(bytes) => vtp::split(bytes).map_or(0, |(number, _)| number),
+            What::Segment(packet) => packet.identity(segment),
+        }
+    }
+}
+
+/// A direction of a [`Network`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the far end.
+    There,
+    /// To the near end.
+    Back,
+}
+
+impl Network {
+    /// A network whose cells have the same laws both ways, with chances of their own that follow from `seed`. Packets have at most
+    /// `mtu` bytes, the headers of IP included.
+    pub fn new(clock: &Clock, laws: &[Law], mtu: usize, seed: u64) -> Network {
+        Network::between(clock, [laws, laws], mtu, seed)
+    }
+
+    /// The same with laws of their own for what goes there and what comes back.
+    pub fn between(clock: &Clock, laws: [&[Law]; 2], mtu: usize, seed: u64) -> Network {
+        let mut cells = path::Network::new();
+        let lines = [0, 1].map(|way| {
+            let seed = seed.wrapping_mul(2).wrapping_add(way as u64);
+            cells.line(laws[way].iter().cloned(), seed)
+        });
+        let routes = [
+            cells.route(&[&lines[0]]),
+            cells.route(&[&lines[1]]),
+            cells.route(&[]),
+        ];
+        for cell in lines.iter().flat_map(|line| &line.cells) {
+            cells.cell_mut(*cell).log(LOGGED);
+        }
+        let shared = Arc::new(Shared {
+            clock: clock.clone(),
+            mtu,
+            state: Mutex::new(State {
+                cells,
+                routes,
+                lines,
+                ports: BTreeMap::new(),
+                ends: BTreeMap::new(),
+                doors: BTreeMap::new(),
+                leaving: VecDeque::new(),
+                hosts: BTreeMap::new(),
+                next_port: FIRST_PORT,
+            }),
+        });
+        let source: Weak<Shared> = Arc::downgrade(&shared);
+        clock.add(source);
+        Network(shared)
+    }
+
+    /// The host at the near end with this number.
+    pub fn near(&self, number: u8) -> Host {
+        self.at(Ipv4Addr::new(10, 255, 0, number).into())
+    }
+
+    /// The host at the far end with this number.
+    pub fn far(&self, number: u8) -> Host {
+        self.at(Ipv4Addr::new(10, 0, 0, number).into())
+    }
+
+    /// The host with this address.
+    pub fn at(&self, address: IpAddr) -> Host {
+        let mut state = self.0.state.lock();
+        let clock = state.host(address, &self.0.clock).clock.clone();
+        drop(state);
+        Host {
+            network: self.clone(),
+            address,
+            clock,
+        }
+    }
+
+    /// Longest packet in bytes, the headers of IP included.
+    pub fn mtu(&self) -> usize {
+        self.0.mtu
+    }
+
+    /// Gives a cell another law from now on.
+    pub fn change(&self, way: Way, cell: usize, law: Law) {
+        let now = self.0.clock.now();
+        let mut state = self.0.state.lock();
+        let cell = state.lines[way as usize].cells[cell];
+        state.cells.cell_mut(cell).change(now, law);
+    }
+
+    /// What a cell has done so far.
+    pub fn truth(&self, way: Way, cell: usize) -> CellTruth {
+        let state = self.0.state.lock();
+        let cell = state.lines[way as usize].cells[cell];
+        state.cells.cell(cell).truth().clone()
+    }
+}
+
+impl State {
+    /// Which way a packet goes.
+    fn route(&self, from: IpAddr, to: IpAddr) -> usize {
+        let is_near =
+            |address: IpAddr| matches!(address, IpAddr::V4(v4) if v4.octets()[..2] == [10, 255]);
+        match (is_near(from), is_near(to)) {
+            (true, false) => self.routes[0],
+            (false, true) => self.routes[1],
+            _ => self.routes[2],
+        }
+    }
+
+    fn host(&mut self, address: IpAddr, clock: &Clock) -> &mut Properties {
+        self.hosts.entry(address).or_insert_with(|| Properties {
+            clock: clock.of_host(),
+            counters: Counters::default(),
+            work: Nanos(0),
+            tcp: Settings::default(),
+        })
+    }
+
+    /// A packet sets out.
+    fn send(&mut self, packet: Packet, length: usize, now: Nanos) {
+        let route = self.route(packet.from.ip(), packet.to.ip());
+        let train = path::Train::single(u32::try_from(length).unwrap_or(u32::MAX));
+        let piece = Piece::whole(now, &train);
+        self.cells.offer(route, packet, train, piece, 0);
+    }
+
+    /// The packets of connections set out.
+    fn send_all(&mut self, now: Nanos) {
+        while let Some((packet, length)) = self.leaving.pop_front() {
+            self.send(packet, length, now);
+        }
+    }
+
+    /// The next port of a host that is not taken.
+    fn free_port(
+        &mut self,
+        host: IpAddr,
+        is_taken: impl Fn(&State, SocketAddr) -> bool,
+    ) -> SocketAddr {
+        loop {
+            let address = SocketAddr::new(host, self.next_port);
+            self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
+            if !is_taken(self, address) {
+                return address;
+            }
+        }
+    }
+
+    /// A packet has arrived.
+    fn arrived(&mut self, packet: Packet, at: Nanos, clock: &Clock) {
+        let Packet { from, to, what } = packet;
+        let bytes = match what {
+            What::Datagram(bytes) => bytes,
+            What::Segment(packet) => return self.segment_arrived((to, from), &packet, at),
+        };
+        let Some(host) = self.hosts.get_mut(&to.ip()) else {
+            clock.log(format_args!("there is no host {}", to.ip()));
+            return;
+        };
+        let udp = &mut host.counters.udp;
+        let Some(port) = self.ports.get_mut(&to) else {
+            udp.no_ports += 1;
+            clock.log(format_args!("nobody listens at {to}"));
+            return;
+        };
+        if port.bytes + bytes.len() > port.buffer {
+            port.dropped += 1;
+            udp.receive_buffer_errors += 1;
+            udp.in_errors += 1;
+            clock.log(format_args!("{to} has no room"));
+            return;
+        }
+        udp.in_datagrams += 1;
+        port.bytes += bytes.len();
+        if port.waiting.is_empty() {
+            port.place.happens(at.max(port.free));
+        }
+        port.waiting.push_back(Arrived { from, at, bytes });
+    }
+}
+
+impl Source for Shared {
+    fn next(&self) -> Option<Nanos> {
+        let state = self.state.lock();
+        let timers = state.ends.values().filter_map(End::next);
+        timers.chain(state.cells.next()).min()
+    }
+
+    fn advance(&self, now: Nanos) {
+        let state = &mut *self.state.lock();
+        let mut cells = std::mem::take(&mut state.cells);
+        cells.advance(now, |output| {
+            if let Output::Delivered { packet, piece, .. } = output {
+                state.arrived(packet, piece.at, &self.clock);
+            }
+        });
+        if self.clock.is_logged() {
+            let lines = state.lines.iter().flat_map(|line| &line.cells);
+            for (number, cell) in lines.enumerate() {
+                for entry in cells.cell_mut(*cell).take_log() {
+                    self.clock.log(format_args!("cell {number}: {entry:?}"));
+                }
+            }
+        }
+        state.cells = cells;
+        let is_due = |(ends, end): (&Ends, &End)| {
+            let is_due = end.next().is_some_and(|at| at <= now);
+            is_due.then_some(*ends)
+        };
+        let due: Vec<Ends> = state.ends.iter().filter_map(is_due).collect();
+        for ends in due {
+            state.pump(ends, now);
+        }
+        state.send_all(now);
+    }
+}
+
+/// A simulated host. Its clones are the same host.
+#[derive(Clone)]
+pub struct Host {
+    network: Network,
+    address: IpAddr,
+    clock: Clock,
+}
+
+impl Host {
+    /// Its address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What it is connected to.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// What it has counted since the beginning.
+    pub fn counters(&self) -> Counters {
+        let state = self.network.0.state.lock();
+        let host = state.hosts.get(&self.address);
+        host.map(|host| host.counters.clone()).unwrap_or_default()
+    }
+
+    /// Has it take so long for each datagram that it receives, as a processor that is slow or shared.
+    pub fn work(&self, work: Nanos) {
+        let mut state = self.network.0.state.lock();
+        state.host(self.address, &self.clock).work = work;
+    }
+
+    /// What its connections have where nothing else is asked for.
+    pub fn tcp(&self) -> Settings {
+        let mut state = self.network.0.state.lock();
+        state.host(self.address, &self.clock).tcp.clone()
+    }
+
+    /// Gives connections other settings from now on, as another kernel does.
+    pub fn set_tcp(&self, settings: Settings) {
+        let mut state = self.network.0.state.lock();
+        state.host(self.address, &self.clock).tcp = settings;
+    }
+
+    /// Kills its programs: their threads never continue, and the host closes what they had open, as a kernel does.
+    pub fn kill(&self) {
+        self.clock.kill();
+        let shared = &self.network.0;
+        let mut state = shared.state.lock();
+        state.ports.retain(|at, _| at.ip() != self.address);
+        state.doors.retain(|at, _| at.ip() != self.address);
+        state.close_all(self.address, shared.clock.now());
+    }
+
+    /// Opens a socket for datagrams at a port, or at any that is free if it is 0; what waits there has at most so many bytes.
+    pub fn socket(&self, port: u16, buffer: Option<usize>) -> Socket {
+        let shared = &self.network.0;
+        let mut state = shared.state.lock();
+        let address = match port {
+            0 => state.free_port(self.address, |state, at| state.ports.contains_key(&at)),
+            port => SocketAddr::new(self.address, port),
+        };
+        let place = Arc::<Place>::default();
+        let buffer = buffer.unwrap_or(BUFFER);
+        state.ports.insert(
+            address,
+            Port {
+                waiting: VecDeque::new(),
+                bytes: 0,
+                buffer,
+                dropped: 0,
+                free: Nanos(0),
+                place: Arc::clone(&place),
+            },
+        );
+        drop(state);
+        Socket::new(self.clone(), address, buffer, place)
+    }
+}
+
+/// Length of the packet of a datagram with so many bytes.
+fn packet_length(datagram: usize) -> usize {
+    datagram + UDP_HEADER + Family::V4.ip_header()
+}

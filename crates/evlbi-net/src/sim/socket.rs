@@ -1,0 +1,108 @@
+//! Sockets for datagrams.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evlbi_core::time::Nanos;
+
+use super::{Arrived, Host, Packet, What, packet_length};
+use crate::clock::Place;
+use crate::transport::Events;
+
+/// A simulated socket for datagrams. Its port is free when it is dropped.
+pub struct Socket {
+    host: Host,
+    address: SocketAddr,
+    buffer: usize,
+    places: [Arc<Place>; 1],
+}
+
+impl Socket {
+    pub(super) fn new(host: Host, address: SocketAddr, buffer: usize, place: Arc<Place>) -> Socket {
+        Socket {
+            host,
+            address,
+            buffer,
+            places: [place],
+        }
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Bytes that may wait.
+    pub fn buffer(&self) -> usize {
+        self.buffer
+    }
+
+    /// A datagram sets out.
+    pub fn send_to(&self, to: SocketAddr, bytes: Arc<[u8]>, now: Nanos) {
+        let shared = &self.host.network.0;
+        let (from, length) = (self.address, bytes.len());
+        let clock = &shared.clock;
+        clock.log(format_args!("{from} sends {length} bytes to {to}"));
+        let mut state = shared.state.lock();
+        state.host(from.ip(), clock).counters.udp.out_datagrams += 1;
+        let what = What::Datagram(bytes);
+        let packet = Packet { from, to, what };
+        state.send(packet, packet_length(length), now);
+    }
+
+    /// The datagram that came first, who sent it, and when it came.
+    pub fn receive(&self) -> Option<(SocketAddr, Nanos, Arc<[u8]>)> {
+        let shared = &self.host.network.0;
+        let mut state = shared.state.lock();
+        let work = state.host(self.address.ip(), &shared.clock).work;
+        let port = state.ports.get_mut(&self.address)?;
+        let now = shared.clock.now();
+        if work > Nanos(0) && now < port.free {
+            return None;
+        }
+        port.free = now.plus(work);
+        let Arrived { from, at, bytes } = port.waiting.pop_front()?;
+        port.bytes -= bytes.len();
+        match port.waiting.front() {
+            Some(next) => port.place.happens(next.at.max(port.free)),
+            None => port.place.clear(),
+        }
+        let (to, length) = (self.address, bytes.len());
+        let clock = &shared.clock;
+        clock.log(format_args!(
+            "{to} receives {length} bytes from {from}, come at {}",
+            at.0
+        ));
+        Some((from, at, bytes))
+    }
+
+    /// Something comes.
+    pub fn events(&self) -> Events<'_> {
+        Events::at(&self.places)
+    }
+
+    /// Bytes that wait.
+    pub fn waiting(&self) -> usize {
+        let state = self.host.network.0.state.lock();
+        state.ports.get(&self.address).map_or(0, |port| port.bytes)
+    }
+
+    /// Datagrams that found no room.
+    pub fn dropped(&self) -> u64 {
+        let state = self.host.network.0.state.lock();
+        let port = state.ports.get(&self.address);
+        port.map_or(0, |port| port.dropped)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let mut state = self.host.network.0.state.lock();
+        state.ports.remove(&self.address);
+    }
+}

@@ -1,0 +1,430 @@
+//! Connections of TCP between simulated hosts.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::sync::Arc;
+
+use evlbi_core::tcp::{self, Algorithm, Connection, Failed, Info, Read, Settings};
+use evlbi_core::time::Nanos;
+
+use super::{Host, Packet, State, What};
+use crate::clock::Place;
+
+/// Bytes of the headers of IP and of TCP with time stamps (RFC 7323).
+const HEADERS: usize = 52;
+
+/// A connection as one of its hosts sees it: its address here and there.
+pub(super) type Ends = (SocketAddr, SocketAddr);
+
+/// An end of a connection.
+pub(super) struct End {
+    connection: Connection,
+    readable: Arc<Place>,
+    writable: Arc<Place>,
+    /// A program has it still, and reads what comes.
+    is_held: bool,
+    is_read: bool,
+}
+
+/// Where connections come to.
+pub(super) struct Door {
+    settings: Settings,
+    /// Those that are there and that nobody has taken, in the order in which they came.
+    waiting: VecDeque<Ends>,
+    place: Arc<Place>,
+}
+
+impl End {
+    fn new(connection: Connection) -> End {
+        End {
+            connection,
+            readable: Arc::default(),
+            writable: Arc::default(),
+            is_held: true,
+            is_read: true,
+        }
+    }
+
+    /// Shows what can be done with it, to those who wait.
+    fn show(&self, now: Nanos) {
+        let is_readable = self.connection.is_readable() || !self.is_read;
+        self.readable.set(is_readable, now);
+        self.writable.set(self.connection.is_writable(), now);
+    }
+
+    /// No program has it any more. What was written is sent still; what has come and was not read breaks the connection off, as Linux
+    /// does.
+    fn close(&mut self) {
+        self.is_held = false;
+        match self.connection.read(&mut []) {
+            Ok(Read::Bytes(_)) => self.connection.abort(),
+            _ => self.connection.shutdown(),
+        }
+    }
+
+    /// When it does something by itself.
+    pub fn next(&self) -> Option<Nanos> {
+        self.connection.next_at()
+    }
+}
+
+impl State {
+    /// A packet of a connection has arrived.
+    pub(super) fn segment_arrived(&mut self, ends: Ends, packet: &tcp::Packet, now: Nanos) {
+        let (here, there) = ends;
+        if let Some(end) = self.ends.get_mut(&ends) {
+            end.connection.handle(packet, now);
+            if let Some(door) = self.doors.get_mut(&here)
+                && end.is_held
+                && end.connection.is_connected()
+                && door.is_new(ends)
+            {
+                door.place.set(true, now);
+            }
+            return self.pump(ends, now);
+        }
+        let accepted = self.doors.get(&here).and_then(|door| {
+            let settings = door.settings.clone();
+            Connection::accept(settings, packet, now)
+        });
+        match accepted {
+            Some(connection) => {
+                if let Some(door) = self.doors.get_mut(&here) {
+                    door.waiting.push_back(ends);
+                }
+                self.ends.insert(ends, End::new(connection));
+                self.pump(ends, now);
+            }
+            None if packet.is_reset() => {}
+            None => self.depart(here, there, tcp::Packet::reset()),
+        }
+    }
+
+    fn depart(&mut self, from: SocketAddr, to: SocketAddr, packet: tcp::Packet) {
+        let length = packet.length() as usize + HEADERS;
+        let what = What::Segment(packet);
+        self.leaving.push_back((Packet { from, to, what }, length));
+    }
+
+    /// Sends what a connection has to send, and shows how it is.
+    pub(super) fn pump(&mut self, ends: Ends, now: Nanos) {
+        let (here, there) = ends;
+        let Some(end) = self.ends.get_mut(&ends) else {
+            return;
+        };
+        while let Some(packet) = end.connection.next_packet(now) {
+            let length = packet.length() as usize + HEADERS;
+            let what = What::Segment(packet);
+            let packet = Packet {
+                from: here,
+                to: there,
+                what,
+            };
+            self.leaving.push_back((packet, length));
+        }
+        end.show(now);
+        if !end.is_held && end.connection.has_ended() {
+            self.ends.remove(&ends);
+        }
+    }
+
+    /// Closes what the programs of a host had open.
+    pub(super) fn close_all(&mut self, host: IpAddr, now: Nanos) {
+        let of_host = self.ends.keys().filter(|(here, _)| here.ip() == host);
+        let all: Vec<Ends> = of_host.copied().collect();
+        for ends in all {
+            self.with(ends, now, End::close);
+        }
+    }
+
+    /// Does something with a connection, and what follows from it.
+    fn with<T>(&mut self, ends: Ends, now: Nanos, act: impl FnOnce(&mut End) -> T) -> Option<T> {
+        let done = act(self.ends.get_mut(&ends)?);
+        self.pump(ends, now);
+        self.send_all(now);
+        Some(done)
+    }
+}
+
+/// A simulated listener. Its port is free when it is dropped.
+pub struct Listener {
+    host: Host,
+    address: SocketAddr,
+    place: Arc<Place>,
+}
+
+/// An end of a simulated connection, which is closed when its last clone is dropped.
+#[derive(Clone)]
+pub struct Stream(Arc<Held>);
+
+struct Held {
+    host: Host,
+    ends: Ends,
+    readable: Arc<Place>,
+    writable: Arc<Place>,
+}
+
+impl Held {
+    fn with<T>(&self, act: impl FnOnce(&mut End) -> T) -> Option<T> {
+        let shared = &self.host.network.0;
+        let now = shared.clock.now();
+        shared.state.lock().with(self.ends, now, act)
+    }
+}
+
+impl Host {
+    /// Begins to connect to an address.
+    pub fn connect(&self, to: SocketAddr, settings: &Settings) -> Stream {
+        let shared = &self.network.0;
+        let now = shared.clock.now();
+        let mut state = shared.state.lock();
+        let here = state.free_port(self.address, |state, at| {
+            state.ends.keys().any(|(here, _)| *here == at) || state.doors.contains_key(&at)
+        });
+        let ends = (here, to);
+        let end = End::new(Connection::connect(settings.clone(), now));
+        let stream = self.stream(ends, &end);
+        state.ends.insert(ends, end);
+        state.with(ends, now, |_| ());
+        stream
+    }
+
+    /// Listens at a port, or at any that is free if it is 0.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AddrInUse`]
+    pub fn listen(&self, port: u16, settings: &Settings) -> io::Result<Listener> {
+        let mut state = self.network.0.state.lock();
+        let address = match port {
+            0 => state.free_port(self.address, |state, at| state.doors.contains_key(&at)),
+            port => SocketAddr::new(self.address, port),
+        };
+        if state.doors.contains_key(&address) {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        let place = Arc::<Place>::default();
+        state.doors.insert(
+            address,
+            Door {
+                settings: settings.clone(),
+                waiting: VecDeque::new(),
+                place: Arc::clone(&place),
+            },
+        );
+        drop(state);
+        Ok(Listener {
+            host: self.clone(),
+            address,
+            place,
+        })
+    }
+
+    fn stream(&self, ends: Ends, end: &End) -> Stream {
+        Stream(Arc::new(Held {
+            host: self.clone(),
+            ends,
+            readable: Arc::clone(&end.readable),
+            writable: Arc::clone(&end.writable),
+        }))
+    }
+}
+
+impl Door {
+    fn is_new(&self, ends: Ends) -> bool {
+        self.waiting.contains(&ends)
+    }
+}
+
+impl Listener {
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where connections come to.
+    pub fn place(&self) -> Arc<Place> {
+        Arc::clone(&self.place)
+    }
+
+    /// Takes the connection that came first, if one has come.
+    pub fn accept(&self) -> Option<Stream> {
+        let shared = &self.host.network.0;
+        let state = &mut *shared.state.lock();
+        let door = state.doors.get_mut(&self.address)?;
+        let is_there = |ends: &Ends| {
+            let end = state.ends.get(ends);
+            end.is_none_or(|end| end.connection.is_connected())
+        };
+        let first = door.waiting.iter().position(is_there);
+        let taken = first.and_then(|first| door.waiting.remove(first));
+        door.place
+            .set(door.waiting.iter().any(is_there), shared.clock.now());
+        let ends = taken?;
+        let end = state.ends.get(&ends)?;
+        Some(self.host.stream(ends, end))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let shared = &self.host.network.0;
+        let now = shared.clock.now();
+        let mut state = shared.state.lock();
+        let door = state.doors.remove(&self.address);
+        for ends in door.into_iter().flat_map(|door| door.waiting) {
+            state.with(ends, now, |end| {
+                end.is_held = false;
+                end.connection.abort();
+            });
+        }
+    }
+}
+
+impl Stream {
+    /// Its address here.
+    pub fn local(&self) -> SocketAddr {
+        self.0.ends.0
+    }
+
+    /// The address of the other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.0.ends.1
+    }
+
+    /// Where something can be read.
+    pub fn readable(&self) -> Arc<Place> {
+        Arc::clone(&self.0.readable)
+    }
+
+    /// Where something can be written.
+    pub fn writable(&self) -> Arc<Place> {
+        Arc::clone(&self.0.writable)
+    }
+
+    /// Reads what has come: nothing at the end of what the other end sends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] when nothing has come; else why the connection has failed.
+    pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.take(|connection| connection.read(into))
+    }
+
+    /// Reads at most so many bytes, and forgets them.
+    ///
+    /// # Errors
+    /// As [`Stream::read`].
+    pub fn discard(&self, most: usize) -> io::Result<usize> {
+        self.take(|connection| connection.discard(most as u64))
+    }
+
+    fn take(
+        &self,
+        read: impl FnOnce(&mut Connection) -> Result<Read, Failed>,
+    ) -> io::Result<usize> {
+        let taken = self.0.with(|end| match end.is_read {
+            true => read(&mut end.connection),
+            false => Ok(Read::Closed),
+        });
+        match taken {
+            Some(Ok(Read::Bytes(count))) => Ok(count as usize),
+            Some(Ok(Read::Nothing)) => Err(ErrorKind::WouldBlock.into()),
+            Some(Ok(Read::Closed)) | None => Ok(0),
+            Some(Err(failed)) => Err(error(failed)),
+        }
+    }
+
+    /// Writes as much as there is room for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] when there is none; else why the connection has failed.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.with(|end| end.connection.write(bytes)) {
+            Some(Ok(0)) if !bytes.is_empty() => Err(ErrorKind::WouldBlock.into()),
+            Some(Ok(count)) => Ok(count),
+            Some(Err(failed)) => Err(error(failed)),
+            None => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Whether the other end sends no more, and all that it sent was read.
+    pub fn has_ended(&self) -> bool {
+        let next = self.0.with(|end| end.connection.read(&mut []));
+        matches!(next, Some(Ok(Read::Closed)) | None)
+    }
+
+    /// Says that no more will be written, or read.
+    pub fn shutdown(&self, how: Shutdown) {
+        self.0.with(|end| {
+            if how != Shutdown::Read {
+                end.connection.shutdown();
+            }
+            end.is_read &= how == Shutdown::Write;
+        });
+    }
+
+    /// Breaks the connection off.
+    pub fn abort(&self) {
+        self.0.with(|end| end.connection.abort());
+    }
+
+    /// Whether the other end has taken it.
+    pub fn is_connected(&self) -> bool {
+        let connected = self.0.with(|end| end.connection.is_connected());
+        connected.unwrap_or(false)
+    }
+
+    /// Why it has failed, if it has.
+    pub fn error(&self) -> Option<io::Error> {
+        let failed = self.0.with(|end| end.connection.failed());
+        failed.flatten().map(error)
+    }
+
+    /// The congestion control that it has.
+    pub fn algorithm(&self) -> Algorithm {
+        let algorithm = self.0.with(|end| end.connection.algorithm());
+        algorithm.unwrap_or(Algorithm::Cubic)
+    }
+
+    /// Gives it another congestion control.
+    pub fn set_algorithm(&self, algorithm: Algorithm) {
+        self.0.with(|end| end.connection.set_algorithm(algorithm));
+    }
+
+    /// What is known of it at this moment.
+    pub fn info(&self) -> Info {
+        let now = self.0.host.network.0.clock.now();
+        let info = self.0.with(|end| end.connection.info(now));
+        info.unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (here, there) = self.0.ends;
+        write!(f, "Stream from {here} to {there}")
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listener at {}", self.address)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.with(End::close);
+    }
+}
+
+fn error(failed: Failed) -> io::Error {
+    let kind = match failed {
+        Failed::Refused => ErrorKind::ConnectionRefused,
+        Failed::Reset => ErrorKind::ConnectionReset,
+        Failed::TimedOut => ErrorKind::TimedOut,
+        Failed::Closed => ErrorKind::BrokenPipe,
+    };
+    io::Error::new(kind, failed)
+}

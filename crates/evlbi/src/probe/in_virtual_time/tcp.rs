@@ -1,0 +1,358 @@
+//! Connections.
+
+use std::time::Duration;
+
+use evlbi_core::path::{Law, Loss};
+use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Needs, Settings};
+use evlbi_core::time::Nanos;
+
+use super::{Path, Scene, bits, bottleneck, delay, twice};
+use crate::probe::tcp::matrix::Matrix;
+use crate::probe::tcp::{self, Buffer, ProbeTcp, ProbeTcpOptions, Tested};
+
+impl Scene {
+    fn tested(&self, options: ProbeTcpOptions) -> Tested {
+        let target = self.target();
+        tcp::probe(&ProbeTcpOptions { target, ..options }, &self.near).unwrap()
+    }
+
+    fn tcp(&self, options: ProbeTcpOptions) -> ProbeTcp {
+        match self.tested(options) {
+            Tested::One(measured) => *measured.result,
+            Tested::Matrix(_) => panic!("one test"),
+        }
+    }
+
+    fn matrix(&self, options: ProbeTcpOptions) -> Matrix {
+        match self.tested(options) {
+            Tested::Matrix(measured) => measured.result,
+            Tested::One(_) => panic!("several tests"),
+        }
+    }
+}
+
+/// Bytes of a message and of a segment.
+const SEGMENT: f64 = 1448.0;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Every message arrives, both ways, after the delay of the path and at most 0.1 ms more, for which messages are handed over together;
+/// though the far clock is half a minute behind and drifts.
+#[test]
+fn messages_at_a_constant_rate_are_timely() {
+    let mut path = Path::of(&[delay(10)]);
+    path.far_clock = [-33_500_000_000, 30_000];
+    let (result, _) = path.play(|scene| {
+        // Large enough from the beginning: slow start would hold messages up.
+        let settings = Settings {
+            window: Some(1000.0),
+            ..Settings::default()
+        };
+        for host in [&scene.network.near(1), &scene.far] {
+            host.set_tcp(settings.clone());
+        }
+        scene.tcp(ProbeTcpOptions {
+            rate: Some(bits(64_000_000)),
+            message: 1000,
+            duration: seconds(3),
+            both: true,
+            ..ProbeTcpOptions::default()
+        })
+    });
+    assert_eq!(result.flows.len(), 2);
+    for flow in &result.flows {
+        let messages = flow.messages.as_ref().unwrap();
+        let counts = [
+            messages.due,
+            messages.sent,
+            messages.received,
+            messages.shed,
+        ];
+        assert_eq!(counts, [24_000, 24_000, 24_000, 0]);
+        assert_eq!(
+            (flow.bytes, flow.sent_again, flow.timeouts),
+            (24_000_000, 0, 0)
+        );
+        let delay = messages.delay.as_ref().unwrap();
+        let range = 9_995_000..10_105_000;
+        assert!(
+            range.contains(&delay.min) && range.contains(&delay.max),
+            "{delay:?}"
+        );
+        assert!(messages.timely.late.is_empty(), "{:?}", messages.timely);
+    }
+    let said = result.findings.join(" ");
+    assert!(said.contains("as asked"), "{said}");
+}
+
+/// What holds a connection back is named, and takes the part of the time that it should.
+#[test]
+fn what_holds_a_connection_back_is_named() {
+    let trip = 0.02;
+    let clear = || vec![delay(10)];
+    let limited = || vec![bottleneck(500_000_000, 4 << 20), delay(10)];
+    let play = |there: Vec<Law>, options: ProbeTcpOptions| {
+        Path::new([there, clear()])
+            .play(|scene| scene.tcp(options))
+            .0
+    };
+    let options = || ProbeTcpOptions {
+        duration: seconds(4),
+        algorithm: vec!["reno".to_owned()],
+        ..ProbeTcpOptions::default()
+    };
+
+    let slow = ProbeTcpOptions {
+        rate: Some(bits(5_000_000)),
+        ..options()
+    };
+    let result = play(limited(), slow);
+    let held = &result.flows[0].course.held_back;
+    assert!(held.application > 0.98, "{held:?}");
+
+    let police = Law::Police {
+        rate: bits(32_000_000),
+        burst: 128 << 10,
+        overhead: 0,
+    };
+    let result = play(vec![police, delay(10)], options());
+    let held = &result.flows[0].course.held_back;
+    assert!(held.window + held.repair > 0.9, "{held:?}");
+    assert!(result.flows[0].sent_again > 0);
+
+    // 60 kB a round trip at most, and two thirds of it at least: a writer is woken when a third of the buffer is free.
+    for (is_receiver, name) in [(false, "--buffer"), (true, "--receive-buffer")] {
+        let bytes = Buffer::Bytes(60_000);
+        let result = play(
+            limited(),
+            ProbeTcpOptions {
+                buffer: if is_receiver { Vec::new() } else { vec![bytes] },
+                receive_buffer: is_receiver.then_some(bytes),
+                ..options()
+            },
+        );
+        let flow = &result.flows[0];
+        let held = &flow.course.held_back;
+        let part = if is_receiver {
+            held.receiver
+        } else {
+            held.buffer
+        };
+        assert!(part > 0.9, "{name}: {held:?}");
+        let expected = 60_000.0 * 8.0 / trip;
+        assert!(
+            (0.66..1.01).contains(&(flow.rate / expected)),
+            "{name}: {}",
+            flow.rate
+        );
+        let said = result.findings.join(" ");
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+/// Throughput is the send buffer over the round trip, until the path is full; a writer is woken when a third of the buffer is free.
+#[test]
+fn throughput_follows_the_buffer() {
+    let path = Path::new([
+        vec![bottleneck(200_000_000, 4 << 20), delay(10)],
+        vec![delay(10)],
+    ]);
+    let (matrix, _) = path.play(|scene| {
+        scene.matrix(ProbeTcpOptions {
+            duration: seconds(3),
+            mss: vec![536, 1448],
+            buffer: [30_000, 60_000, 120_000, 4_000_000]
+                .map(Buffer::Bytes)
+                .to_vec(),
+            ..ProbeTcpOptions::default()
+        })
+    });
+    let matrix = serde_json::to_value(&matrix).unwrap();
+    let points = matrix["points"].as_array().unwrap();
+    assert_eq!(points.len(), 8);
+    for point in points {
+        let of = |name: &str| point[name].as_f64().unwrap();
+        let segment = of("segment");
+        let full = 200e6 * segment / (segment + 52.0);
+        let expected = (of("buffer") * 8.0 / 0.02).min(full);
+        let found = of("rate") / expected;
+        assert!((0.66..1.01).contains(&found), "{found} {point}");
+    }
+}
+
+/// Figures 8 and 10 of Meirosu et al.: 2 s of UDP beside a connection cost it what they take and the recovery of its window.
+#[test]
+fn a_burst_beside_a_connection_is_recovered_from() {
+    let path = Path::new([
+        vec![bottleneck(100_000_000, 250 << 10), delay(9)],
+        vec![delay(8)],
+    ]);
+    let (result, _) = path.play(|scene| {
+        scene.tcp(ProbeTcpOptions {
+            duration: seconds(16),
+            algorithm: vec!["reno".to_owned()],
+            interval: Duration::from_millis(100),
+            background: Some(bits(70_000_000)),
+            background_at: Some(seconds(8)),
+            ..ProbeTcpOptions::default()
+        })
+    });
+    let found = result.flows[0].disturbance.as_ref().unwrap();
+    assert_eq!((found.from, found.to), (8.0, 10.0));
+    assert!((90e6..97e6).contains(&found.before), "{found:?}");
+    // What the stream leaves, at most.
+    assert!(found.lowest < 30e6 * 1448.0 / 1500.0, "{found:?}");
+    let recovery = found.recovery.unwrap();
+    assert!((0.1..3.0).contains(&recovery), "{found:?}");
+    let stream = &result.background[0];
+    assert_eq!(stream.sent, 70_000_000 * 2 / 8 / 1472);
+    assert_eq!(stream.sent, stream.unique + stream.lost);
+}
+
+/// A path that drops whole segments, and the message that says so, is named.
+#[test]
+fn a_black_hole_of_the_path_mtu_is_named() {
+    let hole = Law::Mtu {
+        bytes: 1400,
+        tells: false,
+    };
+    let path = Path::new([vec![hole, delay(5)], vec![delay(5)]]);
+    let (result, _) = path.play(|scene| {
+        scene.tcp(ProbeTcpOptions {
+            duration: seconds(10),
+            ..ProbeTcpOptions::default()
+        })
+    });
+    let said = result.findings.join(" ");
+    assert!(said.contains("black hole"), "{said}");
+}
+
+/// A flow at a constant rate that loses a segment after 2 s, with a window that just carries it, by a kernel of 2009 which counts
+/// acknowledgements: as in figures 2-2 to 2-6 of the EXPReS report.
+struct OneLoss {
+    rate: u64,
+    /// In milliseconds.
+    round_trip: u64,
+    algorithm: Algorithm,
+    buffer: u64,
+    full: Full,
+    seconds: u64,
+}
+
+impl OneLoss {
+    /// What the report's equations say.
+    fn needs(&self) -> Needs {
+        let rate = self.rate as f64;
+        let flow = Cbr {
+            rate,
+            round_trip: self.round_trip as f64 * 1e-3,
+            segment: SEGMENT,
+            per_step: 2.0,
+            link: 2.0 * rate * SEGMENT / (SEGMENT + 52.0),
+        };
+        flow.needs(self.algorithm)
+    }
+
+    fn play(&self) -> ProbeTcp {
+        let loss = Law::Loss(Loss::At([Nanos(2_000_000_000)].into()));
+        let line = bottleneck(2 * self.rate, 4 << 20);
+        let half = delay(self.round_trip / 2);
+        let rest = delay(self.round_trip - self.round_trip / 2);
+        let path = Path::new([vec![line, half, loss], vec![rest]]);
+        let window = self.rate as f64 / 8.0 * self.round_trip as f64 * 1e-3 / SEGMENT;
+        let played = path.play(|scene| {
+            scene.network.near(1).set_tcp(Settings {
+                counting: Counting::Acks,
+                window: Some(window.ceil() + 1.0),
+                ..Settings::default()
+            });
+            scene.tcp(ProbeTcpOptions {
+                rate: Some(bits(self.rate)),
+                duration: seconds(self.seconds),
+                algorithm: vec![self.algorithm.name().to_owned()],
+                buffer: vec![Buffer::Bytes(self.buffer)],
+                full: self.full,
+                backlog: 64 << 10,
+                ..ProbeTcpOptions::default()
+            })
+        });
+        played.0
+    }
+}
+
+/// Figure 2-4 (b) in small: with a buffer of what is late, messages are timely again when the equations say.
+#[test]
+fn a_large_buffer_makes_messages_timely_again() {
+    let flow = OneLoss {
+        rate: 64_000_000,
+        round_trip: 15,
+        algorithm: Algorithm::Reno,
+        buffer: 16 << 20,
+        full: Full::Block,
+        seconds: 8,
+    };
+    let needs = flow.needs();
+    let result = flow.play();
+    let messages = result.flows[0].messages.as_ref().unwrap();
+    assert_eq!([messages.sent, messages.received], [messages.due; 2]);
+    let late = &messages.timely.late;
+    let worst = late.iter().max_by_key(|late| late.worst).unwrap();
+    near(worst.delayed_bytes as f64, needs.delayed, 0.1);
+    let until = worst.until.unwrap() - late[0].from;
+    near(until, needs.drain.unwrap(), 0.1);
+    assert_eq!(result.flows[0].sent_again, 1);
+}
+
+/// Figure 2-4 (a): with a buffer of the product of bandwidth and delay they never are, and the finding says so; what is shed instead of
+/// waiting makes them timely.
+#[test]
+fn a_buffer_of_the_product_never_does() {
+    let mut flow = OneLoss {
+        rate: 64_000_000,
+        round_trip: 15,
+        algorithm: Algorithm::Reno,
+        buffer: 130_000,
+        full: Full::Block,
+        seconds: 8,
+    };
+    let needs = flow.needs();
+    let result = flow.play();
+    let messages = result.flows[0].messages.as_ref().unwrap();
+    assert_eq!(messages.received, messages.sent);
+    let last = messages.timely.late.last().unwrap();
+    assert_eq!(last.until, None);
+    near(last.delayed_bytes as f64, needs.delayed, 0.2);
+    assert!(messages.blocked > 0.1);
+    let said = result.findings.join(" ");
+    assert!(said.contains("at the end"), "{said}");
+
+    flow.full = Full::Shed;
+    let result = flow.play();
+    let messages = result.flows[0].messages.as_ref().unwrap();
+    assert_eq!(messages.due, messages.sent + messages.shed);
+    assert_eq!(messages.received, messages.sent);
+    near(messages.shed as f64 * SEGMENT, needs.delayed, 0.25);
+    assert_eq!(messages.blocked, 0.0);
+    let last = messages.timely.late.last().unwrap();
+    assert!(last.until.is_some(), "{last:?}");
+}
+
+fn near(found: f64, expected: f64, tolerance: f64) {
+    let ratio = found / expected;
+    assert!((ratio - 1.0).abs() < tolerance, "{found} {expected}");
+}
+
+#[test]
+fn connections_are_tested_twice_alike() {
+    twice(100, |scene| {
+        let result = scene.tcp(ProbeTcpOptions {
+            duration: Duration::from_millis(300),
+            rate: Some(bits(2_000_000)),
+            both: true,
+            ..ProbeTcpOptions::default()
+        });
+        serde_json::to_value(&result).unwrap()
+    });
+}

@@ -1,0 +1,282 @@
+//! Campaigns of hours and days.
+
+use std::path::{Path as File, PathBuf};
+use std::time::Duration;
+
+use evlbi_core::path::{Law, Loss, Times};
+use evlbi_core::probe::Pattern;
+use evlbi_core::time::Nanos;
+use evlbi_net::run::Run;
+use evlbi_net::sim::Way;
+use tempfile::TempDir;
+
+use super::{BEGINNING, Path, Scene, bits, delay, twice};
+use crate::report::{self, Report};
+use crate::watch::{WatchOptions, watch};
+
+const DAY: u64 = 86_400;
+
+/// A path on which a fraction is lost from one second to another.
+fn with_episode(from: u64, to: u64, fraction: f64) -> Path {
+    let [from, to] = [from, to].map(|second| Nanos(second * Nanos::SECOND.0));
+    let episode = Law::Loss(Loss::Within {
+        times: Times::Once { from, to },
+        fraction,
+    });
+    let mut path = Path::new([vec![episode, delay(10)], vec![delay(10)]]);
+    path.limits.duration = Nanos(3 * DAY * Nanos::SECOND.0);
+    path.is_logged = false;
+    path
+}
+
+impl Scene {
+    fn watch(&self, file: &File, options: WatchOptions) -> Report {
+        let options = WatchOptions {
+            file: file.to_owned(),
+            target: self.target(),
+            ..options
+        };
+        watch(&options, &self.near).unwrap();
+        report::read(file).unwrap()
+    }
+}
+
+/// A file whose commits wait for no disk, where the system has memory for files.
+fn in_memory() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let folder = folder.unwrap();
+    let file = folder.path().join("campaign.sqlite");
+    (folder, file)
+}
+
+/// A continuous flow of 1 Mbit/s, of which an episode loses a tenth for a minute.
+fn found_to_the_second(length: u64, from: u64) {
+    let (_room, file) = in_memory();
+    let path = with_episode(from, from + 60, 0.1);
+    let (report, _) = path.play(|scene| {
+        scene.watch(
+            &file,
+            WatchOptions {
+                length: Duration::from_secs(length),
+                rate: Some(bits(1_000_000)),
+                window: Duration::from_secs(1),
+                ..WatchOptions::default()
+            },
+        )
+    });
+    let way = &report.directions[0];
+    let expected = (length as f64 * 1e6 / 8.0 / 1472.0).round() as u64;
+    assert!(way.sent.abs_diff(expected) <= 2, "{} {expected}", way.sent);
+    assert_eq!(way.sent, way.unique + way.lost);
+    assert_eq!(way.lost, way.network_lost);
+    assert!(way.lost > 300, "{}", way.lost);
+    let Pattern::Episodes(episodes) = way.pattern else {
+        panic!("{:?}", way.pattern);
+    };
+    assert_eq!(episodes.count, 1);
+    assert!(episodes.loss_outside < 1e-5, "{episodes:?}");
+    assert!((episodes.length - 60.0).abs() <= 2.0, "{episodes:?}");
+    let lossy = report.windows.iter().filter(|window| window.lost > 0);
+    let seconds = |at: f64| at - BEGINNING as f64 * 1e-9;
+    let times: Vec<[f64; 2]> = lossy
+        .map(|window| [seconds(window.begin), seconds(window.end)])
+        .collect();
+    let (first, last) = (times[0], times[times.len() - 1]);
+    let (from, to) = (from as f64, from as f64 + 60.0);
+    assert!((from - 1.0..from + 1.0).contains(&first[0]), "{first:?}");
+    assert!((to - 1.0..to + 1.0).contains(&last[1]), "{last:?}");
+}
+
+#[test]
+fn an_episode_of_an_hour_is_found_to_the_second() {
+    found_to_the_second(3600, 2000);
+}
+
+#[test]
+#[ignore = "a soak: it takes some seconds"]
+fn an_episode_of_a_day_is_found_to_the_second() {
+    found_to_the_second(DAY, 50_000);
+}
+
+/// One second of 1 Gbit/s every ten minutes: each test sends what it should to within a datagram, and loses what the path drops.
+fn sampled(hours: u64) {
+    let (_room, file) = in_memory();
+    let mut path = Path::new([
+        vec![Law::Loss(Loss::Random { fraction: 1e-5 }), delay(10)],
+        vec![delay(10)],
+    ]);
+    path.is_logged = false;
+    let ((report, dropped), _) = path.play(|scene| {
+        let report = scene.watch(
+            &file,
+            WatchOptions {
+                length: Duration::from_secs(hours * 3600),
+                rate: Some(bits(1_000_000_000)),
+                size: 8972,
+                every: Some(Duration::from_secs(600)),
+                test: Duration::from_secs(1),
+                ..WatchOptions::default()
+            },
+        );
+        (report, scene.network.truth(Way::There, 0).dropped)
+    });
+    assert_eq!(report.windows.len() as u64, hours * 6);
+    let expected = (1e9f64 / 8.0 / 8972.0).round() as u64;
+    for (place, window) in report.windows.iter().enumerate() {
+        assert!(window.sent.abs_diff(expected) <= 1, "{window:?}");
+        let begins = window.begin - BEGINNING as f64 * 1e-9 - place as f64 * 600.0;
+        assert!((0.0..0.5).contains(&begins), "{place}: {begins}");
+    }
+    let way = &report.directions[0];
+    assert_eq!(
+        [way.sent, way.lost],
+        [way.unique + way.lost, way.network_lost]
+    );
+    // The rest of what was dropped is of the control connection and of requests that tell the clock.
+    assert!(
+        (way.lost..way.lost + 20).contains(&dropped),
+        "{dropped} {}",
+        way.lost
+    );
+}
+
+#[test]
+fn a_path_is_sampled_for_an_hour() {
+    sampled(1);
+}
+
+#[test]
+#[ignore = "a soak: it takes some seconds"]
+fn a_path_is_sampled_for_sixty_hours() {
+    sampled(60);
+}
+
+/// What a watch measured before it was killed stays as it is, and another one of the same file continues it.
+#[test]
+fn a_watch_that_is_killed_is_continued() {
+    let (_room, file) = in_memory();
+    let lossy = Law::Loss(Loss::Within {
+        times: Times::Periodic {
+            period: Nanos(2_000_000_000),
+            length: Nanos(300_000_000),
+            first: Nanos(500_000_000),
+        },
+        fraction: 0.2,
+    });
+    let path = Path::new([vec![lossy, delay(1)], vec![delay(1)]]);
+    let options = |length| WatchOptions {
+        length: Duration::from_secs(length),
+        rate: Some(bits(5_000_000)),
+        window: Duration::from_millis(100),
+        loss_timeout: Duration::from_millis(100),
+        ..WatchOptions::default()
+    };
+    path.play(|scene| {
+        let victim = scene.network.near(2);
+        let own = WatchOptions {
+            file: file.clone(),
+            target: scene.target(),
+            ..options(600)
+        };
+        let run = Run::silent().on(&victim);
+        let watching = victim.clock().spawn("watch", move || watch(&own, &run));
+        scene.near.clock().sleep(Duration::from_secs(60));
+        victim.kill();
+        drop(watching);
+        let killed = report::read(&file).unwrap();
+        // All but the windows that were not settled.
+        assert!(
+            (580..=600).contains(&killed.windows.len()),
+            "{}",
+            killed.windows.len()
+        );
+        let continued = scene.watch(&file, options(8));
+        let (before, after) = continued.windows.split_at(killed.windows.len());
+        let text = |windows| serde_json::to_string(windows).unwrap();
+        assert_eq!(text(before), text(&killed.windows));
+        assert!((79..=81).contains(&after.len()), "{}", after.len());
+        let way = &killed.directions[0];
+        let Pattern::Periodic { period, .. } = way.pattern else {
+            panic!("{:?}", way.pattern);
+        };
+        assert!((period - 2.0).abs() < 0.02, "{period}");
+        assert_eq!(
+            [way.sent, way.lost],
+            [way.unique + way.lost, way.network_lost]
+        );
+        assert_eq!(
+            (continued.runs.len(), continued.directions[0].interrupted),
+            (2, 1)
+        );
+    });
+}
+
+/// An outage of less than a minute is measured; one that lasts longer ends the flow, and a new one begins when the path is back.
+#[test]
+fn an_outage_is_survived() {
+    for (seconds, flows) in [(50, 1), (200, 2)] {
+        let (_room, file) = in_memory();
+        let cut = Law::Loss(Loss::Within {
+            times: Times::Once {
+                from: Nanos(100 * Nanos::SECOND.0),
+                to: Nanos((100 + seconds) * Nanos::SECOND.0),
+            },
+            fraction: 1.0,
+        });
+        let mut path = Path::of(&[cut, delay(5)]);
+        path.is_logged = false;
+        let (report, _) = path.play(|scene| {
+            scene.watch(
+                &file,
+                WatchOptions {
+                    length: Duration::from_secs(600),
+                    rate: Some(bits(1_000_000)),
+                    window: Duration::from_secs(1),
+                    ..WatchOptions::default()
+                },
+            )
+        });
+        let ended = report.runs.iter().filter(|run| run.reason.is_none());
+        assert_eq!(ended.count(), 1, "{:?}", report.runs);
+        assert!(report.runs.len() >= flows, "{:?}", report.runs);
+        let last = report.windows.last().unwrap();
+        assert!(last.end - BEGINNING as f64 * 1e-9 > 598.0, "{last:?}");
+        let way = &report.directions[0];
+        assert_eq!(way.sent, way.unique + way.lost);
+        match flows {
+            1 => {
+                let lost = report.windows.iter().filter(|window| window.unique == 0);
+                assert!((49..=50).contains(&lost.count()));
+            }
+            // Of the time in which neither end heard the other there is nothing.
+            _ => {
+                let missing = way.seconds - way.covered;
+                assert!(
+                    (seconds as f64..seconds as f64 + 12.0).contains(&missing),
+                    "{missing}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn paths_are_watched_twice_alike() {
+    twice(100, |scene| {
+        let (_room, file) = in_memory();
+        let report = scene.watch(
+            &file,
+            WatchOptions {
+                length: Duration::from_secs(1),
+                rate: Some(bits(500_000)),
+                window: Duration::from_millis(200),
+                loss_timeout: Duration::from_millis(200),
+                both: true,
+                ..WatchOptions::default()
+            },
+        );
+        let mut report = serde_json::to_value(&report).unwrap();
+        report["file"] = serde_json::Value::Null;
+        report
+    });
+}

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::cpu::{self, Waiting};
 use crate::transport::Events;
@@ -342,6 +342,38 @@ impl fmt::Debug for Clock {
             None => "Clock::real",
             Some(_) => "Clock::simulated",
         })
+    }
+}
+
+/// What one thread gives and another waits for.
+#[derive(Default)]
+pub struct Signal {
+    is_given: Mutex<bool>,
+    given: Condvar,
+    places: [Arc<Place>; 1],
+}
+
+impl Signal {
+    /// Gives it.
+    pub fn give(&self) {
+        *self.is_given.lock() = true;
+        self.given.notify_all();
+        self.places[0].happens(Nanos(0));
+    }
+
+    /// Waits until it is given, or until `moment`; says whether it is.
+    pub fn wait(&self, clock: &Clock, moment: Nanos) -> bool {
+        let mut is_given = self.is_given.lock();
+        if !*is_given && !clock.is_real() {
+            drop(is_given);
+            clock.wait(&[Events::at(&self.places)], moment, Waiting::Sleep);
+            return *self.is_given.lock();
+        }
+        while !*is_given && cpu::now() < moment {
+            let left = Duration::from_nanos(moment.since(cpu::now()).0);
+            self.given.wait_for(&mut is_given, left);
+        }
+        *is_given
     }
 }
 

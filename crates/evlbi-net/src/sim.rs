@@ -52,6 +52,9 @@ struct State {
     ports: BTreeMap<SocketAddr, Port>,
     ends: BTreeMap<Ends, End>,
     doors: BTreeMap<SocketAddr, Door>,
+    /// When a connection does something by itself, unless that has changed.
+    timer: Option<Nanos>,
+    has_changed: bool,
     /// Packets of connections that set out as soon as the cells are free, with their lengths.
     leaving: VecDeque<(Packet, usize)>,
     hosts: BTreeMap<IpAddr, Properties>,
@@ -149,6 +152,8 @@ impl Network {
                 ports: BTreeMap::new(),
                 ends: BTreeMap::new(),
                 doors: BTreeMap::new(),
+                timer: None,
+                has_changed: false,
                 leaving: VecDeque::new(),
                 hosts: BTreeMap::new(),
                 next_port: FIRST_PORT,
@@ -288,9 +293,11 @@ impl State {
 
 impl Source for Shared {
     fn next(&self) -> Option<Nanos> {
-        let state = self.state.lock();
-        let timers = state.ends.values().filter_map(End::next);
-        timers.chain(state.cells.next()).min()
+        let state = &mut *self.state.lock();
+        if std::mem::take(&mut state.has_changed) {
+            state.timer = state.ends.values().filter_map(End::next).min();
+        }
+        state.timer.into_iter().chain(state.cells.next()).min()
     }
 
     fn advance(&self, now: Nanos) {
@@ -310,13 +317,15 @@ impl Source for Shared {
             }
         }
         state.cells = cells;
-        let is_due = |(ends, end): (&Ends, &End)| {
-            let is_due = end.next().is_some_and(|at| at <= now);
-            is_due.then_some(*ends)
-        };
-        let due: Vec<Ends> = state.ends.iter().filter_map(is_due).collect();
-        for ends in due {
-            state.pump(ends, now);
+        if state.has_changed || state.timer.is_some_and(|at| at <= now) {
+            let is_due = |(ends, end): (&Ends, &End)| {
+                let is_due = end.next().is_some_and(|at| at <= now);
+                is_due.then_some(*ends)
+            };
+            let due: Vec<Ends> = state.ends.iter().filter_map(is_due).collect();
+            for ends in due {
+                state.pump(ends, now);
+            }
         }
         state.send_all(now);
     }

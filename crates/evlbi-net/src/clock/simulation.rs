@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -26,7 +25,7 @@ thread_local! {
     /// The thread of a simulation that runs here.
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
     /// Those that do not run now.
-    static WAITING: RefCell<BTreeMap<usize, Waiting>> = const { RefCell::new(BTreeMap::new()) };
+    static WAITING: RefCell<Vec<Waiting>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy)]
@@ -36,9 +35,11 @@ struct Current {
     yielder: *const Yielder<(), usize>,
 }
 
-/// A thread that is not running. It yields the number of the one whose turn it is then.
+/// A thread, in the order of the numbers. It yields the number of the one whose turn it is when it waits.
 struct Waiting {
-    coroutine: Coroutine<(), usize, usize>,
+    number: usize,
+    /// None while it runs.
+    coroutine: Option<Coroutine<(), usize, usize>>,
     failed: Option<Failed>,
 }
 
@@ -118,7 +119,6 @@ struct Member {
 }
 
 /// What a thread waits for: any of this.
-#[derive(Default)]
 struct Wait {
     until: Nanos,
     places: Vec<Arc<Place>>,
@@ -126,6 +126,26 @@ struct Wait {
     thread: Option<usize>,
     /// A step after this one.
     after: Option<u64>,
+}
+
+impl Default for Wait {
+    /// It waits for its turn.
+    fn default() -> Wait {
+        Wait {
+            until: Nanos(0),
+            places: Vec::new(),
+            thread: None,
+            after: None,
+        }
+    }
+}
+
+impl Wait {
+    /// It waits for nothing.
+    fn reset(&mut self) {
+        self.places.clear();
+        (self.until, self.thread, self.after) = (Nanos(NEVER), None, None);
+    }
 }
 
 impl Simulation {
@@ -175,9 +195,12 @@ impl Simulation {
             work();
             simulation.end(number)
         });
-        let failed = Some(failed);
-        let waiting = Waiting { coroutine, failed };
-        WAITING.with_borrow_mut(|all| all.insert(number, waiting));
+        let waiting = Waiting {
+            number,
+            coroutine: Some(coroutine),
+            failed: Some(failed),
+        };
+        WAITING.with_borrow_mut(|all| all.push(waiting));
         number
     }
 
@@ -189,6 +212,7 @@ impl Simulation {
     pub fn simulate<T>(&self, work: impl FnOnce() -> T) -> T {
         assert!(CURRENT.get().is_none(), "one simulation in another");
         let number = self.register("main", 0);
+        self.state.lock().member(number).wait.reset();
         let _over = Over(self);
         let yielder = ptr::null();
         CURRENT.set(Some(Current { number, yielder }));
@@ -209,29 +233,24 @@ impl Simulation {
         let killed = state.threads.extract_if(.., |member| member.group == group);
         for member in killed {
             assert_ne!(Some(member.number), current, "a thread cannot kill itself");
-            drop(WAITING.with_borrow_mut(|all| all.remove(&member.number)));
+            drop(remove(member.number));
         }
         state.steps += 1;
     }
 
     /// Lets the others run until `until`, or until one of `events` happens; returns the time then.
     pub fn wait(&self, events: &[Events<'_>], until: Nanos) -> Nanos {
-        let places = events.iter().flat_map(|events| events.places);
-        self.pause(Wait {
-            until,
-            places: places.map(Arc::clone).collect(),
-            ..Wait::default()
+        self.pause(|wait| {
+            let places = events.iter().flat_map(|events| events.places);
+            wait.places.extend(places.map(Arc::clone));
+            wait.until = until;
         })
     }
 
     /// Waits for the end of another thread.
     pub fn join(&self, thread: usize) {
         if !self.has_ended(thread) {
-            self.pause(Wait {
-                until: Nanos(NEVER),
-                thread: Some(thread),
-                ..Wait::default()
-            });
+            self.pause(|wait| wait.thread = Some(thread));
         }
     }
 
@@ -243,12 +262,8 @@ impl Simulation {
                 return false;
             }
             is_first = false;
-            let after = Some(self.state.lock().steps);
-            self.pause(Wait {
-                until,
-                after,
-                ..Wait::default()
-            });
+            let after = self.state.lock().steps;
+            self.pause(|wait| (wait.until, wait.after) = (until, Some(after)));
         }
         if !is_first {
             self.state.lock().steps += 1;
@@ -256,20 +271,19 @@ impl Simulation {
         true
     }
 
-    /// Lets others run until what this thread waits for happens.
+    /// Lets others run until what this thread waits for happens; `set` says what that is.
     ///
     /// # Panics
     /// When this thread is not one of the simulation's, or nothing will ever happen.
-    fn pause(&self, wait: Wait) -> Nanos {
+    fn pause(&self, set: impl FnOnce(&mut Wait)) -> Nanos {
         let current = CURRENT.get().expect("a thread of the simulation");
         let mut turn = {
             let mut state = self.state.lock();
-            state.member(current.number).wait = wait;
+            set(&mut state.member(current.number).wait);
             self.next_turn(&mut state)
         };
         if turn == usize::MAX {
-            let names: Vec<Arc<str>> = self.names();
-            panic!("nothing will happen that {names:?} wait for");
+            panic!("nothing will happen that {:?} wait for", self.names());
         }
         if turn != current.number {
             if current.yielder.is_null() {
@@ -294,17 +308,20 @@ impl Simulation {
 
     /// Runs a thread until it waits; returns whose turn it is then.
     fn resume(&self, number: usize) -> usize {
-        let waiting = WAITING.with_borrow_mut(|all| all.remove(&number));
-        let mut waiting = waiting.expect("a thread that waits");
-        let resumed = catch_unwind(AssertUnwindSafe(|| waiting.coroutine.resume(())));
+        let taken = with_waiting(number, |waiting| waiting.coroutine.take());
+        let mut coroutine = taken.flatten().expect("a thread that waits");
+        let resumed = catch_unwind(AssertUnwindSafe(|| coroutine.resume(())));
         match resumed {
             Ok(CoroutineResult::Yield(turn)) => {
-                WAITING.with_borrow_mut(|all| all.insert(number, waiting));
+                with_waiting(number, |waiting| waiting.coroutine = Some(coroutine));
                 turn
             }
-            Ok(CoroutineResult::Return(turn)) => turn,
+            Ok(CoroutineResult::Return(turn)) => {
+                remove(number);
+                turn
+            }
             Err(panic) => {
-                if let Some(failed) = waiting.failed.take() {
+                if let Some(failed) = remove(number).and_then(|mut it| it.failed.take()) {
                     failed(panic);
                 }
                 self.end(number)
@@ -340,12 +357,13 @@ impl Simulation {
             }
             self.now.fetch_max(moment.0, Ordering::Relaxed);
             let member = state.member(number);
-            let wait = std::mem::take(&mut member.wait);
+            let is_step = member.wait.after.is_none();
+            member.wait.reset();
             if self.is_logged() {
                 self.log.lock().running = Arc::clone(&member.name);
                 self.log(format_args!("on"));
             }
-            state.steps += u64::from(wait.after.is_none());
+            state.steps += u64::from(is_step);
             return number;
         }
     }
@@ -399,9 +417,25 @@ impl State {
 impl Drop for Waiting {
     /// What is on its stack is not dropped: this thread was killed, or has ended and left nothing.
     fn drop(&mut self) {
-        // SAFETY: a thread owns all that it uses ('static), so nothing else borrows from its stack.
-        unsafe { self.coroutine.force_reset() };
+        if let Some(coroutine) = &mut self.coroutine {
+            // SAFETY: a thread owns all that it uses ('static), so nothing else borrows from its stack.
+            unsafe { coroutine.force_reset() };
+        }
     }
+}
+
+fn with_waiting<T>(number: usize, act: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
+    WAITING.with_borrow_mut(|all| {
+        let found = all.binary_search_by_key(&number, |waiting| waiting.number);
+        found.ok().map(|place| act(&mut all[place]))
+    })
+}
+
+fn remove(number: usize) -> Option<Waiting> {
+    WAITING.with_borrow_mut(|all| {
+        let found = all.binary_search_by_key(&number, |waiting| waiting.number);
+        found.ok().map(|place| all.remove(place))
+    })
 }
 
 /// A simulation that is over when this is dropped.
@@ -411,7 +445,7 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         CURRENT.set(None);
         for member in std::mem::take(&mut self.0.state.lock().threads) {
-            drop(WAITING.with_borrow_mut(|all| all.remove(&member.number)));
+            drop(remove(member.number));
         }
     }
 }

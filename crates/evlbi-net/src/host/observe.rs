@@ -2,14 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
-use crate::clock::{Clock, Thread};
+use crate::clock::{Clock, Signal, Thread};
 use crate::run::Run;
 
 /// Time between two looks at first.
@@ -47,9 +46,9 @@ pub struct Observer {
     begun: Nanos,
     clock: Clock,
     read: Arc<dyn Fn() -> io::Result<Counters> + Send + Sync>,
-    /// Dropped, it ends the thread.
-    stop: Sender<()>,
-    samples: Thread<Vec<(f64, Counters)>>,
+    /// Ends the thread.
+    stop: Arc<Signal>,
+    samples: Option<Thread<Vec<(f64, Counters)>>>,
 }
 
 impl Observer {
@@ -68,13 +67,14 @@ impl Observer {
         read: impl Fn() -> io::Result<Counters> + Send + Sync + 'static,
     ) -> io::Result<Observer> {
         let (before, begun) = (read()?, clock.now());
-        let (stop, stopped) = mpsc::channel();
+        let stop = Arc::<Signal>::default();
+        let stopped = Arc::clone(&stop);
         let read = Arc::new(read);
         let (own, look) = (clock.clone(), Arc::clone(&read));
         let samples = clock.spawn("counters", move || {
             let mut samples = Vec::new();
             let mut next = begun.plus(every.into());
-            while own.receive_by(&stopped, next) == Err(RecvTimeoutError::Timeout) {
+            while !stopped.wait(&own, next) {
                 next = own.now().plus(every.into());
                 let Ok(now) = look() else {
                     continue;
@@ -93,7 +93,7 @@ impl Observer {
             clock: clock.clone(),
             read,
             stop,
-            samples,
+            samples: Some(samples),
         })
     }
 
@@ -101,11 +101,12 @@ impl Observer {
     ///
     /// # Errors
     /// When /proc cannot be read.
-    pub fn finish(self) -> io::Result<Observed> {
+    pub fn finish(mut self) -> io::Result<Observed> {
         let after = (self.read)()?;
         let seconds = self.clock.now().since(self.begun).as_secs_f64();
-        drop(self.stop);
-        let samples = self.samples.wait().unwrap_or_default();
+        self.stop.give();
+        let samples = self.samples.take().map(Thread::wait);
+        let samples = samples.and_then(Result::ok).unwrap_or_default();
         let mut last = &self.before;
         let mut during = Vec::with_capacity(samples.len());
         for (at, counters) in &samples {
@@ -118,8 +119,14 @@ impl Observer {
             change: after.since(&self.before),
             during,
             seconds,
-            before: self.before,
+            before: self.before.clone(),
         })
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.stop.give();
     }
 }
 
@@ -132,6 +139,8 @@ fn kernel() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use evlbi_core::probe::{Exchange, Tallied, Tally, Windows};
 use evlbi_core::rate::BitRate;
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Test;
 use super::port::Departing;
-use crate::clock::Clock;
-use crate::cpu;
+use crate::clock::{Clock, Place};
+use crate::cpu::{self, Waiting};
 use crate::receive::rest;
 use crate::socket::GrantedBuffer;
-use crate::transport::{Batch, Datagram, Head, Incoming, Pieces};
+use crate::transport::{Batch, Datagram, Events, Head, Incoming, Pieces};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
@@ -32,7 +32,7 @@ const REPLIES_AT_ONCE: Nanos = Nanos(100_000_000);
 const LONGEST_REPLY: f64 = 65_535.0;
 
 /// What a listener hears, for others to look at; and what they tell it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Heard {
     /// Distinct datagrams of the stream so far.
     pub unique: AtomicU64,
@@ -47,12 +47,15 @@ pub struct Heard {
     sent: AtomicU64,
     is_in_haste: AtomicBool,
     stop: AtomicBool,
+    /// Where a simulated listener hears that it was told something.
+    places: [Arc<Place>; 1],
 }
 
 impl Heard {
     /// The other end says that it has sent so many: when these are there, or have been waited for, listening ends.
     pub fn sent(&self, count: u64) {
         self.sent.store(count.saturating_add(1), Ordering::Release);
+        self.places[0].happens(Nanos(0));
     }
 
     fn all_sent(&self) -> Option<u64> {
@@ -62,11 +65,13 @@ impl Heard {
     /// The other end says that it has sent so many so far.
     pub fn used(&self, count: u64) {
         self.used.fetch_max(count, Ordering::Relaxed);
+        self.places[0].happens(Nanos(0));
     }
 
     /// Limits the wait for missing datagrams to 0.3 s.
     pub fn make_haste(&self) {
         self.is_in_haste.store(true, Ordering::Relaxed);
+        self.places[0].happens(Nanos(0));
     }
 
     /// Whether listening has ended, or is to.
@@ -77,6 +82,7 @@ impl Heard {
     /// Listening ends at once.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.places[0].happens(Nanos(0));
     }
 }
 
@@ -183,6 +189,7 @@ pub(super) fn listen(
     let mut settling = Settling::default();
     let mut told: Option<Nanos> = None;
     loop {
+        heard.places[0].clear();
         // Looked at before the socket: what was there when it was set is taken up first.
         let stop = heard.stop.load(Ordering::Relaxed);
         let sent = heard.all_sent();
@@ -227,8 +234,19 @@ pub(super) fn listen(
         if stop {
             break;
         }
-        if is_empty {
+        if is_empty && clock.is_real() {
             rest(&[incoming], clock, last);
+        } else if is_empty {
+            let due = [
+                settling.next(test.patience),
+                told.map(|_| last.plus(LINGER)),
+                told.map(|since| since.plus(test.patience.min(HASTE))),
+                told.map(|since| since.plus(test.patience)),
+            ];
+            let due = due.into_iter().flatten().filter(|due| *due > now).min();
+            let until = due.unwrap_or(Nanos(u64::MAX));
+            let events = [incoming.events(), Events::at(&heard.places)];
+            clock.wait(&events, until, Waiting::Sleep);
         }
     }
     let all_drops = drops(incoming);
@@ -290,6 +308,11 @@ impl Settling {
             socket_drops: end.saturating_sub(since),
             most_joined,
         }
+    }
+
+    /// When something is settled next.
+    fn next(&self, patience: Nanos) -> Option<Nanos> {
+        self.told.front().map(|(_, at)| at.plus(patience))
     }
 
     /// How many were used so long ago that none of them is waited for any more, if that is news.

@@ -111,6 +111,7 @@ impl State {
     /// Sends what a connection has to send, and shows how it is.
     pub(super) fn pump(&mut self, ends: Ends, now: Nanos) {
         let (here, there) = ends;
+        self.has_changed = true;
         let Some(end) = self.ends.get_mut(&ends) else {
             return;
         };

@@ -164,6 +164,11 @@ impl Backlog {
         self.shed
     }
 
+    /// Returns whether a message that is due waits outside.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked_since.is_some()
+    }
+
     /// How long messages waited outside, until now.
     pub fn blocked(&self, now: Nanos) -> Nanos {
         let since = self.blocked_since.map(|since| now.since(since));

@@ -6,7 +6,7 @@ use super::incoming::Incoming;
 use super::info::Info;
 use super::law::Algorithm;
 use super::outgoing::Outgoing;
-use super::packet::{Kind, Packet, Segment};
+use super::packet::{HEADERS, Kind, Packet, Segment};
 use super::receiver::{Ack, Receiver};
 use super::sender::{Counting, Sender};
 use crate::time::Nanos;
@@ -20,8 +20,6 @@ const MAX_ANSWERS: u32 = 5;
 const MAX_RETRIES: u32 = 15;
 /// How long an end that closes first still answers (Linux, TCP_TIMEWAIT_LEN).
 const TIME_WAIT: Nanos = Nanos(60_000_000_000);
-/// IPv4's and TCP's headers with timestamps, in bytes.
-const HEADERS: u32 = 52;
 /// Threshold of slow start before the first loss, as Linux shows it (TCP_INFINITE_SSTHRESH).
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
@@ -656,6 +654,11 @@ impl Connection {
             time_wait,
         ];
         all.into_iter().flatten().min()
+    }
+
+    /// Returns the sender of segments.
+    pub(super) fn sender(&self) -> &Sender {
+        &self.sender
     }
 
     /// Returns the values of the connection that Linux would show (TCP_INFO).

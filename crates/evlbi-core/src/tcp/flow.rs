@@ -3,17 +3,15 @@
 
 use std::collections::VecDeque;
 
-use super::backlog::{self, Full};
+use super::backlog::{Backlog, Full};
+use super::connection::{Connection, Read, Settings};
 use super::law::Algorithm;
-use super::receiver::{Ack, Receiver};
+use super::packet::{HEADERS, Packet};
 pub use super::sender::Counting;
-use super::sender::Sender;
-use crate::path::{Identity, Law, Network, Output, Piece, Train};
+use crate::path::{Law, Network, Output, Piece, Train};
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
-/// IPv4's and TCP's headers, with time stamps (RFC 7323), in bytes.
-const HEADERS: u32 = 52;
 /// Ethernet's.
 const LINK_HEADER: u32 = 14;
 /// A message is timely when it comes no later after its time than the first ones by so much of the round trip.
@@ -110,39 +108,20 @@ pub struct Outcome {
     pub blocked: Nanos,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Packet {
-    Data { segment: u64, left: Nanos },
-    Ack(Ack),
-}
-
-impl Identity for Packet {
-    fn identity(&self, _segment: u16) -> u64 {
-        match self {
-            Packet::Data { segment, .. } => *segment,
-            Packet::Ack(ack) => ack.next,
-        }
-    }
-}
-
-/// A flow under way.
+/// A flow in progress: two ends that are connected from the beginning.
 struct Flow<'a> {
     scene: &'a Scene,
     network: Network<Packet>,
     routes: [usize; 2],
-    sender: Sender,
-    receiver: Receiver,
-    /// Messages that were due so far, and when the next is.
-    due: u64,
-    next_due: Nanos,
-    /// Of these, accepted; and how many the send buffer holds.
-    accepted: u64,
-    room: u64,
-    /// Times at which those were due that have not come.
+    /// The one that sends and the one that receives.
+    ends: [Connection; 2],
+    /// Messages until they are acknowledged: it, and not the connection's send buffer, is what is full.
+    backlog: Backlog,
+    acknowledged: u64,
+    /// Due times of the messages that have not arrived.
     waiting: VecDeque<Nanos>,
-    blocked_since: Option<Nanos>,
-    /// What comes at a moment: memory that is kept.
-    come: Vec<Packet>,
+    /// What arrives at a moment: memory that is kept.
+    arriving: Vec<(usize, Packet)>,
     last_delay: Nanos,
     /// Window before the first reduction.
     before: f64,
@@ -156,19 +135,25 @@ impl Scene {
         let there = network.line(self.there.iter().cloned(), self.seed);
         let back = network.line(self.back.iter().cloned(), self.seed.wrapping_add(1));
         let routes = [network.route(&[&there]), network.route(&[&back])];
+        let settings = Settings {
+            algorithm: self.algorithm,
+            counting: self.counting,
+            per_ack: self.per_ack,
+            segment: self.segment,
+            send_buffer: u64::MAX,
+            receive_buffer: u64::MAX,
+            window: self.window,
+        };
+        let room = self.buffer / u64::from(self.segment);
         let mut flow = Flow {
             scene: self,
             network,
             routes,
-            sender: Sender::new(self.algorithm.begin(), self.counting, self.window),
-            receiver: Receiver::new(self.per_ack),
-            due: 0,
-            next_due: Nanos::default(),
-            accepted: 0,
-            room: (self.buffer / u64::from(self.segment)).max(1),
+            ends: Connection::pair([settings.clone(), settings]),
+            backlog: Backlog::new(self.rate, self.segment as usize, room, self.full),
+            acknowledged: 0,
             waiting: VecDeque::new(),
-            blocked_since: None,
-            come: Vec::new(),
+            arriving: Vec::new(),
             last_delay: Nanos::default(),
             before: 0.0,
             outcome: Outcome {
@@ -195,98 +180,74 @@ impl Scene {
 impl Flow<'_> {
     /// When something happens next.
     fn next(&self) -> Nanos {
-        // A message that waits goes in when something is acknowledged.
-        let message = self.blocked_since.is_none().then_some(self.next_due);
-        let all = [
-            message,
-            self.network.next(),
-            self.receiver.until,
-            self.sender.timeout_at,
-        ];
+        let backlog = &self.backlog;
+        // A message that is blocked goes in when something is acknowledged.
+        let message = (!backlog.is_blocked()).then(|| backlog.next_due());
+        let [sender, receiver] = self.ends.each_ref().map(Connection::next_at);
+        let all = [message, self.network.next(), sender, receiver];
         all.into_iter().flatten().min().unwrap_or(Nanos(u64::MAX))
     }
 
     fn advance(&mut self, now: Nanos) {
-        let mut come = std::mem::take(&mut self.come);
+        let mut arriving = std::mem::take(&mut self.arriving);
+        let receiver = self.routes[0];
         self.network.advance(now, |output| {
-            if let Output::Delivered { packet, .. } = output {
-                come.push(packet);
+            if let Output::Delivered { route, packet, .. } = output {
+                arriving.push((usize::from(route == receiver), packet));
             }
         });
-        for packet in come.drain(..) {
-            match packet {
-                Packet::Data { segment, left } => {
-                    let ack = self.receiver.take(segment, left, now);
+        for (end, packet) in arriving.drain(..) {
+            match end {
+                0 => self.acknowledge(&packet, now),
+                _ => {
+                    self.ends[1].handle(&packet, now);
                     self.deliver(now);
-                    if let Some(ack) = ack {
-                        self.put(1, Packet::Ack(ack), 0, now);
-                    }
-                }
-                Packet::Ack(ack) => {
-                    let was_open = self.sender.is_open();
-                    let window = self.sender.window;
-                    self.sender.acknowledged(&ack, now);
-                    let is_open = self.sender.is_open();
-                    let outcome = &mut self.outcome;
-                    if was_open && !is_open && outcome.reduced_at.is_none() {
-                        (self.before, outcome.reduced_at) = (window, Some(now));
-                    }
-                    let is_regained = is_open && self.sender.window >= self.before.floor();
-                    if outcome.reduced_at.is_some() && is_regained {
-                        outcome.regained_at.get_or_insert(now);
-                    }
+                    self.send(1, now);
                 }
             }
         }
-        self.come = come;
-        if self.receiver.until.is_some_and(|until| until <= now) {
-            let ack = self.receiver.ack(None);
-            self.put(1, Packet::Ack(ack), 0, now);
-        }
-        if self.sender.timeout_at.is_some_and(|at| at <= now) {
-            self.outcome.timeouts += 1;
-            self.sender.timed_out(now);
-        }
-        self.accept(now);
-        while let Some(segment) = self.sender.send(self.accepted, now) {
-            let data = Packet::Data { segment, left: now };
-            self.put(0, data, self.scene.segment, now);
-        }
-        self.sender.has_sent();
+        self.arriving = arriving;
+        self.send(1, now);
+        self.admit(now);
+        self.send(0, now);
     }
 
-    /// Messages that are due go into the send buffer, as long as it has room.
-    fn accept(&mut self, now: Nanos) {
-        while self.next_due <= now {
-            let due_at = self.next_due;
-            let has_room = self.accepted - self.sender.first < self.room;
-            if !has_room && self.scene.full == Full::Block {
-                self.blocked_since.get_or_insert(now);
-                break;
-            }
-            self.due += 1;
-            let size = u64::from(self.scene.segment);
-            self.next_due = backlog::due_at(self.scene.rate, size, self.due);
-            if has_room {
-                self.accepted += 1;
-                self.waiting.push_back(due_at);
-                if let Some(since) = self.blocked_since.take() {
-                    self.outcome.blocked = self.outcome.blocked.plus(now.since(since));
-                }
-            } else {
-                self.outcome.shed += 1;
-            }
+    /// An acknowledgement arrives: messages leave the backlog, and the window may be reduced or regained.
+    fn acknowledge(&mut self, packet: &Packet, now: Nanos) {
+        let [sender, _] = &mut self.ends;
+        let (was_open, window) = (sender.sender().is_open(), sender.sender().window);
+        sender.handle(packet, now);
+        let sender = sender.sender();
+        self.backlog.gone(sender.first - self.acknowledged);
+        self.acknowledged = sender.first;
+        let outcome = &mut self.outcome;
+        if was_open && !sender.is_open() && outcome.reduced_at.is_none() {
+            (self.before, outcome.reduced_at) = (window, Some(now));
         }
-        self.outcome.held = self.outcome.held.max(self.held());
+        let is_regained = sender.is_open() && sender.window >= self.before.floor();
+        if outcome.reduced_at.is_some() && is_regained {
+            outcome.regained_at.get_or_insert(now);
+        }
     }
 
-    fn held(&self) -> u64 {
-        (self.accepted - self.sender.first) * u64::from(self.scene.segment)
+    /// Messages that are due are written, as long as the backlog has room.
+    fn admit(&mut self, now: Nanos) {
+        let first = self.backlog.due();
+        self.backlog.admit(now);
+        let end = self.backlog.due();
+        self.backlog.stuck(now);
+        let due = (first..end).map(|message| self.backlog.due_at(message));
+        self.waiting.extend(due);
+        // A connection that has timed out takes nothing: then it all waits.
+        let _ = self.ends[0].write_blank((end - first) * u64::from(self.scene.segment));
     }
 
-    /// What has come in order goes to the reader.
+    /// What has arrived in order goes to the reader.
     fn deliver(&mut self, now: Nanos) {
-        while self.outcome.delivered < self.receiver.next {
+        let Ok(Read::Bytes(bytes)) = self.ends[1].discard(u64::MAX) else {
+            return;
+        };
+        for _ in 0..bytes / u64::from(self.scene.segment) {
             let Some(due_at) = self.waiting.pop_front() else {
                 return;
             };
@@ -297,7 +258,7 @@ impl Flow<'_> {
             outcome.shortest = outcome.shortest.min(delay);
             outcome.longest = outcome.longest.max(delay);
             let late = delay.since(outcome.shortest);
-            let round_trip = self.sender.smoothed_round_trip();
+            let round_trip = self.ends[0].sender().smoothed_round_trip();
             if late.0 as f64 > TIMELY * round_trip.0 as f64 {
                 outcome.late_from.get_or_insert(now);
                 outcome.timely_from = None;
@@ -310,37 +271,44 @@ impl Flow<'_> {
         }
     }
 
-    fn put(&mut self, way: usize, packet: Packet, payload: u32, now: Nanos) {
-        let train = Train::single(payload + HEADERS + LINK_HEADER);
-        let piece = Piece::whole(now, &train);
-        self.network
-            .offer(self.routes[way], packet, train, piece, LINK_HEADER);
+    /// What an end has to send goes on its way.
+    fn send(&mut self, end: usize, now: Nanos) {
+        while let Some(packet) = self.ends[end].next_packet(now) {
+            let train = Train::single(packet.length() + HEADERS + LINK_HEADER);
+            let piece = Piece::whole(now, &train);
+            self.network
+                .offer(self.routes[end], packet, train, piece, LINK_HEADER);
+        }
     }
 
     fn sample(&self, at: Nanos) -> Sample {
         let segment = u64::from(self.scene.segment);
+        let sender = self.ends[0].sender();
         Sample {
             at,
-            window: self.sender.window,
-            threshold: self.sender.threshold,
-            round_trip: self.sender.smoothed_round_trip(),
-            in_flight: self.sender.in_flight(),
-            acknowledged: self.sender.first * segment,
-            due: self.due * segment,
-            held: self.held(),
-            sent_again: self.sender.sent_again,
+            window: sender.window,
+            threshold: sender.threshold,
+            round_trip: sender.smoothed_round_trip(),
+            in_flight: sender.in_flight(),
+            acknowledged: sender.first * segment,
+            due: self.backlog.due() * segment,
+            held: self.backlog.bytes(),
+            sent_again: sender.sent_again,
             message: self.outcome.delivered,
             delay: self.last_delay,
         }
     }
 
-    fn finish(mut self) -> Outcome {
-        if let Some(since) = self.blocked_since {
-            let blocked = self.scene.length.since(since);
-            self.outcome.blocked = self.outcome.blocked.plus(blocked);
+    fn finish(self) -> Outcome {
+        let sender = self.ends[0].sender();
+        Outcome {
+            messages: self.backlog.due(),
+            shed: self.backlog.shed(),
+            held: self.backlog.most_bytes(),
+            blocked: self.backlog.blocked(self.scene.length),
+            sent_again: sender.sent_again,
+            timeouts: sender.timeouts,
+            ..self.outcome
         }
-        self.outcome.messages = self.due;
-        self.outcome.sent_again = self.sender.sent_again;
-        self.outcome
     }
 }

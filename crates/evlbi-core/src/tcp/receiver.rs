@@ -14,12 +14,21 @@ const BLOCKS: usize = 3;
 pub struct Ack {
     /// Everything before has come.
     pub next: u64,
-    /// Segments behind it that have, from the first to before the last; the newest first (RFC 2018).
-    pub blocks: [Option<(u64, u64)>; BLOCKS],
+    /// Segments behind it that have, the newest first (RFC 2018): first and end, counted from `next`. Unused ones are 0.
+    blocks: [(u32, u32); BLOCKS],
     /// When the segment left that it answers (RFC 7323).
     pub echo: Nanos,
     /// Whether the newest had arrived before (RFC 2883).
     pub is_repeated: bool,
+}
+
+impl Ack {
+    /// What has arrived behind gaps, the newest first: first segment and end.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
+        let used = self.blocks.into_iter().take_while(|(_, end)| *end > 0);
+        let next = self.next;
+        used.map(move |(first, end)| (next + u64::from(first), next + u64::from(end)))
+    }
 }
 
 /// What has come.
@@ -91,8 +100,9 @@ impl Receiver {
         });
         let others = self.blocks.iter().map(|(first, end)| (*first, *end));
         let others = others.rev().filter(|block| Some(*block) != newest);
-        for (place, block) in ack.blocks.iter_mut().zip(newest.into_iter().chain(others)) {
-            *place = Some(block);
+        let from_next = |segment: u64| (segment - self.next) as u32;
+        for (place, (first, end)) in ack.blocks.iter_mut().zip(newest.into_iter().chain(others)) {
+            *place = (from_next(first), from_next(end));
         }
         ack
     }
@@ -138,7 +148,10 @@ mod tests {
         let acks = take(&mut receiver, &[0, 2, 3, 6, 5, 2, 1, 4]);
         let told = acks.iter();
         let told: Vec<_> = told
-            .map(|ack| (ack.next, ack.blocks[0], ack.blocks[1]))
+            .map(|ack| {
+                let mut blocks = ack.blocks();
+                (ack.next, blocks.next(), blocks.next())
+            })
             .collect();
         let gap = Some((2, 4));
         assert_eq!(

@@ -392,7 +392,7 @@ impl Sender {
     /// What has come behind gaps: how many that were not known to have.
     fn note_blocks(&mut self, ack: &Ack) -> u64 {
         let mut newly = 0;
-        for (first, end) in ack.blocks.into_iter().flatten() {
+        for (first, end) in ack.blocks() {
             let (first, end) = (first.max(self.first), end.min(self.next));
             // What has come behind all else is new; else something within has.
             let new = if end > self.highest {

@@ -363,7 +363,7 @@ impl Connection {
     }
 
     fn outcome(&mut self, count: u64) -> Result<Read, Failed> {
-        let is_open = self.is_connected() && self.failed.is_none();
+        let is_open = self.is_connected() && self.failed.is_none() && !self.incoming.is_over();
         if is_open && count > 0 && self.incoming.is_wider(self.settings.segment) {
             self.answer.get_or_insert_with(|| self.receiver.ack(None));
         }

@@ -59,6 +59,9 @@ pub trait CongestionControl: Send {
     /// Anything is acknowledged, in recovery or not.
     fn measure(&mut self, _moment: &Moment, _acked: Acked) {}
 
+    /// A segment leaves while none is in flight, this long after the last one.
+    fn resume(&mut self, _idle: Nanos) {}
+
     /// What was lost has been repaired: where the window goes on, if not from where [`CongestionControl::reduce`] said.
     fn recovered(&mut self, _moment: &Moment) -> Option<f64> {
         None

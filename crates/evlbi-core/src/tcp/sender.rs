@@ -107,6 +107,7 @@ pub struct Sender {
     round_trips: RoundTrips,
     pub timeout_at: Option<Nanos>,
     backoff: u32,
+    last_sent: Option<Nanos>,
     usage: Usage,
     /// Segments retransmitted so far; those of them that the receiver had; segments delivered; and timeouts.
     pub sent_again: u64,
@@ -115,8 +116,8 @@ pub struct Sender {
     pub timeouts: u64,
 }
 
-/// How much of the window is used: one that is not used does not grow (RFC 7661, as Linux has it). Nor does it shrink: Linux
-/// begins the timeout of RFC 2861 anew with each acknowledgement, and a flow of constant rate is never silent for so long.
+/// How much of the window is used: one that is not used does not grow (RFC 7661, as Linux has it). Nor does it shrink while
+/// anything is in flight: Linux restarts the timeout of RFC 2861 with each acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     /// Whether the window was the limit in this round trip, which ends with a segment.
@@ -158,6 +159,7 @@ impl Sender {
             round_trips: RoundTrips::default(),
             timeout_at: None,
             backoff: 0,
+            last_sent: None,
             usage: Usage::default(),
             sent_again: 0,
             needless: 0,
@@ -228,6 +230,9 @@ impl Sender {
         let segment = if self.lost > 0 {
             self.send_again(now)?
         } else if self.next < available {
+            if self.first == self.next {
+                self.resume(now);
+            }
             self.marks.push_back(Mark::UnderWay);
             self.next += 1;
             self.next - 1
@@ -239,7 +244,27 @@ impl Sender {
         }
         self.timeout_at
             .get_or_insert(now.plus(self.round_trips.timeout()));
+        self.last_sent = Some(now);
         Some(segment)
+    }
+
+    /// Nothing was in flight: for each timeout that has passed so, half of the window is forgotten, down to the first one
+    /// (RFC 5681, section 4.1; Linux, tcp_cwnd_restart).
+    fn resume(&mut self, now: Nanos) {
+        let Some(last_sent) = self.last_sent else {
+            return;
+        };
+        let mut idle = now.since(last_sent);
+        self.law.resume(idle);
+        let timeout = self.round_trips.timeout();
+        if idle > timeout {
+            self.threshold = self.threshold.max(0.75 * self.window);
+        }
+        let smallest = self.window.min(FIRST_WINDOW);
+        while idle > timeout && self.window > smallest {
+            idle = idle.since(timeout);
+            self.window = (self.window / 2.0).max(smallest);
+        }
     }
 
     fn send_again(&mut self, now: Nanos) -> Option<u64> {

@@ -544,6 +544,28 @@ fn time_is_spent_on_what_limits() {
     assert!((60_000..150_000).contains(&info.busy), "{info:?}");
 }
 
+/// After some idle timeouts the window is that of the beginning (RFC 5681, section 4.1), and slow start ends where it was.
+#[test]
+fn an_idle_window_is_forgotten() {
+    let mut wire = Wire::plain([1_000_000, 0]);
+    wire.users[0].closes_last = true;
+    wire.users[1].closes_last = true;
+    wire.run(Nanos(10 * SECOND));
+    let before = wire.ends[0].info(wire.now);
+    assert!(before.window > 300 && before.in_flight == 0, "{before:?}");
+    for (idle, window) in [
+        (before.timeout / 2, before.window),
+        (before.timeout * 20, 10),
+    ] {
+        wire.now = wire.now.plus(Nanos(u64::from(idle) * 1000));
+        wire.users[0].writes += 1448;
+        wire.run(wire.now);
+        assert_eq!(wire.ends[0].info(wire.now).window, window);
+        wire.run(wire.now.plus(Nanos(100 * MS)));
+    }
+    assert_eq!(wire.users[1].read, 1_000_000 + 2 * 1448);
+}
+
 fn laws(loss: f64, double: f64, reorder: f64, jitter: u64) -> Vec<Law> {
     vec![
         Law::Delay {

@@ -67,4 +67,11 @@ impl CongestionControl for Cubic {
         };
         (window * KEPT).max(SMALLEST)
     }
+
+    /// The function stands still meanwhile (section 5.8).
+    fn resume(&mut self, idle: Nanos) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.begun = epoch.begun.plus(idle);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod backlog;
 mod connection;
 mod course;
+mod delivery;
 mod equations;
 mod flow;
 mod incoming;
@@ -21,7 +22,7 @@ pub use equations::{Cbr, Needs};
 pub use flow::{Counting, Outcome, Sample, Scene};
 pub use info::{Info, Phase, Reading};
 pub use law::{Acked, Algorithm, CongestionControl, Moment};
-pub use packet::Packet;
+pub use packet::{HEADERS, Packet};
 pub use timely::{Arrival, Late, Timeliness, lateness};
 
 #[cfg(test)]

@@ -368,7 +368,7 @@ impl Connection {
             self.answer.get_or_insert_with(|| self.receiver.ack(None));
         }
         match self.failed {
-            _ if count > 0 || self.incoming.unread() > 0 => Ok(Read::Bytes(count)),
+            _ if count > 0 || self.unread() > 0 => Ok(Read::Bytes(count)),
             _ if self.incoming.is_over() => Ok(Read::Closed),
             Some(failed) => Err(failed),
             None => Ok(Read::Nothing),
@@ -391,7 +391,17 @@ impl Connection {
 
     /// Returns whether [`Connection::read`] returns bytes, the end, or an error.
     pub fn is_readable(&self) -> bool {
-        self.incoming.unread() > 0 || self.incoming.is_over() || self.failed.is_some()
+        self.unread() > 0 || self.incoming.is_over() || self.failed.is_some()
+    }
+
+    /// Returns how many bytes can be read.
+    pub fn unread(&self) -> u64 {
+        self.incoming.unread()
+    }
+
+    /// Returns whether everything is read and the remote host sends no more (FIN).
+    pub fn is_at_end(&self) -> bool {
+        self.incoming.is_over() && self.unread() == 0
     }
 
     /// Returns whether a third of the send buffer is free, as Linux wakes a writer (sk_stream_is_writeable), or
@@ -587,6 +597,9 @@ impl Connection {
             Some(Limit::Path)
         };
         self.spent.turn(limit, now);
+        if unsent == 0 {
+            self.sender.has_nothing();
+        }
         let is_stuck = unsent > 0 && self.sender.first == self.outgoing.next();
         match self.probing.at {
             None if is_stuck => {
@@ -685,7 +698,7 @@ impl Connection {
             sent_again: narrow(sender.sent_again),
             needless: narrow(sender.needless),
             out_of_order: narrow(counters.out_of_order),
-            delivered: narrow(sender.delivered),
+            delivered: narrow(sender.delivery.delivered),
             segment: self.settings.segment,
             segment_received: counters.segment_received,
             path_mtu: self.settings.segment + HEADERS,
@@ -694,6 +707,9 @@ impl Connection {
             received: self.incoming.received,
             sent: counters.sent,
             bytes_again: counters.bytes_again,
+            delivery_rate: sender.delivery.rate.bytes(self.settings.segment),
+            application_limited: sender.delivery.rate.is_limited,
+            pacing_rate: sender.pacing_rate(self.settings.segment),
             peer_window: narrow(self.outgoing.peer_window()),
             own_window: narrow(self.incoming.window()),
             busy: path.plus(receiver).plus(buffer).0 / 1000,

@@ -6,8 +6,8 @@ use super::receiver::Ack;
 use crate::path::Identity;
 use crate::time::Nanos;
 
-/// Bytes of the headers of IPv4 and TCP, with timestamps (RFC 7323).
-pub(super) const HEADERS: u32 = 52;
+/// Bytes of the headers of IPv4 and TCP in a packet with data: 20, 20, and timestamps (RFC 7323).
+pub const HEADERS: u32 = 52;
 
 /// A packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

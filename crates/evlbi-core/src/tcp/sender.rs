@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::delivery::Delivery;
 use super::info::Phase;
 use super::law::{Acked, CongestionControl, Moment};
 use super::receiver::Ack;
@@ -109,10 +110,10 @@ pub struct Sender {
     backoff: u32,
     last_sent: Option<Nanos>,
     usage: Usage,
-    /// Segments retransmitted so far; those of them that the receiver had; segments delivered; and timeouts.
+    pub delivery: Delivery,
+    /// Segments retransmitted so far, those of them that the receiver had, and timeouts.
     pub sent_again: u64,
     pub needless: u64,
-    pub delivered: u64,
     pub timeouts: u64,
 }
 
@@ -163,8 +164,8 @@ impl Sender {
             usage: Usage::default(),
             sent_again: 0,
             needless: 0,
-            delivered: 0,
             timeouts: 0,
+            delivery: Delivery::default(),
         }
     }
 
@@ -202,6 +203,32 @@ impl Sender {
             State::Open => Phase::Open,
             State::Recovery { .. } => Phase::Recovery,
             State::Timeout(_) => Phase::Loss,
+        }
+    }
+
+    /// Nothing is left to be sent: is it the application that limits the rate?
+    pub fn has_nothing(&mut self) {
+        let in_flight = self.in_flight();
+        if self.lost == 0 && in_flight < self.window as u64 {
+            self.delivery.limit(in_flight);
+        }
+    }
+
+    /// Bytes per second at which Linux spaces segments of a size, where it does: the window each round trip, and twice as much
+    /// in the first half of slow start, a fifth more beyond (tcp_update_pacing_rate).
+    pub fn pacing_rate(&self, segment: u32) -> u64 {
+        let ratio = if self.window < self.threshold / 2.0 {
+            2.0
+        } else {
+            1.2
+        };
+        let window = self.window.max((self.next - self.first) as f64);
+        let round_trip = self.round_trips.smoothed * 1e-9;
+        // Nothing is known before the first round trip.
+        if round_trip > 0.0 {
+            (ratio * window * f64::from(segment) / round_trip) as u64
+        } else {
+            0
         }
     }
 
@@ -245,6 +272,8 @@ impl Sender {
         self.timeout_at
             .get_or_insert(now.plus(self.round_trips.timeout()));
         self.last_sent = Some(now);
+        let (place, is_alone) = (segment - self.first, self.next - self.first == 1);
+        self.delivery.send(place as usize, is_alone, now);
         Some(segment)
     }
 
@@ -311,11 +340,11 @@ impl Sender {
     pub fn acknowledged(&mut self, ack: &Ack, now: Nanos) {
         let advanced = ack.next.saturating_sub(self.first);
         let newly = self.acknowledge(ack.next) + self.note_blocks(ack);
-        self.delivered += newly;
         self.needless += u64::from(ack.is_repeated);
         if newly > 0 {
             self.round_trips.add(now.since(ack.echo));
         }
+        self.delivery.conclude(self.round_trips.shortest, now);
         self.judge(ack.echo);
         let acked = Acked {
             segments: newly as f64,
@@ -406,11 +435,16 @@ impl Sender {
         let count = next.min(self.next).saturating_sub(self.first);
         self.first += count;
         let mut newly = count;
-        for mark in self.marks.drain(..count as usize) {
+        for (place, mark) in self.marks.drain(..count as usize).enumerate() {
             self.lost -= u64::from(mark == Mark::Lost);
-            self.come -= u64::from(mark == Mark::Come);
-            newly -= u64::from(mark == Mark::Come);
+            if mark == Mark::Come {
+                self.come -= 1;
+                newly -= 1;
+            } else {
+                self.delivery.deliver(place);
+            }
         }
+        self.delivery.forget(count as usize);
         newly
     }
 
@@ -426,7 +460,8 @@ impl Sender {
                 first
             };
             for segment in new..end {
-                let mark = &mut self.marks[(segment - self.first) as usize];
+                let place = (segment - self.first) as usize;
+                let mark = &mut self.marks[place];
                 match std::mem::replace(mark, Mark::Come) {
                     Mark::Come => continue,
                     Mark::Lost => self.lost -= 1,
@@ -434,6 +469,7 @@ impl Sender {
                 }
                 self.come += 1;
                 newly += 1;
+                self.delivery.deliver(place);
             }
             self.highest = self.highest.max(end);
         }

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::path::{Law, Loss, Network, Output, Piece, Shape, Train, Until};
+use crate::path::{ETHERNET_OVERHEAD, Law, Loss, Network, Output, Piece, Shape, Train, Until};
+use crate::rate::BitRate;
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -564,6 +565,37 @@ fn an_idle_window_is_forgotten() {
         wire.run(wire.now.plus(Nanos(100 * MS)));
     }
     assert_eq!(wire.users[1].read, 1_000_000 + 2 * 1448);
+}
+
+/// The rate of the path, and that of an application that sends less.
+#[test]
+fn the_delivery_rate_is_the_paths() {
+    let rate = Law::Rate {
+        rate: BitRate::new(100_000_000).unwrap(),
+        buffer: 1 << 20,
+        overhead: ETHERNET_OVERHEAD,
+        mark: None,
+    };
+    let settings = [Settings::default(), Settings::default()];
+    let laws = [vec![rate, delay(10)], vec![delay(10)]];
+    let mut wire = Wire::new(settings, [20_000_000, 0], laws, 1);
+    wire.run(Nanos(SECOND));
+    let info = wire.ends[0].info(wire.now);
+    let expected = 12_500_000 * 1448 / (1448 + u64::from(HEADERS) + 38);
+    assert!(
+        info.delivery_rate.abs_diff(expected) < expected / 100,
+        "{info:?}"
+    );
+    assert!(!info.application_limited);
+    // A buffer of 20 000 bytes for each 20 ms.
+    let mut settings = [Settings::default(), Settings::default()];
+    settings[0].send_buffer = 20_000;
+    let laws = [vec![delay(10)], vec![delay(10)]];
+    let mut wire = Wire::new(settings, [2_000_000, 0], laws, 1);
+    wire.run(Nanos(SECOND));
+    let info = wire.ends[0].info(wire.now);
+    assert!(info.delivery_rate.abs_diff(1_000_000) < 50_000, "{info:?}");
+    assert!(info.application_limited);
 }
 
 fn laws(loss: f64, double: f64, reorder: f64, jitter: u64) -> Vec<Law> {

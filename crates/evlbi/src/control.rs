@@ -3,6 +3,11 @@
 //! A flow is a command of this program in a process of its own ([`crate::steer`]). An agent runs those of its host, a
 //! session those of many; both are a [`Fleet`], which [`api`] makes an HTTP interface and a page of.
 
+#![deny(
+    clippy::disallowed_methods,
+    reason = "time comes from tokio's clock and from control::time"
+)]
+
 pub mod api;
 pub mod body;
 pub mod client;
@@ -16,5 +21,6 @@ mod page;
 mod schema;
 pub mod serve;
 pub mod threads;
+pub mod time;
 
 pub use self::fleet::{Fleet, Later, Problem, Reply};

@@ -1,6 +1,11 @@
 //! The controller: flows on many hosts, driven by a session's timetable, a script, a console or a page, which all do the
 //! same to the same [`hosts::Hosts`].
 
+#![deny(
+    clippy::disallowed_methods,
+    reason = "time comes from tokio's clock and from control::time"
+)]
+
 mod check;
 pub mod console;
 pub mod hosts;
@@ -25,6 +30,7 @@ use crate::control::commands::Language;
 use crate::control::flow::{End, FlowId, State};
 use crate::control::history::History;
 use crate::control::identity::private_folder;
+use crate::control::time::now;
 use crate::output;
 
 /// What a controller is asked for.
@@ -100,8 +106,8 @@ impl ControllerOptions {
 
 /// The name of a run: the session's, and when it is.
 fn name_of_run(session: &FlowId) -> String {
-    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S");
-    format!("{session}-{now}")
+    let now = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
+    format!("{session}-{}", now.strftime("%Y%m%dT%H%M%S"))
 }
 
 /// A flow in a list of many: what it is, how it is or how it ended, and why, or else what it counted.

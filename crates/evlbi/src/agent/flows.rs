@@ -26,10 +26,11 @@ use crate::control::fleet::{About, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
+use crate::control::time::now;
 use crate::control::{Fleet, Later, Problem, Reply};
 use crate::output;
 use crate::steer::{Answer, Change, Request, Status};
-use crate::units::{now, show_bytes};
+use crate::units::show_bytes;
 
 /// How often a flow is asked how it is.
 const LOOK: Duration = Duration::from_millis(500);

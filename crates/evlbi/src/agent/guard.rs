@@ -17,9 +17,10 @@ use crate::control::commands::{
     Care, Command, CommandOption, Known, Language, Meaning, Sends, is_kept, is_live,
 };
 use crate::control::flow::NewFlow;
+use crate::control::time::now;
 use crate::output;
 use crate::recording::Recording;
-use crate::units::{now, show_size};
+use crate::units::show_size;
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
 const TOKEN: &str = "EVLBI_TOKEN";

@@ -40,6 +40,7 @@ use super::history::{Course, Event, History, Span};
 use super::identity::{Identity, Role};
 use super::schema::{self, NewFlowSchema};
 use super::serve::{self, Peer};
+use super::time::now;
 use super::{metrics, page};
 use crate::counters::Counters;
 use crate::steer::Change;
@@ -124,10 +125,9 @@ impl Api {
 async fn keep_history(fleet: Arc<dyn Fleet>, history: Arc<History>) {
     let mut is_well = true;
     loop {
-        let now = evlbi_net::cpu::utc();
-        let into = Duration::from_nanos(now % 1_000_000_000);
-        tokio::time::sleep(Duration::from_secs(1).saturating_sub(into)).await;
-        let second = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
+        let left = 1.0 - now().fract();
+        tokio::time::sleep(Duration::from_secs_f64(left)).await;
+        let second = now() as i64;
         let (flows, kept) = (fleet.flows(), Arc::clone(&history));
         let done = off_thread(move || kept.sample(&flows, second)).await;
         if let Err(error) = &done
@@ -554,7 +554,7 @@ async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Resp
 }
 
 async fn course_of(api: State<Api>, Named(id): Named, Query(part): Query<Part>) -> Reply<Course> {
-    let now = (evlbi_net::cpu::utc() / 1_000_000_000) as i64;
+    let now = now() as i64;
     let at = |time: i64| time.saturating_add(if time < 0 { now } else { 0 });
     let to = at(part.to.unwrap_or(now));
     let usual = to.saturating_sub(USUAL_COURSE).max(0);

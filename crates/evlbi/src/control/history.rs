@@ -162,7 +162,7 @@ impl History {
             connection: Mutex::new(connection),
             seen: Mutex::default(),
             next_mean: Mutex::default(),
-            opened: crate::units::now(),
+            opened: super::time::now(),
         };
         if let Some(said) = said {
             history.say(&said);
@@ -245,7 +245,7 @@ impl History {
 
     /// Takes down what happened.
     pub fn tell(&self, host: &str, flow: Option<&FlowId>, text: &str) {
-        let time = crate::units::now();
+        let time = super::time::now();
         let done = self.with(|connection| {
             let insert = "insert into event (time, host, flow, text) values (?, ?, ?, ?)";
             let values = params![time, host, flow.map(FlowId::as_str), text];

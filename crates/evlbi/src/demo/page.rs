@@ -5,18 +5,20 @@ use std::io::{BufReader, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::run::Run;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep};
 
 use super::{DemoOptions, STATIONS, Temporary};
 use crate::control::client::Client;
 use crate::control::flow::{Flow, NewFlow};
 use crate::control::identity::Identity;
+use crate::control::threads::stopped;
 
 /// Bits a second of each station: what any machine correlates beside a browser and the rest of the demonstration.
 const RATE: u32 = 16_000_000;
@@ -80,9 +82,7 @@ impl Page {
     pub fn stay(&self) {
         let run = &self.agent.run;
         run.say(format_args!("the page stays until Ctrl-C"));
-        while !run.is_stopped() {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.runtime.block_on(stopped(run));
     }
 
     async fn begin(&self, flow: Value) -> Result<Flow> {
@@ -113,7 +113,7 @@ impl Page {
             match status.map(|status| status.listening) {
                 Some(addresses) if addresses.len() == stations.len() => break addresses,
                 _ if begun.elapsed() > PATIENCE => bail!("the correlator does not listen"),
-                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                _ => sleep(Duration::from_millis(50)).await,
             }
         };
         let shed = match options.loss {
@@ -143,7 +143,7 @@ impl Page {
             if flows.iter().all(|flow| flow.end.is_some()) || begun.elapsed() >= PATIENCE {
                 return Ok(());
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
     }
 }

@@ -15,8 +15,9 @@ use crate::control::commands::Known;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
 use crate::control::identity::Role;
+use crate::control::time::now;
 use crate::control::{Problem, Reply};
-use crate::units::{now, show_bytes, show_rate, show_seconds};
+use crate::units::{show_bytes, show_rate, show_seconds};
 
 /// Something that stands against a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,12 +1,12 @@
 //! The commands of a console and of scripts: flows listed, started, changed and stopped by hand.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::check::{self, Finding};
 use super::hosts::{Hosts, listens_or_has_ended};
@@ -17,6 +17,7 @@ use crate::control::api::AboutYou;
 use crate::control::commands::{COMMANDS, Command, Language};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::threads::Threads;
+use crate::control::time::now;
 use crate::counters::{self, Kind, real};
 use crate::output;
 use crate::steer::Change;
@@ -207,11 +208,11 @@ impl Console {
     async fn hosts_text(&self) -> String {
         let mut rows = Vec::new();
         for host in &self.hosts.hosts {
-            let sent = units::now();
+            let sent = now();
             let mut row = vec![host.plan.name.clone()];
             match host.client.about().await {
                 Ok(AboutYou { about, your_role }) => {
-                    let middle = (sent + units::now()) / 2.0;
+                    let middle = (sent + now()) / 2.0;
                     let free = about.storage.map_or(0, |storage| storage.free_bytes);
                     row.extend([
                         format!("evlbi {}", about.version),

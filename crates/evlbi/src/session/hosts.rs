@@ -17,9 +17,9 @@ use crate::control::commands;
 use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow};
 use crate::control::history::History;
+use crate::control::time::now;
 use crate::control::{Fleet, Later, Problem, Reply};
 use crate::steer::Change;
-use crate::units::now;
 
 /// How often each agent is asked.
 const LOOK: Duration = Duration::from_millis(500);

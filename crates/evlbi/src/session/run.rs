@@ -22,8 +22,8 @@ use crate::control::fleet::SessionState;
 use crate::control::identity::{Identity, private_folder, write_private};
 use crate::control::serve::IDLE;
 use crate::control::threads::{Threads, stopped};
+use crate::control::time::now;
 use crate::output;
-use crate::units::now;
 
 /// A run of a session: its hosts are asked, and its page is served, until it is dropped.
 pub struct Running {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::RunOptions;
 use super::console::PATIENCE;
@@ -17,7 +17,8 @@ use crate::control::Fleet;
 use crate::control::commands::Command;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
-use crate::units::{now, show_count, show_rate, show_seconds};
+use crate::control::time::now;
+use crate::units::{show_count, show_rate, show_seconds};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Url;
 
@@ -427,7 +428,7 @@ impl Timetable {
                 self.stop(id, run);
             }
             self.hear_all().await;
-            let begun = tokio::time::Instant::now();
+            let begun = Instant::now();
             while !running().is_empty() && begun.elapsed() < ENDING {
                 sleep(LOOK).await;
             }

@@ -1,0 +1,55 @@
+//! What time it is for agents and controllers: tokio's clock, and UTC beside it.
+
+/// Returns UTC in seconds since 1970. It follows the clock of this host, which may be set while the process runs. In a test whose
+/// clock is paused it advances with that clock.
+pub fn now() -> f64 {
+    #[cfg(test)]
+    if let Some(utc) = anchor::now() {
+        return utc;
+    }
+    crate::units::now()
+}
+
+/// UTC of tests on tokio's paused clock.
+#[cfg(test)]
+pub mod anchor {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    /// UTC in seconds at the moment of the anchor: 2026-11-22T12:00:00Z.
+    pub const START: f64 = 1_795_348_800.0;
+
+    thread_local! {
+        static ANCHOR: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// Makes this moment [`START`] for this thread, on which all of a paused runtime runs.
+    pub fn set() {
+        ANCHOR.set(Some(Instant::now()));
+    }
+
+    /// Returns UTC in seconds, if this thread has an anchor.
+    pub fn now() -> Option<f64> {
+        ANCHOR
+            .get()
+            .map(|start| START + start.elapsed().as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn utc_advances_with_a_paused_clock() {
+        anchor::set();
+        assert_eq!(now(), anchor::START);
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert_eq!(now(), anchor::START + 1.5);
+        // Others follow the clock of this host.
+        assert_eq!(std::thread::spawn(anchor::now).join().unwrap(), None);
+    }
+}

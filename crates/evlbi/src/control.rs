@@ -23,4 +23,4 @@ pub mod serve;
 pub mod threads;
 pub mod time;
 
-pub use self::fleet::{Fleet, Later, Problem, Reply};
+pub use self::fleet::{Control, Fleet, Later, Problem, Remote, Reply};

@@ -23,7 +23,7 @@ use anyhow::{Context, Result};
 
 pub use self::plan::Session;
 
-use self::hosts::Hosts;
+use self::hosts::{Connected, Hosts};
 use self::plan::Host;
 use self::trust::Trusted;
 use crate::control::commands::Language;
@@ -99,8 +99,15 @@ impl ControllerOptions {
             trusted.add(name, fingerprint)?;
         }
         let hosts = session.hosts.iter();
-        let hosts: Vec<&Host> = hosts.filter(|host| !without.contains(&host.name)).collect();
-        Hosts::open(session.name.as_str(), &hosts, &trusted, history, only)
+        let hosts = hosts.filter(|host| !without.contains(&host.name));
+        let connect = |host: &Host| {
+            Ok(Connected {
+                agent: Box::new(host.client(&trusted)?),
+                plan: host.clone(),
+            })
+        };
+        let hosts = hosts.map(connect).collect::<Result<_>>()?;
+        Ok(Hosts::open(session.name.as_str(), hosts, history, only))
     }
 }
 

@@ -27,7 +27,7 @@ use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
 use crate::control::time::now;
-use crate::control::{Fleet, Later, Problem, Reply};
+use crate::control::{Control, Fleet, Later, Problem, Reply};
 use crate::output;
 use crate::steer::{Answer, Change, Request, Status};
 use crate::units::show_bytes;
@@ -477,7 +477,9 @@ impl Fleet for Arc<Agent> {
         let all = self.those(|_| true).into_iter();
         all.map(|kept| kept.flow).collect()
     }
+}
 
+impl Control for Arc<Agent> {
     fn start(&self, flow: NewFlow) -> Later<'_, Flow> {
         // Whoever goes away meanwhile leaves no half of a flow behind.
         let done = tokio::spawn(Arc::clone(self).begin(flow));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::body::Body;
 use reqwest::{Method, Response};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::api::{AboutYou, Checks, Events, Flows};
-use super::fleet::{Checked, Problem, ProblemBody, Reply};
+use super::fleet::{Checked, Control, Later, Problem, ProblemBody, Remote, Reply};
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Fingerprint;
@@ -21,9 +22,6 @@ use crate::steer::Change;
 
 /// An agent answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Longest result of a flow that is read as a whole, in bytes.
-const LONGEST_RESULT: usize = 64 << 20;
 
 /// A connection is used again within this time. An agent keeps one that asks nothing for longer (its configuration is refused
 /// otherwise): what is asked at the moment at which it ends it would get no answer.
@@ -66,79 +64,10 @@ impl Client {
         })
     }
 
-    pub async fn about(&self) -> Reply<AboutYou> {
-        self.ask(Method::GET, "about", None).await
-    }
-
-    pub async fn flows(&self) -> Reply<Vec<Flow>> {
-        let flows: Flows = self.ask(Method::GET, "flows?pictures=true", None).await?;
-        Ok(flows.flows)
-    }
-
-    pub async fn events(&self, after: i64) -> Reply<Vec<Event>> {
-        let path = format!("events?after={after}");
-        let events: Events = self.ask(Method::GET, &path, None).await?;
-        Ok(events.events)
-    }
-
-    pub async fn check(&self, flows: &[NewFlow]) -> Reply<Vec<Checked>> {
-        let body = json!({"flows": flows});
-        let checks: Checks = self.ask(Method::POST, "check", Some(body)).await?;
-        Ok(checks.flows)
-    }
-
-    pub async fn start(&self, flow: &NewFlow) -> Reply<Flow> {
-        self.ask(Method::POST, "flows", Some(json!(flow))).await
-    }
-
-    pub async fn change(&self, id: &FlowId, revision: u64, change: &Change) -> Reply<Flow> {
-        let mut body = json!(change);
-        body["revision"] = revision.into();
-        let path = format!("flows/{id}");
-        self.ask(Method::PATCH, &path, Some(body)).await
-    }
-
-    pub async fn stop(&self, id: &FlowId, kill: bool) -> Reply<Flow> {
-        let path = format!("flows/{id}/stop");
-        let body = json!({"kill": kill});
-        self.ask(Method::POST, &path, Some(body)).await
-    }
-
-    pub async fn forget(&self, id: &FlowId) -> Reply<()> {
-        let path = format!("flows/{id}");
-        self.text(Method::DELETE, &path, None).await.map(drop)
-    }
-
-    /// What a flow printed as its result, as it comes.
-    pub async fn result(&self, id: &FlowId) -> Reply<Response> {
-        let path = format!("flows/{id}/result");
-        self.response(Method::GET, &path, None).await
-    }
-
-    /// The same as a whole, if it is not too long for that.
-    pub async fn whole_result(&self, id: &FlowId) -> Reply<Value> {
-        let mut response = self.result(id).await?;
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() > LONGEST_RESULT {
-                return Err(Problem::internal(&anyhow::anyhow!(
-                    "the result of flow {id} is longer than {LONGEST_RESULT} bytes: read it from its agent"
-                )));
-            }
-        }
-        serde_json::from_slice(&bytes).map_err(|error| self.odd(&error))
-    }
-
-    pub async fn log(&self, id: &FlowId) -> Reply<String> {
-        let path = format!("flows/{id}/log");
-        self.text(Method::GET, &path, None).await
-    }
-
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
-        path: &str,
+        path: String,
         body: Option<Value>,
     ) -> Reply<T> {
         let text = self.text(method, path, body).await?;
@@ -156,13 +85,13 @@ impl Client {
         self.silent(&format!("does not answer: {error}"))
     }
 
-    async fn text(&self, method: Method, path: &str, body: Option<Value>) -> Reply<String> {
+    async fn text(&self, method: Method, path: String, body: Option<Value>) -> Reply<String> {
         let response = self.response(method, path, body).await?;
         response.text().await.map_err(|error| self.failed(error))
     }
 
     /// An answer that reports success.
-    async fn response(&self, method: Method, path: &str, body: Option<Value>) -> Reply<Response> {
+    async fn response(&self, method: Method, path: String, body: Option<Value>) -> Reply<Response> {
         // What does nothing twice when it comes twice.
         let may_repeat = method == Method::GET || path == "check" || path.ends_with("/stop");
         let url = format!("{}/api/v1/{path}", self.url);
@@ -194,6 +123,72 @@ impl Client {
     fn silent(&self, what: &str) -> Problem {
         let error = format!("{} {what}", self.url);
         Problem::new(reqwest::StatusCode::BAD_GATEWAY, error)
+    }
+}
+
+impl Control for Client {
+    fn start(&self, flow: NewFlow) -> Later<'_, Flow> {
+        Box::pin(self.ask(Method::POST, "flows".to_owned(), Some(json!(flow))))
+    }
+
+    fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow> {
+        let mut body = json!(change);
+        body["revision"] = revision.into();
+        Box::pin(self.ask(Method::PATCH, format!("flows/{id}"), Some(body)))
+    }
+
+    fn stop(&self, id: FlowId, kill: bool) -> Later<'_, Flow> {
+        let body = json!({"kill": kill});
+        Box::pin(self.ask(Method::POST, format!("flows/{id}/stop"), Some(body)))
+    }
+
+    fn forget(&self, id: FlowId) -> Later<'_, ()> {
+        let path = format!("flows/{id}");
+        Box::pin(async { self.text(Method::DELETE, path, None).await.map(drop) })
+    }
+
+    fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>> {
+        let body = json!({"flows": flows});
+        Box::pin(async {
+            let checks: Checks = self
+                .ask(Method::POST, "check".to_owned(), Some(body))
+                .await?;
+            Ok(checks.flows)
+        })
+    }
+
+    fn result(&self, id: FlowId) -> Later<'_, Body> {
+        let path = format!("flows/{id}/result");
+        Box::pin(async {
+            let response = self.response(Method::GET, path, None).await?;
+            Ok(Body::new(reqwest::Body::from(response)))
+        })
+    }
+
+    fn log(&self, id: FlowId) -> Later<'_, String> {
+        Box::pin(self.text(Method::GET, format!("flows/{id}/log"), None))
+    }
+}
+
+impl Remote for Client {
+    fn about(&self) -> Later<'_, AboutYou> {
+        Box::pin(self.ask(Method::GET, "about".to_owned(), None))
+    }
+
+    fn flows(&self) -> Later<'_, Vec<Flow>> {
+        Box::pin(async {
+            let path = "flows?pictures=true".to_owned();
+            let flows: Flows = self.ask(Method::GET, path, None).await?;
+            Ok(flows.flows)
+        })
+    }
+
+    fn events(&self, after: i64) -> Later<'_, Vec<Event>> {
+        let path = format!("events?after={after}");
+        Box::pin(async {
+            let events: Events = self.ask(Method::GET, path, None).await?;
+            Ok(events.events)
+        })
     }
 }
 

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use super::api::AboutYou;
 use super::flow::{Flow, FlowId, NewFlow};
+use super::history::Event;
 use crate::steer::Change;
 
 /// An answer, or why there is none.
@@ -21,27 +23,8 @@ pub type Reply<T> = Result<T, Problem>;
 /// An answer that comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Reply<T>> + Send + 'a>>;
 
-/// Flows that are listed, started, changed and stopped.
-pub trait Fleet: Send + Sync + 'static {
-    /// What this is: the host, or the session.
-    fn about(&self) -> About;
-
-    /// All flows, in the order of their names.
-    fn flows(&self) -> Vec<Flow>;
-
-    /// What is to come of the session, where this is one with flows of its own.
-    fn session(&self) -> Option<SessionPlan> {
-        None
-    }
-
-    /// Begins a session that is held, or ends one: senders first.
-    ///
-    /// # Errors
-    /// When there is none, or it is not held, or over.
-    fn drive(&self, _drive: Drive) -> Reply<SessionPlan> {
-        Err(Problem::missing(NO_SESSION))
-    }
-
+/// Flows that are started, changed and stopped.
+pub trait Control: Send + Sync + 'static {
     /// Starts a flow.
     ///
     /// # Errors
@@ -65,6 +48,40 @@ pub trait Fleet: Send + Sync + 'static {
 
     /// The end of what a flow had to say beside its result.
     fn log(&self, id: FlowId) -> Later<'_, String>;
+}
+
+/// Flows that are known here, of a host or of a session.
+pub trait Fleet: Control {
+    /// What this is: the host, or the session.
+    fn about(&self) -> About;
+
+    /// All flows, in the order of their names.
+    fn flows(&self) -> Vec<Flow>;
+
+    /// What is to come of the session, where this is one with flows of its own.
+    fn session(&self) -> Option<SessionPlan> {
+        None
+    }
+
+    /// Begins a session that is held, or ends one: senders first.
+    ///
+    /// # Errors
+    /// When there is none, or it is not held, or over.
+    fn drive(&self, _drive: Drive) -> Reply<SessionPlan> {
+        Err(Problem::missing(NO_SESSION))
+    }
+}
+
+/// An agent on another host. It answers within a limited time, or is reported not to.
+pub trait Remote: Control {
+    /// What it is, its clock, and what it allows.
+    fn about(&self) -> Later<'_, AboutYou>;
+
+    /// All flows, in the order of their names.
+    fn flows(&self) -> Later<'_, Vec<Flow>>;
+
+    /// The events after one, the oldest first.
+    fn events(&self, after: i64) -> Later<'_, Vec<Event>>;
 }
 
 /// What answers.

@@ -19,6 +19,7 @@ use crate::control::client::Client;
 use crate::control::flow::{Flow, NewFlow};
 use crate::control::identity::Identity;
 use crate::control::threads::stopped;
+use crate::control::{Control, Remote};
 
 /// Bits a second of each station: what any machine correlates beside a browser and the rest of the demonstration.
 const RATE: u32 = 16_000_000;
@@ -87,7 +88,7 @@ impl Page {
 
     async fn begin(&self, flow: Value) -> Result<Flow> {
         let flow: NewFlow = serde_json::from_value(flow)?;
-        let begun = self.client.start(&flow).await?;
+        let begun = self.client.start(flow).await?;
         match begun.end.as_ref().and_then(|end| end.message.as_ref()) {
             Some(message) => bail!("{}: {message}", begun.id),
             None => Ok(begun),
@@ -136,7 +137,7 @@ impl Page {
     async fn end_flows(&self) -> Result<()> {
         let begun = Instant::now();
         for flow in self.client.flows().await? {
-            self.client.stop(&flow.id, true).await?;
+            self.client.stop(flow.id, true).await?;
         }
         loop {
             let flows = self.client.flows().await?;

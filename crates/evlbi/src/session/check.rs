@@ -108,9 +108,9 @@ impl<'s> Look<'s> {
     async fn see(&mut self, host: &Connected) -> Reply<()> {
         let name = &host.plan.name;
         // The first one makes the connection.
-        host.client.about().await?;
+        host.agent.about().await?;
         let sent = now();
-        let about = host.client.about().await?;
+        let about = host.agent.about().await?;
         let error = (now() - sent) / 2.0;
         let ahead = about.about.time - (sent + error);
         if let Some(problem) = clock_off(self.session, ahead, error) {
@@ -182,7 +182,7 @@ impl<'s> Look<'s> {
         };
         let others = all.len();
         all.extend(flows);
-        let found = host.client.check(&all).await?;
+        let found = host.agent.check(all).await?;
         Ok(zip(names, found.into_iter().skip(others)).collect())
     }
 

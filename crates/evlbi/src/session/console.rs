@@ -12,12 +12,12 @@ use super::check::{self, Finding};
 use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{Scan, Session};
 use super::{ControllerOptions, name_of_run};
-use crate::control::Fleet;
 use crate::control::api::AboutYou;
 use crate::control::commands::{COMMANDS, Command, Language};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::threads::Threads;
 use crate::control::time::now;
+use crate::control::{Control, Fleet};
 use crate::counters::{self, Kind, real};
 use crate::output;
 use crate::steer::Change;
@@ -210,7 +210,7 @@ impl Console {
         for host in &self.hosts.hosts {
             let sent = now();
             let mut row = vec![host.plan.name.clone()];
-            match host.client.about().await {
+            match host.agent.about().await {
                 Ok(AboutYou { about, your_role }) => {
                     let middle = (sent + now()) / 2.0;
                     let free = about.storage.map_or(0, |storage| storage.free_bytes);

@@ -4,25 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use axum::body::Body;
+use anyhow::{Context, Result};
+use axum::body::{Body, to_bytes};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::plan::Host;
-use super::trust::Trusted;
-use crate::control::client::Client;
 use crate::control::commands;
 use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow};
 use crate::control::history::History;
 use crate::control::time::now;
-use crate::control::{Fleet, Later, Problem, Reply};
+use crate::control::{Control, Fleet, Later, Problem, Remote, Reply};
 use crate::steer::Change;
 
 /// How often each agent is asked.
 const LOOK: Duration = Duration::from_millis(500);
+/// Longest result of a flow that is read as a whole, in bytes.
+const LONGEST_RESULT: usize = 64 << 20;
 
 /// Hosts with their flows.
 pub struct Hosts {
@@ -39,7 +39,7 @@ pub struct Hosts {
 /// A host, and the way to its agent.
 pub struct Connected {
     pub plan: Host,
-    pub client: Client,
+    pub agent: Box<dyn Remote>,
 }
 
 #[derive(Default)]
@@ -89,21 +89,14 @@ impl Hosts {
     /// Begins to ask the hosts' agents. `only`: what the names of flows begin with.
     pub fn open(
         name: &str,
-        hosts: &[&Host],
-        trusted: &Trusted,
+        hosts: Vec<Connected>,
         history: Arc<History>,
         only: Option<&str>,
-    ) -> Result<Arc<Hosts>> {
-        let connect = |host: &&Host| {
-            Ok(Connected {
-                client: host.client(trusted)?,
-                plan: (*host).clone(),
-            })
-        };
+    ) -> Arc<Hosts> {
         let hosts = Arc::new(Hosts {
             name: name.to_owned(),
             started: now(),
-            hosts: hosts.iter().map(connect).collect::<Result<_>>()?,
+            hosts,
             history,
             only: only.map(str::to_owned),
             known: Mutex::default(),
@@ -112,7 +105,7 @@ impl Hosts {
         for number in 0..hosts.hosts.len() {
             tokio::spawn(Arc::clone(&hosts).follow(number));
         }
-        Ok(hosts)
+        hosts
     }
 
     /// Waits until every agent has answered, or is known not to.
@@ -152,9 +145,9 @@ impl Hosts {
     }
 
     async fn look(&self, host: &Connected, last_event: &mut Option<i64>) -> Reply<()> {
-        let Connected { plan, client } = host;
+        let Connected { plan, agent } = host;
         let begun = self.known.lock().kept;
-        let (flows, events) = tokio::join!(client.flows(), client.events(last_event.unwrap_or(0)));
+        let (flows, events) = tokio::join!(agent.flows(), agent.events(last_event.unwrap_or(0)));
         let (flows, events) = (flows?, events?);
         for event in &events {
             // What happened before this was here is the agent's to tell.
@@ -246,9 +239,14 @@ impl Hosts {
         }
     }
 
-    /// What a flow printed as its result.
-    pub async fn whole_result(&self, id: &FlowId) -> Reply<Value> {
-        self.of(id)?.client.whole_result(id).await
+    /// What a flow printed as its result, if it is not too long to be read as a whole.
+    pub async fn whole_result(&self, id: &FlowId) -> Result<Value> {
+        let result = self.of(id)?.agent.result(id.clone()).await?;
+        let bytes = to_bytes(result, LONGEST_RESULT).await;
+        let bytes = bytes.with_context(|| {
+            format!("the result of flow {id} broke off, or is longer than {LONGEST_RESULT} bytes: read it from its agent")
+        })?;
+        serde_json::from_slice(&bytes).with_context(|| format!("the result of flow {id}"))
     }
 
     /// What an agent answered of a flow is known at once.
@@ -315,7 +313,9 @@ impl Fleet for Arc<Hosts> {
             ..plan.clone()
         })
     }
+}
 
+impl Control for Arc<Hosts> {
     fn start(&self, mut flow: NewFlow) -> Later<'_, Flow> {
         Box::pin(async move {
             let unnamed = || Problem::unprocessable("name the `host` that the flow is to run on");
@@ -333,28 +333,28 @@ impl Fleet for Arc<Hosts> {
             if self.known.lock().called(&flow.id).next().is_some() {
                 return Err(Problem::used(&flow.id));
             }
-            Ok(self.keep(host, host.client.start(&flow).await?))
+            Ok(self.keep(host, host.agent.start(flow).await?))
         })
     }
 
     fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow> {
         Box::pin(async move {
             let host = self.of(&id)?;
-            Ok(self.keep(host, host.client.change(&id, revision, &change).await?))
+            Ok(self.keep(host, host.agent.change(id, revision, change).await?))
         })
     }
 
     fn stop(&self, id: FlowId, kill: bool) -> Later<'_, Flow> {
         Box::pin(async move {
             let host = self.of(&id)?;
-            Ok(self.keep(host, host.client.stop(&id, kill).await?))
+            Ok(self.keep(host, host.agent.stop(id, kill).await?))
         })
     }
 
     fn forget(&self, id: FlowId) -> Later<'_, ()> {
         Box::pin(async move {
             let host = self.of(&id)?;
-            host.client.forget(&id).await?;
+            host.agent.forget(id.clone()).await?;
             let mut known = self.known.lock();
             known.kept += 1;
             known.flows.remove(&(id, host.plan.name.clone()));
@@ -368,21 +368,18 @@ impl Fleet for Arc<Hosts> {
             for mut flow in flows {
                 let unnamed = || Problem::unprocessable("name the `host` of each flow");
                 let name = flow.host.take().ok_or_else(unnamed)?;
-                checked.extend(self.named(&name)?.client.check(&[flow]).await?);
+                checked.extend(self.named(&name)?.agent.check(vec![flow]).await?);
             }
             Ok(checked)
         })
     }
 
     fn result(&self, id: FlowId) -> Later<'_, Body> {
-        Box::pin(async move {
-            let response = self.of(&id)?.client.result(&id).await?;
-            Ok(Body::new(reqwest::Body::from(response)))
-        })
+        Box::pin(async move { self.of(&id)?.agent.result(id).await })
     }
 
     fn log(&self, id: FlowId) -> Later<'_, String> {
-        Box::pin(async move { self.of(&id)?.client.log(&id).await })
+        Box::pin(async move { self.of(&id)?.agent.log(id).await })
     }
 }
 

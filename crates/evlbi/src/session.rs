@@ -80,7 +80,7 @@ impl ControllerOptions {
 
     /// Begins to ask the hosts of a session but for those that are left out. Their agents are trusted by the user of the controller,
     /// from now on also those that the options name. `only`: what the names of flows begin with.
-    async fn hosts(
+    fn hosts(
         &self,
         session: &Session,
         without: &[String],

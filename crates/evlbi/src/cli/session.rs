@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::flows::CommandLine;
 use crate::agent::{self, AgentOptions};
 use crate::control::flow::FlowId;
+use crate::control::threads::Threads;
 use crate::output::{self, Results};
 use crate::program::Program;
 use crate::session::console::{Console, Said, Words};
@@ -140,7 +141,8 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
     if let Some(script) = script {
         return follow_script(&options.controller, &script, run);
     }
-    let mut session = run::prepare(&options, &CommandLine, run)?;
+    let threads = Threads::start()?;
+    let mut session = threads.finish(run::prepare(&options, &CommandLine, run))?;
     if check {
         if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));
@@ -153,10 +155,10 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
             )
         });
     }
-    let result = session.follow(run)?;
+    let result = threads.finish(session.follow(run))?;
     let printed = output::print(json, &result, result::text);
     if keep && !result.interrupted {
-        session.stay(run);
+        threads.finish(session.stay(run));
     }
     match result.failed() {
         0 => printed,
@@ -171,19 +173,12 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
 fn follow_script(options: &ControllerOptions, script: &Path, run: &Run) -> Result<()> {
     let name = script.display();
     let text = std::fs::read_to_string(script).with_context(|| format!("cannot read {name}"))?;
-    let mut console = Console::open(options, &CommandLine)?;
     let mut results = Results::default();
-    for (number, line) in text.lines().enumerate() {
-        if run.is_stopped() {
-            bail!("interrupted before line {}; flows go on", number + 1);
-        }
-        let said = console.take(line);
-        match said.with_context(|| format!("{name}, line {}: {line}", number + 1))? {
-            Said::Text(text) if text.is_empty() => {}
-            Said::Text(text) => results.line(&text),
-            Said::Quit => break,
-        }
-    }
+    Threads::start()?.finish(async {
+        let mut console = Console::open(options, &CommandLine).await?;
+        let show = |text: &str| results.line(text);
+        console.follow(&name.to_string(), &text, run, show).await
+    })?;
     results.end()
 }
 
@@ -211,14 +206,15 @@ convert! { ConsoleArgs => ControllerOptions { session, trust, dir } }
 /// Opens a console on the hosts of a session.
 pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
     let options = ControllerOptions::from(args);
-    let mut console = Console::open(&options, &CommandLine)?;
+    let threads = Threads::start()?;
+    let mut console = threads.finish(Console::open(&options, &CommandLine))?;
     for why in console.silent() {
         program.unheeded().say(format_args!("{why}"));
     }
     let kept = options.folder()?.join("console.history");
     let mut results = Results::default();
     for line in lines(kept, console.words())? {
-        match console.take(&line?) {
+        match threads.finish(console.take(&line?)) {
             Ok(Said::Text(text)) if text.is_empty() => {}
             Ok(Said::Text(text)) => results.line(&text),
             Ok(Said::Quit) => break,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
+use evlbi_net::run::Run;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -15,7 +16,6 @@ use super::{ControllerOptions, name_of_run};
 use crate::control::api::AboutYou;
 use crate::control::commands::{COMMANDS, Command, Language};
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
-use crate::control::threads::Threads;
 use crate::control::time::now;
 use crate::control::{Control, Fleet};
 use crate::counters::{self, Kind, real};
@@ -99,7 +99,6 @@ pub struct Console {
     run: String,
     hosts: Arc<Hosts>,
     language: Language,
-    threads: Arc<Threads>,
     /// Flows that were started here.
     started: Vec<FlowId>,
     /// Events up to here were shown.
@@ -111,25 +110,25 @@ impl Console {
     ///
     /// # Errors
     /// When the session cannot be understood, or the controller's folder or an agent's secret cannot be used.
-    pub fn open(options: &ControllerOptions, language: Language) -> Result<Console> {
+    pub async fn open(options: &ControllerOptions, language: Language) -> Result<Console> {
         let session = options.open(language)?;
-        let threads = Arc::new(Threads::start()?);
-        let hosts = threads.finish(async {
-            let hosts = options.hosts(&session, &[], None).await?;
-            hosts.look_around().await;
-            anyhow::Ok(hosts)
-        })?;
+        let hosts = options.hosts(&session, &[], None)?;
+        Ok(Console::new(session, hosts, language).await)
+    }
+
+    /// Opens a console on hosts, and waits until each has answered or is known not to.
+    pub async fn new(session: Session, hosts: Arc<Hosts>, language: Language) -> Console {
+        hosts.look_around().await;
         // What was before is not this console's.
         let events = hosts.history.events(0).unwrap_or_default();
-        Ok(Console {
+        Console {
             run: name_of_run(&session.name),
             session,
             language,
-            threads,
             started: Vec::new(),
             shown: events.last().map_or(0, |event| event.id),
             hosts,
-        })
+        }
     }
 
     /// Why hosts do not answer that do not.
@@ -149,12 +148,7 @@ impl Console {
     ///
     /// # Errors
     /// Why it cannot be done.
-    pub fn take(&mut self, line: &str) -> Result<Said> {
-        let threads = Arc::clone(&self.threads);
-        threads.finish(self.answer(line))
-    }
-
-    async fn answer(&mut self, line: &str) -> Result<Said> {
+    pub async fn take(&mut self, line: &str) -> Result<Said> {
         let words = words(line)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let text = match words.as_slice() {
@@ -203,6 +197,31 @@ impl Console {
             [word, ..] => bail!("there is no command `{word}`; see help"),
         };
         Ok(Said::Text(text.trim_end().to_owned()))
+    }
+
+    /// Does what the lines of a script say, up to the first that fails or ends it, and shows what comes of each.
+    ///
+    /// # Errors
+    /// Which line failed and why, or before which one the run was stopped.
+    pub async fn follow(
+        &mut self,
+        script: &str,
+        text: &str,
+        run: &Run,
+        mut show: impl FnMut(&str),
+    ) -> Result<()> {
+        for (number, line) in (1..).zip(text.lines()) {
+            if run.is_stopped() {
+                bail!("interrupted before line {number}; flows go on");
+            }
+            let said = self.take(line).await;
+            match said.with_context(|| format!("{script}, line {number}: {line}"))? {
+                Said::Text(text) if text.is_empty() => {}
+                Said::Text(text) => show(&text),
+                Said::Quit => break,
+            }
+        }
+        Ok(())
     }
 
     async fn hosts_text(&self) -> String {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_net::run::Run;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::RunOptions;
@@ -21,11 +20,11 @@ use crate::control::commands::Language;
 use crate::control::fleet::SessionState;
 use crate::control::identity::{Identity, private_folder, write_private};
 use crate::control::serve::IDLE;
-use crate::control::threads::{Threads, stopped};
+use crate::control::threads::stopped;
 use crate::control::time::now;
 use crate::output;
 
-/// A run of a session: its hosts are asked, and its page is served, until it is dropped.
+/// A run of a session. The threads that it works on ask its hosts, and serve its page, until they are dropped.
 pub struct Running {
     session: Session,
     name: String,
@@ -35,15 +34,13 @@ pub struct Running {
     timetable: Timetable,
     /// What was found of the hosts and the flows.
     pub checked: Findings,
-    threads: Threads,
-    _page: Option<JoinHandle<()>>,
 }
 
 /// Prepares a run: looks at everything, and starts nothing.
 ///
 /// # Errors
 /// When the session cannot be understood, or the controller's folder, an agent's secret or the page's address cannot be used.
-pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Running> {
+pub async fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Running> {
     let controller = &options.controller;
     let session = controller.open(language)?;
     let is_known = |name: &&String| session.hosts.iter().any(|host| host.name == **name);
@@ -61,32 +58,39 @@ pub fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Ru
         true => begin_of(&book)?,
         false => now() + 0.5,
     };
-    let threads = Threads::start()?;
-    let (timetable, checked, page) = threads.finish(async {
-        let hosts = controller.hosts(&session, &options.without, Some(&name));
-        let hosts = hosts.await?;
-        let page = match options.bind {
-            Some(address) => Some(show_page(address, &folder, &hosts, language, run).await?),
-            None => None,
-        };
-        let timetable = Timetable::new(&session, &name, options, begin, Arc::clone(&hosts))?;
-        hosts.look_around().await;
-        let checked = check::check(&session, &name, &hosts).await;
-        anyhow::Ok((timetable, checked, page))
-    })?;
-    Ok(Running {
-        session,
-        name,
-        options: options.clone(),
-        book,
-        timetable,
-        checked,
-        threads,
-        _page: page,
-    })
+    let hosts = controller.hosts(&session, &options.without, Some(&name))?;
+    if let Some(address) = options.bind {
+        show_page(address, &folder, &hosts, language, run).await?;
+    }
+    Running::new(session, name, options.clone(), book, begin, hosts).await
 }
 
 impl Running {
+    /// Looks at the hosts and at the flows of a session whose times count from `begin`, in seconds since 1970.
+    ///
+    /// # Errors
+    /// When a scan begins too early, or too close to another.
+    pub async fn new(
+        session: Session,
+        name: String,
+        options: RunOptions,
+        book: PathBuf,
+        begin: f64,
+        hosts: Arc<Hosts>,
+    ) -> Result<Running> {
+        let timetable = Timetable::new(&session, &name, &options, begin, Arc::clone(&hosts))?;
+        hosts.look_around().await;
+        let checked = check::check(&session, &name, &hosts).await;
+        Ok(Running {
+            session,
+            name,
+            options,
+            book,
+            timetable,
+            checked,
+        })
+    }
+
     /// How many flows the session has.
     pub fn flows(&self) -> usize {
         self.session.flows.len()
@@ -96,7 +100,7 @@ impl Running {
     ///
     /// # Errors
     /// When something stands against the session, or it is ended before it began.
-    pub fn follow(&mut self, run: &Run) -> Result<RunResult> {
+    pub async fn follow(&mut self, run: &Run) -> Result<RunResult> {
         let is_new = self.options.resume.is_none();
         if is_new && !self.checked.problems.is_empty() {
             bail!(
@@ -106,24 +110,22 @@ impl Running {
         }
         run.line(format_args!("run {}", self.name));
         if self.options.hold {
-            self.timetable = self.threads.finish(self.held(run))?;
+            self.timetable = self.held(run).await?;
         }
         if is_new {
             write_private(&self.book, &self.timetable.begin.to_string())?;
         }
         let started = now();
-        self.threads.finish(async {
-            self.timetable.follow(run).await;
-            Ok(RunResult {
-                schema: "evlbi.run/1",
-                session: self.session.name.clone(),
-                run: self.name.clone(),
-                started,
-                ended: now(),
-                interrupted: run.is_stopped(),
-                checked: self.checked.clone(),
-                flows: self.timetable.results().await,
-            })
+        self.timetable.follow(run).await;
+        Ok(RunResult {
+            schema: "evlbi.run/1",
+            session: self.session.name.clone(),
+            run: self.name.clone(),
+            started,
+            ended: now(),
+            interrupted: run.is_stopped(),
+            checked: self.checked.clone(),
+            flows: self.timetable.results().await,
         })
     }
 
@@ -137,9 +139,9 @@ impl Running {
     }
 
     /// Keeps the page until the run is stopped.
-    pub fn stay(&self, run: &Run) {
+    pub async fn stay(&self, run: &Run) {
         run.say(format_args!("the page stays until Ctrl-C"));
-        self.threads.finish(stopped(run));
+        stopped(run).await;
     }
 
     /// Waits until somebody begins the session on its page: its times count from then on.
@@ -192,14 +194,14 @@ fn begin_of(book: &Path) -> Result<f64> {
     begin.with_context(|| format!("{} is no time", book.display()))
 }
 
-/// Serves the page of the session.
+/// Serves the page of the session from now on.
 async fn show_page(
     address: SocketAddr,
     folder: &Path,
     hosts: &Arc<Hosts>,
     language: Language,
     run: &Run,
-) -> Result<JoinHandle<()>> {
+) -> Result<()> {
     let identity = Arc::new(Identity::open(folder, "session", address.ip())?);
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
@@ -215,5 +217,6 @@ async fn show_page(
         history: Arc::clone(&hosts.history),
         language,
     };
-    Ok(tokio::spawn(api.serve(listener, IDLE)?))
+    tokio::spawn(api.serve(listener, IDLE)?);
+    Ok(())
 }

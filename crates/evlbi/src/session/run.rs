@@ -24,6 +24,9 @@ use crate::control::threads::stopped;
 use crate::control::time::now;
 use crate::output;
 
+/// Seconds from the moment at which a session may begin to its beginning.
+const AHEAD: f64 = 0.5;
+
 /// A run of a session. The threads that it works on ask its hosts, and serve its page, until they are dropped.
 pub struct Running {
     session: Session,
@@ -54,10 +57,8 @@ pub async fn prepare(options: &RunOptions, language: Language, run: &Run) -> Res
     let folder = controller.folder()?;
     private_folder(&folder.join("runs"))?;
     let book = folder.join("runs").join(&name);
-    let begin = match options.resume.is_some() {
-        true => begin_of(&book)?,
-        false => now() + 0.5,
-    };
+    let resumed = options.resume.as_ref();
+    let begin = resumed.map(|_| begin_of(&book)).transpose()?;
     let hosts = controller.hosts(&session, &options.without, Some(&name))?;
     if let Some(address) = options.bind {
         show_page(address, &folder, &hosts, language, run).await?;
@@ -66,7 +67,8 @@ pub async fn prepare(options: &RunOptions, language: Language, run: &Run) -> Res
 }
 
 impl Running {
-    /// Looks at the hosts and at the flows of a session whose times count from `begin`, in seconds since 1970.
+    /// Looks at the hosts and at the flows of a session. Its times count from `begin`, in seconds since 1970; without one, from now
+    /// on, once all has been looked at.
     ///
     /// # Errors
     /// When a scan begins too early, or too close to another.
@@ -75,12 +77,13 @@ impl Running {
         name: String,
         options: RunOptions,
         book: PathBuf,
-        begin: f64,
+        begin: Option<f64>,
         hosts: Arc<Hosts>,
     ) -> Result<Running> {
-        let timetable = Timetable::new(&session, &name, &options, begin, Arc::clone(&hosts))?;
         hosts.look_around().await;
         let checked = check::check(&session, &name, &hosts).await;
+        let begin = begin.unwrap_or_else(|| now() + AHEAD);
+        let timetable = Timetable::new(&session, &name, &options, begin, hosts)?;
         Ok(Running {
             session,
             name,
@@ -158,7 +161,7 @@ impl Running {
                 }
                 sleep(LOOK).await;
             }
-            let (begin, same) = (now() + 0.5, Arc::clone(hosts));
+            let (begin, same) = (now() + AHEAD, Arc::clone(hosts));
             match Timetable::new(&self.session, &self.name, &self.options, begin, same) {
                 Ok(timetable) => return Ok(timetable),
                 Err(error) => {

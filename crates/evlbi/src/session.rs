@@ -137,3 +137,6 @@ fn table(rows: &[Vec<String>]) -> String {
         false => output::columns(rows, |_| true),
     }
 }
+
+#[cfg(test)]
+mod tests;

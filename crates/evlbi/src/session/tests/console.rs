@@ -1,0 +1,316 @@
+//! The commands of a console and of scripts.
+
+use std::time::Duration;
+
+use super::*;
+use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
+use crate::session::console::{Console, Said};
+
+/// The options that are used here.
+struct Few;
+
+impl Grammar for Few {
+    fn options(&self, command: &str) -> Vec<CommandOption> {
+        let names: &[&str] = match command {
+            "send" => &["source", "to", "rate", "duration"],
+            "recv" => &["from", "to", "duration"],
+            _ => &[],
+        };
+        let option = |name: &&str| CommandOption {
+            name: (*name).to_owned(),
+            is_positional: false,
+            is_flag: false,
+            is_list: false,
+            is_required: false,
+            help: None,
+            choices: Vec::new(),
+        };
+        names.iter().map(option).collect()
+    }
+
+    fn check(&self, _words: Vec<String>) -> Result<Meaning, String> {
+        Ok(Meaning {
+            sends: Sends::Nothing,
+            start: None,
+            duration: None,
+            responds: None,
+        })
+    }
+}
+
+/// A console of a site.
+struct Desk(Console);
+
+impl Desk {
+    async fn new(site: &Site, scans: &str) -> Desk {
+        let session = session(scans);
+        let hosts = site.hosts(&session, &[], None);
+        Desk(Console::new(session, hosts, &Few).await)
+    }
+
+    /// What comes of a line.
+    async fn take(&mut self, line: &str) -> Result<String, String> {
+        match self.0.take(line).await {
+            Ok(Said::Text(text)) => Ok(text),
+            Ok(Said::Quit) => Ok("quit".to_owned()),
+            Err(error) => Err(format!("{error:#}")),
+        }
+    }
+
+    async fn well(&mut self, line: &str) -> String {
+        self.take(line)
+            .await
+            .unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+}
+
+const REC: &str = "start jive rec recv from=udp://:2630 to=rec.vdif";
+const SEND: &str = "start ef ef send source=a to=udp://10.77.0.1:2630 rate=8M duration=10s";
+
+/// The cells of a table.
+fn cells(text: &str) -> Vec<Vec<&str>> {
+    let rows = text.lines().map(|row| {
+        row.split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect()
+    });
+    rows.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_are_started_and_stopped_by_hand() {
+    let site = Site::new();
+    let mut desk = Desk::new(&site, "").await;
+    assert_eq!(desk.well("list").await, "no flows");
+    assert_eq!(
+        cells(&desk.well(REC).await),
+        [["rec", "jive", "recv", "running", "at work"]]
+    );
+    desk.well(SEND).await;
+    assert_eq!(clock(), 0.06);
+    assert_eq!(
+        desk.take(SEND).await.unwrap_err(),
+        "the name ef was used before; a flow has a name of its own"
+    );
+    let known = desk.take("start ef x send sauce=a").await.unwrap_err();
+    assert_eq!(known, "send has no option `sauce`");
+    assert_eq!(
+        desk.take("start ys x send source=a").await.unwrap_err(),
+        "there is no host ys"
+    );
+    let list = desk.well("list").await;
+    assert_eq!(
+        cells(&list),
+        [
+            ["ef", "ef", "send", "running", "at work"],
+            ["rec", "jive", "recv", "running", "at work"]
+        ]
+    );
+    // For as long as it says.
+    desk.well("wait 4s").await;
+    assert_eq!(clock(), 4.06);
+    let changed = desk.well("set ef rate=16M shed=every:5").await;
+    assert!(changed.contains("running"), "{changed}");
+    assert!(desk.well("show ef").await.contains("revision 2"));
+    assert_eq!(
+        desk.take("set ef").await.unwrap_err(),
+        "set what? rate=RATE, shed=POLICY"
+    );
+    // It ends by itself.
+    let ended = desk.well("wait ef ended").await;
+    assert_eq!(
+        cells(&ended),
+        [["ef", "ef", "send", "finished", "sent 16,000, shed 0"]]
+    );
+    let [asked, begins, ends] = site
+        .fleet
+        .with(|world| {
+            let flow = &world.flows[1];
+            [flow.asked, flow.begins, flow.ends()]
+        })
+        .map(seconds);
+    assert_eq!([asked, begins, ends], [0.04, 0.06, 10.06]);
+    // At the look at its agent after that.
+    assert_eq!(clock(), 10.51);
+    assert_eq!(cells(&desk.well("stop rec").await)[0][3], "stopping");
+    desk.well("wait rec ended").await;
+    assert!(desk.well("result rec").await.contains("\"unique\": 16000"));
+    assert_eq!(desk.well("log rec").await, "log of rec");
+    desk.well("forget rec").await;
+    assert_eq!(
+        desk.take("show rec").await.unwrap_err(),
+        "there is no flow rec"
+    );
+    let events = desk.well("events").await;
+    assert!(
+        events.contains("ef: starts") && events.contains("rec: is told to stop"),
+        "{events}"
+    );
+}
+
+/// A wait ends when it is so, at the end of its time, or after a minute.
+#[tokio::test(start_paused = true)]
+async fn a_wait_has_an_end() {
+    let site = Site::new();
+    let mut desk = Desk::new(&site, "").await;
+    desk.well(REC).await;
+    let begun = clock();
+    assert_eq!(
+        desk.take("wait rec ended").await.unwrap_err(),
+        "rec is not ended after 60.0000 s"
+    );
+    assert_eq!(seconds(now()) - begun, 60.0);
+    assert_eq!(
+        desk.take("wait rec ended 90s").await.unwrap_err(),
+        "rec is not ended after 90.0000 s"
+    );
+    assert_eq!(clock(), begun + 150.0);
+    desk.well("wait rec running").await;
+    assert_eq!(clock(), begun + 150.0);
+    desk.well(SEND).await;
+    // 1000 datagrams a second, seen every half second.
+    let begun = clock();
+    desk.well("wait ef sent 2000").await;
+    let waited = clock() - begun;
+    assert!((2.0..2.55).contains(&waited), "{waited}");
+    desk.well("wait rec unique 3000 1h").await;
+    let waited = clock() - begun;
+    assert!((3.0..3.55).contains(&waited), "{waited}");
+    // What it will never be is known at its end.
+    assert_eq!(
+        desk.take("wait ef sent 10001").await.unwrap_err(),
+        "ef: sent is not 10001 at its end, but 10,000"
+    );
+    let waited = clock() - begun;
+    assert!((10.0..10.55).contains(&waited), "{waited}");
+    let unknown = desk.take("wait ef speed 3").await.unwrap_err();
+    assert!(
+        unknown.starts_with("unknown counter `speed`: give one of "),
+        "{unknown}"
+    );
+    let odd = desk.take("wait ef idle").await.unwrap_err();
+    assert_eq!(
+        odd,
+        "cannot wait for `idle`: give running, ended, or a counter with a number"
+    );
+}
+
+/// Senders are started when receivers listen, and `stop all` stops the senders first and the receivers `around` later.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_begun_and_ended_by_hand() {
+    let site = Site::new();
+    let mut desk = Desk::new(&site, &scan("s1", "+0s", "1h")).await;
+    assert_eq!(
+        desk.well("check").await,
+        "nothing stands against the session"
+    );
+    let begun = desk.well("begin").await;
+    assert_eq!(cells(&begun).len(), 6, "{begun}");
+    let asked = |listens: bool| -> Vec<f64> {
+        site.fleet.with(|world| {
+            let flows = world.flows.iter().filter(|flow| flow.listens() == listens);
+            flows.map(|flow| seconds(flow.asked)).collect()
+        })
+    };
+    // One by one, each as soon as the one before has said something.
+    assert_eq!(asked(true), [0.02, 0.04, 0.06]);
+    assert_eq!(asked(false), [0.08, 0.1, 0.12]);
+    desk.well("wait 5s").await;
+    assert_eq!(clock(), 5.14);
+    desk.well("stop all").await;
+    let ends = |listens: bool| -> Vec<f64> {
+        site.fleet.with(|world| {
+            let flows = world.flows.iter().filter(|flow| flow.listens() == listens);
+            flows.map(|flow| seconds(flow.ends())).collect()
+        })
+    };
+    assert_eq!(ends(false), [5.15; 3]);
+    // The senders' ends are seen at 5.54.
+    assert_eq!(ends(true), [7.55; 3]);
+    assert_eq!(
+        desk.take("begin s2").await.unwrap_err(),
+        "the session has no scan s2"
+    );
+    // Another beginning is another run.
+    desk.well("begin s1").await;
+    assert_eq!(site.fleet.with(|world| world.flows.len()), 12);
+}
+
+/// What is not started here is not stopped by `stop all`.
+#[tokio::test(start_paused = true)]
+async fn others_flows_stay() {
+    let site = Site::new();
+    let mut first = Desk::new(&site, "").await;
+    let mut second = Desk::new(&site, "").await;
+    first.well(REC).await;
+    second.well(SEND).await;
+    second.well("stop all").await;
+    assert_eq!(cells(&first.well("list").await)[1][3], "running");
+    assert_eq!(cells(&second.well("list").await)[0][3], "stopped");
+}
+
+/// A script ends at the first line that fails, which its error names.
+#[tokio::test(start_paused = true)]
+async fn a_script_ends_at_the_first_line_that_fails() {
+    let site = Site::new();
+    let mut shown = Vec::new();
+    let mut desk = Desk::new(&site, "").await;
+    let text = format!(
+        "# a recorder and a station\n{REC}\n\n{SEND}\nwait 1s\nwait ef sent 10001 3s\nstop rec\n"
+    );
+    let run = site.run();
+    let done = desk
+        .0
+        .follow("a.script", &text, &run, |text| shown.push(text.to_owned()))
+        .await;
+    assert_eq!(
+        format!("{:#}", done.unwrap_err()),
+        "a.script, line 6: wait ef sent 10001 3s: ef: sent is not 10001 after 3.0000 s, but 3,940"
+    );
+    assert_eq!(clock(), 4.06);
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    assert_eq!(cells(&desk.well("list").await)[1][3], "running");
+    // What is behind `quit` is not done, and nothing once the run is stopped.
+    let done = desk
+        .0
+        .follow("b.script", "quit\nstop rec\n", &run, |_| {
+            panic!("nothing is shown")
+        })
+        .await;
+    done.unwrap();
+    run.stop();
+    let done = desk
+        .0
+        .follow("b.script", "stop rec\n", &run, |_| {
+            panic!("nothing is shown")
+        })
+        .await;
+    assert_eq!(
+        done.unwrap_err().to_string(),
+        "interrupted before line 1; flows go on"
+    );
+    assert_eq!(cells(&desk.well("list").await)[1][3], "running");
+}
+
+/// Hosts are listed with what they are, also those that do not answer.
+#[tokio::test(start_paused = true)]
+async fn hosts_are_listed() {
+    let site = Site::new();
+    site.fleet.with(|world| world.die("on"));
+    site.fleet.at("jb", |agent| {
+        (agent.ahead, agent.late) = (0.25, Duration::from_secs(1))
+    });
+    let mut desk = Desk::new(&site, "").await;
+    let silent: Vec<String> = desk.0.silent().collect();
+    assert_eq!(
+        silent,
+        ["https://on:3650 does not answer: Connection refused"]
+    );
+    let hosts = desk.well("hosts").await;
+    let rows = cells(&hosts);
+    let names: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(names, HOSTS);
+    assert_eq!(rows[2][3], "clock ahead 250.0000 ms");
+    assert_eq!(rows[3][1], silent[0]);
+}

@@ -1,0 +1,204 @@
+//! Controllers and agents that end in the middle of a session: flows continue, and what comes after them reports all.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::fleet::Return;
+use super::*;
+
+/// Two scans of five seconds.
+fn two_scans() -> Session {
+    session(&(scan("s1", "+0s", "5s") + &scan("s2", "+10s", "5s")))
+}
+
+/// Follows a session for a time, as a controller does that is killed then.
+async fn killed_after(site: &Site, session: &Session, time: Duration) {
+    let mut running = site.prepared(session, RunOptions::default()).await.unwrap();
+    let run = site.run();
+    tokio::select! {
+        _ = running.follow(&run) => panic!("the session is over"),
+        () = sleep(time) => {}
+    }
+}
+
+/// Continues the run.
+async fn resumed(site: &Site, session: &Session) -> RunResult {
+    let options = RunOptions {
+        resume: Some(RUN.parse().unwrap()),
+        ..RunOptions::default()
+    };
+    let mut running = site.prepared(session, options).await.unwrap();
+    running.follow(&site.run()).await.unwrap()
+}
+
+/// All flows of both scans ran once, and exactly as long as they were to.
+#[track_caller]
+fn ran_exactly(site: &Site, result: &RunResult) {
+    assert_eq!(site.all().len(), 12);
+    assert_eq!(result.flows.len(), 12);
+    assert_eq!(result.failed(), 0);
+    for name in STATIONS {
+        for (scan, start) in [("s1", 2.52), ("s2", 12.52)] {
+            let sender = format!("{scan}.{name}");
+            let [_, begins, ends] = site.ran(&sender);
+            assert_eq!([begins, ends], [start, start + 5.0], "{sender}");
+            assert_eq!(end(result, &sender).0, Outcome::Finished);
+            assert_eq!(count(result, &sender, "sent"), 5000);
+            let recorder = format!("{scan}.rec-{name}");
+            let [_, begins, ends] = site.ran(&recorder);
+            assert_eq!(seconds(ends - begins + anchor::START), 9.0, "{recorder}");
+            assert_eq!(end(result, &recorder), (Outcome::Finished, ends));
+            assert_eq!(count(result, &recorder, "unique"), 5000);
+        }
+    }
+}
+
+/// A controller that is killed in the first scan, between the scans, or in the second: the next one has the whole session.
+#[tokio::test(start_paused = true)]
+async fn a_session_outlives_its_controller() {
+    for killed in [4_000, 10_100, 14_000] {
+        let site = Site::new();
+        let session = two_scans();
+        killed_after(&site, &session, Duration::from_millis(killed)).await;
+        sleep(Duration::from_millis(300)).await;
+        let result = resumed(&site, &session).await;
+        ran_exactly(&site, &result);
+        // At the look after the one at which the agents report the last end.
+        let [.., last] = site.ran("s2.rec-on");
+        let ended = seconds(result.ended);
+        assert!(
+            (last..last + 0.55).contains(&ended),
+            "{killed}: {last} {ended}"
+        );
+    }
+}
+
+/// A run that is resumed when its scans are over has their results, and starts nothing.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_resumed_after_its_end() {
+    let site = Site::new();
+    let session = two_scans();
+    killed_after(&site, &session, Duration::from_secs(14)).await;
+    sleep(Duration::from_secs(120)).await;
+    let begun = clock();
+    let result = resumed(&site, &session).await;
+    ran_exactly(&site, &result);
+    assert!(clock() - begun < 1.0, "nothing is waited for");
+    assert_eq!(site.said("is not started"), []);
+}
+
+/// A scan for which no controller was there is reported as such, and is not started late.
+#[tokio::test(start_paused = true)]
+async fn a_scan_without_a_controller_is_missed() {
+    let site = Site::new();
+    let session = two_scans();
+    killed_after(&site, &session, Duration::from_secs(4)).await;
+    sleep(Duration::from_secs(60)).await;
+    let result = resumed(&site, &session).await;
+    assert_eq!(
+        (site.all().len(), result.flows.len(), result.failed()),
+        (6, 12, 6)
+    );
+    for name in STATIONS {
+        assert_eq!(count(&result, &format!("s1.{name}"), "sent"), 5000);
+        let missed = named(&result, &format!("s2.{name}")).end.as_ref().unwrap();
+        assert_eq!(
+            missed.message.as_deref(),
+            Some("its scan was over when the run was gone on with")
+        );
+    }
+}
+
+/// A flow that still runs when its time is over is stopped by a controller that comes after it, as by one that was there before.
+#[tokio::test(start_paused = true)]
+async fn what_outlives_its_scan_is_stopped_after_a_resume() {
+    let site = Site::new();
+    let session = session(&scan("s1", "+0s", "5s"));
+    let mut running = site
+        .prepared(&session, RunOptions::default())
+        .await
+        .unwrap();
+    site.fleet.at("jive", |agent| agent.is_deaf = true);
+    let run = site.run();
+    tokio::select! {
+        _ = running.follow(&run) => panic!("the session is over"),
+        () = sleep(Duration::from_secs(12)) => {}
+    }
+    site.fleet.at("jive", |agent| agent.is_deaf = false);
+    // Receivers that never listened do not end by themselves.
+    let result = resumed(&site, &session).await;
+    for name in STATIONS {
+        assert_eq!(end(&result, name), (Outcome::Finished, 7.52));
+        // `around` after the scan and ten seconds more, at the next look.
+        let stopped = (Outcome::Stopped, 19.55);
+        assert_eq!(end(&result, &format!("rec-{name}")), stopped);
+    }
+}
+
+/// An agent is killed in a scan, and started again in it or after it: its flow continues, and the controller says when it was away.
+#[tokio::test(start_paused = true)]
+async fn a_session_outlives_an_agent() {
+    for back in [1_200, 6_000] {
+        let site = Site::new();
+        let session = two_scans();
+        let hosts = site.hosts(&session, &[], Some(RUN));
+        let options = RunOptions::default();
+        let mut running = site
+            .prepared_on(&session, options, Arc::clone(&hosts))
+            .await
+            .unwrap();
+        let run = site.run();
+        let kills = async {
+            sleep(Duration::from_secs(4)).await;
+            site.fleet.with(|world| world.die("jb"));
+            sleep(Duration::from_millis(back)).await;
+            site.fleet
+                .with(|world| world.come_back("jb", Return::Restarted));
+        };
+        let (result, ()) = tokio::join!(running.follow(&run), kills);
+        let result = result.unwrap();
+        ran_exactly(&site, &result);
+        let back = 4.02 + back as f64 * 1e-3;
+        // An end that its agent did not see is of the time at which it came back.
+        assert_eq!(end(&result, "s1.jb").1, back.max(7.52));
+        let events = hosts.history.events(0).unwrap();
+        let of_jb = events
+            .iter()
+            .filter(|event| event.host == "jb" && event.flow.is_none());
+        let of_jb: Vec<(f64, &str)> = of_jb
+            .map(|event| (seconds(event.time), event.text.as_str()))
+            .collect();
+        let silent =
+            "https://jb:3650 does not answer: Connection refused; flows there go on without it";
+        let heard = (back / 0.5).ceil() * 0.5;
+        assert_eq!(of_jb, [(4.5, silent), (heard, "the agent answers again")]);
+    }
+}
+
+/// A host that goes down in a scan and comes up again: its flow is reported as killed, and its next scan runs in time.
+#[tokio::test(start_paused = true)]
+async fn a_session_outlives_a_host() {
+    let site = Site::new();
+    let session = two_scans();
+    let mut running = site
+        .prepared(&session, RunOptions::default())
+        .await
+        .unwrap();
+    let run = site.run();
+    let kills = async {
+        sleep(Duration::from_secs(4)).await;
+        site.fleet.with(|world| world.die("jb"));
+        sleep(Duration::from_secs(3)).await;
+        site.fleet
+            .with(|world| world.come_back("jb", Return::Rebooted));
+    };
+    let (result, ()) = tokio::join!(running.follow(&run), kills);
+    let result = result.unwrap();
+    assert_eq!((result.flows.len(), result.failed()), (12, 1));
+    assert_eq!(end(&result, "s1.jb"), (Outcome::Killed, 7.02));
+    assert!(named(&result, "s1.jb").result.is_none());
+    assert_eq!(count(&result, "s1.rec-jb", "unique"), 1500);
+    assert_eq!(end(&result, "s2.jb"), (Outcome::Finished, 17.52));
+    assert_eq!(count(&result, "s2.jb", "sent"), 5000);
+}

@@ -2,6 +2,7 @@
 
 mod check;
 mod console;
+mod faults;
 mod fleet;
 mod resume;
 mod timetable;

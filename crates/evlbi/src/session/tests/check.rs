@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
 
-use super::fleet::{Agent, PATIENCE};
+use super::fleet::{Agent, Loss, PATIENCE};
 use super::*;
 use crate::control::identity::Role;
 use crate::session::check;
@@ -91,7 +91,7 @@ async fn late_answers_hide_no_clock() {
 #[tokio::test(start_paused = true)]
 async fn agents_that_do_not_answer_are_found() {
     let site = Site::new();
-    site.fleet.with(|world| world.die("ef"));
+    site.fleet.with(|world| world.die("ef", Loss::Agent));
     site.fleet.at("jb", |agent| {
         agent.late = 2 * PATIENCE + Duration::from_millis(2)
     });

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::fleet::Loss;
 use super::*;
 use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
 use crate::session::console::{Console, Said};
@@ -297,7 +298,7 @@ async fn a_script_ends_at_the_first_line_that_fails() {
 #[tokio::test(start_paused = true)]
 async fn hosts_are_listed() {
     let site = Site::new();
-    site.fleet.with(|world| world.die("on"));
+    site.fleet.with(|world| world.die("on", Loss::Agent));
     site.fleet.at("jb", |agent| {
         (agent.ahead, agent.late) = (0.25, Duration::from_secs(1))
     });

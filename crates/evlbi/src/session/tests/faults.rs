@@ -1,1 +1,327 @@
-//! A
+//! Agents that end, answer late and come back at any moment of a session: it ends, and its result is true.
+//!
+//! A case that fails is printed as what has it play alone: `EVLBI_FAULTS='4.5s jb dies; 6s jb returns'`. `PROPTEST_CASES=1000` plays
+//! more cases, `PROPTEST_RNG_SEED` others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::fleet::Loss;
+use super::*;
+
+/// Cases where nothing else is asked for.
+const CASES: u32 = 100;
+/// The longest time that a session may take after its last scan: each agent may keep the controller waiting for every flow.
+const LONGEST: Duration = Duration::from_mins(10);
+
+/// What happens to the agent of a host, and when.
+#[derive(Clone, Debug, PartialEq)]
+struct Fault {
+    at: Duration,
+    host: &'static str,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Dies(Loss),
+    Returns,
+    /// Its answers take this time from now on.
+    IsLate(Duration),
+}
+
+/// In the order of their times.
+#[derive(Clone)]
+struct Faults(Vec<Fault>);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {} ", self.at, self.host)?;
+        match self.what {
+            What::Dies(Loss::Agent) => f.write_str("dies"),
+            What::Dies(Loss::Host) => f.write_str("goes down"),
+            What::Dies(Loss::Disk) => f.write_str("is lost"),
+            What::Returns => f.write_str("returns"),
+            What::IsLate(late) => write!(f, "late {late:?}"),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        let odd = || format!("`{text}` is not a fault");
+        let (at, rest) = text.trim().split_once(' ').ok_or_else(odd)?;
+        let (name, what) = rest.split_once(' ').ok_or_else(odd)?;
+        let host = HOSTS.into_iter().find(|host| *host == name);
+        Ok(Fault {
+            at: crate::units::duration(at)?,
+            host: host.ok_or_else(odd)?,
+            what: match what {
+                "dies" => What::Dies(Loss::Agent),
+                "goes down" => What::Dies(Loss::Host),
+                "is lost" => What::Dies(Loss::Disk),
+                "returns" => What::Returns,
+                _ => {
+                    let late = what.strip_prefix("late ").ok_or_else(odd)?;
+                    What::IsLate(crate::units::duration(late)?)
+                }
+            },
+        })
+    }
+}
+
+/// What has them play alone.
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "EVLBI_FAULTS='{}'", faults.join("; "))
+    }
+}
+
+/// Faults of a session of twenty seconds: those of `EVLBI_FAULTS`, if it is set.
+fn faults() -> BoxedStrategy<Faults> {
+    if let Ok(text) = std::env::var("EVLBI_FAULTS") {
+        let faults = text.split(';').filter(|fault| !fault.trim().is_empty());
+        return Just(Faults(faults.map(|fault| fault.parse().unwrap()).collect())).boxed();
+    }
+    let late = prop_oneof![
+        2 => Just(0),
+        2 => 1..3_000u64,
+        // Longer than a request is given, there or back.
+        1 => 10_000..25_000u64,
+    ];
+    let what = prop_oneof![
+        2 => Just(What::Dies(Loss::Agent)),
+        1 => Just(What::Dies(Loss::Host)),
+        1 => Just(What::Dies(Loss::Disk)),
+        4 => Just(What::Returns),
+        3 => late.prop_map(|late| What::IsLate(Duration::from_millis(late))),
+    ];
+    // Most come when the session has begun.
+    let at = prop_oneof![1 => 0..500u64, 9 => 500..25_000u64];
+    let fault = (at, prop::sample::select(&HOSTS[..]), what).prop_map(|(at, host, what)| Fault {
+        at: Duration::from_millis(at),
+        host,
+        what,
+    });
+    let all = prop::collection::vec(fault, 0..12);
+    all.prop_map(|mut faults| {
+        faults.sort_by_key(|fault| fault.at);
+        Faults(faults)
+    })
+    .boxed()
+}
+
+/// Has them happen, each at its time.
+async fn strike(site: Fleet, faults: Faults) {
+    let begun = Instant::now();
+    for fault in faults.0 {
+        sleep_until(begun + fault.at).await;
+        match fault.what {
+            What::Dies(loss) => site.with(|world| world.die(fault.host, loss)),
+            What::Returns => site.with(|world| world.come_back(fault.host)),
+            What::IsLate(late) => site.at(fault.host, |agent| agent.late = late),
+        }
+    }
+}
+
+/// Since when the agent of a host answers at once (`Ok`), or does not answer at all (`Err`), at a time.
+fn since(faults: &Faults, host: &str, time: f64) -> Option<Result<f64, f64>> {
+    let (mut since, mut is_alive, mut late) = (f64::NEG_INFINITY, true, Duration::ZERO);
+    for fault in faults.0.iter().filter(|fault| fault.host == host) {
+        let at = anchor::START + fault.at.as_secs_f64();
+        if at > time {
+            break;
+        }
+        match fault.what {
+            What::Dies(_) => is_alive = false,
+            What::Returns => is_alive = true,
+            What::IsLate(new) => late = new,
+        }
+        since = at;
+    }
+    match (is_alive, late.is_zero()) {
+        (true, true) => Some(Ok(since)),
+        (true, false) => None,
+        (false, _) => Some(Err(since)),
+    }
+}
+
+/// A session of two scans during which these faults happen.
+fn play(faults: &Faults) {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let site = Site::new();
+        let session = session(&(scan("s1", "+0s", "5s") + &scan("s2", "+10s", "5s")));
+        let hosts = site.hosts(&session, &[], Some(RUN));
+        let troubled: BTreeSet<&str> = faults.0.iter().map(|fault| fault.host).collect();
+        tokio::spawn(strike(site.fleet.clone(), faults.clone()));
+        let options = RunOptions::default();
+        let running = site
+            .prepared_on(&session, options, Arc::clone(&hosts))
+            .await;
+        let mut running = running.unwrap();
+        let followed = timeout(LONGEST, running.follow(&site.run())).await;
+        let followed = followed.expect("the session ends");
+        let checked = &running.checked.problems;
+        for found in checked {
+            assert!(
+                troubled.contains(found.host.as_str()),
+                "nothing is wrong there: {found}"
+            );
+        }
+        let silent = hosts.silent();
+        let ended = now();
+        let Ok(result) = followed else {
+            assert!(!checked.is_empty());
+            assert_eq!(
+                site.all(),
+                [""; 0],
+                "a session that is refused starts nothing"
+            );
+            return;
+        };
+        for host in HOSTS {
+            let is_silent = silent.contains_key(host);
+            match since(faults, host, ended) {
+                // An answer may have been under way for as long as it is awaited.
+                Some(Ok(since)) if since + 11.0 < ended => assert!(!is_silent, "{host} answers"),
+                Some(Err(since)) if since + 11.0 < ended => assert!(is_silent, "{host} is away"),
+                _ => {}
+            }
+        }
+        for (_, line) in site.said("does not answer") {
+            let host = line.split(':').next().unwrap_or_default();
+            assert!(troubled.contains(host), "{host} answers: {line}");
+        }
+        drop(running);
+        sleep(Duration::from_mins(2)).await;
+        let begin: f64 = site.room.text("book").parse().unwrap();
+        accounts(&site, &session, faults, &result);
+        in_time(&site, begin, &troubled, &result);
+    });
+}
+
+/// Each flow is in the result once, as it was in truth, as far as its agent came to report it.
+fn accounts(site: &Site, session: &Session, faults: &Faults, result: &RunResult) {
+    let planned = session.scans.iter().flat_map(|scan| {
+        let flows = session.flows_of(RUN, Some(scan)).unwrap();
+        flows
+            .into_iter()
+            .map(|(plan, flow)| (flow.id, plan.host.clone()))
+    });
+    let planned: BTreeMap<FlowId, String> = planned.collect();
+    let listed: Vec<&FlowId> = result.flows.iter().map(|flow| &flow.id).collect();
+    assert_eq!(listed, planned.keys().collect::<Vec<_>>());
+    site.fleet.with(|world| {
+        for (id, host) in &planned {
+            let mut ran = world.flows.iter().filter(|flow| flow.id == *id);
+            let reported = result.flows.iter().find(|flow| flow.id == *id).unwrap();
+            let end = reported.end.as_ref();
+            assert_eq!(reported.host, *host);
+            let Some(process) = ran.next() else {
+                let why = end.and_then(|end| end.message.as_ref());
+                assert!(why.is_some() && reported.result.is_none(), "{id} never ran");
+                assert_eq!(end.unwrap().outcome, Outcome::Failed, "{id} never ran");
+                continue;
+            };
+            assert!(ran.next().is_none(), "{id} ran twice");
+            assert_eq!(process.host, *host);
+            assert!(
+                process.asked <= result.ended,
+                "{id} is started after the end"
+            );
+            assert!(process.ends() < now(), "{id} does not end");
+            let seen = world.agents[host].sees(process.ends());
+            let (outcome, _) = process.outcome();
+            let is_true = end.is_some_and(|end| (end.time, end.outcome) == (seen, outcome));
+            let is_unknown = end.is_some_and(|end| end.outcome == Outcome::Failed);
+            assert!(
+                end.is_none() || is_true || is_unknown,
+                "{id} ended otherwise: {end:?}"
+            );
+            if let Some(found) = &reported.result {
+                assert_eq!(Some(found), world.result(process).as_ref(), "{id}");
+            }
+            // What an agent knew and could tell in time is in the result.
+            let tells = since(faults, host, result.ended);
+            let tells = matches!(tells, Some(Ok(since)) if since + 11.0 < result.ended);
+            if tells && process.is_known() && seen + 1.0 < result.ended {
+                assert!(is_true, "{id} ended at {seen} ({outcome:?}): {end:?}");
+                assert_eq!(reported.result, world.result(process), "{id}");
+            }
+        }
+    });
+}
+
+/// What runs where nothing happened runs at its time.
+fn in_time(site: &Site, begin: f64, troubled: &BTreeSet<&str>, result: &RunResult) {
+    for (name, start) in [("s1", begin + 2.0), ("s2", begin + 12.0)] {
+        for station in STATIONS
+            .iter()
+            .filter(|station| !troubled.contains(**station))
+        {
+            let sender = format!("{name}.{station}");
+            let [_, begins, ends] = site.ran(&sender);
+            assert_eq!(
+                [begins, ends],
+                [seconds(start), seconds(start + 5.0)],
+                "{sender}"
+            );
+            assert_eq!(end(result, &sender), (Outcome::Finished, ends), "{sender}");
+            assert_eq!(count(result, &sender, "sent"), 5000, "{sender}");
+        }
+        for station in STATIONS.iter().filter(|_| !troubled.contains("jive")) {
+            let recorder = format!("{name}.rec-{station}");
+            let [asked, begins, ends] = site.ran(&recorder);
+            let due = seconds(start - 2.0);
+            assert!(
+                (due..due + 0.051).contains(&asked),
+                "{recorder} is due at {due}: {asked}"
+            );
+            assert_eq!(seconds(anchor::START + ends - begins), 9.0, "{recorder}");
+            assert_eq!(
+                end(result, &recorder),
+                (Outcome::Finished, ends),
+                "{recorder}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn sessions_outlive_faults(faults in faults()) {
+        play(&faults);
+    }
+}
+
+/// What a failure prints has the same happen again.
+#[test]
+fn faults_are_read_as_they_are_printed() {
+    let text =
+        "500ms ef dies; 1.5s jb goes down; 2s on is lost; 4s jb returns; 7.25s jive late 1.2s";
+    let faults: Vec<Fault> = text
+        .split(';')
+        .map(|fault| fault.parse().unwrap())
+        .collect();
+    assert_eq!(
+        format!("{:?}", Faults(faults)),
+        format!("EVLBI_FAULTS='{text}'")
+    );
+    assert!("5s nowhere dies".parse::<Fault>().is_err());
+}

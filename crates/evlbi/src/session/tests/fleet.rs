@@ -74,15 +74,15 @@ pub struct Agent {
     pub is_deaf: bool,
 }
 
-/// How an agent comes back.
+/// What an agent loses when it ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Return {
-    /// It alone ended: its flows continued, and it finds them again.
-    Restarted,
-    /// Its host ended: the flows are killed, and it reports that.
-    Rebooted,
-    /// Its host ended, and nothing is left of its files.
-    Wiped,
+pub enum Loss {
+    /// Itself: its flows continue, and it finds them again.
+    Agent,
+    /// All processes of its host: it reports its flows as killed.
+    Host,
+    /// Its files as well: it knows of no flow.
+    Disk,
 }
 
 /// A flow of a host. Times are true UTC in seconds.
@@ -128,7 +128,7 @@ impl Default for Agent {
 
 impl Agent {
     /// When it sees what happens at a time; never, if it is away from then on.
-    fn sees(&self, time: f64) -> f64 {
+    pub fn sees(&self, time: f64) -> f64 {
         let mut away = self.away.iter();
         let away = away.find(|(from, to)| (*from..*to).contains(&time));
         away.map_or(time, |(_, to)| *to)
@@ -138,6 +138,11 @@ impl Agent {
 impl Process {
     fn known(&self) -> Known<'_> {
         Known::of(&self.command, &self.options)
+    }
+
+    /// Whether its agent knows it.
+    pub fn is_known(&self) -> bool {
+        self.is_known
     }
 
     pub fn listens(&self) -> bool {
@@ -199,11 +204,20 @@ impl World {
         .sum()
     }
 
-    /// The flow of this name that the agent of a host knows.
-    fn known(&mut self, host: &str, id: &FlowId) -> Reply<&mut Process> {
-        let mut flows = self.flows.iter_mut();
-        let found = flows.find(|flow| flow.host == host && flow.id == *id && flow.is_known);
+    /// Where the flow of this name is that the agent of a host knows.
+    fn place(&self, host: &str, id: &FlowId) -> Reply<usize> {
+        let is_it = |flow: &Process| flow.host == host && flow.id == *id && flow.is_known;
+        let found = self.flows.iter().position(is_it);
         found.ok_or_else(|| Problem::unknown(id))
+    }
+
+    fn known(&mut self, host: &str, id: &FlowId) -> Reply<&mut Process> {
+        let place = self.place(host, id)?;
+        Ok(&mut self.flows[place])
+    }
+
+    fn reported(&self, host: &str, id: &FlowId) -> Reply<Flow> {
+        Ok(self.report(&self.flows[self.place(host, id)?]))
     }
 
     /// A flow as its agent reports it now, by its own clock.
@@ -423,36 +437,34 @@ impl World {
         Ok(if is_deaf { ANSWERING } else { READY })
     }
 
-    /// An agent and what is on its way to it and from it are no more.
-    pub fn die(&mut self, host: &str) {
+    /// An agent ends, with what is on its way to it and from it.
+    pub fn die(&mut self, host: &str, loss: Loss) {
+        let now = now();
         let Some(agent) = self.agents.get_mut(host).filter(|agent| agent.is_alive) else {
             return;
         };
         agent.is_alive = false;
         agent.life += 1;
-        agent.away.push((now(), f64::INFINITY));
+        agent.away.push((now, f64::INFINITY));
+        if loss == Loss::Disk {
+            agent.events.clear();
+        }
+        for flow in self.flows.iter_mut().filter(|flow| flow.host == host) {
+            if loss != Loss::Agent && now < flow.ends() {
+                flow.killed = Some(now);
+            }
+            flow.is_known &= loss != Loss::Disk;
+        }
     }
 
-    /// An agent that died is there again.
-    pub fn come_back(&mut self, host: &str, how: Return) {
-        let Some(agent) = self.agents.get_mut(host).filter(|agent| !agent.is_alive) else {
-            return;
-        };
-        agent.is_alive = true;
-        let Some((died, back)) = agent.away.last_mut() else {
-            return;
-        };
-        *back = now();
-        let died = *died;
-        let here = self.flows.iter_mut().filter(|flow| flow.host == host);
-        for flow in here {
-            if how != Return::Restarted && died < flow.ends() {
-                flow.killed = Some(died);
+    /// An agent that ended is there again.
+    pub fn come_back(&mut self, host: &str) {
+        let agent = self.agents.get_mut(host);
+        if let Some(agent) = agent.filter(|agent| !agent.is_alive) {
+            agent.is_alive = true;
+            if let Some((_, back)) = agent.away.last_mut() {
+                *back = now();
             }
-            flow.is_known &= how != Return::Wiped;
-        }
-        if how == Return::Wiped {
-            agent.events.clear();
         }
     }
 }
@@ -545,14 +557,7 @@ impl Control for Way {
                 return Err(says.unwrap_err());
             };
             sleep(says).await;
-            let begun = self.fleet.with(|world| {
-                world.known(&self.host, &id)?;
-                let flow = world
-                    .flows
-                    .iter()
-                    .rfind(|flow| flow.host == self.host && flow.id == id);
-                Ok(world.report(flow.unwrap()))
-            });
+            let begun = self.fleet.with(|world| world.reported(&self.host, &id));
             self.travel(Some(life)).await?;
             begun
         }))
@@ -573,7 +578,7 @@ impl Control for Way {
             if let Some(shed) = change.shed {
                 flow.options.insert("shed".to_owned(), shed.into());
             }
-            reported(world, host, &id)
+            world.reported(host, &id)
         }))
     }
 
@@ -587,7 +592,7 @@ impl Control for Way {
                 }
                 world.tell(host, &id, "is told to stop");
             }
-            reported(world, host, &id)
+            world.reported(host, &id)
         }))
     }
 
@@ -628,8 +633,7 @@ impl Control for Way {
 
     fn result(&self, id: FlowId) -> Later<'_, Body> {
         Box::pin(self.ask(move |world, host| {
-            world.known(host, &id)?;
-            let result = world.result(known(world, host, &id));
+            let result = world.result(&world.flows[world.place(host, &id)?]);
             let missing = || Problem::missing(format!("flow {id} has no result yet"));
             Ok(Body::from(result.ok_or_else(missing)?.to_string()))
         }))
@@ -640,18 +644,6 @@ impl Control for Way {
             self.ask(move |world, host| Ok(format!("log of {}\n", world.known(host, &id)?.id))),
         )
     }
-}
-
-/// A flow that its agent knows.
-fn known<'w>(world: &'w World, host: &str, id: &FlowId) -> &'w Process {
-    let mut flows = world.flows.iter();
-    flows
-        .find(|flow| flow.host == host && flow.id == *id && flow.is_known)
-        .unwrap()
-}
-
-fn reported(world: &World, host: &str, id: &FlowId) -> Reply<Flow> {
-    Ok(world.report(known(world, host, id)))
 }
 
 impl Remote for Way {

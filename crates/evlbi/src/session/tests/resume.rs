@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::fleet::Return;
+use super::fleet::Loss;
 use super::*;
 
 /// Two scans of five seconds.
@@ -151,10 +151,9 @@ async fn a_session_outlives_an_agent() {
         let run = site.run();
         let kills = async {
             sleep(Duration::from_secs(4)).await;
-            site.fleet.with(|world| world.die("jb"));
+            site.fleet.with(|world| world.die("jb", Loss::Agent));
             sleep(Duration::from_millis(back)).await;
-            site.fleet
-                .with(|world| world.come_back("jb", Return::Restarted));
+            site.fleet.with(|world| world.come_back("jb"));
         };
         let (result, ()) = tokio::join!(running.follow(&run), kills);
         let result = result.unwrap();
@@ -188,10 +187,9 @@ async fn a_session_outlives_a_host() {
     let run = site.run();
     let kills = async {
         sleep(Duration::from_secs(4)).await;
-        site.fleet.with(|world| world.die("jb"));
+        site.fleet.with(|world| world.die("jb", Loss::Host));
         sleep(Duration::from_secs(3)).await;
-        site.fleet
-            .with(|world| world.come_back("jb", Return::Rebooted));
+        site.fleet.with(|world| world.come_back("jb"));
     };
     let (result, ()) = tokio::join!(running.follow(&run), kills);
     let result = result.unwrap();

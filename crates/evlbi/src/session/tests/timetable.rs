@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::fleet::Loss;
 use super::*;
 use crate::control::Fleet as _;
 use crate::control::fleet::{Drive, SessionState};
@@ -108,7 +109,7 @@ async fn scans_without_time_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_station_is_left_out() {
     let site = Site::new();
-    site.fleet.with(|world| world.die("on"));
+    site.fleet.with(|world| world.die("on", Loss::Agent));
     let session = session(&scan("s1", "+0s", "3s"));
     let mut refused = site
         .prepared(&session, RunOptions::default())
@@ -157,7 +158,7 @@ async fn a_station_that_never_starts_is_reported() {
             .await
             .unwrap();
         match dies {
-            true => site.fleet.with(|world| world.die("on")),
+            true => site.fleet.with(|world| world.die("on", Loss::Agent)),
             false => site
                 .fleet
                 .at("on", |agent| agent.refuses = Some("not here".to_owned())),

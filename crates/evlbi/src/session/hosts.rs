@@ -285,11 +285,12 @@ impl Fleet for Arc<Hosts> {
     }
 
     fn session(&self) -> Option<SessionPlan> {
-        let plan = self.plan.lock().clone()?;
-        Some(SessionPlan {
-            silent: self.silent(),
-            ..plan
-        })
+        let mut plan = self.plan.lock().clone()?;
+        let known = self.known.lock();
+        // One whose start was not answered may run all the same.
+        (plan.flows).retain(|flow| known.called(&flow.id).next().is_none());
+        plan.silent.clone_from(&known.silent);
+        Some(plan)
     }
 
     fn drive(&self, drive: Drive) -> Reply<SessionPlan> {

@@ -391,9 +391,10 @@ impl Timetable {
     }
 
     fn is_over(&self) -> bool {
-        let is_over = |planned: &Planned| {
-            let flow = || self.hosts.find(planned.to_come.id.as_str());
-            planned.to_come.why_not.is_some() || flow().is_ok_and(|flow| flow.has_ended())
+        // One whose start was not answered may run all the same.
+        let is_over = |planned: &Planned| match self.hosts.find(planned.to_come.id.as_str()) {
+            Ok(flow) => flow.has_ended(),
+            Err(_) => planned.to_come.why_not.is_some(),
         };
         let is_waited_for = |planned: &&Planned| !(self.is_endless && planned.listens);
         let mut waited_for = self.flows.values().filter(is_waited_for).peekable();

@@ -204,15 +204,21 @@ fn play(faults: &Faults) {
             assert!(troubled.contains(host), "{host} answers: {line}");
         }
         drop(running);
-        sleep(Duration::from_mins(2)).await;
+        sleep(Duration::from_secs(30)).await;
         let begin: f64 = site.room.text("book").parse().unwrap();
-        accounts(&site, &session, faults, &result);
+        accounts(&site, &session, faults, [begin, ended], &result);
         in_time(&site, begin, &troubled, &result);
     });
 }
 
 /// Each flow is in the result once, as it was in truth, as far as its agent came to report it.
-fn accounts(site: &Site, session: &Session, faults: &Faults, result: &RunResult) {
+fn accounts(
+    site: &Site,
+    session: &Session,
+    faults: &Faults,
+    [begin, ended]: [f64; 2],
+    result: &RunResult,
+) {
     let planned = session.scans.iter().flat_map(|scan| {
         let flows = session.flows_of(RUN, Some(scan)).unwrap();
         flows
@@ -234,6 +240,8 @@ fn accounts(site: &Site, session: &Session, faults: &Faults, result: &RunResult)
                 assert_eq!(end.unwrap().outcome, Outcome::Failed, "{id} never ran");
                 continue;
             };
+            let seen = world.agents[host].sees(process.ends());
+            let (outcome, _) = process.outcome();
             assert!(ran.next().is_none(), "{id} ran twice");
             assert_eq!(process.host, *host);
             assert!(
@@ -241,8 +249,17 @@ fn accounts(site: &Site, session: &Session, faults: &Faults, result: &RunResult)
                 "{id} is started after the end"
             );
             assert!(process.ends() < now(), "{id} does not end");
-            let seen = world.agents[host].sees(process.ends());
-            let (outcome, _) = process.outcome();
+            // The controller stops only what is well past its time.
+            let late = [("s1", 17.0), ("s2", 27.0)];
+            let late = late
+                .iter()
+                .find(|(scan, _)| short(id).starts_with(scan))
+                .unwrap();
+            let is_early = process.ends() < begin + late.1;
+            assert!(
+                outcome != Outcome::Stopped || !is_early,
+                "{id} is stopped early"
+            );
             let is_true = end.is_some_and(|end| (end.time, end.outcome) == (seen, outcome));
             let is_unknown = end.is_some_and(|end| end.outcome == Outcome::Failed);
             assert!(
@@ -253,7 +270,7 @@ fn accounts(site: &Site, session: &Session, faults: &Faults, result: &RunResult)
                 assert_eq!(Some(found), world.result(process).as_ref(), "{id}");
             }
             // What an agent knew and could tell in time is in the result.
-            let tells = since(faults, host, result.ended);
+            let tells = since(faults, host, ended);
             let tells = matches!(tells, Some(Ok(since)) if since + 11.0 < result.ended);
             if tells && process.is_known() && seen + 1.0 < result.ended {
                 assert!(is_true, "{id} ended at {seen} ({outcome:?}): {end:?}");

@@ -6,6 +6,7 @@ use tokio::time::sleep;
 
 use super::fleet::Loss;
 use super::*;
+use crate::control::Fleet as _;
 
 /// Two scans of five seconds.
 fn two_scans() -> Session {
@@ -199,4 +200,46 @@ async fn a_session_outlives_a_host() {
     assert_eq!(count(&result, "s1.rec-jb", "unique"), 1500);
     assert_eq!(end(&result, "s2.jb"), (Outcome::Finished, 17.52));
     assert_eq!(count(&result, "s2.jb", "sent"), 5000);
+}
+
+/// An agent that ends before it has answered to a start, and comes back: the flow runs, so it is awaited, and its result is there.
+#[tokio::test(start_paused = true)]
+async fn a_start_without_an_answer_is_a_start() {
+    let site = Site::new();
+    let session = session(&scan("s1", "+0s", "30s"));
+    let hosts = site.hosts(&session, &[], Some(RUN));
+    let options = RunOptions::default();
+    let mut running = site
+        .prepared_on(&session, options, Arc::clone(&hosts))
+        .await
+        .unwrap();
+    let run = site.run();
+    let kills = async {
+        // The start is asked for at 0.57.
+        sleep(Duration::from_millis(560)).await;
+        site.fleet.with(|world| world.die("on", Loss::Agent));
+        let to_come = || hosts.session().unwrap().flows;
+        sleep(Duration::from_millis(120)).await;
+        let [on] = to_come().try_into().unwrap();
+        let why = "https://on:3650 does not answer: Connection refused";
+        assert_eq!(
+            (short(&on.id), on.why_not.as_deref()),
+            ("on".to_owned(), Some(why))
+        );
+        site.fleet.with(|world| world.come_back("on"));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(to_come(), []);
+        // The others are killed: it alone is awaited.
+        for host in ["jive", "ef", "jb"] {
+            site.fleet.with(|world| {
+                world.die(host, Loss::Host);
+                world.come_back(host);
+            });
+        }
+    };
+    let (result, ()) = tokio::join!(running.follow(&run), kills);
+    let result = result.unwrap();
+    assert_eq!(site.ran("on"), [0.57, 2.52, 32.52]);
+    assert_eq!(end(&result, "on"), (Outcome::Finished, 32.52));
+    assert_eq!((result.flows.len(), result.failed()), (6, 5));
 }

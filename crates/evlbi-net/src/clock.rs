@@ -4,6 +4,7 @@
 //! two with the same, the one that was started first), and the time is that moment. So whole systems run in virtual time, as fast
 //! as they can, and twice alike. Their threads are no threads of the system: all are started by [`Clock::spawn`], wait by the clock
 //! alone, and run on the thread that called [`Clock::simulate`].
+#![allow(clippy::disallowed_methods, reason = "this is the clock")]
 
 use std::any::Any;
 use std::fmt;
@@ -134,6 +135,11 @@ impl Clock {
             None => rand::random(),
             Some(it) => it.simulation.random(),
         }
+    }
+
+    /// Whole seconds of UTC since 1970.
+    pub fn second(&self) -> i64 {
+        (self.utc() / Nanos::SECOND.0) as i64
     }
 
     /// Waits until `moment`; returns the time then.

@@ -11,7 +11,7 @@ mod thread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evlbi_core::account::{self, Attribution};
 use evlbi_core::deframe::Wanted;
@@ -122,10 +122,8 @@ impl Live {
     }
 }
 
-/// Time between two looks at whether a receiver has ended, in virtual time.
-const LOOK: Duration = Duration::from_millis(10);
 /// Longest wait for the receiving thread to write its counters down; it looks at least every 20 ms.
-const MAX_ANSWER: Duration = Duration::from_millis(500);
+const MAX_ANSWER: Nanos = Nanos(500_000_000);
 
 /// The counters of a receiver, for threads that watch it. The receiving thread never waits for them.
 #[derive(Debug, Default)]
@@ -156,19 +154,17 @@ impl Watch {
 
     /// Has the receiving threads of these receivers write their counters down, all at once: those of [`last`](Watch::last) are
     /// then of this moment. A thread that does not run is given half a second.
-    pub fn refresh<'a>(watches: impl IntoIterator<Item = &'a Watch>) {
-        let asked: Vec<(&Watch, u64)> = watches
+    pub fn refresh<'a>(watches: impl IntoIterator<Item = &'a Arc<Watch>>, clock: &Clock) {
+        let asked: Vec<(&Arc<Watch>, u64)> = watches
             .into_iter()
             .map(|watch| (watch, watch.ask()))
             .collect();
-        let deadline = Instant::now() + MAX_ANSWER;
+        let deadline = clock.now().plus(MAX_ANSWER);
         for (watch, before) in asked {
-            let is_old = |shown: &mut Shown| shown.times == before && !shown.is_last;
-            let time = deadline.saturating_duration_since(Instant::now());
             // In time or not: what is there is shown.
-            watch
-                .has_shown
-                .wait_while_for(&mut watch.shown.lock(), is_old, time);
+            watch.wait(deadline, clock, move |shown| {
+                shown.times != before || shown.is_last
+            });
         }
     }
 
@@ -195,19 +191,27 @@ impl Watch {
         true
     }
 
-    /// Waits for the receiver's end, no longer than `span`. Returns whether it has ended.
-    pub fn wait_for_end(&self, span: Duration, clock: &Clock) -> bool {
-        let end = clock.now().plus(span.into());
-        while !clock.is_real() && clock.now() < end && !self.has_ended() {
-            clock.sleep(LOOK);
-        }
+    /// Waits for the receiver's end, no longer than until `moment`. Returns whether it has ended.
+    pub fn wait_for_end(&self, moment: Nanos, clock: &Clock) -> bool {
+        self.wait(moment, clock, |shown| shown.is_last);
+        self.has_ended()
+    }
+
+    /// Waits until `is` so of what is shown, no longer than until `moment`.
+    fn wait(
+        &self,
+        moment: Nanos,
+        clock: &Clock,
+        is: impl Fn(&Shown) -> bool,
+    ) {
         if !clock.is_real() {
-            return self.has_ended();
+            clock.wait_for(moment, Duration::ZERO, || is(&self.shown.lock()));
+            return;
         }
+        let span = Duration::from_nanos(moment.since(clock.now()).0);
+        let is_not = |shown: &mut Shown| !is(shown);
         let mut shown = self.shown.lock();
-        self.has_shown
-            .wait_while_for(&mut shown, |shown| !shown.is_last, span);
-        shown.is_last
+        self.has_shown.wait_while_for(&mut shown, is_not, span);
     }
 
     fn show_last(&self, live: Live) {

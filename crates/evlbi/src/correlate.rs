@@ -56,13 +56,14 @@ impl Recordings {
     ///
     /// # Errors
     /// When one is no recording that can be correlated.
-    pub fn open(paths: &[String], options: &CorrelateOptions) -> Result<Recordings> {
+    pub fn open(paths: &[String], options: &CorrelateOptions, run: &Run) -> Result<Recordings> {
         let rate = match (&options.sample_rate, &options.model) {
             (Some(rate), _) => Some(rate.0.round() as u64),
             (None, Some(model)) => plan::sample_rate(model)?,
             (None, None) => None,
         };
-        let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust);
+        let second = run.clock().second();
+        let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust, second);
         let files = paths.iter().map(open);
         let files = files.collect::<Result<Vec<StationFile>>>()?;
         Ok(Recordings {

@@ -4,10 +4,10 @@
 mod page;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -16,9 +16,10 @@ use evlbi_core::pace::{ByTime, train_length};
 use evlbi_core::path::Impairment;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
+use evlbi_core::time::Nanos;
 use evlbi_fx::quantise::VanVleck;
 use evlbi_fx::sky::{SkyPlan, StationPlan};
-use evlbi_net::cpu;
+use evlbi_net::clock::Thread;
 use evlbi_net::file::Durability;
 use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
 use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
@@ -50,6 +51,8 @@ const SAMPLES: u64 = PAYLOAD as u64 * 4;
 const ROUNDS: u64 = 4;
 /// Packets that overtake one that is held back.
 const DISTANCE: u32 = 4;
+/// When the stations begin, from now.
+const SOON: Nanos = Nanos(100_000_000);
 /// How long the kernel may still be passing on what the relay sent last.
 const SETTLING: Duration = Duration::from_millis(500);
 /// Seconds of the recordings that are correlated.
@@ -198,7 +201,7 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
     };
     let count = options.stations;
     run.line(format_args!("making the noise of {count} stations"));
-    let stations = make_stations(options)?;
+    let stations = make_stations(options, run)?;
     let impairment = Impairment {
         loss: options.loss,
         duplicate: options.duplicate,
@@ -233,7 +236,7 @@ impl Drop for Temporary {
 }
 
 /// The stations' noise, made beforehand.
-fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Input)>> {
+fn make_stations(options: &DemoOptions, run: &Run) -> Result<Vec<(String, Input)>> {
     let frame_length = PAYLOAD as u64 + 32;
     let per_round = (options.rate.get() / (8 * frame_length * ROUNDS)).max(1);
     let frame_rate = per_round * ROUNDS;
@@ -243,7 +246,7 @@ fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Input)>> {
     }
     let names = &STATIONS[..options.stations as usize];
     let plan = SkyPlan {
-        start: recording::now(),
+        start: run.clock().second(),
         duration: 1.0 / ROUNDS as f64,
         seed: options.seed,
         sample_rate: (frame_rate * SAMPLES) as f64,
@@ -253,14 +256,14 @@ fn make_stations(options: &DemoOptions) -> Result<Vec<(String, Input)>> {
     };
     let frames = (options.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
     let makers = plan.stations()?.into_iter().map(|station| {
-        std::thread::spawn(move || {
+        run.clock().spawn("sky", move || {
             let input = source::simulate(&station)?.lasting(frames * frame_length);
             Ok((station.name().to_string(), input))
         })
     });
-    // All of them begin before the first is waited for.
-    let makers: Vec<_> = makers.collect();
-    makers.into_iter().map(joined).collect()
+    // All of them begin before the first is joined.
+    let makers = makers.collect::<io::Result<Vec<Thread<_>>>>()?;
+    makers.into_iter().map(Thread::join).collect()
 }
 
 /// Everything that came of a station's stream.
@@ -276,7 +279,7 @@ struct Streamed {
 struct Sinked {
     name: String,
     receiving: Receiving,
-    drainer: JoinHandle<Result<Drained>>,
+    drainer: Thread<Drained>,
 }
 
 fn stream(
@@ -290,7 +293,7 @@ fn stream(
     let mut relay = Vec::new();
     let mut flows = Vec::new();
     let mut sent = Vec::new();
-    let start = cpu::now().plus(Duration::from_millis(100).into());
+    let start = run.clock().now().plus(SOON);
     for (number, (name, input)) in (0u64..).zip(stations) {
         let receiver = receiver(name, directory, run)?;
         let Some(Local::Socket(to)) = receiver.receiving.local().first().cloned() else {
@@ -315,21 +318,19 @@ fn stream(
         bail!("a station could not send any more: {error}");
     }
     // Receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up the stations for any time.
-    std::thread::sleep(SETTLING);
+    run.clock().sleep(SETTLING);
     for receiver in &receivers {
         receiver.receiving.stop();
     }
     let streamed = receivers.into_iter().zip(sent).zip(relayed);
-    let streamed = streamed.map(|((receiver, sent), relay)| {
-        Ok(Streamed {
-            name: receiver.name,
-            sent,
-            relay,
-            received: receiver.receiving.join(),
-            drained: joined(receiver.drainer)?,
-        })
+    let streamed = streamed.map(|((receiver, sent), relay)| Streamed {
+        name: receiver.name,
+        sent,
+        relay,
+        received: receiver.receiving.join(),
+        drained: receiver.drainer.join(),
     });
-    streamed.collect()
+    Ok(streamed.collect())
 }
 
 fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
@@ -363,12 +364,11 @@ fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
             run: run.clone(),
         },
     )?;
-    let drainer = std::thread::Builder::new()
-        .name("sink".into())
-        .spawn(move || {
-            let settings = deframe::Settings::default();
-            Ok(drain::all(&opening, settings, sink, &run))
-        })?;
+    let clock = run.clock().clone();
+    let drainer = clock.spawn("sink", move || {
+        let settings = deframe::Settings::default();
+        drain::all(&opening, settings, sink, &run)
+    })?;
     Ok(Sinked {
         name,
         receiving,
@@ -382,13 +382,7 @@ fn url(address: &str) -> Result<Url> {
         .map_err(|error: String| anyhow!(error))
 }
 
-fn sender(
-    to: SocketAddr,
-    input: Input,
-    start: evlbi_core::time::Nanos,
-    sent: &Arc<Sent>,
-    run: &Run,
-) -> Result<Flow> {
+fn sender(to: SocketAddr, input: Input, start: Nanos, sent: &Arc<Sent>, run: &Run) -> Result<Flow> {
     let to = url(&to.to_string())?;
     let outlet = to.open_out(&OutOptions::default(), run)?;
     let frame_length = input
@@ -405,7 +399,7 @@ fn sender(
         frame_rate: Some(frame_rate),
     };
     let interval = rate.due(frame_length as u64);
-    let (source, _) = input.into_source(frame_length, 1, recording::now())?;
+    let (source, _) = input.into_source(frame_length, 1, run.clock().second())?;
     let options = FlowOptions {
         frame_length,
         datagram_data: frame_length,
@@ -433,18 +427,18 @@ fn transmit_shown(
     receivers: &[Sinked],
     run: &Run,
 ) -> Result<Vec<SendReport>> {
-    let worker = std::thread::Builder::new().name("transmit".into()).spawn({
+    let worker = run.clock().spawn("transmit", {
         let run = run.clone();
-        move || Ok(transmit::run(flows, &run))
+        move || transmit::run(flows, &run)
     })?;
     let progress = run.progress(Some(options.duration.as_millis() as u64));
-    let start = cpu::now();
+    let start = run.clock().now();
     let mut rate = Rate::from(start);
     running::watch(
         progress,
         || worker.is_finished(),
         || {
-            let now = cpu::now();
+            let now = run.clock().now();
             let offset = sent.iter().map(|sent| sent.last().offset).sum();
             let (mut lost, mut expected) = (0, 0);
             for receiver in receivers {
@@ -461,8 +455,9 @@ fn transmit_shown(
             );
             (now.since(start).0 / 1_000_000, line)
         },
+        run.clock(),
     );
-    joined(worker)
+    Ok(worker.join())
 }
 
 fn compare(
@@ -525,7 +520,7 @@ fn correlate(
         stretch: Stretch::First(CORRELATED),
         ..CorrelateOptions::default()
     };
-    let recordings = Recordings::open(&paths, &options)?;
+    let recordings = Recordings::open(&paths, &options, run)?;
     let found = crate::correlate::correlate(&recordings, &options, run, &mut ())?;
     if found.interrupted {
         return Ok(Vec::new());
@@ -682,11 +677,6 @@ fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<Re
         }
     })?;
     Ok(report)
-}
-
-fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
-    let joined = thread.join();
-    joined.map_err(|_| anyhow!("a thread of the demonstration panicked"))?
 }
 
 /// The same for people.

@@ -102,7 +102,7 @@ pub struct DropReport {
 /// # Errors
 /// When the recording cannot be read or shed from as asked, or an output exists or cannot be written.
 pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
-    let recording = Recording::survey(&options.input, options.frame_rate)?;
+    let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
     let unit = unit_of(options, &recording)?;
     check_replace(options, &recording)?;
     let shed = shedding(options, &recording, unit)?;
@@ -238,7 +238,7 @@ fn walk(
     cut: &mut Cut,
     run: &Run,
 ) -> Result<(Blocks, bool)> {
-    let mut deframer = recording::deframer(recording.frame_rate);
+    let mut deframer = recording.deframer(recording.frame_rate);
     let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
     let mut progress = run.progress(Some(recording.size));
     let mut more = true;

@@ -99,7 +99,7 @@ impl FringeResult {
 /// # Errors
 /// When they cannot be correlated, a window is too wide, or a picture exists or cannot be written.
 pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Result<FringeResult> {
-    let recordings = Recordings::open(files, &options.correlate)?;
+    let recordings = Recordings::open(files, &options.correlate, run)?;
     let found = correlate::correlate(&recordings, &options.correlate, run, &mut ())?;
     found.has_any()?;
     let setup = &found.setup;

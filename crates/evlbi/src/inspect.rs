@@ -123,7 +123,7 @@ impl Moment {
 /// # Errors
 /// When it cannot be read.
 pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Report> {
-    let recording = Recording::survey(path, given)?;
+    let recording = Recording::survey(path, given, run.clock().second())?;
     let mut walked = walk(&recording, recording.frame_rate, run)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
         // Learnt from what the survey did not reach: the frames before it can now be counted.
@@ -217,7 +217,7 @@ struct Walked {
 }
 
 fn walk(recording: &Recording, frame_rate: Option<FrameRate>, run: &Run) -> Result<Walked> {
-    let mut deframer = recording::deframer(frame_rate);
+    let mut deframer = recording.deframer(frame_rate);
     let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.size);
     let mut look = Look::new(recording, frame_rate);
     let mut progress = run.progress(Some(recording.size));

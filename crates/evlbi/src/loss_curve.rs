@@ -409,7 +409,7 @@ impl Experiment<'_> {
             Knows::All => Trust::Exact,
             Knows::Headers | Knows::Papers => Trust::Headers,
         };
-        let recordings = Recordings::open(&paths, &options)?;
+        let recordings = Recordings::open(&paths, &options, run)?;
         let whole = correlate::correlate(&recordings, &options, run, &mut ())?;
         let found = whole.find(0);
         if whole.interrupted {

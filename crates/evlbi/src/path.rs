@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use evlbi_net::clock::Clock;
 use evlbi_net::path::container;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -195,7 +196,7 @@ fn wait(
             terminate(child);
         }
         look();
-        std::thread::sleep(LOOK);
+        Clock::real().sleep(LOOK);
     }
 }
 

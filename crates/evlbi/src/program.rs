@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::{Arc, Once};
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use evlbi_core::time::Nanos;
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_net::transport::{NotHonoured, OpenError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -17,7 +17,7 @@ use crate::say;
 use crate::steer::{Steering, Watched};
 
 /// Signals that come so soon after the first are part of it: `timeout` sends two.
-const TOGETHER: Duration = Duration::from_millis(250);
+const TOGETHER: Nanos = Nanos(250_000_000);
 
 /// What a command is given.
 pub struct Program {
@@ -49,7 +49,8 @@ impl Program {
             let run = self.run.clone();
             let mut first = None;
             let handler = ctrlc::set_handler(move || {
-                let since = first.get_or_insert_with(Instant::now).elapsed();
+                let now = run.clock().now();
+                let since = now.since(*first.get_or_insert(now));
                 if run.is_stopped() && since > TOGETHER {
                     std::process::exit(130);
                 }
@@ -82,10 +83,12 @@ impl Program {
             move |change| work.change(change)
         });
         let (_, total) = work.progress();
-        running::watch(self.run.progress(total), has_ended, || {
+        let look = || {
             self.steering.tell(|status| work.tell(status));
             (work.progress().0, work.line())
-        });
+        };
+        let progress = self.run.progress(total);
+        running::watch(progress, has_ended, look, self.run.clock());
     }
 }
 

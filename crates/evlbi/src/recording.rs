@@ -54,18 +54,24 @@ pub struct Recording {
     pub first: Option<FrameTime>,
     /// Time of the last frame of that thread.
     pub last: Option<FrameTime>,
+    /// The headers of Mark 5B repeat every 1000 days: they mean a time within 500 days of this UTC second.
+    reference: i64,
 }
 
+/// How long before now the middle of those 1000 days lies, in seconds: recordings are of the past, but for clocks that differ.
+const BEFORE: i64 = 498 * 86_400;
+
 impl Recording {
-    /// Looks into the file at `path`. `frame_rate` is what the user says; else it is found out.
-    pub fn survey(path: &Path, frame_rate: Option<FrameRate>) -> Result<Recording> {
+    /// Looks into the file at `path`, at this second (UTC since 1970). `frame_rate` is what the user says; else it is found out.
+    pub fn survey(path: &Path, frame_rate: Option<FrameRate>, second: i64) -> Result<Recording> {
         let file = open(path)?;
         let size = file.metadata()?.len();
         if size == 0 {
             bail!("{} is empty", path.display());
         }
         let mut survey = Survey::default();
-        let mut deframer = deframer(frame_rate);
+        let reference = second - BEFORE;
+        let mut deframer = deframer(frame_rate, reference);
         let mut blocks = Blocks::new(file, SURVEYED.min(size));
         while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
             if blocks.offset() >= ENOUGH && deframer.frame_rate().is_some() {
@@ -84,6 +90,7 @@ impl Recording {
             frame_rate: deframer.frame_rate(),
             first: survey.first.map(|first| first.time),
             last: None,
+            reference,
         };
         if let Some(first) = survey.first {
             recording.look_at_end(&blocks.file, first)?;
@@ -93,6 +100,11 @@ impl Recording {
             }
         }
         Ok(recording)
+    }
+
+    /// A deframer for it.
+    pub fn deframer(&self, frame_rate: Option<FrameRate>) -> Deframer {
+        deframer(frame_rate, self.reference)
     }
 
     /// Whole frames in the file.
@@ -234,7 +246,10 @@ impl Recording {
                 (like_us && is_ours).then(|| (header.key(), time))
             }
             Format::Mark5b => {
-                let time = mark5b::Header::parse(bytes).ok()?.time(before_now()).ok()?;
+                let time = mark5b::Header::parse(bytes)
+                    .ok()?
+                    .time(self.reference)
+                    .ok()?;
                 Some((StreamKey::default(), time))
             }
             Format::Raw => None,
@@ -266,11 +281,10 @@ pub fn stream_rate(frame_rate: FrameRate, threads: usize, frame_length: usize) -
     BitRate::new(frames.checked_mul(bits)?)
 }
 
-/// A deframer for files. Mark 5B headers repeat every 1000 days: theirs is the latest time that is past.
-pub fn deframer(frame_rate: Option<FrameRate>) -> Deframer {
+fn deframer(frame_rate: Option<FrameRate>, reference: i64) -> Deframer {
     Deframer::new(Settings {
         frame_rate,
-        reference: before_now(),
+        reference,
         hold: HOLD,
         ..Settings::default()
     })
@@ -430,16 +444,6 @@ impl Blocks {
         };
         Ok(())
     }
-}
-
-/// UTC seconds since 1970, to tell which thousand days a Mark 5B header means.
-pub fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
-}
-
-/// [`now`] for what was recorded before: a day ahead at most, for clocks that differ.
-fn before_now() -> i64 {
-    now() - 498 * 86_400
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::deframe::{self, Partial, Wanted};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
 use evlbi_net::file::Durability;
 use evlbi_net::host;
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
@@ -28,10 +30,10 @@ pub use self::seen::nothing_but;
 use crate::drain::{self, Shown};
 use crate::host::HostOptions;
 use crate::numbering::FrameNumbers;
+use crate::output;
 use crate::running::Running;
 use crate::sink::{self, Files};
 use crate::units::show_size;
-use crate::{output, recording};
 
 /// Least memory of the ring.
 pub const LEAST_RING: u64 = 16 << 20;
@@ -45,7 +47,7 @@ const USUAL_WINDOW: u64 = 64 << 20;
 /// How long a missing datagram is waited for where nothing is said.
 pub const HOLD: Duration = Duration::from_millis(100);
 /// How often the files beside the recording are written.
-const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Nanos = Nanos::SECOND;
 
 /// How a stream is received, and where it is recorded. By default it is not recorded.
 #[derive(Clone, Debug)]
@@ -120,7 +122,7 @@ pub type Receiving = Running<Seen, RecvResult>;
 /// When the options do not fit together, or the recording exists, or a socket, a file or memory cannot be had.
 pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
     let asked = receive_options(options)?;
-    let settings = settings(options);
+    let settings = settings(options, run.clock());
     let (options, left) = names::with_free_names(options)?;
     names::check_outputs(&options)?;
     if let Some(left) = &left {
@@ -163,7 +165,8 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
             let mut beside = Beside::default();
             loop {
                 beside.write(&options, seen.status(), &shown.lock());
-                if watch.wait_for_end(INTERVAL, run.clock()) || receiving.is_finished() {
+                let next = run.clock().now().plus(INTERVAL);
+                if watch.wait_for_end(next, run.clock()) || receiving.is_finished() {
                     break;
                 }
             }
@@ -190,14 +193,14 @@ fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>)
     result
 }
 
-/// What is known beforehand of the frames of a stream.
-pub fn settings(options: &RecvOptions) -> deframe::Settings {
+/// What is known beforehand of the frames of a stream, which come by this clock.
+pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
     deframe::Settings {
         frame_length: options.frame,
         frame_rate: options.frame_rate,
         fill: options.fill,
         partial: options.partial,
-        reference: recording::now(),
+        reference: clock.second(),
         ..deframe::Settings::default()
     }
 }
@@ -228,7 +231,11 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
     let most_usual = |ring| usual_window.min(ring / 4);
     let window = (options.window).unwrap_or(options.ring.map_or(usual_window, most_usual));
     // One part is looked at while the other fills.
-    let for_frames = (settings(options).left_in_a_span() as u64).saturating_mul(2);
+    let settings = deframe::Settings {
+        frame_length: options.frame,
+        ..deframe::Settings::default()
+    };
+    let for_frames = (settings.left_in_a_span() as u64).saturating_mul(2);
     let usual_ring = window.saturating_mul(4).max(usual_ring).max(for_frames);
     let ring = options.ring.unwrap_or(usual_ring);
     let asked = show_size(ring);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evlbi_core::time::Nanos;
-use evlbi_net::clock::Thread;
+use evlbi_net::clock::{Clock, Thread};
 use evlbi_net::run::{Progress, Run};
 
 use crate::steer::Watched;
@@ -81,6 +81,7 @@ pub fn watch(
     mut progress: Progress,
     has_ended: impl Fn() -> bool,
     mut look: impl FnMut() -> (u64, String),
+    clock: &Clock,
 ) {
     loop {
         // Asked before the look: then the counts of the last one are the last.
@@ -92,6 +93,6 @@ pub fn watch(
             }
             progress.show(done, &line);
         }
-        std::thread::sleep(LOOK);
+        clock.sleep(LOOK);
     }
 }

@@ -330,7 +330,7 @@ fn claim(path: &Path, files: &Files) -> Result<File> {
         if looks == 0 {
             bail!("{}", held(path));
         }
-        std::thread::sleep(LOOK);
+        files.run.clock().sleep(LOOK);
     }
     if !is_new {
         if !files.force {
@@ -365,7 +365,7 @@ fn open_pipe(path: &Path, run: &Run) -> Result<File> {
                 path.display()
             );
         }
-        std::thread::sleep(LOOK);
+        run.clock().sleep(LOOK);
     }
 }
 

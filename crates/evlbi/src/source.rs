@@ -51,9 +51,14 @@ enum Content {
 }
 
 impl Input {
-    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`. `rate` is what the data is sent at, where
-    /// known: a pattern takes its frame rate from it.
-    pub fn open(spec: &str, frame_rate: Option<FrameRate>, rate: Option<BitRate>) -> Result<Input> {
+    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`, at this second (UTC since 1970). `rate` is what the data is
+    /// sent at, where known: a pattern takes its frame rate from it.
+    pub fn open(
+        spec: &str,
+        frame_rate: Option<FrameRate>,
+        rate: Option<BitRate>,
+        second: i64,
+    ) -> Result<Input> {
         if let Some(length) = spec.strip_prefix("pattern:") {
             let length = length
                 .parse()
@@ -68,7 +73,7 @@ impl Input {
             let station = plan.station(station);
             return simulate(&station.with_context(|| format!("cannot simulate `{spec}`"))?);
         }
-        let recording = Recording::survey(Path::new(spec), frame_rate)?;
+        let recording = Recording::survey(Path::new(spec), frame_rate, second)?;
         Ok(Input {
             frame_length: recording.frame_length,
             is_vdif: recording.format == Format::Vdif,
@@ -240,7 +245,7 @@ mod tests {
     #[test]
     fn a_pattern_has_the_rate_that_was_asked_for() {
         for asked in [16_000_000u64, 100_000_000, 512_000_000, 10_000_000_000] {
-            let input = Input::open("pattern:8032", None, BitRate::new(asked)).unwrap();
+            let input = Input::open("pattern:8032", None, BitRate::new(asked), 0).unwrap();
             let rate = input.rate().unwrap().get();
             assert!(rate.abs_diff(asked) <= 8 * 8032 / 2, "{rate} of {asked}");
         }
@@ -252,6 +257,6 @@ mod tests {
             assert!(memory_of(length) <= PERIOD_BYTES, "{length}");
         }
         assert_eq!(memory_of(8032) % (64 * 8032), 0);
-        assert!(Input::open("pattern:134217728", None, None).is_err());
+        assert!(Input::open("pattern:134217728", None, None, 0).is_err());
     }
 }

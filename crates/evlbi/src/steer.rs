@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::time::Nanos;
@@ -277,9 +278,8 @@ impl Steering {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         self.tell(|_| {});
         let steering = Arc::clone(self);
-        std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || steering.accept(&listener))?;
+        let accept = move || steering.accept(&listener);
+        self.run.clock().spawn("control", accept)?;
         Ok(())
     }
 
@@ -305,7 +305,7 @@ impl Steering {
     pub fn tell(&self, note: impl FnOnce(&mut Status)) {
         let mut status = self.status.lock();
         note(&mut status);
-        status.time = crate::units::now();
+        status.time = self.run.clock().utc() as f64 * 1e-9;
     }
 
     /// From now on `teller` writes down how the run is whenever somebody asks.
@@ -324,7 +324,7 @@ impl Steering {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
                 // Out of descriptors: some connection will end.
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                self.run.clock().sleep(Duration::from_millis(100));
                 continue;
             };
             if Arc::strong_count(&places) > MOST_CONNECTIONS {
@@ -332,7 +332,7 @@ impl Steering {
             }
             let (steering, place) = (Arc::clone(&self), Arc::clone(&places));
             // One for which there is no thread is closed.
-            let _ = std::thread::Builder::new().spawn(move || {
+            let _ = self.run.clock().spawn("control", move || {
                 // Whoever went away is no matter of the run's.
                 let _ = steering.serve(&stream);
                 drop(place);

@@ -12,12 +12,15 @@ use std::io::{self, IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use evlbi_core::time::Nanos;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
 
-use crate::clock;
+use crate::clock::{self, Clock};
+use crate::cpu::Waiting;
 use crate::run::Run;
+use crate::transport::Events;
 use crate::transport::events::writable;
 
 /// What direct writes are aligned to: the page size, and no less than a sector of any disk.
@@ -48,9 +51,9 @@ pub enum Durability {
 }
 
 /// How long the reader of a pipe may take nothing once the recording is over.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Nanos = Nanos(2 * Nanos::SECOND.0);
 /// How often it is looked at meanwhile whether the recording is over.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Nanos = Nanos(50_000_000);
 
 /// How a [`Writer`] writes.
 #[derive(Clone, Debug, Default)]
@@ -121,8 +124,10 @@ impl Writer {
     /// [`WriteError`] when it cannot be seen what it is.
     pub fn on(file: File, path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
         let regular = file.metadata().map_err(unopened(path))?.is_file();
+        let over = options.over.as_ref();
+        let clock = over.map_or_else(Clock::real, |run| run.clock().clone());
         let held = (regular && !options.cached)
-            .then(Held::new)
+            .then(|| Held::new(clock))
             .filter(|held| begin_direct(&file, held));
         let over = options.over.filter(|_| !regular);
         if over.is_some() {
@@ -167,7 +172,7 @@ impl Writer {
         let Some(held) = &mut self.held else {
             return Ok(());
         };
-        if held.since.take_if(|since| since.elapsed() >= age).is_none() {
+        if held.is_younger(age.into()) {
             return Ok(());
         }
         // The end of a file is in no whole block: it goes through the cache.
@@ -316,6 +321,7 @@ impl Sink {
     fn wait_for_reader(&self) -> io::Result<()> {
         let mut polls = [writable(&self.file)];
         let over = self.over.as_ref();
+        let clock = over.map_or_else(Clock::real, |run| run.clock().clone());
         let mut over_since = None;
         loop {
             let late = |why| Err(io::Error::new(io::ErrorKind::TimedOut, why));
@@ -323,11 +329,14 @@ impl Sink {
                 return late("what the reader had not taken was given up");
             }
             // What is wrong shows when it is written to.
-            if clock::poll(&mut polls, LOOK).unwrap_or(true) {
+            let next = clock.now().plus(LOOK);
+            clock.wait(&[Events::of(&polls)], next, Waiting::Sleep);
+            if clock::poll(&mut polls, Duration::ZERO).unwrap_or(true) {
                 return Ok(());
             }
+            let now = clock.now();
             if over.is_some_and(Run::is_stopped)
-                && over_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+                && now.since(*over_since.get_or_insert(now)) >= PATIENCE
             {
                 return late("the reader took nothing for 2 s after the end of the recording");
             }
@@ -390,11 +399,12 @@ struct Held {
     start: usize,
     length: usize,
     /// Since when there are bytes that are not in the file.
-    since: Option<Instant>,
+    since: Option<Nanos>,
+    clock: Clock,
 }
 
 impl Held {
-    fn new() -> Held {
+    fn new(clock: Clock) -> Held {
         let memory = vec![0; HOLD + BLOCK];
         // Within the first block by definition.
         let start = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
@@ -403,6 +413,7 @@ impl Held {
             start,
             length: 0,
             since: None,
+            clock,
         }
     }
 
@@ -425,8 +436,15 @@ impl Held {
         self.memory[end..end + data.len()].copy_from_slice(data);
         self.length += data.len();
         if !data.is_empty() {
-            self.since.get_or_insert_with(Instant::now);
+            self.since.get_or_insert_with(|| self.clock.now());
         }
+    }
+
+    /// Whether nothing is held for `age` that is not in the file; else it is taken to be there from here on.
+    fn is_younger(&mut self, age: Nanos) -> bool {
+        let now = self.clock.now();
+        let is_old = |since: &mut Nanos| now.since(*since) >= age;
+        self.since.take_if(is_old).is_none()
     }
 
     fn clear(&mut self) {

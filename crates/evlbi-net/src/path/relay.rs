@@ -20,7 +20,6 @@ use self::worker::Worker;
 use super::plan::{Direction, Plan};
 use super::tap::Tap;
 use crate::clock::{Clock, Thread};
-use crate::cpu;
 
 /// A thread that does not say within this time what it knows is not waited for: what it said last holds.
 const PATIENCE: Nanos = Nanos(5_000_000_000);
@@ -185,9 +184,10 @@ impl Relay {
         let waits =
             |(shared, turn): (&Arc<Shared>, &u64)| shared.answered.load(Ordering::Acquire) < *turn;
         // A thread looks at it whenever it wakes.
-        let patience = cpu::now().plus(PATIENCE);
-        while self.workers.iter().zip(&turns).any(waits) && cpu::now() < patience {
-            std::thread::sleep(Duration::from_millis(1));
+        let clock = Clock::real();
+        let patience = clock.now().plus(PATIENCE);
+        while self.workers.iter().zip(&turns).any(waits) && clock.now() < patience {
+            clock.sleep(Duration::from_millis(1));
         }
         self.collect()
     }

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
+use evlbi_net::clock::Clock;
 use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -169,7 +170,7 @@ pub fn free(allowed: Allowed) -> Result<Allowed> {
 pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     let source = Known::of(&flow.command, &flow.options).source()?;
     let path = Some(config.recordings.join(source)).filter(|path| path.is_file())?;
-    let recording = Recording::survey(&path, None).ok()?;
+    let recording = Recording::survey(&path, None, Clock::real().second()).ok()?;
     recording.rate().map(BitRate::get)
 }
 

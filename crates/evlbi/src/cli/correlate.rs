@@ -182,7 +182,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     if args.live {
         return correlate_live(&files, &options, args.streams, profiles, json, program);
     }
-    let recordings = Recordings::open(&files, &options)?;
+    let recordings = Recordings::open(&files, &options, program.run())?;
     let summaries = options.visibilities.as_ref().map(|directory| {
         let part = options.chunk.map_or_else(String::new, Chunk::suffix);
         [

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use evlbi_net::clock::Clock;
 
 use crate::output::Results;
 use crate::path::relay::{self, RelayOptions};
@@ -172,7 +173,7 @@ fn show(path: Option<&str>, every: Option<Duration>, json: bool) -> Result<()> {
         let mut out = std::io::stdout();
         let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
         match (printed, every) {
-            (Ok(()), Some(every)) => std::thread::sleep(every),
+            (Ok(()), Some(every)) => Clock::real().sleep(every),
             // Nobody reads on, or once is enough.
             _ => return Ok(()),
         }

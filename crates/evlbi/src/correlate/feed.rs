@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use arrayvec::ArrayVec;
 use evlbi_core::deframe::Chunk;
+use evlbi_core::time::Nanos;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_net::clock::Clock;
 use evlbi_net::run::Run;
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
@@ -28,18 +30,13 @@ const GROUP: usize = 32;
 /// Frames from which the threads of a stream are learnt.
 const ENOUGH: usize = 256;
 /// Or so long after the first.
-pub const LONG_ENOUGH: Duration = Duration::from_millis(300);
+const LONG_ENOUGH: Nanos = Nanos(300_000_000);
 /// How long a run that was stopped goes on with what had come.
-const AFTER_STOP: Duration = Duration::from_secs(10);
+const AFTER_STOP: Nanos = Nanos(10 * Nanos::SECOND.0);
 /// A thread that is this many seconds behind itself for some frames in a row was set back.
 const BACK: i64 = 1;
 /// Between two looks at what has come.
 pub const NAP: Duration = Duration::from_millis(2);
-
-/// This host's time for [`Clocks`], in seconds.
-pub fn now() -> f64 {
-    evlbi_net::cpu::now().as_secs_f64()
-}
 
 /// What a stream brings, for the drain that fills it and the correlator that empties it.
 pub struct Feed {
@@ -51,6 +48,7 @@ pub struct Feed {
     station: usize,
     /// UTC second that the samples of all streams are counted from: midnight before the first frame of the first.
     epoch: Arc<OnceLock<i64>>,
+    clock: Clock,
     /// The correlator takes no more.
     pub is_closed: AtomicBool,
 }
@@ -59,7 +57,8 @@ pub struct Feed {
 pub struct State {
     /// Frames that came before the threads were known.
     early: Vec<Early>,
-    pub first: Option<Instant>,
+    /// When the first frame came.
+    first: Option<Nanos>,
     pub shape: Option<Shape>,
     pub track: Option<Track>,
     /// First sample that is still needed; none until the correlator begins.
@@ -106,6 +105,7 @@ impl Feed {
         epoch: &Arc<OnceLock<i64>>,
         clocks: &Arc<Mutex<Clocks>>,
         station: usize,
+        clock: &Clock,
     ) -> Arc<Feed> {
         Arc::new(Feed {
             state: Mutex::new(State::default()),
@@ -114,6 +114,7 @@ impl Feed {
             epoch: Arc::clone(epoch),
             clocks: Arc::clone(clocks),
             station,
+            clock: clock.clone(),
             is_closed: AtomicBool::new(false),
         })
     }
@@ -124,9 +125,14 @@ impl Feed {
         frame_number(time, *self.epoch.get_or_init(midnight), layout.frame_rate)
     }
 
-    /// The UTC second that times are counted from.
-    pub fn epoch(&self) -> f64 {
-        self.epoch.get().copied().unwrap_or(0) as f64
+    /// This host's time for [`Clocks`], in seconds.
+    pub fn now(&self) -> f64 {
+        self.clock.now().as_secs_f64()
+    }
+
+    /// This host's UTC in seconds since the epoch.
+    pub fn host(&self) -> f64 {
+        self.clock.utc() as f64 * 1e-9 - self.epoch.get().copied().unwrap_or(0) as f64
     }
 
     pub fn clocks(&self) -> MutexGuard<'_, Clocks> {
@@ -150,7 +156,7 @@ impl Feed {
             let mut state = self.state();
             if state.is_full(&self.clocks()) && !self.is_closed.load(Ordering::Relaxed) {
                 drop(state);
-                std::thread::sleep(NAP);
+                self.clock.sleep(NAP);
             } else if state.track.is_some() {
                 state.take(self, &mut frames);
             } else if let Some(frame) = frames.next() {
@@ -201,7 +207,7 @@ impl State {
         let mut clocks = feed.clocks();
         let is_closed = feed.is_closed.load(Ordering::Relaxed);
         let room = clocks.room().filter(|_| !is_closed).unwrap_or(f64::MAX);
-        let (now, mut newest) = (now(), self.newest().unwrap_or(f64::MIN));
+        let (now, mut newest) = (feed.now(), self.newest().unwrap_or(f64::MIN));
         for _ in 0..GROUP {
             let Some(frame) = (newest <= room).then(|| frames.next()).flatten() else {
                 break;
@@ -223,7 +229,7 @@ impl State {
         }
         if self.shape.is_none() {
             match layout(&frame.header, feed.sample_rate) {
-                Ok(layout) => self.begin(layout, frame),
+                Ok(layout) => self.begin(layout, frame, feed.clock.now()),
                 Err(error) => {
                     self.error = Some(crate::output::explain(&error));
                     return;
@@ -237,12 +243,10 @@ impl State {
             invalid: frame.invalid,
             payload: frame.payload.to_vec(),
         });
-        let long_ago = self
-            .first
-            .is_some_and(|first| first.elapsed() >= LONG_ENOUGH);
-        if self.early.len() >= ENOUGH || long_ago {
+        if self.early.len() >= ENOUGH {
             self.learn(feed);
         }
+        self.learn_in_time(feed);
     }
 
     /// Whether a frame is of this stream.
@@ -313,7 +317,7 @@ impl State {
                 self.behind.remove(&thread);
                 track.rewind(thread, *number);
                 let newest = track.newest().unwrap_or(end) as f64 / rate as f64;
-                feed.clocks().set_back(feed.station, newest, now());
+                feed.clocks().set_back(feed.station, newest, feed.now());
             }
         } else if !self.behind.is_empty() {
             self.behind.remove(&thread);
@@ -348,8 +352,8 @@ impl State {
         }
     }
 
-    fn begin(&mut self, layout: Layout, frame: &Arrived<'_>) {
-        self.first = Some(Instant::now());
+    fn begin(&mut self, layout: Layout, frame: &Arrived<'_>, now: Nanos) {
+        self.first = Some(now);
         self.shape = Some(Shape {
             layout,
             threads: Vec::new(),
@@ -358,8 +362,16 @@ impl State {
         });
     }
 
+    /// Learns the threads when the first frame came long enough ago.
+    pub fn learn_in_time(&mut self, feed: &Feed) {
+        let since = |first: Nanos| feed.clock.now().since(first);
+        if self.first.is_some_and(|first| since(first) >= LONG_ENOUGH) {
+            self.learn(feed);
+        }
+    }
+
     /// The threads are those that came so far.
-    pub fn learn(&mut self, feed: &Feed) {
+    fn learn(&mut self, feed: &Feed) {
         let Some(shape) = &mut self.shape else {
             return;
         };
@@ -377,7 +389,7 @@ impl State {
                 invalid: early.invalid,
                 payload: &early.payload,
             };
-            let judged = self.judge(feed, &mut feed.clocks(), now(), frame);
+            let judged = self.judge(feed, &mut feed.clocks(), feed.now(), frame);
             judged.iter().for_each(|judged| self.place(feed, judged));
         }
     }
@@ -423,9 +435,7 @@ fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout> {
 pub struct Ending {
     pub run: Run,
     /// When it was found stopped.
-    stopped: OnceLock<Instant>,
-    /// Nobody wants to know.
-    pub is_abandoned: AtomicBool,
+    stopped: OnceLock<Nanos>,
 }
 
 impl Ending {
@@ -433,14 +443,14 @@ impl Ending {
         Ending {
             run,
             stopped: OnceLock::new(),
-            is_abandoned: AtomicBool::new(false),
         }
     }
 
     /// Whether what is left of it took too long.
     fn is_over(&self) -> bool {
-        let has_time = || self.stopped.get_or_init(Instant::now).elapsed() < AFTER_STOP;
-        self.run.is_stopped() && (self.is_abandoned.load(Ordering::Relaxed) || !has_time())
+        let now = || self.run.clock().now();
+        let has_time = || now().since(*self.stopped.get_or_init(now)) < AFTER_STOP;
+        self.run.is_stopped() && (self.run.is_abandoned() || !has_time())
     }
 }
 
@@ -458,7 +468,7 @@ impl LiveStation {
             if let Some(state) = self.has_come(range)? {
                 return Ok(state);
             }
-            std::thread::sleep(NAP);
+            self.feed.clock.sleep(NAP);
         }
     }
 
@@ -468,7 +478,7 @@ impl LiveStation {
         // Before the stream is looked at: what the others have may be news to it.
         let mut clocks = self.feed.clocks();
         clocks.want(end);
-        let over = !clocks.is_waited_for(self.feed.station, end, now());
+        let over = !clocks.is_waited_for(self.feed.station, end, self.feed.now());
         drop(clocks);
         let over = over || self.ending.is_over();
         let mut state = self.feed.state();
@@ -569,7 +579,7 @@ mod tests {
         let (rate, epoch) = (Some(SAMPLE_RATE), Arc::new(OnceLock::from(START)));
         let mut station = 0;
         first.map(|first| {
-            let feed = Feed::new(rate, Trust::Exact, &epoch, &clocks, station);
+            let feed = Feed::new(rate, Trust::Exact, &epoch, &clocks, station, &Clock::real());
             station += 1;
             push(&feed, first);
             feed.state().learn(&feed);

@@ -1,13 +1,12 @@
 //! What is shown of an integration of streams.
 
-use std::time::Instant;
-
+use evlbi_core::time::Nanos;
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
+use evlbi_net::clock::Clock;
 use evlbi_net::receive::Live;
 use serde::Serialize;
 
-use super::feed::now;
 use super::job::Job;
 use super::live::Stream;
 use super::result::{BaselineResult, baselines};
@@ -62,14 +61,14 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
     let state = stream.feed.state();
     let (late, has_ended) = (state.late() > 0, state.ended);
     let clocks = stream.feed.clocks();
-    Some(clocks.reason(station, late, has_ended, now()))
+    Some(clocks.reason(station, late, has_ended, stream.feed.now()))
 }
 
 /// What was shown last of a stream.
 #[derive(Clone)]
 pub(super) struct Seen {
     pub(super) live: Live,
-    pub(super) when: Instant,
+    pub(super) when: Nanos,
 }
 
 impl Integration {
@@ -80,7 +79,9 @@ impl Integration {
         window: &Window,
         seen: &mut [Seen],
         streams: &[Stream],
+        clock: &Clock,
     ) -> (Integration, Vec<Baseline>) {
+        let now = clock.now();
         let products = 0..job.setup.products().len();
         let find = |index| period.find(index, job.periods.parts, window);
         let found: Vec<Found> = products.map(find).collect();
@@ -91,7 +92,7 @@ impl Integration {
         let mut shares = Vec::new();
         for (index, (stream, before)) in streams.iter().zip(seen).enumerate() {
             let live = stream.receiving.watch().last();
-            let elapsed = before.when.elapsed().as_secs_f64().max(1e-9);
+            let elapsed = now.since(before.when).as_secs_f64().max(1e-9);
             let (counters, old) = (&live.counters, &before.live.counters);
             let expected = counters.expected.saturating_sub(old.expected);
             // What comes late is no longer lost.
@@ -100,7 +101,7 @@ impl Integration {
             let rate_bps = (live.bytes - before.live.bytes) as f64 * 8.0 / elapsed;
             *before = Seen {
                 live: live.clone(),
-                when: Instant::now(),
+                when: now,
             };
             lines.push(StreamLine {
                 station: name(index),

@@ -5,11 +5,12 @@
 //! of it later is late, and counted.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Thread;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ use serde::Serialize;
 
 use super::Correlation;
 use super::clocks::Clocks;
-use super::feed::{Ending, Feed, LONG_ENOUGH, LiveStation, NAP, now};
+use super::feed::{Ending, Feed, LiveStation, NAP};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, Seen, why_nothing};
@@ -28,17 +29,17 @@ use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
-use crate::units::{self, show_seconds};
+use crate::units::show_seconds;
 
 /// A station that has not come so long after two others is not waited for, or after the time that late ones are.
 const LATE_START: Duration = Duration::from_secs(10);
 /// How often it is told that a stream is waited for.
-const TELL: Duration = Duration::from_secs(5);
+const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);
 
 /// One stream's receiving end.
 pub(super) struct Stream {
     pub(super) receiving: Receiving,
-    drainer: JoinHandle<Drained>,
+    drainer: Thread<Drained>,
     pub(super) feed: Arc<Feed>,
 }
 
@@ -80,7 +81,7 @@ pub type Show = Box<dyn FnMut(&Integration) -> Result<()> + Send>;
 pub struct Correlating {
     watch: Arc<Watch>,
     ending: Arc<Ending>,
-    thread: Option<JoinHandle<Result<Correlation>>>,
+    thread: Option<Thread<Result<Correlation>>>,
 }
 
 /// Receives the streams of `urls` and correlates them, until they end or the run is stopped. `show` is given each integration.
@@ -107,10 +108,10 @@ pub fn correlate_streams(
     let mut opened = Opened(Vec::new());
     for (number, url) in urls.iter().enumerate() {
         let rate = options.sample_rate.map(|rate| rate.0.round() as u64);
-        let feed = Feed::new(rate, options.trust, &epoch, &clocks, number);
+        let feed = Feed::new(rate, options.trust, &epoch, &clocks, number, run.clock());
         opened.0.push(open(url, streams, feed, &ending.run)?);
     }
-    let watch = Arc::new(Watch::new(&opened.0));
+    let watch = Arc::new(Watch::new(&opened.0, run.clock()));
     let work = Work {
         urls: urls.to_vec(),
         options: options.clone(),
@@ -122,9 +123,8 @@ pub fn correlate_streams(
     // Who waits for this sends to any of them.
     let local = opened.0.iter().flat_map(|it| it.receiving.local());
     local.for_each(|local| run.listens(local));
-    let thread = std::thread::Builder::new()
-        .name("correlate".into())
-        .spawn(move || work.run(opened, show))?;
+    let correlating = move || work.run(opened, show);
+    let thread = run.clock().spawn("correlate", correlating)?;
     Ok(Correlating {
         watch,
         ending,
@@ -139,6 +139,13 @@ impl Correlating {
     }
 
     /// Ends the streams; what has come is correlated, if that takes no longer than ten seconds.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "for callers other than the program, which the tests are"
+        )
+    )]
     pub fn stop(&self) {
         self.ending.run.stop();
     }
@@ -148,21 +155,17 @@ impl Correlating {
     /// # Errors
     /// When nothing could be correlated.
     pub fn join(mut self) -> Result<Correlation> {
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(found)) => found,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => bail!("the correlation has ended"),
-        }
+        let thread = self.thread.take().context("it is joined once")?;
+        thread.join()
     }
 }
 
 impl Drop for Correlating {
     fn drop(&mut self) {
-        self.ending.is_abandoned.store(true, Ordering::Relaxed);
-        self.stop();
+        self.ending.run.abandon();
         if let Some(thread) = self.thread.take() {
             // Nobody wants to know what came of it.
-            let _ = thread.join();
+            let _ = thread.wait();
         }
     }
 }
@@ -207,26 +210,15 @@ struct Work {
 impl Work {
     /// Correlates, with a thread beside it that looks at the streams, whatever the correlator waits for.
     fn run(&self, opened: Opened, show: Show) -> Result<Correlation> {
-        let (end, ended) = mpsc::channel();
-        std::thread::scope(|scope| {
-            let look = move || self.watch.look(&self.ending.run, &ended);
-            let thread = std::thread::Builder::new().name("status".into());
-            let looking = thread.spawn_scoped(scope, look)?;
-            self.correlate(opened, show, || {
-                drop(end);
-                // It has nothing to say but what it has told.
-                let _ = looking.join();
-            })
-        })
+        let (watch, run) = (Arc::clone(&self.watch), self.ending.run.clone());
+        let look = move || watch.look_on(&run);
+        let looking = self.ending.run.clock().spawn("status", look)?;
+        let found = self.correlate(opened, show);
+        looking.join();
+        found
     }
 
-    /// `over` is called when no stream is received any more.
-    fn correlate(
-        &self,
-        opened: Opened,
-        mut show: Show,
-        over: impl FnOnce(),
-    ) -> Result<Correlation> {
+    fn correlate(&self, opened: Opened, mut show: Show) -> Result<Correlation> {
         let (options, run, streams) = (&self.options, &self.ending.run, &opened.0);
         let mut shapes = wait_for_shapes(streams, self.wait, run)?;
         let first = begin(streams, &mut shapes, self.epoch.get().copied().unwrap_or(0));
@@ -254,10 +246,23 @@ impl Work {
         ));
         let nothing = Seen {
             live: receive::Live::default(),
-            when: Instant::now(),
+            when: run.clock().now(),
         };
         let mut seen = vec![nothing; streams.len()];
         let mut dumps = job.range.start..job.range.start;
+        let mut done = |done: Done<'_>| match done {
+            Done::Integration(begins, period) => {
+                let period = (begins, period);
+                let (integration, baselines) =
+                    Integration::of(&job, period, &window, &mut seen, streams, run.clock());
+                *self.watch.baselines.lock() = baselines;
+                show(&integration)
+            }
+            Done::Gap(dumps) => {
+                run.say(format_args!("{}", job.gap(&dumps)));
+                Ok(())
+            }
+        };
         let counts = super::run::run(
             &job.setup,
             &mut stations,
@@ -269,19 +274,7 @@ impl Work {
                 if sums.inputs.iter().any(|input| input.good > 0) {
                     dumps.end = dump + 1;
                 }
-                found.add(dump, sums, |done| match done {
-                    Done::Integration(begins, period) => {
-                        let period = (begins, period);
-                        let (integration, baselines) =
-                            Integration::of(&job, period, &window, &mut seen, streams);
-                        *self.watch.baselines.lock() = baselines;
-                        show(&integration)
-                    }
-                    Done::Gap(dumps) => {
-                        run.say(format_args!("{}", job.gap(&dumps)));
-                        Ok(())
-                    }
-                })
+                found.add(dump, sums, &mut done)
             },
         );
         let whole = found.whole;
@@ -295,7 +288,7 @@ impl Work {
         let newest: Vec<Option<f64>> = newest.collect();
         let front = front(&newest);
         let reports = opened.finish()?;
-        over();
+        self.watch.look(run, true);
         let counts = counts?;
         let parts = reports.iter().zip(&counts).zip(reasons).enumerate();
         let results = parts.map(|(number, ((report, counts), reason))| {
@@ -360,9 +353,9 @@ fn open(url: &str, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
         ..RecvOptions::default()
     };
     let (receiving, opening) = receive::start(recv::receive_options(&options)?, run)?;
-    let settings = recv::settings(&options);
+    let settings = recv::settings(&options, run.clock());
     let sink = Box::new(Arc::clone(&feed));
-    let drainer = std::thread::Builder::new().name("sink".into()).spawn({
+    let drainer = run.clock().spawn("sink", {
         let (feed, run) = (Arc::clone(&feed), run.clone());
         move || {
             let drained = drain::all(&opening, settings, sink, &run);
@@ -378,7 +371,7 @@ fn open(url: &str, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
 }
 
 fn finish(stream: Stream) -> Result<ReceiveReport> {
-    let drained = stream.drainer.join();
+    let drained = stream.drainer.wait();
     drained.map_err(|_| anyhow!("the thread that empties a ring panicked"))?;
     Ok(stream.receiving.join())
 }
@@ -401,8 +394,8 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
     let Some(first) = streams.first() else {
         return 0.0;
     };
-    let host = units::now() - epoch as f64;
-    let (start, members) = first.feed.clocks().begin(&times, host, now());
+    let (host, now) = (first.feed.host(), first.feed.now());
+    let (start, members) = first.feed.clocks().begin(&times, host, now);
     for (number, state) in states.iter_mut().enumerate() {
         if !members.contains(&number) {
             state.leave_out(epoch.saturating_add(start as i64), &streams[number].feed);
@@ -418,10 +411,11 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
 /// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
 /// run begins without them, and they may still come.
 fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<Shape>> {
-    let patience = wait.max(LATE_START);
-    let mut told = Instant::now();
-    let mut enough: Option<Instant> = None;
+    let (clock, patience) = (run.clock(), Nanos::from(wait.max(LATE_START)));
+    let mut told = clock.now();
+    let mut enough: Option<Nanos> = None;
     loop {
+        let now = clock.now();
         let mut shapes = Vec::new();
         let mut ended = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
@@ -429,10 +423,7 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
             if let Some(error) = &state.error {
                 bail!("stream {}: {error}", number + 1);
             }
-            let first = state.first;
-            if first.is_some_and(|first| first.elapsed() >= LONG_ENOUGH) {
-                state.learn(&stream.feed);
-            }
+            state.learn_in_time(&stream.feed);
             shapes.push(state.shape.clone().filter(|_| state.track.is_some()));
             if state.ended && state.track.is_none() {
                 ended.push(number);
@@ -445,7 +436,7 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
             return Ok(shapes.into_iter().flatten().collect());
         }
         let are_enough = streams.len() - missing.len() > 1;
-        let is_late = are_enough && enough.get_or_insert_with(Instant::now).elapsed() >= patience;
+        let is_late = are_enough && now.since(*enough.get_or_insert(now)) >= patience;
         if let Some(like) = shapes.iter().flatten().next().cloned()
             && (is_late || (are_enough && ended == missing))
         {
@@ -463,11 +454,11 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
         {
             bail!("stream {} ended before a frame of VDIF came", number + 1);
         }
-        if told.elapsed() >= TELL {
+        if now.since(told) >= TELL {
             let numbers: Vec<String> = missing.iter().map(|n| (n + 1).to_string()).collect();
             run.line(format_args!("waiting for stream {}", numbers.join(", ")));
-            told = Instant::now();
+            told = now;
         }
-        std::thread::sleep(NAP);
+        clock.sleep(NAP);
     }
 }

@@ -104,13 +104,16 @@ struct Unit {
     slabs: Vec<Slab>,
 }
 
+/// A period, and what a unit adds to it.
+type Found = Result<(i64, Sums), OutsideModel>;
+
 /// What is known of a period so far.
 struct Pending {
     sums: Sums,
     left: usize,
 }
 
-/// Correlates `periods` one by one until the run is stopped, which ends streams by themselves. `sink` gets the sums of each whole one in order,
+/// Correlates `periods` one by one, with so many threads in real time, until the run is stopped, which ends streams by themselves. `sink` gets the sums of each whole one in order,
 /// but of none in which no station has data: a gap in all streams costs nothing, however long it is. Says what was read of each
 /// station.
 pub fn run(
@@ -127,13 +130,15 @@ pub fn run(
     let mut progress = run.progress(Some((range.end - range.start) as u64).filter(|_| !is_stream));
     let (to_workers, units) = mpsc::sync_channel::<Unit>(2 * threads);
     let units = Mutex::new(units);
-    let (to_main, found) = mpsc::channel::<Result<(i64, Sums), OutsideModel>>();
+    let (to_main, found) = mpsc::channel();
+    // One thread is this one, as all that share a virtual time are.
+    let is_alone = threads == 1 || !run.clock().is_real();
+    let mut own = is_alone.then(|| Correlator::new(setup));
     std::thread::scope(|scope| -> Result<()> {
-        for _ in 0..threads {
+        for _ in 0..if is_alone { 0 } else { threads } {
             let (units, to_main) = (&units, to_main.clone());
             scope.spawn(move || work(setup, units, &to_main));
         }
-        drop(to_main);
         let mut order = Order {
             pending: BTreeMap::new(),
             sink,
@@ -175,6 +180,9 @@ pub fn run(
                 to_workers
                     .send(unit)
                     .map_err(|_| anyhow!("a correlating thread ended early"))?;
+                if let Some(correlator) = &mut own {
+                    step(correlator, &units, &to_main);
+                }
                 for done in found.try_iter() {
                     order.add(done?)?;
                 }
@@ -186,7 +194,7 @@ pub fn run(
             }
             period += 1;
         }
-        drop(to_workers);
+        drop((to_workers, to_main));
         for done in found {
             order.add(done?)?;
         }
@@ -229,21 +237,22 @@ fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i
         .with_context(|| format!("station {name}"))
 }
 
-fn work(
-    setup: &Arc<Setup>,
-    units: &Mutex<mpsc::Receiver<Unit>>,
-    to_main: &mpsc::Sender<Result<(i64, Sums), OutsideModel>>,
-) {
+fn work(setup: &Arc<Setup>, units: &Mutex<mpsc::Receiver<Unit>>, to_main: &mpsc::Sender<Found>) {
     let mut correlator = Correlator::new(setup);
-    loop {
-        let Ok(unit) = units.lock().recv() else {
-            return;
-        };
-        let sums = correlator.correlate(&unit.slabs, unit.blocks);
-        if to_main.send(sums.map(|sums| (unit.period, sums))).is_err() {
-            return;
-        }
-    }
+    while step(&mut correlator, units, to_main) {}
+}
+
+/// Correlates a unit. Returns whether there may be more.
+fn step(
+    correlator: &mut Correlator,
+    units: &Mutex<mpsc::Receiver<Unit>>,
+    to_main: &mpsc::Sender<Found>,
+) -> bool {
+    let Ok(unit) = units.lock().recv() else {
+        return false;
+    };
+    let sums = correlator.correlate(&unit.slabs, unit.blocks);
+    to_main.send(sums.map(|sums| (unit.period, sums))).is_ok()
 }
 
 /// Cuts blocks into pieces for the threads.

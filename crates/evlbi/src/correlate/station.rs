@@ -31,10 +31,15 @@ pub struct StationFile {
 }
 
 impl StationFile {
-    /// Looks into the recording at `path` and the gaps file beside it. Its rate is that of `sample_rate`, where
-    /// given, else it is found out.
-    pub fn open(path: &Path, sample_rate: Option<u64>, trust: Trust) -> Result<StationFile> {
-        let mut recording = Recording::survey(path, None)?;
+    /// Looks into the recording at `path` and the gaps file beside it, at this second (UTC since 1970). Its rate is that of
+    /// `sample_rate`, where given, else it is found out.
+    pub fn open(
+        path: &Path,
+        sample_rate: Option<u64>,
+        trust: Trust,
+        second: i64,
+    ) -> Result<StationFile> {
+        let mut recording = Recording::survey(path, None, second)?;
         let shown = path.display();
         if recording.format != Format::Vdif {
             bail!("{shown} is no VDIF, and only that can be correlated");
@@ -153,7 +158,7 @@ impl StationFile {
         };
         Ok(StationReader {
             blocks: Blocks::from(file, offset, self.recording.size)?,
-            deframer: recording::deframer(Some(frame_rate)),
+            deframer: self.recording.deframer(Some(frame_rate)),
             feeder: Feeder {
                 track,
                 tamper,

@@ -41,7 +41,7 @@ fn recordings(room: &Room) -> Recordings {
     };
     sky::simulate(&sky, &Run::silent()).unwrap();
     let paths = ["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")));
-    Recordings::open(&paths, &options()).unwrap()
+    Recordings::open(&paths, &options(), &Run::silent()).unwrap()
 }
 
 /// Counts dumps, and stops the run at one of them.

@@ -1,18 +1,16 @@
 //! How the streams of a live correlation are, for those who watch it.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use evlbi_net::cpu;
+use evlbi_net::clock::Clock;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 
-use super::feed::{Feed, now};
+use super::feed::Feed;
 use super::live::Stream;
 use crate::steer::{Baseline, Rate, Receiving, Status};
-use crate::units;
 
 /// How often the streams are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -20,6 +18,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The streams of a live correlation and what it found last, for threads that watch it.
 pub struct Watch {
     streams: Vec<Watched>,
+    clock: Clock,
     /// The stations' names, when they are known.
     pub(super) names: OnceLock<Vec<String>>,
     /// The last integration of each baseline.
@@ -33,14 +32,15 @@ struct Watched {
 }
 
 impl Watch {
-    pub(super) fn new(streams: &[Stream]) -> Watch {
+    pub(super) fn new(streams: &[Stream], clock: &Clock) -> Watch {
         let watched = streams.iter().map(|stream| Watched {
             watch: stream.receiving.watch(),
             feed: Arc::clone(&stream.feed),
-            rate: Mutex::new(Rate::from(cpu::now())),
+            rate: Mutex::new(Rate::from(clock.now())),
         });
         Watch {
             streams: watched.collect(),
+            clock: clock.clone(),
             names: OnceLock::new(),
             baselines: Mutex::default(),
         }
@@ -48,7 +48,8 @@ impl Watch {
 
     /// Has the receivers write their counters down: those of [`tell`](Watch::tell) are then of this moment.
     pub fn refresh(&self) {
-        receive::Watch::refresh(self.streams.iter().map(|stream| &*stream.watch));
+        let watches = self.streams.iter().map(|stream| &stream.watch);
+        receive::Watch::refresh(watches, &self.clock);
     }
 
     /// Writes down how the streams and the baselines are; counters are at most 100 ms old.
@@ -64,29 +65,35 @@ impl Watch {
         self.baselines.lock().clone_into(&mut status.baselines);
     }
 
-    /// Looks at the streams once a second, and a last time when the other end of `ended` is dropped.
-    pub(super) fn look(&self, run: &Run, ended: &Receiver<()>) {
+    /// Looks at the streams once a second until none is received any more.
+    pub(super) fn look_on(&self, run: &Run) {
         loop {
-            let has_ended = ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
-            let time = cpu::now();
-            for (number, stream) in self.streams.iter().enumerate() {
-                if has_ended {
-                    *stream.rate.lock() = Rate::from(time);
-                } else {
-                    stream.rate.lock().of(stream.watch.last().bytes, time);
-                }
-                let host = units::now() - stream.feed.epoch();
-                let late = stream.feed.state().late();
-                let report = stream.feed.clocks().report(number, late, host, now());
-                if let Some(report) = report {
-                    match self.names.get() {
-                        Some(names) => run.say(format_args!("{}: {report}", names[number])),
-                        None => run.say(format_args!("stream {}: {report}", number + 1)),
-                    }
-                }
-            }
-            if has_ended {
+            let next = self.clock.now().plus(LOOK.into());
+            let has_ended = |stream: &Watched| stream.watch.wait_for_end(next, &self.clock);
+            if self.streams.iter().all(has_ended) {
                 return;
+            }
+            self.look(run, false);
+        }
+    }
+
+    /// Looks at the streams; `have_ended`: for the last time.
+    pub(super) fn look(&self, run: &Run, have_ended: bool) {
+        let time = self.clock.now();
+        for (number, stream) in self.streams.iter().enumerate() {
+            if have_ended {
+                *stream.rate.lock() = Rate::from(time);
+            } else {
+                stream.rate.lock().of(stream.watch.last().bytes, time);
+            }
+            let late = stream.feed.state().late();
+            let (host, now) = (stream.feed.host(), stream.feed.now());
+            let report = stream.feed.clocks().report(number, late, host, now);
+            if let Some(report) = report {
+                match self.names.get() {
+                    Some(names) => run.say(format_args!("{}: {report}", names[number])),
+                    None => run.say(format_args!("stream {}: {report}", number + 1)),
+                }
             }
         }
     }

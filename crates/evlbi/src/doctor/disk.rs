@@ -2,9 +2,10 @@
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
 use evlbi_net::file::{Durability, Writer, WriterOptions};
 use evlbi_net::run::Run;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
@@ -16,7 +17,7 @@ use crate::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
 /// Bounds of the test.
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Nanos = Nanos(5 * Nanos::SECOND.0);
 const LARGEST: u64 = 4 << 30;
 /// Part of the free space that is used at most, and what must remain of that for a test to mean something, in bytes.
 const PART_OF_FREE: u64 = 4;
@@ -110,13 +111,15 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial> {
     let start = noise.as_ptr().align_offset(BLOCK).min(BLOCK);
     let piece = &noise[start..start + PIECE];
     let mut progress = run.progress(Some(most));
-    let begun = Instant::now();
+    let clock = Clock::real();
+    let begun = clock.now();
+    let elapsed = || clock.now().since(begun);
     let mut bytes = 0;
-    while bytes < most && begun.elapsed() < LONGEST && !run.is_stopped() {
+    while bytes < most && elapsed() < LONGEST && !run.is_stopped() {
         writer.write(piece)?;
         bytes += piece.len() as u64;
         if progress.is_due() {
-            let seconds = begun.elapsed().as_secs_f64();
+            let seconds = elapsed().as_secs_f64();
             let rate = bytes as f64 * 8.0 / seconds.max(1e-9);
             let time = seconds / LONGEST.as_secs_f64();
             let done = bytes.max((most as f64 * time) as u64).min(most);
@@ -126,7 +129,7 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial> {
     }
     Ok(Trial {
         bytes: writer.finish()?,
-        seconds: begun.elapsed().as_secs_f64(),
+        seconds: elapsed().as_secs_f64(),
         is_direct,
     })
 }

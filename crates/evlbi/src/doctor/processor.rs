@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use evlbi_net::clock::Clock;
+
 use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 
@@ -17,7 +19,7 @@ const CLOCKS: &str = "sys/devices/system/clocksource/clocksource0";
 
 pub fn items(root: &Root) -> Vec<Item> {
     let before = root.read("proc/stat");
-    std::thread::sleep(LOOK);
+    Clock::real().sleep(LOOK);
     let after = root.read("proc/stat");
     let item = |name, why, found| Item::new("processor", name, why, found);
     vec![

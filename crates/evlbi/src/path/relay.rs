@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
 use evlbi_net::path::{Direction, Hosts, Plan, Relay, Snapshot, container};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -49,7 +51,7 @@ pub struct Relayed {
 const LOG_EVERY: Duration = Duration::from_millis(200);
 
 /// How often what the path has done so far is written: a command may take days.
-const KEEP_EVERY: Duration = Duration::from_secs(1);
+const KEEP_EVERY: Nanos = Nanos::SECOND;
 
 /// A path that is up.
 struct Served {
@@ -58,7 +60,7 @@ struct Served {
     specs: Mutex<Vec<(Direction, usize, CellSpec)>>,
     hosts: Hosts,
     relay: Relay,
-    begun: Instant,
+    begun: Nanos,
     socket: PathBuf,
     is_over: AtomicBool,
 }
@@ -92,7 +94,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         specs: Mutex::new(specs),
         hosts,
         relay,
-        begun: Instant::now(),
+        begun: Clock::real().now(),
         socket: options.socket.clone(),
         is_over: AtomicBool::new(false),
     });
@@ -118,7 +120,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         out.flush()?;
         container::fall_silent()?;
         while !served.is_over.load(Ordering::Acquire) && served.relay.error().is_none() {
-            std::thread::sleep(Duration::from_millis(50));
+            Clock::real().sleep(Duration::from_millis(50));
         }
         None
     };
@@ -160,12 +162,14 @@ fn run_command(
             .spawn()
     })?;
     let mut child = child.with_context(|| format!("cannot run {program}"))?;
-    let mut next = Instant::now();
+    let clock = Clock::real();
+    let mut next = clock.now();
     let mut keep = || {
-        let Some(path) = options.json.as_ref().filter(|_| Instant::now() >= next) else {
+        let now = clock.now();
+        let Some(path) = options.json.as_ref().filter(|_| now >= next) else {
             return;
         };
-        next = Instant::now() + KEEP_EVERY;
+        next = now.plus(KEEP_EVERY);
         // What fails here fails at the end, too.
         let _ = served
             .now()
@@ -191,7 +195,7 @@ impl Served {
         State {
             schema: "evlbi.path/1".into(),
             name: self.plan.name.clone(),
-            seconds: self.begun.elapsed().as_secs_f64(),
+            seconds: Clock::real().now().since(self.begun).as_secs_f64(),
             hosts: hosts
                 .map(|((host, node), counts)| {
                     let [v4, v6] = Hosts::addresses(host);
@@ -328,7 +332,7 @@ fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandl
             if is_last {
                 return Ok(());
             }
-            std::thread::sleep(LOG_EVERY);
+            Clock::real().sleep(LOG_EVERY);
         }
     }))
 }

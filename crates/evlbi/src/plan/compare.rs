@@ -123,23 +123,28 @@ pub fn simulate<R: Send>(
 fn queue<R: Send>(jobs: &[Job], run: &Run, work: impl Fn(&Job) -> R + Sync) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new((Vec::new(), run.progress(Some(jobs.len() as u64))));
-    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 0..workers.min(jobs.len()) {
-            scope.spawn(|| {
-                while !run.is_stopped() {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(place) else {
-                        return;
-                    };
-                    let result = work(job);
-                    let mut found = found.lock();
-                    let (results, progress) = &mut *found;
-                    results.push((place, result));
-                    progress.show(results.len() as u64, &job.name());
-                }
-            });
+    let work_through = || {
+        while !run.is_stopped() {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(place) else {
+                return;
+            };
+            let result = work(job);
+            let mut found = found.lock();
+            let (results, progress) = &mut *found;
+            results.push((place, result));
+            progress.show(results.len() as u64, &job.name());
         }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    // This thread is one of them.
+    let others = processors.min(jobs.len()).saturating_sub(1);
+    let others = if run.clock().is_real() { others } else { 0 };
+    std::thread::scope(|scope| {
+        for _ in 0..others {
+            scope.spawn(work_through);
+        }
+        work_through();
     });
     let (mut results, _) = found.into_inner();
     if results.len() < jobs.len() {

@@ -55,7 +55,7 @@ impl Seen {
 
 impl Watched for Seen {
     fn refresh(&self) {
-        Watch::refresh([&*self.watch]);
+        Watch::refresh([&self.watch], self.run.clock());
     }
 
     fn tell(&self, status: &mut steer::Status) {

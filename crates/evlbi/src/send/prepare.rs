@@ -64,7 +64,8 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions> {
 /// Reads what has to be known of the source, and makes the sockets.
 pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     check_fit(&options.shed, options.replace)?;
-    let input = Input::open(&options.source, options.frame_rate, options.pace.rate())?;
+    let (rate, second) = (options.pace.rate(), run.clock().second());
+    let input = Input::open(&options.source, options.frame_rate, rate, second)?;
     let plain = options.cut == Rule::Plain || input.frame_length.is_none();
     let (clock, rate) = clock(options, &input, plain)?;
     let total = input.length;
@@ -111,7 +112,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let frame_rate = input.frame_rate;
     let key = input.keys.first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
-    let second = (run.clock().utc() / Nanos::SECOND.0) as i64;
+    let second = run.clock().second();
     let (source, padded) = input.into_source(unit, options.repeat, second)?;
     let start = start(options.start, run);
     let sent = Sent::new();

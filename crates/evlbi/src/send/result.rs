@@ -107,7 +107,6 @@ mod tests {
     use evlbi_core::rate::BitRate;
     use evlbi_core::shed::{Policy, Replace, Shed, Stream};
     use evlbi_core::time::Nanos;
-    use evlbi_net::cpu;
     use evlbi_net::run::Run;
     use evlbi_net::transmit::{
         self, Clock, Flow, FlowOptions, Frames, PatternSource, Sent, Source,
@@ -146,7 +145,7 @@ mod tests {
         let rate = BitRate::new(1_000_000).unwrap();
         let source = PatternSource::new(72, 0, frame_rate, 1 << 20).unwrap();
         let source = Few(source, 10 * 72);
-        let start = Nanos(cpu::now().0 - late.0);
+        let start = Nanos(run.clock().now().0 - late.0);
         let stream = Stream {
             rate: Some(rate),
             unit_bytes: 72,

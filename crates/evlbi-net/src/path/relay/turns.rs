@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use evlbi_core::time::Nanos;
 
-use crate::{clock, cpu};
+use crate::clock::{self, Clock};
+use crate::cpu;
 
 /// A thread wakes up at least so often.
 const NAP: Nanos = Nanos(50_000_000);
@@ -60,7 +61,7 @@ impl Turns {
         // It sleeps whenever it can, so that the kernel's limit on real-time threads is far.
         let is_first = be_first().is_ok();
         Turns {
-            start: cpu::now(),
+            start: Clock::real().now(),
             always,
             may_be_first: is_first,
             is_first,
@@ -70,7 +71,7 @@ impl Turns {
 
     /// Time since the beginning.
     pub fn now(&self) -> Nanos {
-        cpu::now().since(self.start)
+        Clock::real().now().since(self.start)
     }
 
     /// Fraction of the time in which it was the first of all threads.
@@ -81,7 +82,7 @@ impl Turns {
     /// After work: others need the processor too, and the kernel stops real-time threads that leave them nothing.
     pub fn pause(&mut self) {
         if self.is_first && self.now().since(self.slept) > AT_A_STRETCH {
-            std::thread::sleep(BREAK);
+            Clock::real().sleep(BREAK);
             self.slept = self.now();
         }
     }

@@ -16,14 +16,16 @@ const SAMPLES: i64 = 32_000;
 fn feed() {
     let clocks = Arc::new(Mutex::new(Clocks::new(1, 5.0)));
     let rate = FRAMES_A_SECOND * SAMPLES as u64;
-    let mut feed = Feed::new(Some(rate), Trust::Exact, &Arc::default(), &clocks, 0);
+    let (epoch, clock) = (Arc::default(), Clock::real());
+    let mut feed = Feed::new(Some(rate), Trust::Exact, &epoch, &clocks, 0, &clock);
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
     // The run begins with what came first, however long that took.
     pass(&mut deframer, &frames.take(ROUND), |chunk| feed.take(chunk));
     feed.state().learn(&feed);
     let newest = feed.newest().expect("frames");
-    feed.clocks().begin(&[Some((0.0, newest))], newest, now());
+    feed.clocks()
+        .begin(&[Some((0.0, newest))], newest, feed.now());
     feed.state().keep_all();
     let layout = feed.state().shape.as_ref().expect("a shape").layout;
     let mut station = LiveStation {

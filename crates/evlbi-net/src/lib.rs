@@ -4,10 +4,6 @@
 //!
 //! On the way of the data: [`file::Reader`] → [`transmit`] → [`udp::Sender`] ~~~ [`udp::Receiver`] →
 //! [`receive`] → [`ring`] → [`file::Writer`].
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

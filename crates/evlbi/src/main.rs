@@ -1,8 +1,4 @@
 //! `evlbi`: carries VLBI data in real time and says exactly what was lost.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
 // `say` prints messages and `output` results: a macro of std panics where it cannot print.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

@@ -198,12 +198,7 @@ impl Watch {
     }
 
     /// Waits until `is` so of what is shown, no longer than until `moment`.
-    fn wait(
-        &self,
-        moment: Nanos,
-        clock: &Clock,
-        is: impl Fn(&Shown) -> bool,
-    ) {
+    fn wait(&self, moment: Nanos, clock: &Clock, is: impl Fn(&Shown) -> bool) {
         if !clock.is_real() {
             clock.wait_for(moment, Duration::ZERO, || is(&self.shown.lock()));
             return;

@@ -1,10 +1,5 @@
 //! TCP as a carrier: connections with the congestion control, the buffers, the segments and the class of service that are
 //! asked for, what the kernel says of them at any moment, and messages at a constant rate over them.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 mod info;
 mod receive;
 mod sample;

@@ -4,11 +4,6 @@
 //! asked and told, its result and what it had to say. So a flow goes on when the agent ends or is killed, an agent
 //! that is started again finds its flows, and nothing that an agent does can hold up data.
 
-#![deny(
-    clippy::disallowed_methods,
-    reason = "time comes from tokio's clock and from control::time"
-)]
-
 pub mod config;
 mod flows;
 pub mod guard;

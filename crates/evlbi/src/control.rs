@@ -3,11 +3,6 @@
 //! A flow is a command of this program in a process of its own ([`crate::steer`]). An agent runs those of its host, a
 //! session those of many; both are a [`Fleet`], which [`api`] makes an HTTP interface and a page of.
 
-#![deny(
-    clippy::disallowed_methods,
-    reason = "time comes from tokio's clock and from control::time"
-)]
-
 pub mod api;
 pub mod body;
 pub mod client;

@@ -1,9 +1,4 @@
 //! Probes of a path: what it carries and loses, and where, between this program and an `evlbi respond`.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 #[cfg(test)]
 mod bottleneck;
 pub mod capacity;

@@ -49,6 +49,9 @@ pub struct Way {
     /// Of this, covered by windows.
     pub covered: f64,
     pub rate_received: f64,
+    /// By how much the rates that were received in nine of ten windows differ from their median at most, as a part of it; none of
+    /// fewer windows.
+    pub rate_spread: Option<f64>,
     /// How often the campaign ended before its time, or was killed.
     pub interrupted: usize,
     /// How loss is spread over the time.
@@ -117,6 +120,7 @@ fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<
         seconds: last.end - first.begin,
         covered,
         rate_received: bits / covered.max(1e-9),
+        rate_spread: spread(all().map(|row| row.rate_received).collect()),
         interrupted,
         pattern: Pattern::of(&in_windows.collect::<Vec<Window>>()),
         finding: String::new(),
@@ -125,9 +129,24 @@ fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<
     Some(way)
 }
 
+fn spread(mut rates: Vec<f64>) -> Option<f64> {
+    if rates.len() < 10 {
+        return None;
+    }
+    rates.sort_by(f64::total_cmp);
+    let median = rates[rates.len() / 2];
+    let off = rates.iter().map(|rate| (rate / median - 1.0).abs());
+    let mut off: Vec<f64> = off.collect();
+    off.sort_by(f64::total_cmp);
+    Some(off[off.len() * 9 / 10])
+}
+
 fn finding(way: &Way) -> String {
     let (rate, length) = (show_rate(way.rate_received), show_length(way.seconds));
-    let text = format!("{} at {rate} for {length}", way.direction.name());
+    let mut text = format!("{} at {rate} for {length}", way.direction.name());
+    if let Some(spread) = way.rate_spread {
+        text += &format!(" (nine of ten windows within {})", show_part(spread));
+    }
     let interrupted = match way.interrupted {
         0 => String::new(),
         1 => "; interrupted once".to_owned(),
@@ -138,7 +157,7 @@ fn finding(way: &Way) -> String {
         return format!("{text}: nothing lost of {sent}{interrupted}");
     }
     let [lost, sent] = [way.lost, way.sent].map(show_count);
-    let percent = way.lost as f64 * 100.0 / way.sent.max(1) as f64;
+    let part = show_part(way.lost as f64 / way.sent.max(1) as f64);
     let places = [
         (way.network_lost, "in the network"),
         (way.host_lost, "in the hosts"),
@@ -146,7 +165,15 @@ fn finding(way: &Way) -> String {
     ];
     let places = where_lost(&places, show_count);
     let pattern = in_time(&way.pattern);
-    format!("{text}: {lost} of {sent} lost ({percent:.5} %), {places}{pattern}{interrupted}")
+    format!("{text}: {lost} of {sent} lost ({part}), {places}{pattern}{interrupted}")
+}
+
+/// A part of a whole in per cent, however small.
+fn show_part(part: f64) -> String {
+    match part * 100.0 {
+        percent if percent == 0.0 || percent >= 1e-3 => format!("{percent:.5} %"),
+        percent => format!("{percent:.1e} %"),
+    }
 }
 
 /// Seconds of the unit that people count such a time in, and its name.

@@ -1,9 +1,4 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, Shutdown, SocketAddr};

@@ -1,15 +1,5 @@
 //! The controller: flows on many hosts, driven by a session's timetable, a script, a console or a page, which all do the
 //! same to the same [`hosts::Hosts`].
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
-#![deny(
-    clippy::disallowed_methods,
-    reason = "time comes from tokio's clock and from control::time"
-)]
-
 mod check;
 pub mod console;
 pub mod hosts;

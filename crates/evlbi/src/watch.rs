@@ -1,9 +1,4 @@
 //! A path tested for hours or days, window by window, kept in an SQLite file as it goes (`evlbi watch`).
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 pub mod store;
 
 use std::path::PathBuf;

@@ -282,9 +282,11 @@ impl Simulation {
             set(&mut state.member(current.number).wait);
             self.next_turn(&mut state)
         };
-        if turn == usize::MAX {
-            panic!("nothing will happen that {:?} wait for", self.names());
-        }
+        assert!(
+            turn != usize::MAX,
+            "nothing will happen that {:?} wait for",
+            self.names()
+        );
         if turn != current.number {
             if current.yielder.is_null() {
                 while turn != current.number {

@@ -1,10 +1,5 @@
 //! Receives batches of datagrams, joined by the kernel where it can (`UDP_GRO`), and knows what the
 //! sockets dropped.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 use std::ffi::{c_int, c_uint};
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,9 +1,4 @@
 //! The flows of a host: started, followed to their ends, found again by an agent that is started anew.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,4 @@
 //! The page of the demonstration: stations that stream to a live correlator, under an agent of their own.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "until virtual time is introduced"
-)]
-
 use std::fs;
 use std::io::{BufReader, IsTerminal};
 use std::os::unix::process::CommandExt;

@@ -4,14 +4,16 @@ use std::path::{Path as File, PathBuf};
 use std::time::Duration;
 
 use evlbi_core::path::{Law, Loss, Times};
-use evlbi_core::probe::Pattern;
+use evlbi_core::probe::{Pattern, Spacing, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::sim::Way;
 use tempfile::TempDir;
 
 use super::{BEGINNING, Path, Scene, bits, delay, twice};
+use crate::probe::point::Direction;
 use crate::report::{self, Report};
+use crate::watch::store::{Plan, Row, Store};
 use crate::watch::{WatchOptions, watch};
 
 const DAY: u64 = 86_400;
@@ -258,6 +260,119 @@ fn an_outage_is_survived() {
             }
         }
     }
+}
+
+/// A campaign of which each window was counted by somebody else, of so many seconds.
+fn counted(seconds: f64, windows: impl Iterator<Item = (u64, u64)>) -> Report {
+    let (_room, file) = in_memory();
+    let plan = Plan {
+        target: "chicago:8620".to_owned(),
+        stream: Stream {
+            size: 1472,
+            spacing: Spacing::BitsPerSecond(bits(940_000_000)),
+            burst: 1,
+            count: u64::MAX,
+        },
+        there: true,
+        back: false,
+        window: seconds,
+        every: None,
+    };
+    let begin = BEGINNING as f64 * 1e-9;
+    let mut store = Store::open(&file, &plan).unwrap();
+    let run = store.begin(begin).unwrap();
+    let mut end = begin;
+    for (sent, lost) in windows {
+        let rate = |count: u64| count as f64 * 1472.0 * 8.0 / seconds;
+        let unique = sent - lost;
+        store
+            .add(&Row {
+                direction: Direction::There,
+                begin: end,
+                end: end + seconds,
+                sent,
+                received: unique,
+                unique,
+                lost,
+                network_lost: lost,
+                runs: lost,
+                rate_sent: rate(sent),
+                rate_received: rate(unique),
+                wire_factor: 1.0,
+                ..Row::default()
+            })
+            .unwrap();
+        end += seconds;
+    }
+    store.end(run, end, None).unwrap();
+    report::read(&file).unwrap()
+}
+
+/// Figure 3-6 of the EXPReS report: 24 hours in means of 30 s, whose rate is stable to one part in a thousand.
+#[test]
+fn a_day_of_means_is_stable_to_a_part_in_a_thousand() {
+    let usual = 940_000_000 * 30 / 8 / 1472;
+    let windows = (0..2880).map(|window| match window % 40 {
+        0 => (usual - usual / 200, 0),
+        other => (usual - usual * (other % 10) / 10_000, 0),
+    });
+    let report = counted(30.0, windows);
+    let way = &report.directions[0];
+    assert_eq!((way.seconds, way.covered), (86_400.0, 86_400.0));
+    assert!(way.rate_spread.unwrap() <= 1e-3, "{:?}", way.rate_spread);
+    let said = &way.finding;
+    assert!(said.starts_with("there at 939."), "{said}");
+    assert!(
+        said.contains("for 24.0 h (nine of ten windows within 0.0"),
+        "{said}"
+    );
+    assert!(said.contains("nothing lost of"), "{said}");
+}
+
+/// Figure 5-4: 30 hours in tests of 50 million packets, of which 3000 are lost each time, and more than one in a hundred sometimes.
+#[test]
+fn a_constant_loss_is_told_from_its_episodes() {
+    let windows = (0..180).map(|test| match test {
+        20 | 21 | 97 | 130 => (50_000_000, 600_000),
+        _ => (50_000_000, 3000),
+    });
+    let report = counted(600.0, windows);
+    let way = &report.directions[0];
+    let Pattern::Episodes(episodes) = way.pattern else {
+        panic!("{:?}", way.pattern);
+    };
+    assert_eq!(episodes.count, 3);
+    assert!((episodes.loss - 0.012).abs() < 1e-6, "{episodes:?}");
+    assert!((episodes.loss_outside - 6e-5).abs() < 1e-9, "{episodes:?}");
+    let said = &way.finding;
+    assert!(said.contains("for 30.0 h"), "{said}");
+    assert!(
+        said.contains("in 3 episodes of 800.000 s, in which 1.200 % is lost (0.0060 % outside)"),
+        "{said}"
+    );
+}
+
+/// Figure 5-5: over 60 hours at 940 Mbit/s, of 2 x 10^10 packets four were lost.
+#[test]
+fn four_of_twenty_thousand_million_are_counted() {
+    let windows = (0..2160).map(|window| {
+        (
+            9_259_260,
+            u64::from([100, 700, 701, 2000].contains(&window)),
+        )
+    });
+    let report = counted(100.0, windows);
+    let way = &report.directions[0];
+    assert_eq!(
+        [way.sent / 1_000_000, way.lost, way.network_lost],
+        [20_000, 4, 4]
+    );
+    let said = &way.finding;
+    assert!(said.contains("for 60.0 h"), "{said}");
+    assert!(
+        said.contains(": 4 of 20,000,001,600 lost (2.0e-8 %), 4 in the network"),
+        "{said}"
+    );
 }
 
 #[test]

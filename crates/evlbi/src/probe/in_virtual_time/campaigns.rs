@@ -32,11 +32,11 @@ fn with_episode(from: u64, to: u64, fraction: f64) -> Path {
 }
 
 impl Scene {
-    fn watch(&self, file: &File, options: WatchOptions) -> Report {
+    fn watch(&self, file: &File, options: &WatchOptions) -> Report {
         let options = WatchOptions {
             file: file.to_owned(),
             target: self.target(),
-            ..options
+            ..options.clone()
         };
         watch(&options, &self.near).unwrap();
         report::read(file).unwrap()
@@ -58,7 +58,7 @@ fn found_to_the_second(length: u64, from: u64) {
     let (report, _) = path.play(|scene| {
         scene.watch(
             &file,
-            WatchOptions {
+            &WatchOptions {
                 length: Duration::from_secs(length),
                 rate: Some(bits(1_000_000)),
                 window: Duration::from_secs(1),
@@ -111,7 +111,7 @@ fn sampled(hours: u64) {
     let ((report, dropped), _) = path.play(|scene| {
         let report = scene.watch(
             &file,
-            WatchOptions {
+            &WatchOptions {
                 length: Duration::from_secs(hours * 3600),
                 rate: Some(bits(1_000_000_000)),
                 size: 8972,
@@ -192,7 +192,7 @@ fn a_watch_that_is_killed_is_continued() {
             "{}",
             killed.windows.len()
         );
-        let continued = scene.watch(&file, options(8));
+        let continued = scene.watch(&file, &options(8));
         let (before, after) = continued.windows.split_at(killed.windows.len());
         let text = |windows| serde_json::to_string(windows).unwrap();
         assert_eq!(text(before), text(&killed.windows));
@@ -230,7 +230,7 @@ fn an_outage_is_survived() {
         let (report, _) = path.play(|scene| {
             scene.watch(
                 &file,
-                WatchOptions {
+                &WatchOptions {
                     length: Duration::from_secs(600),
                     rate: Some(bits(1_000_000)),
                     window: Duration::from_secs(1),
@@ -381,7 +381,7 @@ fn paths_are_watched_twice_alike() {
         let (_room, file) = in_memory();
         let report = scene.watch(
             &file,
-            WatchOptions {
+            &WatchOptions {
                 length: Duration::from_secs(1),
                 rate: Some(bits(500_000)),
                 window: Duration::from_millis(200),

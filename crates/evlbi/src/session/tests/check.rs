@@ -75,7 +75,7 @@ async fn late_answers_hide_no_clock() {
     );
     let late = |ahead| {
         wrong("jb", move |agent| {
-            (agent.late, agent.ahead) = (Duration::from_secs(2), ahead)
+            (agent.late, agent.ahead) = (Duration::from_secs(2), ahead);
         })
     };
     // Within a second of the half way.
@@ -93,7 +93,7 @@ async fn agents_that_do_not_answer_are_found() {
     let site = Site::new();
     site.fleet.with(|world| world.die("ef", Loss::Agent));
     site.fleet.at("jb", |agent| {
-        agent.late = 2 * PATIENCE + Duration::from_millis(2)
+        agent.late = 2 * PATIENCE + Duration::from_millis(2);
     });
     site.fleet.at("on", |agent| agent.ahead = 3.0);
     let found = found(&site, &two_scans()).await;
@@ -200,7 +200,7 @@ async fn rates_above_an_agents_limit_are_found() {
     let limited = async |rate: &str, second: &str| {
         let site = Site::new();
         site.fleet.at("ef", |agent| {
-            agent.max_rate = Some(rate.parse::<BitRate>().unwrap())
+            agent.max_rate = Some(rate.parse::<BitRate>().unwrap());
         });
         let mut session = session(&(scan("s1", "+0s", "10s") + &scan("s2", second, "10s")));
         // Nothing else is in both scans.

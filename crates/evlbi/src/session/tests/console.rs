@@ -300,7 +300,7 @@ async fn hosts_are_listed() {
     let site = Site::new();
     site.fleet.with(|world| world.die("on", Loss::Agent));
     site.fleet.at("jb", |agent| {
-        (agent.ahead, agent.late) = (0.25, Duration::from_secs(1))
+        (agent.ahead, agent.late) = (0.25, Duration::from_secs(1));
     });
     let mut desk = Desk::new(&site, "").await;
     let silent: Vec<String> = desk.0.silent().collect();

@@ -281,7 +281,7 @@ impl World {
                 () => State::Starting,
             },
             started: flow.asked + agent.ahead,
-            end: has_ended.then(|| End {
+            end: has_ended.then_some(End {
                 time: seen + agent.ahead,
                 outcome,
                 message,

@@ -16,7 +16,6 @@ use evlbi_core::deframe::{self, Partial, Wanted};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::file::Durability;
-use evlbi_net::host;
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
 use evlbi_net::run::Run;
 use evlbi_net::transport::{self, Carries, InOptions, Url};
@@ -133,7 +132,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
         ));
     }
     let run = run.part();
-    let before = host::Counters::read().ok();
+    let before = run.counters().ok();
     let honours = asked.from.transport().service().honours;
     let sizes = (asked.ring, honours.window.then_some(asked.window));
     let (receiving, opening) = receive::start(asked, &run)?;
@@ -171,7 +170,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
                 }
             }
             let drained = drainer.join();
-            let host = before.and_then(|before| HostDelta::since(&before));
+            let host = before.and_then(|before| HostDelta::since(&before, &run));
             let result = finish(&options, receiving.join(), drained, host, sizes);
             Ok(written(&options, result, left))
         }

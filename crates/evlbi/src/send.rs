@@ -1,6 +1,8 @@
 //! Sends a recording, a test pattern or a simulated station.
 
 mod changes;
+#[cfg(test)]
+mod in_virtual_time;
 mod prepare;
 mod result;
 mod seen;

@@ -6,6 +6,7 @@ use evlbi_core::account::FreeRuns;
 use evlbi_core::deframe::{self, Layout};
 use evlbi_net::host;
 use evlbi_net::receive::{Ended, Live, ReceiveReport, Refused};
+use evlbi_net::run;
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
@@ -113,8 +114,8 @@ pub struct HostDelta {
 
 impl HostDelta {
     /// Of the time since `before` was read.
-    pub fn since(before: &host::Counters) -> Option<HostDelta> {
-        let delta = host::Counters::read().ok()?.since(before);
+    pub fn since(before: &host::Counters, run: &run::Run) -> Option<HostDelta> {
+        let delta = run.counters().ok()?.since(before);
         Some(HostDelta {
             softnet_dropped: delta.softnet.iter().map(|core| core.dropped).sum(),
             udp: delta.udp,

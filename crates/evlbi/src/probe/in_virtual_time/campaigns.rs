@@ -94,12 +94,6 @@ fn an_episode_of_an_hour_is_found_to_the_second() {
     found_to_the_second(3600, 2000);
 }
 
-#[test]
-#[ignore = "a soak: it takes some seconds"]
-fn an_episode_of_a_day_is_found_to_the_second() {
-    found_to_the_second(DAY, 50_000);
-}
-
 /// One second of 1 Gbit/s every ten minutes: each test sends what it should to within a datagram, and loses what the path drops.
 fn sampled(hours: u64) {
     let (_room, file) = in_memory();
@@ -145,12 +139,6 @@ fn sampled(hours: u64) {
 #[test]
 fn a_path_is_sampled_for_an_hour() {
     sampled(1);
-}
-
-#[test]
-#[ignore = "a soak: it takes some seconds"]
-fn a_path_is_sampled_for_sixty_hours() {
-    sampled(60);
 }
 
 /// What a watch measured before it was killed stays as it is, and another one of the same file continues it.
@@ -394,4 +382,20 @@ fn paths_are_watched_twice_alike() {
         report["file"] = serde_json::Value::Null;
         report
     });
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "a soak: it simulates a day"]
+    fn an_episode_of_a_day_is_found_to_the_second() {
+        found_to_the_second(DAY, 50_000);
+    }
+
+    #[test]
+    #[ignore = "a soak: it simulates sixty hours"]
+    fn a_path_is_sampled_for_sixty_hours() {
+        sampled(60);
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evlbi_core::path::{Law, Loss};
-use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Needs, Settings};
+use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Needs, Outcome, Scene as Plan, Settings};
 use evlbi_core::time::Nanos;
 
 use super::{Path, Scene, bits, bottleneck, delay, twice};
@@ -238,7 +238,13 @@ struct OneLoss {
     algorithm: Algorithm,
     buffer: u64,
     full: Full,
+    loss: Loss,
     seconds: u64,
+}
+
+/// What is lost after 2 s.
+fn one() -> Loss {
+    Loss::At([Nanos(2_000_000_000)].into())
 }
 
 impl OneLoss {
@@ -255,17 +261,48 @@ impl OneLoss {
         flow.needs(self.algorithm)
     }
 
-    fn play(&self) -> ProbeTcp {
-        let loss = Law::Loss(Loss::At([Nanos(2_000_000_000)].into()));
+    /// What lies there and back.
+    fn laws(&self) -> [Vec<Law>; 2] {
         let line = bottleneck(2 * self.rate, 4 << 20);
         let half = delay(self.round_trip / 2);
         let rest = delay(self.round_trip - self.round_trip / 2);
-        let path = Path::new([vec![line, half, loss], vec![rest]]);
-        let window = self.rate as f64 / 8.0 * self.round_trip as f64 * 1e-3 / SEGMENT;
+        [vec![line, half, Law::Loss(self.loss.clone())], vec![rest]]
+    }
+
+    /// A window that just carries the rate.
+    fn window(&self) -> f64 {
+        let segments = self.rate as f64 / 8.0 * self.round_trip as f64 * 1e-3 / SEGMENT;
+        segments.ceil() + 1.0
+    }
+
+    /// The same, as `plan tcp` simulates it.
+    fn planned(&self) -> Outcome {
+        let [there, back] = self.laws();
+        let scene = Plan {
+            rate: bits(self.rate),
+            segment: SEGMENT as u32,
+            algorithm: self.algorithm,
+            counting: Counting::Acks,
+            per_ack: 2.0,
+            buffer: self.buffer,
+            full: self.full,
+            window: Some(self.window()),
+            there,
+            back,
+            seed: 1,
+            length: Nanos(self.seconds * Nanos::SECOND.0),
+            every: Nanos::SECOND,
+        };
+        scene.run(|_| {})
+    }
+
+    fn play(&self) -> ProbeTcp {
+        let mut path = Path::new(self.laws());
+        path.is_logged = false;
         let played = path.play(|scene| {
             scene.network.near(1).set_tcp(Settings {
                 counting: Counting::Acks,
-                window: Some(window.ceil() + 1.0),
+                window: Some(self.window()),
                 ..Settings::default()
             });
             scene.tcp(ProbeTcpOptions {
@@ -291,6 +328,7 @@ fn a_large_buffer_makes_messages_timely_again() {
         algorithm: Algorithm::Reno,
         buffer: 16 << 20,
         full: Full::Block,
+        loss: one(),
         seconds: 8,
     };
     let needs = flow.needs();
@@ -315,6 +353,7 @@ fn a_buffer_of_the_product_never_does() {
         algorithm: Algorithm::Reno,
         buffer: 130_000,
         full: Full::Block,
+        loss: one(),
         seconds: 8,
     };
     let needs = flow.needs();
@@ -339,6 +378,34 @@ fn a_buffer_of_the_product_never_does() {
     assert!(last.until.is_some(), "{last:?}");
 }
 
+/// The real sender and receiver recover as `plan tcp --compare` says, by each algorithm.
+#[test]
+fn recoveries_are_those_that_are_planned() {
+    for algorithm in Algorithm::ALL {
+        let flow = OneLoss {
+            rate: 64_000_000,
+            round_trip: 15,
+            algorithm,
+            buffer: 16 << 20,
+            full: Full::Block,
+            loss: one(),
+            seconds: 6,
+        };
+        let planned = flow.planned();
+        let result = flow.play();
+        let messages = result.flows[0].messages.as_ref().unwrap();
+        let late = &messages.timely.late;
+        let worst = late.iter().max_by_key(|late| late.worst).unwrap();
+        near(worst.delayed_bytes as f64, planned.delayed as f64, 0.005);
+        // What a retransmission alone delays is over at once.
+        if planned.delayed > 200_000 {
+            let until = worst.until.unwrap() - late[0].from;
+            let [from, to] = [planned.late_from, planned.timely_from].map(Option::unwrap);
+            near(until, to.since(from).as_secs_f64(), 0.02);
+        }
+    }
+}
+
 fn near(found: f64, expected: f64, tolerance: f64) {
     let ratio = found / expected;
     assert!((ratio - 1.0).abs() < tolerance, "{found} {expected}");
@@ -355,4 +422,95 @@ fn connections_are_tested_twice_alike() {
         });
         serde_json::to_value(&result).unwrap()
     });
+}
+
+/// The figures themselves: they take minutes.
+mod soak {
+    use super::*;
+
+    /// The longest stretch of late messages: most bytes that were late, and how long it lasted, from the loss on.
+    fn late(result: &ProbeTcp) -> (f64, Option<f64>) {
+        let messages = result.flows[0].messages.as_ref().unwrap();
+        let late = &messages.timely.late;
+        let worst = late.iter().max_by_key(|late| late.worst).unwrap();
+        let until = worst.until.map(|until| until - late[0].from);
+        (worst.delayed_bytes as f64, until)
+    }
+
+    fn flow(algorithm: Algorithm, round_trip: u64, buffer: u64, seconds: u64) -> OneLoss {
+        OneLoss {
+            rate: 512_000_000,
+            round_trip,
+            algorithm,
+            buffer,
+            full: Full::Block,
+            loss: one(),
+            seconds,
+        }
+    }
+
+    /// Figures 2-1, 2-2 and 2-4: 512 Mbit/s over 15 ms. One loss delays 160 MB; with a buffer of as much messages are timely again
+    /// after 20 s, with one of the product they never are.
+    #[test]
+    #[ignore = "a soak: it simulates a minute of 512 Mbit/s"]
+    fn one_loss_at_15_ms() {
+        let (delayed, until) = late(&flow(Algorithm::Reno, 15, 170_000_000, 30).play());
+        near(delayed, 160e6, 0.1);
+        near(until.unwrap(), 20.0, 0.1);
+        let (delayed, until) = late(&flow(Algorithm::Reno, 15, 960_000, 25).play());
+        near(delayed, 160e6, 0.15);
+        assert_eq!(until, None);
+    }
+
+    /// Figure 2-3: 27 ms and a buffer of 1.8 MB. The more is lost, the later messages are, and they never catch up.
+    #[test]
+    #[ignore = "a soak: it simulates two minutes of 512 Mbit/s"]
+    fn more_loss_makes_messages_later() {
+        let delays = [0, 400_000, 100_000, 20_000].map(|period| {
+            let mut flow = flow(Algorithm::Reno, 27, 1_800_000, 30);
+            flow.loss = match period {
+                0 => Loss::Random { fraction: 0.0 },
+                period => Loss::Every {
+                    period,
+                    first: 50_000,
+                },
+            };
+            let messages = flow.play().flows.remove(0).messages.unwrap();
+            messages.timely.at_end as f64 * 1e-9
+        });
+        assert!(delays[0] < 0.001, "{delays:?}");
+        assert!(
+            delays.is_sorted() && delays[1] > 1.0 && delays[3] > 2.0 * delays[1],
+            "{delays:?}"
+        );
+    }
+
+    /// Figures 2-5 and 2-6: over 95 ms Reno needs 820 s and 6.4 GB; H-TCP is timely again in 14 s with 40 MB, and each of the others 14
+    /// to 255 times faster than Reno with less than 200 MB.
+    #[test]
+    #[ignore = "a soak: it simulates four minutes of 512 Mbit/s"]
+    fn other_algorithms_at_95_ms() {
+        let reno = flow(Algorithm::Reno, 95, 0, 0).needs();
+        near(reno.drain.unwrap(), 820.0, 0.02);
+        near(reno.delayed, 6.4e9, 0.05);
+        let others = [
+            Algorithm::HTcp,
+            Algorithm::Scalable,
+            Algorithm::Cubic,
+            Algorithm::Bic,
+        ];
+        for algorithm in others {
+            let (delayed, until) = late(&flow(algorithm, 95, 300_000_000, 70).play());
+            let until = until.unwrap();
+            assert!(delayed < 200e6, "{algorithm} {delayed}");
+            assert!(
+                (820.0 / 255.0..820.0 / 14.0).contains(&until),
+                "{algorithm} {until}"
+            );
+            if algorithm == Algorithm::HTcp {
+                near(until, 14.0, 0.3);
+                near(delayed, 40e6, 0.4);
+            }
+        }
+    }
 }

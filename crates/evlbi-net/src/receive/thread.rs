@@ -232,7 +232,8 @@ impl Loop {
     fn rest(&mut self, now: Nanos, driven: Option<Nanos>) {
         let flows = self.ends.is_some() && now.since(self.last_heard) < QUIET;
         self.naps = self.naps.saturating_add(1);
-        let sooner = |until: Nanos| driven.map_or(until, |due| due.min(until));
+        let ends = self.limits().map(|(ends, _)| ends);
+        let sooner = |until: Nanos| ends.chain(driven).fold(until, Nanos::min);
         if flows && self.naps <= NAPS {
             let until = sooner(self.clock.now().plus(cpu::NAP.into()));
             self.clock.wait(&[], until, Waiting::Sleep);
@@ -248,13 +249,19 @@ impl Loop {
         if self.run.is_stopped() {
             return Some(Ended::Stopped);
         }
-        let over = |limit: Option<Duration>, since: Nanos| {
-            limit.is_some_and(|limit| now.since(since) >= Nanos::from(limit))
+        let mut limits = self.limits();
+        limits.find_map(|(ends, ended)| (now >= ends).then_some(ended))
+    }
+
+    /// When it ends, and why, unless more comes.
+    fn limits(&self) -> impl Iterator<Item = (Nanos, Ended)> + use<> {
+        let last_heard = self.first_heard.map(|_| self.last_heard);
+        let limit = |since: Option<Nanos>, limit: Option<Duration>, ended| {
+            Some((since?.plus(limit?.into()), ended))
         };
-        if over(self.duration, self.started) {
-            return Some(Ended::Duration);
-        }
-        (self.first_heard.is_some() && over(self.idle, self.last_heard)).then_some(Ended::Idle)
+        let duration = limit(Some(self.started), self.duration, Ended::Duration);
+        let idle = limit(last_heard, self.idle, Ended::Idle);
+        duration.into_iter().chain(idle)
     }
 
     fn show(&mut self, now: Nanos) {

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use evlbi_core::shed::Replace;
 use evlbi_fx::track::Trust;
+use evlbi_net::transport::Url;
 use parking_lot::Mutex;
 
 use super::choice::{Choices, REPLACEMENTS, choice, name, names, within};
@@ -231,8 +232,11 @@ fn correlate_live(
             Ok(())
         }
     };
-    let correlating =
-        correlate::correlate_streams(urls, options, &streams, program.run(), Box::new(show))?;
+    let parsed = urls.iter().map(|url| url.parse());
+    let urls = parsed.collect::<Result<Vec<Url>, String>>();
+    let urls = urls.map_err(|error| anyhow!(error))?;
+    let (run, show) = (program.run(), Box::new(show));
+    let correlating = correlate::correlate_streams(&urls, options, &streams, run, show)?;
     let watch = correlating.watch();
     program.steering.on_status({
         let watch = Arc::clone(&watch);

@@ -16,6 +16,8 @@ const BREAK: f64 = 0.5;
 
 /// Data that wait for the correlator at most, in seconds, beside the wait.
 pub const HOLD: f64 = 4.0;
+/// A station that has not come so many seconds after two others is not waited for, or after the time that late ones are.
+const LATE_START: f64 = 10.0;
 /// Frames in a row that make a time of their own; fewer may have damaged headers.
 pub const RUN: u32 = 8;
 
@@ -41,6 +43,8 @@ struct Clock {
     /// Frames in a row that were not believed.
     odd: u32,
     refused: u64,
+    /// When its stream ended.
+    ended: Option<f64>,
     /// Frames that had come too late at the last report, and what it said.
     late: u64,
     reported: Side,
@@ -61,6 +65,11 @@ enum Side {
 impl Clock {
     fn set(&mut self, newest: f64, now: f64) {
         (self.newest, self.advanced, self.lead) = (Some(newest), now, newest - now);
+    }
+
+    /// Whether a frame of it has come, believed or not.
+    fn has_come(&self) -> bool {
+        self.newest.is_some() || self.last.is_some()
     }
 
     /// Whether a frame that begins then continues what is believed.
@@ -130,7 +139,10 @@ impl Clocks {
         let mut start = f64::NEG_INFINITY;
         for (at, (clock, times)) in self.stations.iter_mut().zip(times).enumerate() {
             let ours = times.filter(|_| members.contains(&at));
-            *clock = Clock::default();
+            *clock = Clock {
+                ended: clock.ended,
+                ..Clock::default()
+            };
             if let Some((_, newest)) = ours {
                 clock.set(newest, now);
             }
@@ -221,8 +233,34 @@ impl Clocks {
         Some(self.wanted? + self.wait + HOLD)
     }
 
+    /// A station's stream has ended.
+    pub fn end(&mut self, station: usize, now: f64) {
+        self.stations[station].ended = Some(now);
+    }
+
+    /// How long a station that has not come is waited for when it is known what the others are.
+    pub fn patience(&self) -> f64 {
+        self.wait.max(LATE_START)
+    }
+
+    /// Whether all that have come ended so long ago that no other will come.
+    pub fn are_over(&self, now: f64) -> bool {
+        let come = self.stations.iter().filter(|clock| clock.has_come());
+        let ended = come.map(|clock| clock.ended.unwrap_or(f64::INFINITY));
+        let last = ended.reduce(f64::max);
+        last.is_some_and(|last| now - last >= self.patience())
+    }
+
+    /// Whether a station has not come and will not.
+    pub fn is_left(&self, station: usize, now: f64) -> bool {
+        !self.stations[station].has_come() && self.are_over(now)
+    }
+
     /// Whether the correlator waits for a station's data before `end`.
     pub fn is_waited_for(&self, station: usize, end: f64, now: f64) -> bool {
+        if self.is_left(station, now) {
+            return false;
+        }
         let others = || self.others(station);
         let ahead = |by: f64| {
             let is = move |clock: &&Clock| clock.newest.is_some_and(|newest| newest >= end + by);
@@ -461,6 +499,22 @@ mod tests {
         assert!(clocks.is_waited_for(2, 4.5, 5.0));
         let reason = clocks.reason(2, true, false, 5.0);
         assert!(reason.contains("1.9500 s behind"), "{reason}");
+    }
+
+    /// The others have ended, each at its time.
+    #[test]
+    fn a_station_that_has_not_come_holds_no_end_up() {
+        let mut clocks = Clocks::new(3, 1.0);
+        let times = [Some((0.0, 0.1)), Some((0.0, 0.1)), None];
+        assert_eq!(clocks.begin(&times, 0.0, 0.0).1, BTreeSet::from([0, 1]));
+        clocks.judge(0, 5.0, 0.1, 5.0);
+        clocks.end(0, 5.0);
+        clocks.end(1, 7.0);
+        assert!(clocks.is_waited_for(2, 5.0, 16.9) && !clocks.is_left(2, 16.9));
+        assert!(!clocks.is_waited_for(2, 5.0, 17.0) && clocks.is_left(2, 17.0));
+        // Not if it comes meanwhile.
+        clocks.judge(2, 16.0, 0.1, 16.0);
+        assert!(!clocks.is_left(2, 30.0));
     }
 
     #[test]

@@ -37,6 +37,8 @@ const AFTER_STOP: Nanos = Nanos(10 * Nanos::SECOND.0);
 const BACK: i64 = 1;
 /// Between two looks at what has come.
 pub const NAP: Duration = Duration::from_millis(2);
+/// The same where nothing comes for long: slow streams cost little.
+const LONGEST_NAP: Duration = Duration::from_millis(16);
 
 /// What a stream brings, for the drain that fills it and the correlator that empties it.
 pub struct Feed {
@@ -186,6 +188,7 @@ impl Feed {
         let mut state = self.state();
         state.learn(self);
         state.ended = true;
+        self.clocks().end(self.station, self.now());
     }
 }
 
@@ -464,11 +467,13 @@ pub struct LiveStation {
 impl LiveStation {
     /// Waits until the stream has come past `range`, has ended, or is not waited for any more.
     fn come(&self, range: &Range<i64>) -> Result<MutexGuard<'_, State>> {
+        let mut nap = NAP;
         loop {
             if let Some(state) = self.has_come(range)? {
                 return Ok(state);
             }
-            self.feed.clock.sleep(NAP);
+            self.feed.clock.sleep(nap);
+            nap = (nap * 2).min(LONGEST_NAP);
         }
     }
 
@@ -532,7 +537,13 @@ impl Station for LiveStation {
         }
         let state = self.feed.state();
         let has_more = |track: &Track| track.held(sample) > 0;
-        state.ended && !state.track.as_ref().is_some_and(has_more)
+        let is_left = || {
+            self.feed
+                .clocks()
+                .is_left(self.feed.station, self.feed.now())
+        };
+        let comes_no_more = state.ended || is_left();
+        comes_no_more && !state.track.as_ref().is_some_and(has_more)
     }
 }
 

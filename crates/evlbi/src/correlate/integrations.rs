@@ -19,6 +19,8 @@ pub struct Integrations {
     /// The dump that comes next where there is no gap.
     next: i64,
     has_any: bool,
+    /// Dumps without data since the last in the whole.
+    missing: usize,
 }
 
 /// What comes of a dump.
@@ -39,6 +41,7 @@ impl Integrations {
             count,
             next: job.range.start,
             has_any: false,
+            missing: 0,
         }
     }
 
@@ -61,12 +64,17 @@ impl Integrations {
             if gap.end - gap.start >= self.count {
                 done(Done::Gap(gap.clone()))?;
             }
-            self.whole.skip((gap.end - gap.start) as usize);
+            self.missing += (gap.end - gap.start) as usize;
             self.period.skip((dump - gap.start.max(first)) as usize);
         }
-        self.whole.add(sums);
+        if sums.inputs.iter().any(|input| input.good > 0) {
+            self.whole.skip(std::mem::take(&mut self.missing));
+            self.whole.add(sums);
+            self.has_any = true;
+        } else {
+            self.missing += 1;
+        }
         self.period.add(sums);
-        self.has_any |= sums.inputs.iter().any(|input| input.good > 0);
         self.next = dump + 1;
         if self.next.rem_euclid(self.count) == 0 {
             self.end(&mut done)?;
@@ -74,8 +82,11 @@ impl Integrations {
         Ok(())
     }
 
-    /// Ends an integration.
-    fn end(&mut self, done: &mut impl FnMut(Done<'_>) -> Result<()>) -> Result<()> {
+    /// Ends an integration, however much of it has come. One that has no data is left out.
+    ///
+    /// # Errors
+    /// Those of `done`.
+    pub fn end(&mut self, mut done: impl FnMut(Done<'_>) -> Result<()>) -> Result<()> {
         let (setup, seconds) = (&self.period.setup, self.period.dump_seconds);
         let new = Series::new(setup, self.count as usize, seconds);
         let period = std::mem::replace(&mut self.period, new);
@@ -103,25 +114,30 @@ mod tests {
             count: 4,
             next: 2,
             has_any: false,
+            missing: 0,
         };
         let mut sums = Sums::new(&setup);
         sums.inputs[0].good = 1;
         let mut shown = Vec::new();
+        let mut done = |done: Done<'_>| {
+            shown.push(match done {
+                Done::Integration(begins, period) => format!("{begins}: {}", period.added),
+                Done::Gap(gap) => format!("{} to {}", gap.start, gap.end),
+            });
+            Ok(())
+        };
         let far = 1 << 40;
         for dump in [2, 3, 5, 8, 9, 10, 11, far + 1, far + 3, far + 4] {
-            let done = |done: Done<'_>| {
-                shown.push(match done {
-                    Done::Integration(begins, period) => format!("{begins}: {}", period.added),
-                    Done::Gap(gap) => format!("{} to {}", gap.start, gap.end),
-                });
-                Ok(())
-            };
-            found.add(dump, &sums, done).unwrap();
+            found.add(dump, &sums, &mut done).unwrap();
         }
+        // The last one is shown once.
+        found.end(&mut done).unwrap();
+        found.end(&mut done).unwrap();
         let gap = format!("12 to {}", far + 1);
-        let last = format!("{}: 4", far / 4);
+        let [whole, part] =
+            [(far / 4, 4), (far / 4 + 1, 1)].map(|(at, has)| format!("{at}: {has}"));
         // The first integration begins in its midst; the second ends with its data.
-        assert_eq!(shown, ["0: 2", "1: 2", "2: 4", &gap, &last]);
+        assert_eq!(shown, ["0: 2", "1: 2", "2: 4", &gap, &whole, &part]);
         assert_eq!(found.whole.added as i64, far + 5 - 2);
     }
 }

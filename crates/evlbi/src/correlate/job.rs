@@ -81,15 +81,25 @@ impl Job {
         })
     }
 
-    /// Takes all of streams whose latest begins so many seconds after the plan's epoch.
-    pub fn live(plan: Plan, first: f64, window: &Window) -> Result<Job> {
+    /// Takes all of streams from when two have data. `firsts`: the first sample of each that is there.
+    pub fn live(plan: Plan, firsts: &[Option<i64>], window: &Window) -> Result<Job> {
         let rate = plan.part_rate() as f64;
-        let begin = ((first - plan.start as f64) * rate) as i64;
+        let start = |(station, first): (usize, &Option<i64>)| {
+            let span = first.map(|first| plan.span(station, &(first..first)));
+            Ok(span.transpose()?.map(|span| span.start))
+        };
+        let starts = firsts.iter().enumerate().map(start);
+        let starts = starts.collect::<Result<Vec<Option<i64>>>>()?;
+        let mut begins: Vec<i64> = starts.iter().flatten().copied().collect();
+        begins.sort_unstable();
+        let begin = begins.get(1).or(begins.first()).copied().unwrap_or(0);
         let periods = periods(&plan, LIVE_DUMPS, window, (i64::MIN, i64::MAX));
+        // One that is not there is missed.
+        let spans = starts.iter().map(|start| start.unwrap_or(begin)..i64::MAX);
         Ok(Job {
             setup: plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?,
-            range: periods.of(begin) + 1..i64::MAX,
-            spans: vec![0..0; plan.stations.len()],
+            range: periods.of(begin)..i64::MAX,
+            spans: spans.collect(),
             plan,
             periods,
         })

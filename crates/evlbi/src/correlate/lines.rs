@@ -1,6 +1,5 @@
 //! What is shown of an integration of streams.
 
-use evlbi_core::time::Nanos;
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
 use evlbi_net::clock::Clock;
@@ -13,7 +12,7 @@ use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
 use super::watch::front;
 use crate::counters::{Counts, RECEIVED, Received};
-use crate::steer::Baseline;
+use crate::steer::{Baseline, Rate};
 use crate::units::{show_rate, show_seconds};
 
 /// What an integration of all baselines says.
@@ -68,7 +67,7 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
 #[derive(Clone)]
 pub(super) struct Seen {
     pub(super) live: Live,
-    pub(super) when: Nanos,
+    pub(super) rate: Rate,
 }
 
 impl Integration {
@@ -92,17 +91,13 @@ impl Integration {
         let mut shares = Vec::new();
         for (index, (stream, before)) in streams.iter().zip(seen).enumerate() {
             let live = stream.receiving.watch().last();
-            let elapsed = now.since(before.when).as_secs_f64().max(1e-9);
             let (counters, old) = (&live.counters, &before.live.counters);
             let expected = counters.expected.saturating_sub(old.expected);
             // What comes late is no longer lost.
             let share = counters.lost.saturating_sub(old.lost) as f64 / expected.max(1) as f64;
             shares.push(share.min(1.0));
-            let rate_bps = (live.bytes - before.live.bytes) as f64 * 8.0 / elapsed;
-            *before = Seen {
-                live: live.clone(),
-                when: now,
-            };
+            let rate_bps = before.rate.of(live.bytes, now);
+            before.live = live.clone();
             lines.push(StreamLine {
                 station: name(index),
                 rate_bps,

@@ -6,13 +6,13 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Thread;
 use evlbi_net::receive::{self, ReceiveReport, Receiving};
 use evlbi_net::run::Run;
+use evlbi_net::transport::Url;
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -29,10 +29,9 @@ use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
+use crate::steer::Rate;
 use crate::units::show_seconds;
 
-/// A station that has not come so long after two others is not waited for, or after the time that late ones are.
-const LATE_START: Duration = Duration::from_secs(10);
 /// How often it is told that a stream is waited for.
 const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);
 
@@ -89,7 +88,7 @@ pub struct Correlating {
 /// # Errors
 /// When the options are of recordings, or a stream cannot be received.
 pub fn correlate_streams(
-    urls: &[String],
+    urls: &[Url],
     options: &CorrelateOptions,
     streams: &StreamOptions,
     run: &Run,
@@ -113,12 +112,12 @@ pub fn correlate_streams(
     }
     let watch = Arc::new(Watch::new(&opened.0, run.clock()));
     let work = Work {
-        urls: urls.to_vec(),
+        urls: urls.iter().map(Url::to_string).collect(),
         options: options.clone(),
-        wait: streams.wait,
         epoch,
         ending: Arc::clone(&ending),
         watch: Arc::clone(&watch),
+        begun: run.clock().now(),
     };
     // Who waits for this sends to any of them.
     let local = opened.0.iter().flat_map(|it| it.receiving.local());
@@ -201,10 +200,11 @@ impl Drop for Opened {
 struct Work {
     urls: Vec<String>,
     options: CorrelateOptions,
-    wait: Duration,
     epoch: Arc<OnceLock<i64>>,
     ending: Arc<Ending>,
     watch: Arc<Watch>,
+    /// When it began to receive.
+    begun: Nanos,
 }
 
 impl Work {
@@ -220,12 +220,13 @@ impl Work {
 
     fn correlate(&self, opened: Opened, mut show: Show) -> Result<Correlation> {
         let (options, run, streams) = (&self.options, &self.ending.run, &opened.0);
-        let mut shapes = wait_for_shapes(streams, self.wait, run)?;
-        let first = begin(streams, &mut shapes, self.epoch.get().copied().unwrap_or(0));
+        let mut shapes = wait_for_shapes(streams, run)?;
+        let epoch = *self.epoch.get().context("no stream has a time")?;
+        let firsts = begin(streams, &mut shapes, epoch);
         let mut plan = super::plan::plan(&self.urls, &shapes, options, run)?;
-        plan.count_from(*self.epoch.get().context("no stream has a time")?);
+        plan.count_from(epoch);
         let window = options.window();
-        let job = Job::live(plan, first, &window)?;
+        let mut job = Job::live(plan, &firsts, &window)?;
         let names = station_names(&job.setup);
         // Nobody named them before.
         let _ = self.watch.names.set(names.clone());
@@ -242,14 +243,14 @@ impl Work {
         run.say(format_args!(
             "correlating {} from {}",
             names.join(", "),
-            job.utc(first)
+            job.utc(job.correlated().start as f64 / job.setup.part_rate() as f64)
         ));
         let nothing = Seen {
             live: receive::Live::default(),
-            when: run.clock().now(),
+            rate: Rate::from(self.begun),
         };
         let mut seen = vec![nothing; streams.len()];
-        let mut dumps = job.range.start..job.range.start;
+        let mut last = job.range.start;
         let mut done = |done: Done<'_>| match done {
             Done::Integration(begins, period) => {
                 let period = (begins, period);
@@ -272,11 +273,12 @@ impl Work {
             run,
             |dump, sums| {
                 if sums.inputs.iter().any(|input| input.good > 0) {
-                    dumps.end = dump + 1;
+                    last = dump + 1;
                 }
                 found.add(dump, sums, &mut done)
             },
         );
+        let counts = counts.and_then(|counts| found.end(done).map(|()| counts));
         let whole = found.whole;
         let reasons = streams.iter().enumerate();
         let reasons = reasons.map(|(station, stream)| why_nothing(station, &whole, stream));
@@ -286,6 +288,14 @@ impl Work {
         let newest = stations.iter();
         let newest = newest.map(|station| station.feed.state().newest());
         let newest: Vec<Option<f64>> = newest.collect();
+        for (number, newest) in newest.iter().enumerate() {
+            let rate = shapes[number].layout.sample_rate() as f64;
+            if let Some(newest) = newest.map(|newest| (newest * rate).round() as i64) {
+                let end = job.plan.span(number, &(newest..newest))?.end;
+                job.spans[number].end = end.max(job.spans[number].start);
+            }
+        }
+        job.range.end = last;
         let front = front(&newest);
         let reports = opened.finish()?;
         self.watch.look(run, true);
@@ -321,22 +331,15 @@ impl Work {
                 show_seconds(result.left_s)
             ));
         }
-        let correlated = job.periods.first_part(dumps.start)..job.periods.first_part(dumps.end);
-        let spans = newest.iter().map(|newest| {
-            let seconds = newest.unwrap_or(f64::INFINITY) - job.plan.start as f64;
-            let end = seconds * job.setup.part_rate() as f64;
-            let end = correlated.end.min(end.round() as i64);
-            correlated.start..end.max(correlated.start)
-        });
         Ok(Correlation {
             stations: StationResult::all(&job.setup, &self.urls, &shapes, &counts),
-            spans: spans.collect(),
+            correlated: job.correlated(),
+            spans: job.spans,
             setup: job.setup,
             series: whole,
             visibilities: None,
             interrupted: run.is_stopped(),
             tampered: Vec::new(),
-            correlated,
             integration,
             window,
             streams: results,
@@ -345,9 +348,9 @@ impl Work {
 }
 
 /// Begins to receive a stream into `feed`.
-fn open(url: &str, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Result<Stream> {
+fn open(url: &Url, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Result<Stream> {
     let options = RecvOptions {
-        from: url.parse().map_err(|error: String| anyhow!(error))?,
+        from: url.clone(),
         idle: streams.idle,
         duration: streams.duration,
         ..RecvOptions::default()
@@ -376,28 +379,28 @@ fn finish(stream: Stream) -> Result<ReceiveReport> {
     Ok(stream.receiving.join())
 }
 
-/// Begins with the streams whose times agree; the others join when their times are right. Returns the beginning in seconds
-/// after the UTC second `epoch`.
-fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
+/// Begins with the streams whose times agree; the others join when their times are right. Returns the first sample of each with
+/// which it begins, counted from the UTC second `epoch`.
+fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64>> {
     // None of them takes a frame meanwhile.
     let mut states: Vec<_> = streams.iter().map(|stream| stream.feed.state()).collect();
-    let shaped = states.iter().zip(shapes.iter());
-    let times: Vec<Option<(f64, f64)>> = shaped
-        .map(|(state, shape)| {
-            let earliest = state.track.as_ref()?.earliest()? as f64;
-            Some((
-                earliest / shape.layout.sample_rate() as f64,
-                state.newest()?,
-            ))
-        })
+    let mut firsts: Vec<Option<i64>> = (states.iter())
+        .map(|state| state.track.as_ref()?.earliest())
         .collect();
+    let times = firsts.iter().zip(&states).zip(shapes.iter());
+    let times = times.map(|((first, state), shape)| {
+        let earliest = (*first)? as f64 / shape.layout.sample_rate() as f64;
+        Some((earliest, state.newest()?))
+    });
+    let times: Vec<Option<(f64, f64)>> = times.collect();
     let Some(first) = streams.first() else {
-        return 0.0;
+        return firsts;
     };
     let (host, now) = (first.feed.host(), first.feed.now());
     let (start, members) = first.feed.clocks().begin(&times, host, now);
     for (number, state) in states.iter_mut().enumerate() {
         if !members.contains(&number) {
+            firsts[number] = None;
             state.leave_out(epoch.saturating_add(start as i64), &streams[number].feed);
         }
         if let Some(shape) = &state.shape {
@@ -405,17 +408,16 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> f64 {
         }
         state.keep_all();
     }
-    start
+    firsts
 }
 
 /// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
 /// run begins without them, and they may still come.
-fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<Shape>> {
-    let (clock, patience) = (run.clock(), Nanos::from(wait.max(LATE_START)));
+fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>> {
+    let clock = run.clock();
     let mut told = clock.now();
-    let mut enough: Option<Nanos> = None;
+    let mut enough: Option<f64> = None;
     loop {
-        let now = clock.now();
         let mut shapes = Vec::new();
         let mut ended = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
@@ -436,7 +438,11 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
             return Ok(shapes.into_iter().flatten().collect());
         }
         let are_enough = streams.len() - missing.len() > 1;
-        let is_late = are_enough && now.since(*enough.get_or_insert(now)) >= patience;
+        let feed = &streams[missing[0]].feed;
+        let (now, clocks) = (feed.now(), feed.clocks());
+        let (patience, are_over) = (clocks.patience(), clocks.are_over(now));
+        drop(clocks);
+        let is_late = are_enough && now - *enough.get_or_insert(now) >= patience;
         if let Some(like) = shapes.iter().flatten().next().cloned()
             && (is_late || (are_enough && ended == missing))
         {
@@ -454,6 +460,12 @@ fn wait_for_shapes(streams: &[Stream], wait: Duration, run: &Run) -> Result<Vec<
         {
             bail!("stream {} ended before a frame of VDIF came", number + 1);
         }
+        if let Some(number) = shapes.iter().position(Option::is_some)
+            && are_over
+        {
+            bail!("stream {} ended before another came", number + 1);
+        }
+        let now = clock.now();
         if now.since(told) >= TELL {
             let numbers: Vec<String> = missing.iter().map(|n| (n + 1).to_string()).collect();
             run.line(format_args!("waiting for stream {}", numbers.join(", ")));

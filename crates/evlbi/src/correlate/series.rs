@@ -433,6 +433,22 @@ pub(super) mod tests {
         Arc::new(Setup::new(stations, vec![product], 8, 0, 0, (0.0, 100.0)).unwrap())
     }
 
+    /// All sums of a series.
+    pub fn sums(series: &Series) -> Vec<u64> {
+        let numbers = series.products.iter().flat_map(|product| {
+            let parts = product.values.iter().flat_map(|value| [value.re, value.im]);
+            let floats = product.energy.iter().chain(&product.noise).copied();
+            let floats = floats.chain([product.energy_a, product.energy_b]);
+            let floats = floats.chain(parts.map(f64::from)).map(f64::to_bits);
+            floats.chain(product.overlap.iter().copied())
+        });
+        let inputs = series.inputs.iter().flat_map(|input| {
+            let floats = input.power.iter().chain([&input.energy]);
+            floats.map(|float| float.to_bits()).chain([input.good])
+        });
+        numbers.chain(inputs).collect()
+    }
+
     /// However long a run lasts, no more dumps are kept than expected, and the fringe is the same.
     #[test]
     fn long_runs_keep_their_fringe_in_as_much_memory() {

@@ -1,9 +1,12 @@
+mod in_virtual_time;
+
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_net::run::{Note, Notes};
+use evlbi_net::transport::Url;
 use evlbi_testkit::Room;
 use parking_lot::Mutex;
 
@@ -94,6 +97,10 @@ fn correlations_of_one_process_are_apart() {
     assert!(fringes[0].snr > 100.0, "{}", fringes[0].snr);
 }
 
+fn url(text: &str) -> Url {
+    text.parse().unwrap()
+}
+
 /// Where a run listens.
 #[derive(Default)]
 struct Places(Mutex<Vec<String>>);
@@ -107,7 +114,7 @@ impl Notes for Places {
 }
 
 /// Begins to correlate what comes to these; returns where it listens, too.
-fn begin(urls: &[String], streams: &StreamOptions) -> (live::Correlating, Vec<String>) {
+fn begin(urls: &[Url], streams: &StreamOptions) -> (live::Correlating, Vec<String>) {
     let places = Arc::new(Places::default());
     let (run, show) = (Run::new(places.clone()), Box::new(|_: &Integration| Ok(())));
     let begun = correlate_streams(urls, &options(), streams, &run, show).unwrap();
@@ -118,7 +125,7 @@ fn begin(urls: &[String], streams: &StreamOptions) -> (live::Correlating, Vec<St
 /// A live correlation that nobody wants any more leaves its ports; another goes on meanwhile.
 #[test]
 fn live_correlations_of_one_process_are_apart() {
-    let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(String::from);
+    let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(url);
     let (other, others) = begin(&anywhere, &StreamOptions::default());
     let mut urls = anywhere.clone();
     for _ in 0..3 {
@@ -127,7 +134,7 @@ fn live_correlations_of_one_process_are_apart() {
         for address in &addresses {
             UdpSocket::bind(address).unwrap();
         }
-        urls = [0, 1].map(|number| format!("udp://{}", addresses[number]));
+        urls = [0, 1].map(|number| url(&format!("udp://{}", addresses[number])));
     }
     for address in &others {
         UdpSocket::bind(address).unwrap_err();
@@ -149,13 +156,13 @@ fn streams_over_tcp_are_correlated() {
         wait: Duration::from_secs(60),
         ..StreamOptions::default()
     };
-    let urls = [(); 2].map(|()| "tcp://127.0.0.1:0".to_owned());
+    let urls = [(); 2].map(|()| url("tcp://127.0.0.1:0"));
     let (correlating, places) = begin(&urls, &streams);
     let stations = ["Ef", "Jb"].iter().zip(places);
     let sending = stations.map(|(name, at)| {
         let options = SendOptions {
             source: room.path(&format!("sky/{name}.vdif")),
-            to: format!("tcp://{at}").parse().unwrap(),
+            to: url(&format!("tcp://{at}")),
             pace: Pace::Max,
             ..SendOptions::default()
         };
@@ -173,7 +180,7 @@ fn streams_over_tcp_are_correlated() {
 fn streams_that_cannot_be_received_are_refused_at_once() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
-    let urls = ["udp://127.0.0.1:0".into(), format!("udp://{taken}")];
+    let urls = [url("udp://127.0.0.1:0"), url(&format!("udp://{taken}"))];
     let streams = StreamOptions::default();
     let begin = |options: &CorrelateOptions| {
         let run = Run::silent();

@@ -1,0 +1,465 @@
+//! Streams that are correlated as they come, in virtual time: each thing happens at a moment that is known.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use evlbi_core::path::{Law, Loss, Shape, Times};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
+use evlbi_net::transport::sim::Network;
+use serde_json::{Value, json};
+
+use super::super::series::tests::sums;
+use super::*;
+use crate::recv::{RecvOptions, receive};
+
+/// UTC of the first samples, which is when the clock begins.
+const BEGIN: i64 = 1_767_225_600;
+const STATIONS: [&str; 3] = ["Ef", "Jb", "On"];
+/// What a packet takes on its way.
+const WAY: Nanos = Nanos(15_000_000);
+/// How much later than it comes a frame is seen at most: the drain and the correlator nap for 16 ms each, and a join looks every ms.
+const TICK: Nanos = Nanos(34_000_000);
+/// The same of an end that is asked for: receivers look every 20 ms.
+const STOP: Nanos = Nanos(TICK.0 + 20_000_000);
+
+fn seconds(seconds: f64) -> Nanos {
+    Nanos::from_secs_f64(seconds)
+}
+
+/// When a frame of a slow stream comes, by its number. The first leaves a second after the clock's beginning.
+fn comes(frame: i64) -> Nanos {
+    seconds(1.0 + frame as f64).plus(WAY)
+}
+
+/// A station of one channel of 2 bits that begins so many seconds later than the others.
+fn plan(room: &Room, name: &str, later: i64, length: u64, sample_rate: u64) -> String {
+    let start = jiff::Timestamp::from_second(BEGIN + later).unwrap();
+    let stations = STATIONS.map(|name| format!("[[station]]\nname = \"{name}\"\n"));
+    let text = format!(
+        "start = \"{start}\"\nduration = {length}\nsample_rate = {sample_rate}.0\ncorrelation = 0.8\nedv = 1\n{}",
+        stations.concat()
+    );
+    let file = format!("{later} {length} {sample_rate}.toml");
+    format!("sky:{}/{name}", room.write(&file, text))
+}
+
+/// One of 64 kbit/s, a frame a second.
+fn slow(room: &Room, name: &str, length: u64) -> Stream {
+    Stream::of(plan(room, name, 0, length, 32_000))
+}
+
+/// A station's stream.
+#[derive(Clone)]
+struct Stream {
+    source: String,
+    /// How much later than the others it begins.
+    later: i64,
+    repeat: u64,
+    laws: Vec<Law>,
+}
+
+impl Stream {
+    fn of(source: String) -> Stream {
+        let delay = Law::Delay {
+            delay: WAY,
+            jitter: Nanos(0),
+            shape: Shape::Uniform,
+            reorders: false,
+        };
+        Stream {
+            source,
+            later: 0,
+            repeat: 1,
+            laws: vec![delay],
+        }
+    }
+
+    /// Begins to send.
+    fn send(&self, to: &Url, run: &Run) -> Sending {
+        let start = jiff::Timestamp::from_second(BEGIN + 1 + self.later).unwrap();
+        let options = SendOptions {
+            source: self.source.clone(),
+            to: to.clone(),
+            repeat: self.repeat,
+            start: Some(start),
+            ..SendOptions::default()
+        };
+        send(&options, run).unwrap()
+    }
+}
+
+/// A port of a network that only `stream` passes.
+fn port(number: usize, stream: &Stream, seed: u64, clock: &Clock) -> Url {
+    let network = Network::new(clock, &stream.laws, 9000, seed * 16 + number as u64);
+    network.to(SocketAddr::from(([10, 0, 0, 1], 1 + number as u16)))
+}
+
+/// Ways that lose, double and reorder packets.
+fn lossy(mut stream: Stream) -> Stream {
+    let jitter = Law::Delay {
+        delay: Nanos(0),
+        jitter: Nanos(30_000_000),
+        shape: Shape::Uniform,
+        reorders: true,
+    };
+    let loss = Law::Loss(Loss::Random { fraction: 0.1 });
+    stream
+        .laws
+        .extend([loss, Law::Duplicate { fraction: 0.02 }, jitter]);
+    stream
+}
+
+/// An integration as it was shown.
+#[derive(Clone, Debug, PartialEq)]
+struct Shown {
+    moment: Nanos,
+    /// Seconds since the beginning of the data.
+    second: i64,
+    value: Value,
+}
+
+/// What came of streams.
+struct Found {
+    correlation: Correlation,
+    shown: Vec<Shown>,
+    /// When it had ended.
+    ended: Nanos,
+    log: String,
+}
+
+/// Correlates `streams` in a time of their own; `then` is done meanwhile.
+fn correlated(
+    streams: &[Stream],
+    options: &CorrelateOptions,
+    stream_options: &StreamOptions,
+    seed: u64,
+    then: impl FnOnce(&Run),
+) -> Found {
+    let clock = Clock::simulated(BEGIN as u64 * Nanos::SECOND.0);
+    let run = Run::silent().timed_by(&clock);
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let show = {
+        let (shown, clock) = (Arc::clone(&shown), clock.clone());
+        Box::new(move |integration: &Integration| {
+            let value = serde_json::to_value(integration)?;
+            let time: jiff::Timestamp = value["time"].as_str().unwrap().parse()?;
+            shown.lock().push(Shown {
+                moment: clock.now(),
+                second: time.as_second() - BEGIN,
+                value,
+            });
+            Ok(())
+        })
+    };
+    let (correlation, ended) = clock.simulate(|| {
+        let ports = streams.iter().enumerate();
+        let ports = ports.map(|(number, stream)| port(number, stream, seed, &clock));
+        let ports: Vec<Url> = ports.collect();
+        let correlating = correlate_streams(&ports, options, stream_options, &run, show).unwrap();
+        let senders = streams.iter().zip(&ports);
+        let senders = senders.filter(|(stream, _)| !stream.source.is_empty());
+        // Of a station's stream nothing is left out when the correlator ends.
+        let apart = run.apart();
+        let senders: Vec<Sending> = senders
+            .map(|(stream, to)| stream.send(to, &apart))
+            .collect();
+        then(&run);
+        let correlation = correlating.join().unwrap();
+        let ended = clock.now();
+        apart.stop();
+        drop(senders);
+        (correlation, ended)
+    });
+    let shown = std::mem::take(&mut *shown.lock());
+    Found {
+        correlation,
+        shown,
+        ended,
+        log: clock.take_log(),
+    }
+}
+
+impl Found {
+    /// The integrations that begin with these seconds, each of which was shown, once and in order.
+    fn shown(&self, seconds: Range<i64>) -> impl Iterator<Item = &Shown> {
+        let within = seconds.clone();
+        let shown = self
+            .shown
+            .iter()
+            .filter(move |shown| within.contains(&shown.second));
+        let all: Vec<i64> = shown.clone().map(|shown| shown.second).collect();
+        assert_eq!(all, seconds.collect::<Vec<i64>>());
+        shown
+    }
+
+    /// The weights of a pair of stations in these integrations: the first and the second, the first and the third, and so on.
+    fn weights(&self, pair: usize, seconds: Range<i64>) -> Vec<f64> {
+        let of = |shown: &Shown| shown.value["baselines"][pair]["weight"].as_f64().unwrap();
+        self.shown(seconds).map(of).collect()
+    }
+
+    /// Each of these integrations was shown when this frame had come, counted from the one with which it begins.
+    fn came_with(&self, next: i64, seconds: Range<i64>) {
+        for shown in self.shown(seconds) {
+            is_at(shown.moment, comes(shown.second + next), TICK);
+        }
+    }
+}
+
+/// Something was seen a tick after it happened at the latest.
+fn is_at(seen: Nanos, moment: Nanos, tick: Nanos) {
+    let tick = moment..moment.plus(tick);
+    assert!(tick.contains(&seen), "at {seen:?} instead of {tick:?}");
+}
+
+fn of_channels(channels: usize) -> CorrelateOptions {
+    CorrelateOptions {
+        channels: Some(channels),
+        ..CorrelateOptions::default()
+    }
+}
+
+/// Streams that end after five seconds of silence, and in which stations are waited for so long.
+fn idle(wait: u64) -> StreamOptions {
+    StreamOptions {
+        wait: Duration::from_secs(wait),
+        idle: Some(Duration::from_secs(5)),
+        ..StreamOptions::default()
+    }
+}
+
+/// How many seeds are tried.
+fn seeds(usual: u64) -> u64 {
+    let asked = std::env::var("EVLBI_SEEDS");
+    asked.map_or(usual, |asked| asked.parse().unwrap())
+}
+
+/// The same frames, lost ones too, give the same sums to the bit, and the same amplitudes, weights and delays, whether they are
+/// correlated as they come or from the recordings that a receiver made of them.
+#[test]
+fn streams_give_the_sums_of_their_recordings() {
+    for seed in 0..6 {
+        let room = Room::new();
+        let streams = STATIONS.map(|name| lossy(Stream::of(plan(&room, name, 0, 4, 1_600_000))));
+        let mut options = of_channels(64);
+        if seed % 2 == 1 {
+            options.delay = [0.0, 0.03, 0.0]
+                .map(|delay| DelayTerms(vec![delay]))
+                .to_vec();
+        }
+        let live = correlated(&streams, &options, &idle(1), seed, |_| ());
+        let clock = Clock::simulated(BEGIN as u64 * Nanos::SECOND.0);
+        let run = Run::silent().timed_by(&clock);
+        let files = STATIONS.map(|name| room.path(&format!("{seed} {name}.vdif")));
+        clock.simulate(|| {
+            let all = streams.iter().zip(&files).enumerate();
+            let all = all.map(|(number, (stream, file))| {
+                let from = port(number, stream, seed, &clock);
+                let options = RecvOptions {
+                    from: from.clone(),
+                    to: file.clone(),
+                    idle: idle(1).idle,
+                    ..RecvOptions::default()
+                };
+                (receive(&options, &run).unwrap(), stream.send(&from, &run))
+            });
+            let all: Vec<_> = all.collect();
+            for (receiving, sending) in all {
+                let received = serde_json::to_value(receiving.join().unwrap()).unwrap();
+                assert!(received["lost"].as_u64().unwrap() > 0, "{received}");
+                sending.join().unwrap();
+            }
+        });
+        let recordings = Recordings::open(&files, &options, &run).unwrap();
+        let whole = correlate(&recordings, &options, &run, &mut ()).unwrap();
+        let live = live.correlation;
+        assert_eq!(live.correlated, whole.correlated, "seed {seed}");
+        assert!(sums(&live.series) == sums(&whole.series), "seed {seed}");
+        let fringes = [&live, &whole].map(|found| json!(found.fringes()));
+        assert_eq!(fringes[0], fringes[1], "seed {seed}");
+        let weights = live.fringes().into_iter().map(|fringe| fringe.weight);
+        assert!(
+            weights
+                .into_iter()
+                .all(|weight| (0.7..0.9).contains(&weight))
+        );
+    }
+}
+
+/// A frame a second: an integration is shown when the frame behind it has come of both. The last is shown at the end.
+#[test]
+fn integrations_of_slow_streams_come_when_they_are_complete() {
+    let room = Room::new();
+    let streams = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
+    let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_| ());
+    assert_eq!(found.weights(0, 0..40), [1.0; 40]);
+    // What a stream is, eight frames tell, and 300 ms later which threads it has.
+    let learnt = comes(7).plus(seconds(0.3));
+    for shown in found.shown(0..7) {
+        is_at(shown.moment, learnt, TICK);
+    }
+    found.came_with(1, 7..39);
+    let silence = comes(39).plus(seconds(5.0));
+    for shown in found.shown(39..40) {
+        is_at(shown.moment, silence, TICK);
+    }
+    is_at(found.ended, silence, TICK);
+}
+
+/// One that does not come is waited for as long as was asked and no longer, and does not keep the others from their end.
+#[test]
+fn a_station_that_does_not_come_is_waited_for_as_long_as_was_asked() {
+    let room = Room::new();
+    for wait in [1, 3] {
+        let mut streams = STATIONS.map(|name| slow(&room, name, 40));
+        streams[2].source.clear();
+        let found = correlated(&streams, &of_channels(64), &idle(wait), 1, |_| ());
+        let wait = wait as i64;
+        // They begin without it after ten seconds, with what is held by then.
+        assert_eq!(found.weights(0, 16..40), [1.0; 24]);
+        // The others' data must reach so far, and a frame is sent when it begins.
+        found.came_with(wait + 1, 18..39 - wait);
+        // Ten seconds after the others' silence it will not come.
+        is_at(found.ended, comes(39).plus(seconds(15.0)), STOP);
+    }
+}
+
+/// One that ends before the others leaves them as they are; one that comes later joins them, from its first frame on where it is
+/// waited for until it is known what it is.
+#[test]
+fn a_station_may_end_early_and_come_later() {
+    let room = Room::new();
+    let late = Stream {
+        later: 40,
+        ..Stream::of(plan(&room, "On", 40, 20, 32_000))
+    };
+    let streams = [slow(&room, "Ef", 60), slow(&room, "Jb", 50), late];
+    let found = correlated(&streams, &of_channels(64), &idle(10), 1, |_| ());
+    let all = 20..60;
+    let is = |within: Range<i64>| {
+        let weight = |at: i64| if within.contains(&at) { 1.0 } else { 0.0 };
+        all.clone().map(weight).collect::<Vec<f64>>()
+    };
+    assert_eq!(found.weights(0, all.clone()), is(20..50));
+    assert_eq!(found.weights(1, all.clone()), is(40..60));
+    assert_eq!(found.weights(2, all.clone()), is(40..50));
+}
+
+/// One whose clock is an hour ahead is left out, with a reason, and costs the others nothing.
+#[test]
+fn a_wrong_clock_costs_the_others_nothing() {
+    let room = Room::new();
+    let mut streams = STATIONS.map(|name| slow(&room, name, 40));
+    streams[2] = Stream::of(plan(&room, "On", 3600, 40, 32_000));
+    let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_| ());
+    assert_eq!(found.weights(0, 0..40), [1.0; 40]);
+    assert_eq!(found.weights(1, 0..40), [0.0; 40]);
+    for shown in found.shown(20..30) {
+        let reason = shown.value["baselines"][1]["reason"].as_str().unwrap();
+        assert!(reason.contains("3600.0000 s ahead"), "{reason}");
+    }
+    // It is waited for as one that does not come.
+    found.came_with(2, 8..38);
+}
+
+/// What a station does not send for a while costs the integrations of that time and no others, however long it is waited for.
+#[test]
+fn a_stall_costs_its_own_integrations() {
+    let room = Room::new();
+    for wait in [1, 60] {
+        let mut streams = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
+        let times = Times::Once {
+            from: seconds(20.5),
+            to: seconds(23.5),
+        };
+        let fraction = 1.0;
+        streams[1]
+            .laws
+            .push(Law::Loss(Loss::Within { times, fraction }));
+        let found = correlated(&streams, &of_channels(64), &idle(wait), 1, |_| ());
+        let weights = (0..40).map(|at| if (20..23).contains(&at) { 0.0 } else { 1.0 });
+        assert_eq!(found.weights(0, 0..40), weights.collect::<Vec<f64>>());
+        assert_eq!(found.correlation.fringes()[0].weight, 37.0 / 40.0);
+        found.came_with(1, 23..39);
+    }
+}
+
+/// The end comes at the moment that was asked for, with all that had come by then.
+#[test]
+fn streams_end_at_their_moment() {
+    let room = Room::new();
+    let streams = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
+    let for_a_time = StreamOptions {
+        duration: Some(Duration::from_secs(20)),
+        ..StreamOptions::default()
+    };
+    let found = correlated(&streams, &of_channels(64), &for_a_time, 1, |_| ());
+    is_at(found.ended, seconds(20.0), TICK);
+    assert_eq!(found.weights(0, 0..19), [1.0; 19]);
+    assert!(found.shown.len() == 19 && !found.correlation.interrupted);
+    let stopped = |run: &Run| {
+        run.clock().sleep(Duration::from_millis(22_500));
+        run.stop();
+    };
+    let usual = StreamOptions::default();
+    let found = correlated(&streams, &of_channels(64), &usual, 1, stopped);
+    is_at(found.ended, seconds(22.5), STOP);
+    assert_eq!(found.weights(0, 0..22), [1.0; 22]);
+    assert!(found.shown.len() == 22 && found.correlation.interrupted);
+}
+
+/// Everything happens twice alike: what is received, waited for and found.
+#[test]
+fn live_correlations_happen_twice_alike() {
+    let room = Room::new();
+    let streams = STATIONS.map(|name| lossy(slow(&room, name, 12)));
+    for seed in 0..seeds(20) {
+        let run = || correlated(&streams, &of_channels(64), &idle(1), seed, |_| ());
+        let [one, other] = [run(), run()];
+        assert!(one.log == other.log, "seed {seed}");
+        assert_eq!(one.shown, other.shown, "seed {seed}");
+        let results = [one, other].map(|found| json!(found.correlation.result(true)));
+        assert_eq!(results[0], results[1], "seed {seed}");
+    }
+}
+
+/// Two slow streams for two days, in as much memory as for an hour.
+#[test]
+#[ignore = "it takes a minute: cargo xtask soak"]
+fn soak_of_slow_streams_needs_no_more_memory() {
+    const HOURS: u64 = 48;
+    let room = Room::new();
+    let streams = ["Ef", "Jb"].map(|name| Stream {
+        repeat: HOURS * 3600 / 8,
+        ..slow(&room, name, 8)
+    });
+    let mut used = Vec::new();
+    let usual = StreamOptions::default();
+    let found = correlated(&streams, &of_channels(64), &usual, 1, |run| {
+        for _ in 0..HOURS {
+            for _ in 0..3600 {
+                run.clock().sleep(Duration::from_secs(1));
+                run.clock().take_log();
+            }
+            used.push(resident());
+        }
+        run.stop();
+    });
+    let (first, last) = (used[0], used[HOURS as usize - 1]);
+    assert!(first.abs_diff(last) * 20 <= first, "{used:?}");
+    let fringes = found.correlation.fringes();
+    assert_eq!(fringes[0].weight, 1.0);
+}
+
+/// Resident memory in kB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    line.unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}

@@ -167,7 +167,11 @@ convert! {
     over CorrelateOptions::default()
 }
 
-convert! { StreamArgs => StreamOptions { wait, idle, duration } without [no_lines] }
+convert! {
+    StreamArgs => StreamOptions { wait, idle, duration }
+    without [no_lines]
+    over StreamOptions::default()
+}
 
 /// Correlates as the options say.
 pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {

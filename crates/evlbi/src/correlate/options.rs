@@ -101,6 +101,8 @@ pub struct StreamOptions {
     pub idle: Option<Duration>,
     /// They end this long after the start.
     pub duration: Option<Duration>,
+    /// Memory of each one's ring, in bytes.
+    pub ring: Option<u64>,
 }
 
 impl Default for StreamOptions {
@@ -109,6 +111,7 @@ impl Default for StreamOptions {
             wait: Duration::from_secs(1),
             idle: None,
             duration: None,
+            ring: None,
         }
     }
 }

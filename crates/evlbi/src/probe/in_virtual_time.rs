@@ -319,6 +319,54 @@ fn a_stream_that_nobody_gets_is_stopped() {
     assert!((5000..5022).contains(&point.sent), "{}", point.sent);
 }
 
+/// Three clients share a responder, which refuses a fourth stream that does not fit, and serves one the other way.
+#[test]
+fn three_clients_share_a_responder() {
+    let mut path = Path::of(&[delay(5)]);
+    path.limits.rate = Some(bits(70_000));
+    path.play(|scene| {
+        let options = |seconds, reverse| ProbeUdpOptions {
+            target: Target {
+                wait: Duration::ZERO,
+                ..scene.target()
+            },
+            rate: Some(Rates(vec![bits(20_000)])),
+            duration: Some(Duration::from_secs(seconds)),
+            reverse,
+            ..ProbeUdpOptions::default()
+        };
+        let clients = [1, 2, 3].map(|number| {
+            let host = scene.network.near(number);
+            let (run, options) = (Run::silent().on(&host), options(30, false));
+            let work = move || udp::probe(&options, &run).unwrap().result;
+            host.clock().spawn("probe", work).unwrap()
+        });
+        scene.near.clock().sleep(Duration::from_secs(2));
+        let near = Run::silent().on(&scene.network.near(4));
+        let refused = udp::probe(&options(5, false), &near)
+            .unwrap_err()
+            .to_string();
+        let taken = "3 tests run now, which take 62.690 kbit/s to this host";
+        assert!(refused.contains(taken), "{refused}");
+        let back = udp::probe(&options(5, true), &near).unwrap().result;
+        for result in clients
+            .map(evlbi_net::clock::Thread::join)
+            .iter()
+            .chain([&back])
+        {
+            let point = &result.points[0];
+            let seconds = if result.points[0].direction == Direction::Back {
+                5
+            } else {
+                30
+            };
+            let due = seconds * 20_000 / 8 / 1472 + 1;
+            assert!(point.sent.abs_diff(due) <= 1, "{} {due}", point.sent);
+            assert_eq!([point.unique, point.lost], [point.sent, 0]);
+        }
+    });
+}
+
 /// Round trips and one-way delays are those of the path, whatever the far clock shows.
 #[test]
 fn delays_are_the_paths_and_far_clocks_are_found() {

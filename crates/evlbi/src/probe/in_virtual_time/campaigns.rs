@@ -141,6 +141,44 @@ fn a_path_is_sampled_for_an_hour() {
     sampled(1);
 }
 
+/// Tests both ways at their times, of which those there lose each tenth datagram.
+#[test]
+fn tests_come_when_they_should() {
+    let (_room, file) = in_memory();
+    let tenth = Law::Loss(Loss::Every {
+        period: 10,
+        first: 4,
+    });
+    let (report, _) = Path::new([vec![tenth, delay(3)], vec![delay(3)]]).play(|scene| {
+        scene.watch(
+            &file,
+            &WatchOptions {
+                length: Duration::from_secs(60),
+                rate: Some(bits(2_000_000)),
+                size: 500,
+                every: Some(Duration::from_secs(5)),
+                test: Duration::from_secs(1),
+                both: true,
+                ..WatchOptions::default()
+            },
+        )
+    });
+    for direction in Direction::BOTH {
+        let of_way = report.windows.iter().filter(|it| it.direction == direction);
+        let windows: Vec<&Row> = of_way.collect();
+        assert_eq!(windows.len(), 12);
+        for (place, window) in windows.iter().enumerate() {
+            let begins = window.begin - BEGINNING as f64 * 1e-9 - place as f64 * 5.0;
+            assert!((0.0..3.0).contains(&begins), "{place} {begins}");
+            assert_eq!((window.sent, window.unique + window.lost), (500, 500));
+            let lost = if direction == Direction::There { 50 } else { 0 };
+            // The control connection and requests pass the cell too.
+            assert!(window.lost.abs_diff(lost) <= 1, "{place} {}", window.lost);
+        }
+    }
+    assert_eq!(report.runs.len(), 12);
+}
+
 /// What a watch measured before it was killed stays as it is, and another one of the same file continues it.
 #[test]
 fn a_watch_that_is_killed_is_continued() {

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use super::asked::counted;
 use super::{
-    Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire,
-    field, no_room, points, probe, respond, respond_far, run, threads,
+    Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, between, end, exact_wire, field,
+    no_room, points, probe, respond, respond_far, run, threads,
 };
 use crate::live::support::{Recv, evlbi, stay};
 use crate::result::{brief, number};
@@ -334,17 +334,6 @@ fn a_bucket_is_the_limit_of_a_capacity() {
     assert_limits(&pair, &bucket, &[], "there");
 }
 
-#[test]
-fn a_bucket_is_the_limit_of_the_way_back() {
-    let Some(pair) = pair_with(&["nft", "tc"], &short_wire(), name!()) else {
-        return;
-    };
-    let Some(bucket) = Bucket::set(&pair.far, &pair.near) else {
-        return;
-    };
-    assert_limits(&pair, &bucket, &["--reverse"], "back");
-}
-
 #[track_caller]
 fn assert_limits(pair: &Pair, bucket: &Bucket<'_>, way: &[&str], direction: &str) {
     let more = [
@@ -384,34 +373,6 @@ fn assert_limits(pair: &Pair, bucket: &Bucket<'_>, way: &[&str], direction: &str
     }
     let finding = result["finding"].as_str().unwrap();
     assert!(finding.contains("all in the sending host"), "{finding}");
-}
-
-/// Nothing listens for datagrams at the far end any more: the sender stops by itself, and says so; where nothing comes to the
-/// responder, it does not begin.
-#[test]
-fn a_stream_that_nobody_gets_is_stopped() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
-        return;
-    };
-    filter(&pair.far, &["meta l4proto udp drop"]);
-    let responder = respond_far(&pair, &[]);
-    let sent = begin(
-        &pair,
-        &responder,
-        "udp",
-        &["--rate", "100k", "--duration", "1h", "--json"],
-    );
-    let back = ["--rate", "100k", "--duration", "1h", "--reverse"];
-    let back = begin(&pair, &responder, "udp", &back);
-    let output = sent.end();
-    assert_refused(&output, "circuit breaker");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let point = &result["points"][0];
-    assert_sums(point);
-    assert!(number(point, "sent") > 0);
-    assert_eq!(number(point, "lost"), number(point, "sent"));
-    assert_refused(&back.end(), "firewall");
-    end(responder);
 }
 
 /// Tasks that compete with the receiver, where the responder allows that.

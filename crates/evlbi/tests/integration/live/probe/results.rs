@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use super::asked::counted;
 use super::{
-    Probing, ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire,
-    points, probe, respond, responder, run, threads,
+    ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire, points, probe,
+    respond, responder, run,
 };
 use crate::live::support::{Recv, evlbi, stay};
 use crate::result::{brief, number};
@@ -460,34 +460,4 @@ fn the_histogram_is_tsharks() {
     assert_eq!(bins.values().sum::<u64>(), COUNT as u64 - 1);
     assert_eq!(number(&point, "lost"), 0);
     assert_eq!(point["arrivals"]["bins"], serde_json::json!(bins));
-}
-
-/// Flows of several clients share a responder, as long as all of them fit.
-#[test]
-fn three_flows_at_once() {
-    assert_fits(20, 1472);
-    let responder = respond("127.0.0.1:0", &["--max-rate", "70k"]);
-    let address = responder.address();
-    // Two datagrams a second, until it is interrupted.
-    let flow = ["--rate", "20k", "--duration", "1h", "--json"];
-    let flows = [0; 3].map(|_| Probing::start(&mut probe(address, &flow)));
-    until("three tests run", || {
-        threads(&responder.child, "listen").len() == 3
-    });
-    // 20.9 kbit/s each on the wire: a fourth does not fit, but in the other direction it does.
-    let more = ["--rate", "20k", "--count", "2", "--wait", "0s", "--json"];
-    let output = run(&mut probe(address, &more));
-    assert_refused(
-        &output,
-        "3 tests run now, which take 62.690 kbit/s to this host",
-    );
-    let other_way = [&more[..], &["--reverse"]].concat();
-    let output = run(&mut probe(address, &other_way));
-    assert_eq!(number(&points(&output)[0], "lost"), 0);
-    for flow in flows {
-        let point = flow.interrupt()["points"][0].clone();
-        assert_sums(&point);
-        assert_eq!(number(&point, "lost"), 0, "{}", point["finding"]);
-    }
-    end(responder);
 }

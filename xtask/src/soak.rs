@@ -35,7 +35,7 @@ pub struct SoakArgs {
     /// Time for all fuzz targets together
     #[arg(long, default_value = "60min", value_parser = duration)]
     fuzz: Duration,
-    /// Time for the libraries' tests, over and over, with random seeds of their properties
+    /// Time for the tests of the libraries and in the program's modules, over and over, with random seeds of their properties
     #[arg(long, default_value = "20min", value_parser = duration)]
     properties: Duration,
     /// Time for mutants of the wire formats and the transport core [default: none]
@@ -126,7 +126,7 @@ fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// The libraries' tests, until the time is over. A property that has its own number of cases keeps it; others get more.
+/// The tests of the libraries and those in the program's modules, until the time is over. A property that has its own number of cases keeps it; others get more.
 fn properties(time: Duration, random: &mut Random) -> Result<()> {
     if time.is_zero() {
         return Ok(());
@@ -136,13 +136,15 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     while begun.elapsed() < time {
         let seed = random.next().to_string();
         println!("soak: properties, PROPTEST_RNG_SEED={seed}");
-        let mut tests = evlbi_testkit::cargo();
-        tests.args(["test", "--quiet", "--no-fail-fast"]);
-        for library in ["evlbi-wire", "evlbi-core", "evlbi-fx", "evlbi-net"] {
-            tests.args(["--package", library]);
+        let libraries =
+            "--package evlbi-wire --package evlbi-core --package evlbi-fx --package evlbi-net";
+        for what in [libraries, "--package evlbi --bins"] {
+            let mut tests = evlbi_testkit::cargo();
+            tests.args(["test", "--quiet", "--no-fail-fast"]);
+            tests.args(what.split(' '));
+            tests.envs([("PROPTEST_RNG_SEED", &*seed), ("PROPTEST_CASES", "4096")]);
+            well(&mut tests)?;
         }
-        tests.envs([("PROPTEST_RNG_SEED", &*seed), ("PROPTEST_CASES", "4096")]);
-        well(&mut tests)?;
         rounds += 1;
     }
     println!("soak: properties held in {rounds} rounds");

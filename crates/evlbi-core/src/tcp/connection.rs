@@ -32,7 +32,7 @@ pub struct Settings {
     pub counting: Counting,
     /// Segments for each acknowledgement, on average.
     pub per_ack: f64,
-    /// Max payload of a segment, in bytes: the smaller one of both ends applies.
+    /// Max payload of a segment, in bytes, at least 1: the smaller one of both ends applies.
     pub segment: u32,
     /// Max bytes that are written and not acknowledged.
     pub send_buffer: u64,
@@ -126,6 +126,7 @@ pub enum Read {
 /// assert_eq!(ends[1].read(&mut bytes), Ok(Read::Bytes(5)));
 /// assert_eq!(ends[1].read(&mut bytes), Ok(Read::Closed));
 /// ```
+#[derive(Debug)]
 pub struct Connection {
     settings: Settings,
     stage: Stage,
@@ -215,6 +216,10 @@ impl Spent {
 
 impl Connection {
     fn new(settings: Settings, stage: Stage, now: Nanos) -> Connection {
+        let settings = Settings {
+            segment: settings.segment.max(1),
+            ..settings
+        };
         Connection {
             sender: Sender::new(
                 settings.algorithm.begin(),
@@ -278,7 +283,7 @@ impl Connection {
 
     /// The SYN of the peer has arrived.
     fn meet(&mut self, segment: u32, syn: &Packet) {
-        self.settings.segment = self.settings.segment.min(segment).max(1);
+        self.settings.segment = self.settings.segment.min(segment);
         self.outgoing.offer(0, syn.window);
         self.receiver.echo = syn.left;
     }
@@ -455,6 +460,8 @@ impl Connection {
                 self.receiver.echo = packet.left;
                 self.syn_at = now;
             }
+            // The SYN was late, and belongs to a connection that has ended.
+            (Stage::Answering, _) if packet.ack.next > 0 => {}
             (Stage::Answering, _) => {
                 self.connected(packet, now);
                 self.take(packet, now);

@@ -43,7 +43,7 @@ pub struct Acked {
 }
 
 /// A law of congestion control: Reno's, where it says nothing else.
-pub trait CongestionControl: Send {
+pub trait CongestionControl: fmt::Debug + Send {
     /// Beyond slow start, while the window is the limit: by how much the window grows. One segment for a window's worth of
     /// acknowledgements (RFC 5681, equation 3).
     fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
@@ -69,6 +69,7 @@ pub trait CongestionControl: Send {
 }
 
 /// RFC 5681.
+#[derive(Debug)]
 struct Reno;
 
 impl CongestionControl for Reno {}

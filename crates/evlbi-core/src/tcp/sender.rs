@@ -84,6 +84,7 @@ impl RoundTrips {
 }
 
 /// The sending end.
+#[derive(Debug)]
 pub struct Sender {
     law: Box<dyn CongestionControl>,
     counting: Counting,

@@ -243,6 +243,14 @@ impl Wire {
     }
 }
 
+/// Threads may share them.
+#[test]
+fn ends_may_go_to_other_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<Connection>();
+    is_send::<Packet>();
+}
+
 #[test]
 fn a_handshake_takes_a_round_trip() {
     let mut wire = Wire::plain([0, 0]);
@@ -302,6 +310,21 @@ fn an_answer_that_is_lost_is_sent_again() {
         assert!(wire.run(Nanos(100 * SECOND)));
         wire.check();
     }
+}
+
+/// A second copy of SYN that arrives after the connection has ended makes no connection.
+#[test]
+fn a_late_syn_opens_nothing() {
+    let mut wire = Wire::plain([1000, 1000]);
+    wire.users[1].closes_last = true;
+    wire.run(Nanos(SECOND));
+    wire.check();
+    let syn = wire.sent[0].2.clone();
+    wire.ends[1] = Connection::accept(Settings::default(), &syn, wire.now).unwrap();
+    wire.drain(1);
+    let sent = wire.sent.len();
+    wire.run(wire.now.plus(Nanos(SECOND / 2)));
+    assert!(wire.sent.len() > sent && !wire.ends[1].is_connected());
 }
 
 #[test]

@@ -192,7 +192,14 @@ impl Flow<'_> {
         let mut arriving = std::mem::take(&mut self.arriving);
         let receiver = self.routes[0];
         self.network.advance(now, |output| {
-            if let Output::Delivered { route, packet, .. } = output {
+            // A wrong checksum makes a packet a lost one.
+            if let Output::Delivered {
+                route,
+                packet,
+                piece,
+            } = output
+                && piece.marks.corrupt.is_none()
+            {
                 arriving.push((usize::from(route == receiver), packet));
             }
         });
@@ -265,13 +272,13 @@ impl Flow<'_> {
             } else if outcome.late_from.is_some() {
                 outcome.timely_from.get_or_insert(now);
             }
-            // At the rate of the flow, what is late is so much data.
+            // Data that the flow sends in that time.
             let bytes = late.as_secs_f64() * self.scene.rate.get() as f64 / 8.0;
             outcome.delayed = outcome.delayed.max(bytes as u64);
         }
     }
 
-    /// What an end has to send goes on its way.
+    /// Puts on the path what an end sends.
     fn send(&mut self, end: usize, now: Nanos) {
         while let Some(packet) = self.ends[end].next_packet(now) {
             let train = Train::single(packet.length() + HEADERS + LINK_HEADER);

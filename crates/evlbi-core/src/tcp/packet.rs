@@ -91,4 +91,9 @@ impl Identity for Packet {
             _ => self.ack.next,
         }
     }
+
+    /// Explicit congestion notification is not negotiated.
+    fn may_be_marked(&self) -> bool {
+        false
+    }
 }

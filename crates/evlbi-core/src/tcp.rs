@@ -1,4 +1,5 @@
-//! TCP under a constant bit rate: what its laws say, and what a connection does that obeys them, packet by packet.
+//! TCP: the laws of congestion control, what a constant bit rate needs of them, and one end of a connection without clock and
+//! sockets, over which flows are simulated packet by packet.
 
 mod backlog;
 mod connection;

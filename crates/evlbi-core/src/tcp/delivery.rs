@@ -41,7 +41,7 @@ pub struct Delivery {
     pub delivered: u64,
     delivered_at: Nanos,
     begun: Nanos,
-    /// The application had nothing to send until so many are delivered.
+    /// The application had nothing to send before this number is delivered.
     limited_until: u64,
     /// The segment sent last, of those that an acknowledgement covers.
     sample: Option<Sent>,
@@ -110,7 +110,7 @@ impl Delivery {
         }
     }
 
-    /// The application has nothing to send while so many segments are in flight.
+    /// The application has nothing to send while a number of segments are in flight.
     pub fn limit(&mut self, in_flight: u64) {
         self.limited_until = (self.delivered + in_flight).max(1);
     }

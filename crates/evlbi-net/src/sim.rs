@@ -99,7 +99,7 @@ struct Packet {
 #[derive(Clone, Debug)]
 enum What {
     Datagram(Arc<[u8]>),
-    Segment(tcp::Packet),
+    Segment(Arc<tcp::Packet>),
 }
 
 impl Identity for Packet {

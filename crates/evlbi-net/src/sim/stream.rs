@@ -104,7 +104,7 @@ impl State {
 
     fn depart(&mut self, from: SocketAddr, to: SocketAddr, packet: tcp::Packet) {
         let length = packet.length() as usize + HEADERS;
-        let what = What::Segment(packet);
+        let what = What::Segment(Arc::new(packet));
         self.leaving.push_back((Packet { from, to, what }, length));
     }
 
@@ -117,7 +117,7 @@ impl State {
         };
         while let Some(packet) = end.connection.next_packet(now) {
             let length = packet.length() as usize + HEADERS;
-            let what = What::Segment(packet);
+            let what = What::Segment(Arc::new(packet));
             let packet = Packet {
                 from: here,
                 to: there,

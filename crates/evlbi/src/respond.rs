@@ -178,8 +178,10 @@ impl Responder {
     fn accept(self: &Arc<Responder>, listener: &Listener) {
         let clock = self.run.clock();
         let mut sessions: Vec<Thread<()>> = Vec::new();
+        let mut ended = Vec::new();
         while !self.run.is_stopped() {
-            sessions.retain(|session| !session.is_finished());
+            let over = sessions.extract_if(.., |session| session.is_finished());
+            ended.extend(over.map(Thread::wait).filter(Result::is_err));
             match listener.accept() {
                 Ok((stream, peer)) => {
                     let own = Arc::clone(self);
@@ -207,7 +209,7 @@ impl Responder {
         for peer in &self.peers.lock().all {
             let _ = peer.stream.shutdown(Shutdown::Both);
         }
-        let ended: Vec<_> = sessions.into_iter().map(Thread::wait).collect();
+        ended.extend(sessions.into_iter().map(Thread::wait));
         if let Some(Err(panic)) = ended.into_iter().find(Result::is_err) {
             std::panic::resume_unwind(panic);
         }

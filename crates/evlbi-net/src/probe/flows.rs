@@ -237,7 +237,8 @@ impl Flows {
             })
         });
         let connecting: Vec<_> = connecting.collect::<Result<_, _>>()?;
-        connecting.into_iter().map(Thread::join).collect()
+        let connected: Vec<_> = connecting.into_iter().map(Thread::join).collect();
+        connected.into_iter().collect()
     }
 }
 

@@ -547,4 +547,58 @@ mod tests {
         assert_eq!(clock.simulate(|| 3), 3);
         assert_eq!(clock.take_log(), "");
     }
+
+    #[test]
+    fn hosts_have_clocks_of_their_own() {
+        let clock = Clock::simulated(1000);
+        let (one, other) = (clock.of_host(), clock.of_host());
+        one.step(-400);
+        other.drift(1_000_000);
+        clock.simulate(|| clock.sleep(SECOND * 10));
+        let now = 10 * Nanos::SECOND.0;
+        assert_eq!(clock.utc(), 1000 + now);
+        assert_eq!(one.utc(), 600 + now);
+        assert_eq!(other.utc(), 1000 + now + 10_000_000);
+        assert_eq!([one.now(), other.now()], [clock.now(); 2]);
+    }
+
+    /// What one thread does is seen by another at that moment, and a signal wakes whom it is for.
+    #[test]
+    fn threads_see_what_others_do() {
+        for clock in [Clock::simulated(0), Clock::real()] {
+            let seen = clock.simulate(|| {
+                let (tell, told) = mpsc::channel();
+                let signal = Arc::<Signal>::default();
+                let (own, given) = (clock.clone(), Arc::clone(&signal));
+                let working = clock.spawn("work", move || {
+                    own.sleep(Duration::from_millis(3));
+                    tell.send(own.now()).unwrap();
+                    own.sleep(Duration::from_millis(3));
+                    given.give();
+                    own.now()
+                });
+                let none = clock.receive_by(&told, clock.now().plus(Nanos(1)));
+                assert_eq!(none, Err(mpsc::RecvTimeoutError::Timeout));
+                assert!(!signal.wait(&clock, clock.now().plus(Nanos(1))));
+                let sent = clock.receive(&told).unwrap();
+                let received = clock.now();
+                assert!(signal.wait(&clock, Nanos(u64::MAX)));
+                let given = working.unwrap().join();
+                assert!(received >= sent && clock.now() >= given);
+                [received.since(sent), clock.now().since(given)]
+            });
+            assert!(clock.is_real() || seen == [Nanos(0); 2], "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_says_so_to_whom_it_is_joined_by() {
+        let clock = Clock::simulated(0);
+        let ended = clock.simulate(|| {
+            let fails = || panic!("as it should");
+            clock.spawn("fails", fails).unwrap().wait()
+        });
+        let said = ended.unwrap_err();
+        assert_eq!(said.downcast_ref(), Some(&"as it should"));
+    }
 }

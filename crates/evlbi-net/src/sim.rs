@@ -420,3 +420,160 @@ impl Host {
 fn packet_length(datagram: usize) -> usize {
     datagram + UDP_HEADER + Family::V4.ip_header()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::Shutdown;
+    use std::time::Duration;
+
+    use evlbi_core::path::{Loss, Shape};
+
+    use super::*;
+    use crate::cpu::Waiting;
+
+    fn rough() -> [Law; 2] {
+        let loss = Law::Loss(Loss::Random { fraction: 0.05 });
+        let delay = Law::Delay {
+            delay: Nanos(10_000_000),
+            jitter: Nanos(1_000_000),
+            shape: Shape::Uniform,
+            reorders: true,
+        };
+        [loss, delay]
+    }
+
+    fn pair() -> (Clock, Host, Host) {
+        let clock = Clock::simulated(0);
+        let network = Network::new(&clock, &rough(), 1500, 1);
+        (clock, network.near(1), network.far(1))
+    }
+
+    /// Waits until a connection has come.
+    fn accepted(listener: &Listener, clock: &Clock) -> Stream {
+        loop {
+            match listener.accept() {
+                Some(stream) => return stream,
+                None => clock.wait(
+                    &[crate::transport::Events::at(&[listener.place()])],
+                    Nanos(u64::MAX),
+                    Waiting::Sleep,
+                ),
+            }
+        }
+    }
+
+    fn read_all(stream: &Stream, clock: &Clock) -> std::io::Result<Vec<u8>> {
+        let (mut all, mut bytes) = (Vec::new(), [0; 10_000]);
+        loop {
+            match stream.read(&mut bytes) {
+                Ok(0) => return Ok(all),
+                Ok(count) => all.extend(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => clock.wait(
+                    &[crate::transport::Events::at(&[stream.readable()])],
+                    Nanos(u64::MAX),
+                    Waiting::Sleep,
+                ),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    #[test]
+    fn connections_bring_every_byte() {
+        let (clock, near, far) = pair();
+        let sent: Vec<u8> = (0..1_000_000u32)
+            .map(|number| (number % 251) as u8)
+            .collect();
+        let copy = sent.clone();
+        let received = clock.simulate(|| {
+            let listener = far.listen(80, &far.tcp()).unwrap();
+            let own = near.clone();
+            let writing = near.clock().spawn("write", move || {
+                let stream = own.connect((Ipv4Addr::new(10, 0, 0, 1), 80).into(), &own.tcp());
+                let mut rest = &copy[..];
+                while !rest.is_empty() {
+                    match stream.write(rest) {
+                        Ok(count) => rest = &rest[count..],
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                            let events = [stream.writable()];
+                            let events = crate::transport::Events::at(&events);
+                            own.clock().wait(&[events], Nanos(u64::MAX), Waiting::Sleep);
+                        }
+                    }
+                }
+                stream.shutdown(Shutdown::Write);
+                // Until the other end has all of it.
+                read_all(&stream, own.clock()).unwrap()
+            });
+            let stream = accepted(&listener, &clock);
+            let received = read_all(&stream, &clock).unwrap();
+            drop(stream);
+            assert!(writing.unwrap().join().is_empty());
+            received
+        });
+        assert!(received == sent);
+    }
+
+    #[test]
+    fn nobody_listens() {
+        let (clock, near, _) = pair();
+        let error = clock.simulate(|| {
+            let stream = near.connect((Ipv4Addr::new(10, 0, 0, 1), 81).into(), &near.tcp());
+            clock.sleep(Duration::from_secs(10));
+            stream.error()
+        });
+        assert_eq!(error.unwrap().kind(), ErrorKind::ConnectionRefused);
+    }
+
+    /// The host of a program that is killed closes what it had open; its threads never continue.
+    #[test]
+    fn a_kill_leaves_nothing_open() {
+        let (clock, near, far) = pair();
+        clock.simulate(|| {
+            let listener = far.listen(80, &far.tcp()).unwrap();
+            let own = near.clone();
+            let victim = near.clock().spawn("victim", move || {
+                let _datagrams = own.socket(5000, None);
+                let stream = own.connect((Ipv4Addr::new(10, 0, 0, 1), 80).into(), &own.tcp());
+                own.clock().sleep(Duration::from_secs(3600));
+                stream.write(b"never").unwrap();
+            });
+            let stream = accepted(&listener, &clock);
+            clock.sleep(Duration::from_secs(5));
+            near.kill();
+            let killed = clock.now();
+            assert!(read_all(&stream, &clock).unwrap().is_empty());
+            assert!(clock.now().since(killed) < Nanos::SECOND);
+            assert!(victim.unwrap().wait().is_err());
+            // Its port is free.
+            drop(near.socket(5000, None));
+        });
+    }
+
+    /// Datagrams find no room where they are not received, and none is received before the host is done with the last.
+    #[test]
+    fn a_slow_host_drops_what_finds_no_room() {
+        let clock = Clock::simulated(0);
+        let network = Network::new(&clock, &[], 1500, 1);
+        let (near, far) = (network.near(1), network.far(1));
+        let received = clock.simulate(|| {
+            far.work(Nanos(1_000_000));
+            let (from, to) = (near.socket(0, None), far.socket(9, Some(5000)));
+            for _ in 0..20 {
+                from.send_to(to.address(), [0; 1000].into(), clock.now());
+            }
+            let mut times = Vec::new();
+            while times.len() < 5 {
+                clock.wait(&[to.events()], Nanos(u64::MAX), Waiting::Sleep);
+                times.extend(to.receive().map(|_| clock.now().0));
+            }
+            assert!(to.receive().is_none());
+            assert_eq!(to.dropped(), 15);
+            times
+        });
+        assert_eq!(received, [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000]);
+        assert_eq!(far.counters().udp.receive_buffer_errors, 15);
+    }
+}

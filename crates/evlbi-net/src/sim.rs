@@ -371,7 +371,7 @@ impl Host {
     /// What its connections have where nothing else is asked for.
     pub fn tcp(&self) -> Settings {
         let mut state = self.network.0.state.lock();
-        state.host(self.address, &self.clock).tcp.clone()
+        state.host(self.address, &self.clock).tcp
     }
 
     /// Gives connections other settings from now on, as another kernel does.

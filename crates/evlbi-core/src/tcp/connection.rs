@@ -24,7 +24,7 @@ const TIME_WAIT: Nanos = Nanos(60_000_000_000);
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// Settings of one end.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Congestion control algorithm.
     pub algorithm: Algorithm,

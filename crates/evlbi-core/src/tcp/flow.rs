@@ -149,7 +149,7 @@ impl Scene {
             scene: self,
             network,
             routes,
-            ends: Connection::pair([settings.clone(), settings]),
+            ends: Connection::pair([settings, settings]),
             backlog: Backlog::new(self.rate, self.segment as usize, room, self.full),
             acknowledged: 0,
             waiting: VecDeque::new(),

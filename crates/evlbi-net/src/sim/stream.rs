@@ -58,9 +58,9 @@ impl End {
     /// does.
     fn close(&mut self) {
         self.is_held = false;
-        match self.connection.read(&mut []) {
-            Ok(Read::Bytes(_)) => self.connection.abort(),
-            _ => self.connection.shutdown(),
+        match self.connection.unread() {
+            0 => self.connection.shutdown(),
+            _ => self.connection.abort(),
         }
     }
 
@@ -76,6 +76,9 @@ impl State {
         let (here, there) = ends;
         if let Some(end) = self.ends.get_mut(&ends) {
             end.connection.handle(packet, now);
+            if !end.is_held && end.connection.unread() > 0 {
+                end.connection.abort();
+            }
             if let Some(door) = self.doors.get_mut(&here)
                 && end.is_held
                 && end.connection.is_connected()
@@ -86,7 +89,7 @@ impl State {
             return self.pump(ends, now);
         }
         let accepted = self.doors.get(&here).and_then(|door| {
-            let settings = door.settings.clone();
+            let settings = door.settings;
             Connection::accept(settings, packet, now)
         });
         match accepted {
@@ -185,7 +188,7 @@ impl Host {
             state.ends.keys().any(|(here, _)| *here == at) || state.doors.contains_key(&at)
         });
         let ends = (here, to);
-        let end = End::new(Connection::connect(settings.clone(), now));
+        let end = End::new(Connection::connect(*settings, now));
         let stream = self.stream(ends, &end);
         state.ends.insert(ends, end);
         state.with(ends, now, |_| ());
@@ -209,7 +212,7 @@ impl Host {
         state.doors.insert(
             address,
             Door {
-                settings: settings.clone(),
+                settings: *settings,
                 waiting: VecDeque::new(),
                 place: Arc::clone(&place),
             },
@@ -351,8 +354,8 @@ impl Stream {
 
     /// Whether the other end sends no more, and all that it sent was read.
     pub fn has_ended(&self) -> bool {
-        let next = self.0.with(|end| end.connection.read(&mut []));
-        matches!(next, Some(Ok(Read::Closed)) | None)
+        let ended = self.0.with(|end| end.connection.is_at_end());
+        ended.unwrap_or(true)
     }
 
     /// Says that no more will be written, or read.

@@ -113,7 +113,7 @@ fn a_rate_is_kept_and_changed_to_within_a_datagram() {
     let log = clock.take_log();
     let begun = sends(&log)[0] as f64 * 1e-9;
     let datagram = FRAME as f64 * 8.0;
-    let due = (first as f64 * (8.0 - begun) + second as f64 * (12.0 + begun)) / datagram;
+    let due = (first as f64 * (8.0 - begun) + f64::from(second) * (12.0 + begun)) / datagram;
     let found = of(&sent, "sent") as f64;
     assert!((found - due).abs() <= 2.0, "{found} {due}");
     assert_eq!(of(&sent, "not_sent"), 0);

@@ -127,7 +127,7 @@ impl Wire {
 
     fn deliver(&mut self, to: usize, packet: &Packet) {
         if to == self.ends.len() {
-            let server = Connection::accept(self.settings.clone(), packet, self.now);
+            let server = Connection::accept(self.settings, packet, self.now);
             self.ends.extend(server);
             self.note_window(to, packet);
             return;

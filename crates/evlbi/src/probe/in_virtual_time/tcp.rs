@@ -51,7 +51,7 @@ fn messages_at_a_constant_rate_are_timely() {
             ..Settings::default()
         };
         for host in [&scene.network.near(1), &scene.far] {
-            host.set_tcp(settings.clone());
+            host.set_tcp(settings);
         }
         scene.tcp(ProbeTcpOptions {
             rate: Some(bits(64_000_000)),

@@ -546,7 +546,7 @@ fn a_path_without_a_way_back() {
 }
 
 /// Tests wait for others in the order in which they were asked for, and begin when there is room; one that does not want to wait is
-/// refused. What a client that was killed had taken is free at once, and after 8 s where it fell silent.
+/// refused. What a client that was killed had taken is free at once.
 #[test]
 fn tests_wait_for_room() {
     let mut path = Path::of(&[delay(5)]);
@@ -644,4 +644,64 @@ fn capacities_are_found_twice_alike() {
         let result = capacity::probe(&options, &scene.near).unwrap().result;
         serde_json::to_value(&result).unwrap()
     });
+}
+
+/// A client that is not heard for 8 s is gone, and what it had taken is free; one that is heard before continues. After 2 s, TCP has
+/// doubled its timeout so often that it tries again after 3.2 s.
+#[test]
+fn a_client_that_falls_silent_is_gone_after_8_s() {
+    for (silent, is_gone) in [(2, false), (9, true)] {
+        let nothing = || Law::Loss(Loss::Random { fraction: 0.0 });
+        let mut path = Path::new([vec![nothing(), delay(5)], vec![nothing(), delay(5)]]);
+        path.limits.tests = 1;
+        path.play(|scene| {
+            let host = scene.network.near(2);
+            let options = |seconds| ProbeUdpOptions {
+                target: Target {
+                    wait: Duration::ZERO,
+                    ..scene.target()
+                },
+                // So slowly that the sender does not miss what it sends.
+                spacing: Some(Spacings(vec![3_000_000_000])),
+                duration: Some(Duration::from_secs(seconds)),
+                size: Sizes(vec![100]),
+                ..ProbeUdpOptions::default()
+            };
+            let (run, first) = (Run::silent().on(&host), options(40));
+            let probing = host
+                .clock()
+                .spawn("probe", move || udp::probe(&first, &run))
+                .unwrap();
+            let clock = scene.near.clock();
+            clock.sleep(Duration::from_secs(10));
+            let cut = |fraction| {
+                for way in [Way::There, Way::Back] {
+                    scene
+                        .network
+                        .change(way, 0, Law::Loss(Loss::Random { fraction }));
+                }
+            };
+            cut(1.0);
+            clock.sleep(Duration::from_secs(silent));
+            cut(0.0);
+            clock.sleep(Duration::from_secs(3));
+            let other = udp::probe(&options(1), &scene.near);
+            let first = probing.join();
+            let said = |done: anyhow::Result<super::Measured<ProbeUdp>>| match done {
+                Ok(measured) => measured.result.stopped.unwrap_or_default(),
+                Err(error) => format!("{error:#}"),
+            };
+            let [first, other] = [first, other].map(said);
+            assert_eq!(
+                first.contains("has said nothing for 8 s"),
+                is_gone,
+                "{silent}: {first}"
+            );
+            assert_eq!(
+                other.contains("1 tests run now"),
+                !is_gone,
+                "{silent}: {other}"
+            );
+        });
+    }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use evlbi_core::path::{Law, Loss};
-use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Needs, Outcome, Scene as Plan, Settings};
+use evlbi_core::tcp::{
+    Algorithm, Cbr, Counting, Full, Info, Needs, Outcome, Phase, Scene as Plan, Settings,
+};
 use evlbi_core::time::Nanos;
 
 use super::{Path, Scene, bits, bottleneck, delay, twice};
@@ -376,6 +378,63 @@ fn a_buffer_of_the_product_never_does() {
     assert_eq!(messages.blocked, 0.0);
     let last = messages.timely.late.last().unwrap();
     assert!(last.until.is_some(), "{last:?}");
+}
+
+/// Reno's saw tooth as a kernel of today has it: one loss halves the window, which then grows by a segment each round trip, and is what it
+/// was after half of its segments in round trips.
+#[test]
+fn one_loss_makes_a_tooth_of_the_saw() {
+    let flow = OneLoss {
+        rate: 64_000_000,
+        round_trip: 15,
+        algorithm: Algorithm::Reno,
+        buffer: 16 << 20,
+        full: Full::Block,
+        loss: one(),
+        seconds: 5,
+    };
+    let (result, _) = Path::new(flow.laws()).play(|scene| {
+        scene.network.near(1).set_tcp(Settings {
+            window: Some(flow.window()),
+            ..Settings::default()
+        });
+        scene.tcp(ProbeTcpOptions {
+            rate: Some(bits(flow.rate)),
+            duration: seconds(flow.seconds),
+            algorithm: vec!["reno".to_owned()],
+            buffer: vec![Buffer::Bytes(flow.buffer)],
+            sample: Some(Duration::from_millis(1)),
+            ..ProbeTcpOptions::default()
+        })
+    });
+    let begun = result.flows[0].readings[0][0].at;
+    let rows = result.flows[0].readings[0].iter();
+    let rows = rows.map(|reading| ((reading.at - begun) as f64 * 1e-9, reading.info));
+    let rows: Vec<(f64, Info)> = rows.collect();
+    let lost = rows
+        .iter()
+        .position(|(_, info)| info.sent_again > 0)
+        .unwrap();
+    let window = f64::from(rows[lost - 1].1.window);
+    assert!((window - flow.window()).abs() <= 3.0, "{window}");
+    // Recovery takes a round trip, from which on the window is what it is reduced to.
+    let open = rows[lost..]
+        .iter()
+        .position(|(_, info)| info.phase == Phase::Open);
+    let open = lost + open.unwrap();
+    let halved = f64::from(rows[open].1.window);
+    assert!((halved - window / 2.0).abs() <= 1.0, "{halved} {window}");
+    let back = rows[open..]
+        .iter()
+        .position(|(_, info)| f64::from(info.window) >= window);
+    let (from, to) = (rows[open].0, rows[open + back.unwrap()].0);
+    let round_trip = 0.0151;
+    near((window - halved) * round_trip, to - from, 0.03);
+    assert!(
+        (0.015..0.035).contains(&(from - rows[lost].0)),
+        "{from} {}",
+        rows[lost].0
+    );
 }
 
 /// The real sender and receiver recover as `plan tcp --compare` says, by each algorithm.

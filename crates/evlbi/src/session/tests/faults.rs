@@ -217,10 +217,10 @@ fn play(faults: &Faults) {
                 () = sleep_until(begun + killed) => sleep_until(begun + back).await,
             }
         };
-        for found in &checked {
-            let is_known = found.problem.contains("was used before");
+        // A run that is resumed finds its own flows in its way.
+        for found in checked.iter().filter(|_| !troubled.contains(CONTROLLER)) {
             let is_wrong = troubled.contains(found.host.as_str());
-            assert!(is_wrong || is_known, "nothing is wrong there: {found}");
+            assert!(is_wrong, "nothing is wrong there: {found}");
         }
         let silent = hosts.silent();
         let ended = now();

@@ -42,6 +42,11 @@ fn seconds(time: f64) -> f64 {
 
 /// Three stations that send 8 Mbit/s each to a host that records them, in these scans.
 fn session(scans: &str) -> Session {
+    toml::from_str(&text(scans)).unwrap()
+}
+
+/// The same as it is written.
+fn text(scans: &str) -> String {
     let host = |(number, name): (usize, &&str)| {
         format!(
             "[[host]]\nname = \"{name}\"\nagent = \"https://{name}:3650\"\naddresses = [\"10.77.0.{}\"]\n",
@@ -57,7 +62,7 @@ fn session(scans: &str) -> Session {
     };
     let hosts: String = HOSTS.iter().enumerate().map(host).collect();
     let flows: String = STATIONS.iter().enumerate().map(flows).collect();
-    toml::from_str(&format!("name = \"three\"\n{hosts}{scans}{flows}")).unwrap()
+    format!("name = \"three\"\n{hosts}{scans}{flows}")
 }
 
 /// A scan as it is written.

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
 
+use super::console::Few;
 use super::fleet::{Agent, Loss, PATIENCE};
 use super::*;
 use crate::control::identity::Role;
-use crate::session::check;
+use crate::session::run::prepare;
+use crate::session::{ControllerOptions, check};
 
 /// Scans of ten seconds: 30 MB are recorded in each.
 fn two_scans() -> Session {
@@ -245,4 +247,52 @@ async fn used_names_are_found() {
             "{said}"
         );
     }
+}
+
+/// Hosts and runs that are named and do not exist are refused before anything is asked.
+#[tokio::test(start_paused = true)]
+async fn unknown_names_are_refused() {
+    let site = Site::new();
+    let session = site.room.write("three.toml", text(""));
+    let controller = ControllerOptions {
+        session: session.into(),
+        dir: Some(site.room.folder().join("controller")),
+        ..ControllerOptions::default()
+    };
+    let trusting = |name: &str| ControllerOptions {
+        trust: vec![name.to_owned()],
+        ..controller.clone()
+    };
+    let run = |controller| RunOptions {
+        controller,
+        ..RunOptions::default()
+    };
+    let without = RunOptions {
+        without: vec!["ys".to_owned()],
+        ..run(controller.clone())
+    };
+    let resume = RunOptions {
+        resume: Some("three-9".parse().unwrap()),
+        ..run(controller.clone())
+    };
+    for (options, says) in [
+        (without, "--without ys: the session has no such host"),
+        (
+            run(trusting("ys")),
+            "--trust ys: the session has no such host",
+        ),
+        (
+            run(trusting("ef")),
+            "--trust ef: the session gives no `fingerprint` of its agent",
+        ),
+        (
+            resume,
+            "--resume three-9: no run of this name was begun by the controller in ",
+        ),
+    ] {
+        let refused = prepare(&options, &Few, &site.run()).await.err().unwrap();
+        let refused = refused.to_string();
+        assert!(refused.starts_with(says), "{refused}");
+    }
+    assert_eq!(clock(), 0.0);
 }

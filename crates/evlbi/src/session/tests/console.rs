@@ -8,7 +8,7 @@ use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
 use crate::session::console::{Console, Said};
 
 /// The options that are used here.
-struct Few;
+pub(super) struct Few;
 
 impl Grammar for Few {
     fn options(&self, command: &str) -> Vec<CommandOption> {

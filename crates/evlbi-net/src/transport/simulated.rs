@@ -50,7 +50,7 @@ impl Transport for Sim {
                 buffer: true,
                 mtu: true,
                 sequence: true,
-                single: false,
+                single: true,
                 only: true,
                 window: true,
                 hold: true,

@@ -98,6 +98,13 @@ impl Clock {
         }
     }
 
+    /// Stalls the threads of a simulated host: none of them continues before `span` is over. What arrives meanwhile waits for them.
+    pub fn stall(&self, span: Duration) {
+        if let Some(it) = &self.0 {
+            it.simulation.stall(it.group(), span);
+        }
+    }
+
     /// Whether it shows the time of this host.
     pub fn is_real(&self) -> bool {
         self.0.is_none()
@@ -536,6 +543,30 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(run(), first);
         }
+    }
+
+    #[test]
+    fn threads_of_a_host_that_stalls_continue_at_its_end() {
+        let clock = Clock::simulated(0);
+        let seen = clock.simulate(|| {
+            let hosts = [clock.of_host(), clock.of_host()];
+            let sleepers = hosts.clone().map(|own| {
+                let named = own.clone();
+                let work = move || {
+                    [0; 4].map(|_| {
+                        own.sleep(SECOND);
+                        own.now().as_secs_f64()
+                    })
+                };
+                named.spawn("sleeper", work).unwrap()
+            });
+            clock.sleep(SECOND / 2);
+            hosts[0].stall(SECOND * 2);
+            // The longer of two counts.
+            hosts[0].stall(SECOND);
+            sleepers.map(Thread::join)
+        });
+        assert_eq!(seen, [[2.5, 3.5, 4.5, 5.5], [1.0, 2.0, 3.0, 4.0]]);
     }
 
     #[test]

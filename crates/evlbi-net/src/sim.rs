@@ -105,7 +105,7 @@ enum What {
 impl Identity for Packet {
     fn identity(&self, segment: u16) -> u64 {
         match &self.what {
-            What::Datagram(bytes) => vtp::split(bytes).map_or(0, |(number, _)| number),
+            What::Datagram(bytes) => number(bytes),
             What::Segment(packet) => packet.identity(segment),
         }
     }
@@ -272,14 +272,18 @@ impl State {
         let udp = &mut host.counters.udp;
         let Some(port) = self.ports.get_mut(&to) else {
             udp.no_ports += 1;
-            clock.log(format_args!("nobody listens at {to}"));
+            let number = number(&bytes);
+            clock.log(format_args!(
+                "nobody listens at {to} for {number} from {from}"
+            ));
             return;
         };
         if port.bytes + bytes.len() > port.buffer {
             port.dropped += 1;
             udp.receive_buffer_errors += 1;
             udp.in_errors += 1;
-            clock.log(format_args!("{to} has no room"));
+            let number = number(&bytes);
+            clock.log(format_args!("{to} has no room for {number} from {from}"));
             return;
         }
         udp.in_datagrams += 1;
@@ -414,6 +418,11 @@ impl Host {
         drop(state);
         Socket::new(self.clone(), address, buffer, place)
     }
+}
+
+/// The sequence number of a datagram, if it is one of VTP.
+fn number(datagram: &[u8]) -> u64 {
+    vtp::split(datagram).map_or(0, |(number, _)| number)
 }
 
 /// Length of the packet of a datagram with so many bytes.

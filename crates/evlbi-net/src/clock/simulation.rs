@@ -3,11 +3,13 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use evlbi_core::time::Nanos;
@@ -100,6 +102,8 @@ struct State {
     /// In the order in which they were started.
     threads: Vec<Member>,
     sources: Vec<Weak<dyn Source>>,
+    /// Until when the threads of a group stall.
+    stalls: HashMap<usize, Nanos>,
     /// Changes so far that a thread may have made which another one waits for.
     steps: u64,
 }
@@ -113,7 +117,7 @@ struct Log {
 struct Member {
     number: usize,
     name: Arc<str>,
-    /// Threads with the same one are killed together.
+    /// Threads with the same one stall and are killed together.
     group: usize,
     wait: Wait,
 }
@@ -236,6 +240,14 @@ impl Simulation {
             drop(remove(member.number));
         }
         state.steps += 1;
+    }
+
+    /// No thread of a group continues before `span` is over.
+    pub fn stall(&self, group: usize, span: Duration) {
+        let end = self.now().plus(span.into());
+        let stalls = &mut self.state.lock().stalls;
+        let until = stalls.entry(group).or_default();
+        *until = end.max(*until);
     }
 
     /// Lets the others run until `until`, or until one of `events` happens; returns the time then.
@@ -404,6 +416,12 @@ impl State {
 
     /// When it is to continue.
     fn moment(&self, member: &Member, now: Nanos) -> Nanos {
+        let stalled = self.stalls.get(&member.group).copied();
+        self.wanted(member, now).max(stalled.unwrap_or_default())
+    }
+
+    /// When it would continue if its group did not stall.
+    fn wanted(&self, member: &Member, now: Nanos) -> Nanos {
         let wait = &member.wait;
         let is_now = wait.after.is_some_and(|step| self.steps > step)
             || wait.thread.is_some_and(|thread| self.has_ended(thread));

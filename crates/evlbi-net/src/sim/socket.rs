@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evlbi_core::time::Nanos;
 
-use super::{Arrived, Host, Packet, What, packet_length};
+use super::{Arrived, Host, Packet, What, number, packet_length};
 use crate::clock::Place;
 use crate::transport::Events;
 
@@ -47,7 +47,10 @@ impl Socket {
         let shared = &self.host.network.0;
         let (from, length) = (self.address, bytes.len());
         let clock = &shared.clock;
-        clock.log(format_args!("{from} sends {length} bytes to {to}"));
+        let number = number(&bytes);
+        clock.log(format_args!(
+            "{from} sends {number}, {length} bytes, to {to}"
+        ));
         let mut state = shared.state.lock();
         state.host(from.ip(), clock).counters.udp.out_datagrams += 1;
         let what = What::Datagram(bytes);
@@ -74,8 +77,9 @@ impl Socket {
         }
         let (to, length) = (self.address, bytes.len());
         let clock = &shared.clock;
+        let number = number(&bytes);
         clock.log(format_args!(
-            "{to} receives {length} bytes from {from}, come at {}",
+            "{to} receives {number}, {length} bytes, from {from}, come at {}",
             at.0
         ));
         Some((from, at, bytes))

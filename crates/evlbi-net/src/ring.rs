@@ -77,13 +77,25 @@ impl Reserve {
     /// # Errors
     /// [`RingError::Memory`] when they cannot be had.
     pub fn new(bytes: usize) -> Result<Reserve, RingError> {
+        Reserve::of(bytes, Mirror::new)
+    }
+
+    /// The same, of which each page is touched when it is needed: in virtual time that costs nothing.
+    ///
+    /// # Errors
+    /// [`RingError::Memory`] when there is not so much.
+    pub fn untouched(bytes: usize) -> Result<Reserve, RingError> {
+        Reserve::of(bytes, Mirror::untouched)
+    }
+
+    fn of(bytes: usize, make: fn(usize) -> io::Result<Mirror>) -> Result<Reserve, RingError> {
         let memory_error = |source| RingError::Memory { bytes, source };
         let whole = bytes
             .checked_next_multiple_of(memory::page())
             // Mapped twice, and lengths of slices are at most isize::MAX.
             .filter(|whole| *whole > 0 && *whole <= isize::MAX as usize / 2)
             .ok_or_else(|| memory_error(io::ErrorKind::OutOfMemory.into()))?;
-        Mirror::new(whole).map(Reserve).map_err(memory_error)
+        make(whole).map(Reserve).map_err(memory_error)
     }
 
     /// Makes a ring of slots of `slot` bytes, as many as the memory holds, with room for so many events on

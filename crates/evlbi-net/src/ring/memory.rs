@@ -26,11 +26,20 @@ impl Mirror {
     /// `length` bytes of touched memory, a multiple of the page size. Slow: about two seconds for a
     /// gibibyte.
     pub(super) fn new(length: usize) -> io::Result<Mirror> {
-        let file = anonymous_file(length)?;
+        Mirror::of(length, true)
+    }
+
+    /// The same, of which each page is touched when it is needed.
+    pub(super) fn untouched(length: usize) -> io::Result<Mirror> {
+        Mirror::of(length, false)
+    }
+
+    fn of(length: usize, is_touched: bool) -> io::Result<Mirror> {
+        let file = anonymous_file(length, is_touched)?;
         let base = reserve(2 * length)?;
         let mirror = Mirror { base, length };
         for half in [base.as_ptr(), base.as_ptr().wrapping_add(length)] {
-            map_over(half, length, &file)?;
+            map_over(half, length, &file, is_touched)?;
         }
         Ok(mirror)
     }
@@ -66,10 +75,10 @@ impl Drop for Mirror {
     }
 }
 
-/// A file in memory of `length` bytes. They are allocated, so that a lack of memory is an error here
+/// A file in memory of `length` bytes. If they are to be touched they are allocated, so that a lack of memory is an error here
 /// and not a signal at the first access. More than the host has to spare is not even tried: the
 /// kernel would end programs to get it.
-fn anonymous_file(length: usize) -> io::Result<OwnedFd> {
+fn anonymous_file(length: usize, is_touched: bool) -> io::Result<OwnedFd> {
     if available().is_some_and(|available| length as u64 > available) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
@@ -80,7 +89,12 @@ fn anonymous_file(length: usize) -> io::Result<OwnedFd> {
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     let length = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
     // SAFETY: only numbers are passed.
-    succeed(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) })?;
+    succeed(unsafe {
+        match is_touched {
+            true => libc::fallocate(file.as_raw_fd(), 0, 0, length),
+            false => libc::ftruncate(file.as_raw_fd(), length),
+        }
+    })?;
     Ok(file)
 }
 
@@ -102,10 +116,11 @@ fn reserve(length: usize) -> io::Result<NonNull<u8>> {
     mapped(base)
 }
 
-/// Maps the file to reserved addresses and enters all its pages, so that no access faults later.
-fn map_over(place: *mut u8, length: usize, file: &OwnedFd) -> io::Result<()> {
+/// Maps the file to reserved addresses; if they are to be touched, enters all its pages, so that no access faults later.
+fn map_over(place: *mut u8, length: usize, file: &OwnedFd, is_touched: bool) -> io::Result<()> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    let populate = if is_touched { libc::MAP_POPULATE } else { 0 };
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | populate;
     // SAFETY: the place lies within what `reserve` set aside for this mapping alone.
     let base = unsafe { libc::mmap(place.cast(), length, protection, flags, file.as_raw_fd(), 0) };
     mapped(base).map(|_| ())

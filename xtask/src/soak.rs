@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: searches that are never complete and so are not part of the gate: fuzz targets, properties and tests called
-//! `soak` with random seeds, and mutants that the tests do not notice.
+//! `cargo xtask soak`: searches that are never complete and so are not part of the gate: fuzz targets, properties, faults in virtual
+//! time and tests called `soak` with random seeds, and mutants that the tests do not notice.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,6 +38,9 @@ pub struct SoakArgs {
     /// Time for the tests of the libraries and in the program's modules, over and over, with random seeds of their properties
     #[arg(long, default_value = "20min", value_parser = duration)]
     properties: Duration,
+    /// Time for random faults of streams and sessions in virtual time, over and over, with random seeds
+    #[arg(long, default_value = "60min", value_parser = duration)]
+    faults: Duration,
     /// Time for mutants of the wire formats and the transport core [default: none]
     #[arg(long, value_parser = duration)]
     mutants: Option<Duration>,
@@ -81,6 +84,7 @@ pub fn run(args: &SoakArgs) -> Result<()> {
     };
     part("fuzz", fuzz(args.fuzz, &mut random));
     part("properties", properties(args.properties, &mut random));
+    part("faults", faults(args.faults, &mut random));
     part("tests called soak", ignored());
     if let Some(limit) = args.mutants {
         part("mutants", mutants(limit, &mut random));
@@ -151,10 +155,32 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Tests that take too long for the gate.
+/// The tests that let senders, receivers, agents and networks fail, until the time is over.
+fn faults(time: Duration, random: &mut Random) -> Result<()> {
+    if time.is_zero() {
+        return Ok(());
+    }
+    let begun = Instant::now();
+    let mut rounds = 0;
+    while begun.elapsed() < time {
+        let seed = random.next().to_string();
+        println!("soak: faults, PROPTEST_RNG_SEED={seed}");
+        let mut tests = evlbi_testkit::cargo();
+        tests.args(["test", "--quiet", "--release", "--package", "evlbi"]);
+        tests.args(["--bins", "faults"]);
+        tests.envs([("PROPTEST_RNG_SEED", &*seed), ("PROPTEST_CASES", "1000")]);
+        well(&mut tests)?;
+        rounds += 1;
+    }
+    println!("soak: systems outlived faults in {rounds} rounds");
+    Ok(())
+}
+
+/// Tests that take too long for the gate. Some simulate days.
 fn ignored() -> Result<()> {
     let tests = [
         "test",
+        "--release",
         "--workspace",
         "--no-fail-fast",
         "--",

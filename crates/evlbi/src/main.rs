@@ -15,6 +15,8 @@ mod demo;
 mod doctor;
 mod drain;
 mod drop;
+#[cfg(test)]
+mod faults;
 mod fringe;
 mod host;
 mod inspect;

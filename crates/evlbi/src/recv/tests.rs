@@ -1,5 +1,6 @@
 //! Several receivers and senders in one process.
 
+mod faults;
 mod over_tcp;
 
 use std::io::Read;

@@ -1,7 +1,6 @@
 //! Agents that end, answer late and come back at any moment of a session: it ends, and its result is true.
 //!
-//! A case that fails is printed as what has it play alone: `EVLBI_FAULTS='4.5s jb dies; 6s jb returns'`. `PROPTEST_CASES=1000` plays
-//! more cases, `PROPTEST_RNG_SEED` others.
+//! A case that fails plays again as [`crate::faults`] says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,6 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::fleet::Loss;
 use super::*;
+use crate::faults::{self, Faults, config, faults};
 
 /// Cases where nothing else is asked for.
 const CASES: u32 = 100;
@@ -40,10 +40,6 @@ enum What {
     /// Its answers take this time from now on.
     IsLate(Duration),
 }
-
-/// In the order of their times.
-#[derive(Clone)]
-struct Faults(Vec<Fault>);
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,20 +80,14 @@ impl FromStr for Fault {
     }
 }
 
-/// What has them play alone.
-impl fmt::Debug for Faults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        write!(f, "EVLBI_FAULTS='{}'", faults.join("; "))
+impl faults::Fault for Fault {
+    fn at(&self) -> Duration {
+        self.at
     }
 }
 
-/// Faults of a session of twenty seconds: those of `EVLBI_FAULTS`, if it is set.
-fn faults() -> BoxedStrategy<Faults> {
-    if let Ok(text) = std::env::var("EVLBI_FAULTS") {
-        let faults = text.split(';').filter(|fault| !fault.trim().is_empty());
-        return Just(Faults(faults.map(|fault| fault.parse().unwrap()).collect())).boxed();
-    }
+/// Faults of a session of twenty seconds.
+fn any() -> BoxedStrategy<Faults<Fault>> {
     let late = prop_oneof![
         2 => Just(0),
         2 => 1..3_000u64,
@@ -119,16 +109,11 @@ fn faults() -> BoxedStrategy<Faults> {
         host,
         what,
     });
-    let all = prop::collection::vec(fault, 0..12);
-    all.prop_map(|mut faults| {
-        faults.sort_by_key(|fault| fault.at);
-        Faults(faults)
-    })
-    .boxed()
+    faults(fault, 12)
 }
 
 /// Has them happen, each at its time.
-async fn strike(site: Fleet, faults: Faults) {
+async fn strike(site: Fleet, faults: Faults<Fault>) {
     let begun = Instant::now();
     for fault in faults
         .0
@@ -145,7 +130,7 @@ async fn strike(site: Fleet, faults: Faults) {
 }
 
 /// Since when the agent of a host answers at once (`Ok`), or does not answer at all (`Err`), at a time.
-fn since(faults: &Faults, host: &str, time: f64) -> Option<Result<f64, f64>> {
+fn since(faults: &Faults<Fault>, host: &str, time: f64) -> Option<Result<f64, f64>> {
     let (mut since, mut is_alive, mut late) = (f64::NEG_INFINITY, true, Duration::ZERO);
     for fault in faults.0.iter().filter(|fault| fault.host == host) {
         let at = anchor::START + fault.at.as_secs_f64();
@@ -181,7 +166,7 @@ fn kills(faults: &Faults) -> Vec<(Duration, Duration)> {
 }
 
 /// A session of two scans during which these faults happen.
-fn play(faults: &Faults) {
+fn play(faults: &Faults<Fault>) {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -259,7 +244,7 @@ fn play(faults: &Faults) {
 fn accounts(
     site: &Site,
     session: &Session,
-    faults: &Faults,
+    faults: &Faults<Fault>,
     [begin, ended]: [f64; 2],
     result: &RunResult,
 ) {
@@ -364,13 +349,10 @@ fn in_time(site: &Site, begin: f64, troubled: &BTreeSet<&str>, result: &RunResul
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(CASES))]
 
     #[test]
-    fn sessions_outlive_faults(faults in faults()) {
+    fn sessions_outlive_faults(faults in any()) {
         play(&faults);
     }
 }
@@ -380,13 +362,7 @@ proptest! {
 fn faults_are_read_as_they_are_printed() {
     let text =
         "500ms ef dies; 1.5s jb goes down; 2s on is lost; 4s jb returns; 7.25s jive late 1.2s";
-    let faults: Vec<Fault> = text
-        .split(';')
-        .map(|fault| fault.parse().unwrap())
-        .collect();
-    assert_eq!(
-        format!("{:?}", Faults(faults)),
-        format!("EVLBI_FAULTS='{text}'")
-    );
+    let faults: Faults<Fault> = text.parse().unwrap();
+    assert_eq!(format!("{faults:?}"), format!("EVLBI_FAULTS='{text}'"));
     assert!("5s nowhere dies".parse::<Fault>().is_err());
 }

@@ -1,0 +1,738 @@
+//! Senders, receivers and the network between them fail at any moment: every run ends, its counts add up, and no more is missing from
+//! the recordings than the faults cost.
+//!
+//! A case that fails plays again as [`crate::faults`] says, with places as in `EVLBI_FAULTS='1.2s s1 restarts 300ms'`: `s1` to `s3`
+//! are senders, `r1` to `r3` their receivers, `there` and `back` ways of the network.
+
+mod account;
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use evlbi_core::admission::ENOUGH;
+use evlbi_core::path::{Law, Loss, Shape};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Clock, Signal};
+use evlbi_net::cpu::Waiting;
+use evlbi_net::file::Durability;
+use evlbi_net::run::Run;
+use evlbi_net::sim::{Host, Network, Way};
+use evlbi_testkit::Room;
+use evlbi_wire::pattern;
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use evlbi_wire::vtp;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::super::{Receiving, RecvResult};
+use super::{FRAME, LEAST_RING, RecvOptions, SendOptions, receive, send};
+use crate::counters::Counts;
+use crate::faults::{self, Faults, config, faults};
+use crate::host::HostOptions;
+use crate::send::Sending;
+
+/// Cases where nothing else is asked for, and of those that are played twice.
+const CASES: u32 = 60;
+const CASES_TWICE: u32 = 10;
+/// Most faults of a case.
+const MOST: usize = 8;
+/// When it all begins: 2027-01-15T08:00:00Z.
+const BEGINNING: i64 = 1_800_000_000;
+/// What each sender has.
+const FRAMES: usize = 500;
+const FRAME_RATE: u32 = 125;
+/// From a frame to the next.
+const SPACING: Nanos = Nanos(8_000_000);
+/// From the start of a sender to its first frame.
+const LEAD: Nanos = Nanos(20_000_000);
+/// From sender to receiver. Nothing arrives in the moment of a fault.
+const DELAY: Nanos = Nanos(10_300_000);
+/// A case is over by then.
+const LONGEST: Nanos = Nanos(60_000_000_000);
+/// What is sent last has come by then, and is recorded.
+const REST: Nanos = Nanos(1_000_000_000);
+
+/// What happens, where and when.
+#[derive(Clone, Debug, PartialEq)]
+struct Fault {
+    at: Duration,
+    place: Place,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Sender(usize),
+    Receiver(usize),
+    Network(Way),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    /// The threads of a host do not run for this time.
+    Stalls(Duration),
+    /// A sender is stopped, and another started after this time.
+    Restarts(Duration),
+    /// A sender or receiver is killed, and another started after this time.
+    Dies(Duration),
+    /// A way loses everything for this time.
+    IsCut(Duration),
+    /// The disk of a receiver takes no more.
+    IsFull,
+    /// The UTC of a host is set forward or back, by so many milliseconds.
+    Steps(i64),
+    /// A stranger sends a receiver so many datagrams.
+    Hears(u32, Kind),
+}
+
+/// What a stranger sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Random bytes.
+    Noise,
+    /// The beginnings of datagrams of the stream.
+    Pieces,
+    /// Frames of the stream with numbers that are far away.
+    Far,
+    /// Datagrams of the stream.
+    Copies,
+}
+
+const KINDS: [(Kind, &str); 4] = [
+    (Kind::Noise, "noise"),
+    (Kind::Pieces, "pieces"),
+    (Kind::Far, "far"),
+    (Kind::Copies, "copies"),
+];
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Sender(number) => write!(f, "s{}", number + 1),
+            Place::Receiver(number) => write!(f, "r{}", number + 1),
+            Place::Network(Way::There) => f.write_str("there"),
+            Place::Network(Way::Back) => f.write_str("back"),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {} ", self.at, self.place)?;
+        match self.what {
+            What::Stalls(span) => write!(f, "stalls {span:?}"),
+            What::Restarts(pause) => write!(f, "restarts {pause:?}"),
+            What::Dies(pause) => write!(f, "dies {pause:?}"),
+            What::IsCut(span) => write!(f, "cut {span:?}"),
+            What::IsFull => f.write_str("full"),
+            What::Steps(by) => {
+                let sign = if by < 0 { "-" } else { "" };
+                let span = Duration::from_millis(by.unsigned_abs());
+                write!(f, "steps {sign}{span:?}")
+            }
+            What::Hears(count, kind) => {
+                let name = KINDS.iter().find(|(it, _)| *it == kind);
+                write!(f, "hears {count} {}", name.map_or("", |(_, name)| name))
+            }
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        let odd = || format!("`{text}` is not a fault");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (&[at, place, what], rest) = words.split_first_chunk::<3>().ok_or_else(odd)?;
+        let span = || crate::units::duration(rest.first().ok_or_else(odd)?);
+        let all = [0, 1, 2].into_iter();
+        let hosts = all.flat_map(|number| [Place::Sender(number), Place::Receiver(number)]);
+        let ways = [Way::There, Way::Back].map(Place::Network);
+        let mut places = hosts.chain(ways);
+        Ok(Fault {
+            at: crate::units::duration(at)?,
+            place: places.find(|it| it.to_string() == place).ok_or_else(odd)?,
+            what: match what {
+                "stalls" => What::Stalls(span()?),
+                "restarts" => What::Restarts(span()?),
+                "dies" => What::Dies(span()?),
+                "cut" => What::IsCut(span()?),
+                "full" => What::IsFull,
+                "steps" => {
+                    let by = rest.first().ok_or_else(odd)?;
+                    let (sign, by) = by.strip_prefix('-').map_or((1, *by), |by| (-1, by));
+                    What::Steps(sign * crate::units::duration(by)?.as_millis() as i64)
+                }
+                "hears" => {
+                    let &[count, name] = rest else {
+                        return Err(odd());
+                    };
+                    let kind = KINDS.iter().find(|(_, it)| *it == name).ok_or_else(odd)?;
+                    What::Hears(count.parse().map_err(|_| odd())?, kind.0)
+                }
+                _ => return Err(odd()),
+            },
+        })
+    }
+}
+
+impl faults::Fault for Fault {
+    fn at(&self) -> Duration {
+        self.at
+    }
+}
+
+/// Faults while streams of four seconds flow.
+fn any() -> BoxedStrategy<Faults<Fault>> {
+    let span = || (1..2_000u64).prop_map(Duration::from_millis);
+    let pause = || prop_oneof![1 => Just(0), 3 => 0..2_000u64].prop_map(Duration::from_millis);
+    let number = || 0..3usize;
+    let sender = || number().prop_map(Place::Sender);
+    let receiver = || number().prop_map(Place::Receiver);
+    let host = || prop_oneof![sender(), receiver()];
+    let way = prop_oneof![3 => Just(Way::There), 1 => Just(Way::Back)];
+    let kind = prop::sample::select(&KINDS[..]);
+    let noise = (number(), 1..40u32, kind).prop_map(|(number, count, (kind, _))| {
+        let most = if is_open(number) {
+            ENOUGH as u32 - 1
+        } else {
+            count
+        };
+        let what = What::Hears(count.min(most), kind);
+        (Place::Receiver(number), what)
+    });
+    let one = prop_oneof![
+        4 => (host(), span().prop_map(What::Stalls)),
+        3 => (sender(), pause().prop_map(What::Restarts)),
+        2 => (sender(), pause().prop_map(What::Dies)),
+        2 => (receiver(), pause().prop_map(What::Dies)),
+        4 => (way.prop_map(Place::Network), span().prop_map(What::IsCut)),
+        1 => (receiver(), Just(What::IsFull)),
+        2 => (host(), (-3_600_000..3_600_000i64).prop_map(What::Steps)),
+        3 => noise,
+    ];
+    let one = (0..4_000u64, one).prop_map(|(at, (place, what))| Fault {
+        at: Duration::from_millis(at),
+        place,
+        what,
+    });
+    faults(one, MOST + 1)
+}
+
+/// Whether this receiver hears every host, and not its sender alone. Strangers send it too little for a stream.
+fn is_open(number: usize) -> bool {
+    number == 2
+}
+
+/// What its socket holds; the first one's holds everything.
+fn buffer(number: usize) -> Option<u64> {
+    [None, Some(32 << 10), Some(64 << 10)][number]
+}
+
+fn frame_rate() -> FrameRate {
+    pattern::frame_rate(FRAME_RATE.into())
+}
+
+/// The frames of each station, one after the other.
+static STREAMS: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| {
+    [b"S1", b"S2", b"S3"].map(|code| {
+        let stream = pattern::frames(FRAME, BEGINNING, frame_rate(), FRAMES as u32);
+        let mut stream = stream.expect("a length of frames");
+        for frame in stream.chunks_exact_mut(FRAME) {
+            let mut header = Header::parse(frame).expect("a header");
+            let station = StationId::from_code(*code);
+            header.set_key(StreamKey { station, thread: 0 });
+            header.emit(frame);
+        }
+        stream
+    })
+});
+
+/// A frame of a station.
+fn frame(number: usize, index: usize) -> &'static [u8] {
+    &STREAMS[number][index * FRAME..(index + 1) * FRAME]
+}
+
+/// The first frame that a sender started now sends when its time comes.
+fn due(now: Nanos) -> usize {
+    usize::try_from(now.0.div_ceil(SPACING.0)).unwrap_or(usize::MAX)
+}
+
+/// From a moment to another.
+type Span = [Nanos; 2];
+
+/// How a run came to its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// It had nothing left to do.
+    Done,
+    Stopped,
+    Killed,
+}
+
+/// What a sender did between two restarts.
+struct Sent {
+    /// Its first frame.
+    first: usize,
+    /// From its start until its end was wanted.
+    span: Span,
+    end: End,
+    counts: Counts,
+}
+
+impl Sent {
+    /// The frame after its last.
+    fn next(&self) -> usize {
+        self.first + self.counts.count("sent") as usize
+    }
+}
+
+/// What a receiver did between two restarts.
+struct Received {
+    /// Until its end was wanted.
+    span: Span,
+    end: End,
+    /// None of one that was killed.
+    result: Option<RecvResult>,
+    recorded: Vec<u8>,
+    /// When its disk was full.
+    full: Option<Nanos>,
+}
+
+/// All that came of a sender or of a receiver.
+struct Life<T> {
+    runs: Vec<T>,
+    stalls: Vec<Span>,
+}
+
+/// All that came of a case.
+struct Played {
+    sent: Vec<Life<Sent>>,
+    received: Vec<Life<Received>>,
+    dropped: u64,
+    log: String,
+}
+
+/// Where faults happen.
+struct Scene {
+    clock: Clock,
+    network: Network,
+    faults: Faults<Fault>,
+    room: Room,
+    /// Everything was sent.
+    over: Signal,
+    /// How many faults cut a way now.
+    cuts: Mutex<[u32; 2]>,
+}
+
+impl Scene {
+    fn play(faults: &Faults<Fault>) -> Played {
+        let clock = Clock::simulated(BEGINNING as u64 * Nanos::SECOND.0);
+        clock.keep_log();
+        let delay = Law::Delay {
+            delay: DELAY,
+            jitter: Nanos(0),
+            shape: Shape::Uniform,
+            reorders: false,
+        };
+        let scene = Arc::new(Scene {
+            network: Network::new(&clock, &[loss(0.0), delay], 1500, 1),
+            clock,
+            faults: faults.clone(),
+            room: Room::on_disk(),
+            over: Signal::default(),
+            cuts: Mutex::default(),
+        });
+        let clock = &scene.clock;
+        let (sent, received) = clock.simulate(|| {
+            let receivers = [0, 1, 2].map(|number| {
+                let own = Arc::clone(&scene);
+                clock.spawn("receiver", move || own.receiver(number))
+            });
+            let senders = [0, 1, 2].map(|number| {
+                let own = Arc::clone(&scene);
+                clock.spawn("sender", move || own.sender(number))
+            });
+            let others = (0..faults.0.len()).map(|place| {
+                let own = Arc::clone(&scene);
+                clock.spawn("fault", move || own.strike(place))
+            });
+            let others: Vec<_> = others.collect();
+            let sent = senders.map(|it| it.unwrap().join());
+            others.into_iter().for_each(|it| it.unwrap().join());
+            scene.over.give();
+            (sent, receivers.map(|it| it.unwrap().join()))
+        });
+        Played {
+            sent: sent.into(),
+            received: received.into(),
+            dropped: scene.network.truth(Way::There, 0).dropped,
+            log: clock.take_log(),
+        }
+    }
+
+    fn wait_until(&self, moment: Nanos) {
+        self.clock.wait_until(moment, Waiting::Sleep);
+    }
+
+    /// The faults of a place.
+    fn of(&self, place: Place) -> impl Iterator<Item = &Fault> {
+        let faults = self.faults.0.iter();
+        faults.filter(move |fault| fault.place == place)
+    }
+
+    /// What happens to any host.
+    fn befall(&self, host: &Host, what: What, stalls: &mut Vec<Span>) {
+        match what {
+            What::Stalls(span) => {
+                host.clock().stall(span);
+                let now = self.clock.now();
+                stalls.push([now, now.plus(span.into())]);
+            }
+            What::Steps(by) => host.clock().step(by * 1_000_000),
+            _ => {}
+        }
+    }
+
+    /// A sender through all of its faults.
+    fn sender(&self, number: usize) -> Life<Sent> {
+        let host = self.network.near(number as u8 + 1);
+        let (mut runs, mut stalls) = (Vec::new(), Vec::new());
+        let mut running = self.start(number, &runs);
+        for fault in self.of(Place::Sender(number)) {
+            self.wait_until(fault.at.into());
+            let (end, pause) = match fault.what {
+                What::Restarts(pause) => (End::Stopped, pause),
+                What::Dies(pause) => (End::Killed, pause),
+                what => {
+                    self.befall(&host, what, &mut stalls);
+                    continue;
+                }
+            };
+            if let Some(it) = running.take() {
+                runs.push(self.end_sender(&host, it, end));
+            }
+            self.clock.sleep(pause);
+            running = self.start(number, &runs);
+        }
+        if let Some(it) = running {
+            runs.push(self.end_sender(&host, it, End::Done));
+        }
+        Life { runs, stalls }
+    }
+
+    /// Starts a sender with what is due then, unless nothing is left.
+    fn start(&self, number: usize, before: &[Sent]) -> Option<(usize, Nanos, Sending)> {
+        let sent = before.last().map_or(0, Sent::next);
+        let first = due(self.clock.now()).max(sent);
+        let left = STREAMS[number].get(first * FRAME..)?;
+        if left.is_empty() {
+            return None;
+        }
+        let host = self.network.near(number as u8 + 1);
+        let name = format!("s{number}-{}.vdif", before.len());
+        let options = SendOptions {
+            source: self.room.write(&name, left),
+            to: self.network.to(port(number)),
+            frame_rate: Some(frame_rate()),
+            ..SendOptions::default()
+        };
+        let sending = send(&options, &Run::silent().on(&host)).unwrap();
+        Some((first, self.clock.now(), sending))
+    }
+
+    fn end_sender(
+        &self,
+        host: &Host,
+        (first, begun, sending): (usize, Nanos, Sending),
+        end: End,
+    ) -> Sent {
+        let end = match sending.is_finished() {
+            true => End::Done,
+            false => end,
+        };
+        let span = [begun, self.clock.now()];
+        let seen = Arc::clone(&sending.seen);
+        if end == End::Killed {
+            host.kill();
+        } else {
+            if end == End::Stopped {
+                sending.stop();
+            }
+            ends(&self.clock, || sending.is_finished());
+            let report = sending.join().unwrap().report;
+            assert_eq!(report.error, None);
+        }
+        Sent {
+            first,
+            span,
+            end,
+            counts: seen.status().counts,
+        }
+    }
+
+    /// A receiver through all of its faults.
+    fn receiver(&self, number: usize) -> Life<Received> {
+        let host = self.network.far(number as u8 + 1);
+        let (mut runs, mut stalls) = (Vec::new(), Vec::new());
+        let mut full = None;
+        let mut running = self.record(number, 0, full);
+        for fault in self.of(Place::Receiver(number)) {
+            self.wait_until(fault.at.into());
+            match fault.what {
+                What::IsFull if full.is_none() => {
+                    full = Some(self.clock.now());
+                    running.full = full;
+                    running.disk.fill();
+                }
+                What::Dies(pause) => {
+                    host.kill();
+                    runs.push(running.finish(End::Killed, &self.clock));
+                    self.clock.sleep(pause);
+                    running = self.record(number, runs.len(), full);
+                }
+                what => self.befall(&host, what, &mut stalls),
+            }
+        }
+        self.over.wait(&self.clock, LONGEST);
+        let stalled = stalls.iter().map(|[_, end]| *end).max();
+        let last = self.clock.now().max(stalled.unwrap_or_default());
+        self.wait_until(last.plus(REST));
+        running.receiving.stop();
+        runs.push(running.finish(End::Stopped, &self.clock));
+        Life { runs, stalls }
+    }
+
+    /// Starts a receiver.
+    fn record(&self, number: usize, run: usize, full: Option<Nanos>) -> Recording {
+        let host = self.network.far(number as u8 + 1);
+        let mut faults = self.of(Place::Receiver(number));
+        let path = self.room.path(&format!("r{number}-{run}.vdif"));
+        let disk = match full {
+            Some(_) => Disk::Full,
+            None if faults.any(|it| it.what == What::IsFull) => Disk::pipe(&path),
+            None => Disk::File(path.clone()),
+        };
+        let options = RecvOptions {
+            from: self.network.to(port(number)),
+            to: match disk {
+                Disk::Full => "/dev/full".to_owned(),
+                _ => path,
+            },
+            ring: Some(LEAST_RING),
+            source: (!is_open(number)).then(|| sender(number)),
+            durability: Durability::Kernel,
+            host: HostOptions {
+                buffer: buffer(number),
+                ..HostOptions::default()
+            },
+            ..RecvOptions::default()
+        };
+        Recording {
+            begun: self.clock.now(),
+            receiving: receive(&options, &Run::silent().on(&host)).unwrap(),
+            full,
+            disk,
+        }
+    }
+
+    /// What happens to the network, and what strangers do.
+    fn strike(&self, place: usize) {
+        let fault = &self.faults.0[place];
+        match (fault.place, fault.what) {
+            (Place::Network(way), What::IsCut(span)) => {
+                self.wait_until(fault.at.into());
+                self.cut(way, 1);
+                self.clock.sleep(span);
+                self.cut(way, -1);
+            }
+            (Place::Receiver(number), What::Hears(count, kind)) => {
+                self.wait_until(fault.at.into());
+                let socket = self.network.near(100 + place as u8).socket(0, None);
+                for turn in 0..count {
+                    let now = self.clock.now();
+                    let seed = format!("{fault} {turn}");
+                    let datagram = strange(kind, number, now, seed.as_bytes());
+                    socket.send_to(port(number), datagram.into(), now);
+                    self.clock.sleep(Duration::from_millis(1));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Another fault cuts a way, or one is over.
+    fn cut(&self, way: Way, by: i32) {
+        let cuts = &mut self.cuts.lock()[way as usize];
+        *cuts = cuts.saturating_add_signed(by);
+        let lost = if *cuts > 0 { 1.0 } else { 0.0 };
+        self.network.change(way, 0, loss(lost));
+    }
+}
+
+fn loss(fraction: f64) -> Law {
+    Law::Loss(Loss::Random { fraction })
+}
+
+/// Waits for the end of a run.
+fn ends(clock: &Clock, has_ended: impl FnMut() -> bool) {
+    assert!(
+        clock.wait_for(LONGEST, Duration::ZERO, has_ended),
+        "a run does not end"
+    );
+}
+
+/// Where a receiver listens.
+fn port(number: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, number as u8 + 1], 2630))
+}
+
+/// The host of its sender.
+fn sender(number: usize) -> IpAddr {
+    IpAddr::from([10, 255, 0, number as u8 + 1])
+}
+
+/// A datagram of a stranger, who guesses what the sender sends now.
+fn strange(kind: Kind, number: usize, now: Nanos, seed: &[u8]) -> Vec<u8> {
+    let random = Sha256::digest(seed);
+    let index = due(now).min(FRAMES - 1);
+    let far = u64::from(random[0]) << 40;
+    let sequence = index as u64 + if kind == Kind::Far { far } else { 0 };
+    let copy = [&vtp::header(sequence)[..], frame(number, index)].concat();
+    let length = usize::from(random[1]) * copy.len() / 256;
+    match kind {
+        Kind::Noise => random.iter().copied().cycle().take(length).collect(),
+        Kind::Pieces => copy[..length].to_vec(),
+        Kind::Far | Kind::Copies => copy,
+    }
+}
+
+/// What a receiver records to.
+enum Disk {
+    File(String),
+    /// A disk that can be full from a moment on: what was read of a pipe, which takes all that is recorded, and breaks.
+    Pipe(Option<File>, Vec<u8>),
+    Full,
+}
+
+impl Disk {
+    fn pipe(path: &str) -> Disk {
+        mkfifo(path, Mode::S_IRWXU).unwrap();
+        let mut options = File::options();
+        options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        let pipe = options.open(path).unwrap();
+        fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(1 << 20)).unwrap();
+        Disk::Pipe(Some(pipe), Vec::new())
+    }
+
+    /// It is full.
+    fn fill(&mut self) {
+        if let Disk::Pipe(pipe, bytes) = self
+            && let Some(mut pipe) = pipe.take()
+        {
+            // That nothing is there yet or any more is an error.
+            let _ = pipe.read_to_end(bytes);
+        }
+    }
+
+    /// What is on it. The space of a file is free then, although one who was killed does not close it.
+    fn read(mut self) -> Vec<u8> {
+        self.fill();
+        match self {
+            Disk::File(path) if Path::new(&path).exists() => {
+                let bytes = std::fs::read(&path).unwrap();
+                File::create(&path).unwrap();
+                bytes
+            }
+            Disk::Pipe(_, bytes) => bytes,
+            Disk::File(_) | Disk::Full => Vec::new(),
+        }
+    }
+}
+
+/// A receiver at work.
+struct Recording {
+    begun: Nanos,
+    receiving: Receiving,
+    disk: Disk,
+    full: Option<Nanos>,
+}
+
+impl Recording {
+    /// Waits for the end of what was stopped or killed.
+    fn finish(self, end: End, clock: &Clock) -> Received {
+        let span = [self.begun, clock.now()];
+        let receiving = self.receiving;
+        let result = (end == End::Stopped).then(|| {
+            ends(clock, || receiving.is_finished());
+            receiving.join().unwrap()
+        });
+        Received {
+            span,
+            end,
+            result,
+            recorded: self.disk.read(),
+            full: self.full,
+        }
+    }
+}
+
+/// A case, with all that has to be so of it. Returns what sums up all that happened.
+fn play(faults: &Faults<Fault>) -> [u8; 32] {
+    let played = Scene::play(faults);
+    account::check(faults, &played);
+    Sha256::digest(played.log.as_bytes()).into()
+}
+
+proptest! {
+    #![proptest_config(config(CASES))]
+
+    #[test]
+    fn streams_outlive_faults(faults in any()) {
+        play(&faults);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(CASES_TWICE))]
+
+    #[test]
+    fn faults_of_streams_happen_twice_alike(faults in any()) {
+        prop_assert_eq!(play(&faults), play(&faults));
+    }
+}
+
+/// Without faults, nothing is missing, to the frame.
+#[test]
+fn streams_without_faults_are_recorded_whole() {
+    let played = Scene::play(&Faults(Vec::new()));
+    for (number, life) in played.received.iter().enumerate() {
+        assert_eq!(life.runs.len(), 1);
+        assert!(life.runs[0].recorded == STREAMS[number], "{number}");
+    }
+    assert_eq!(played.dropped, 0);
+    account::check(&Faults(Vec::new()), &played);
+}
+
+/// What a failure prints has the same happen again.
+#[test]
+fn faults_of_streams_are_read_as_they_are_printed() {
+    let text = "500ms s1 stalls 1.2s; 1s s2 restarts 0ns; 1.5s r3 dies 20ms; 2s there cut 1ms; 2s back cut 2s; 3s r1 full; \
+        3s s3 steps -3600s; 3s r2 steps 1.5s; 4s r1 hears 7 copies";
+    let faults: Faults<Fault> = text.parse().unwrap();
+    assert_eq!(format!("{faults:?}"), format!("EVLBI_FAULTS='{text}'"));
+    assert!("5s r4 dies 1s".parse::<Fault>().is_err());
+}

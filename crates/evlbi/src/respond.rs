@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
 use crate::probe::control::{Control, nonce};
-use crate::probe::session::{ALIVE, GONE, LOOK, Link, draining, plain};
+use crate::probe::session::{ALIVE, GONE, LOOK, Link, draining, look, plain};
 use crate::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
@@ -468,7 +468,7 @@ impl Responder {
         let mut come = (0, begun);
         let counters = self.run.counters().unwrap_or_default();
         loop {
-            let message = control.receive::<FromClient>(LOOK)?;
+            let message = control.receive::<FromClient>(look(test))?;
             let now = clock.now();
             link.check(control, now)?;
             let mut is_due = link.is_due(now);

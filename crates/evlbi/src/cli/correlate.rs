@@ -167,11 +167,7 @@ convert! {
     over CorrelateOptions::default()
 }
 
-convert! {
-    StreamArgs => StreamOptions { wait, idle, duration }
-    without [no_lines]
-    over StreamOptions::default()
-}
+convert! { StreamArgs => StreamOptions { wait, idle, duration } without [no_lines] }
 
 /// Correlates as the options say.
 pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {

@@ -353,7 +353,6 @@ fn open(url: &Url, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
         from: url.clone(),
         idle: streams.idle,
         duration: streams.duration,
-        ring: streams.ring,
         ..RecvOptions::default()
     };
     let (receiving, opening) = receive::start(recv::receive_options(&options)?, run)?;

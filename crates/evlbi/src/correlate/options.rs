@@ -101,8 +101,6 @@ pub struct StreamOptions {
     pub idle: Option<Duration>,
     /// They end this long after the start.
     pub duration: Option<Duration>,
-    /// Memory of each one's ring, in bytes.
-    pub ring: Option<u64>,
 }
 
 impl Default for StreamOptions {
@@ -111,7 +109,6 @@ impl Default for StreamOptions {
             wait: Duration::from_secs(1),
             idle: None,
             duration: None,
-            ring: None,
         }
     }
 }

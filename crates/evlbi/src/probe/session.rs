@@ -46,6 +46,8 @@ const DRAINING: Duration = Duration::from_secs(5);
 const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
+/// The same in a test that is told window by window, for hours.
+const SLOW_LOOK: Duration = Duration::from_millis(100);
 /// Round trips before the streams and after them, which tell how the clocks lie.
 const ROUND_TRIPS: u64 = 10;
 /// Time between these.
@@ -462,7 +464,7 @@ impl Testing<'_, '_> {
 
     /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
     fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
-        let message = self.control.receive::<FromResponder>(LOOK)?;
+        let message = self.control.receive::<FromResponder>(look(self.test))?;
         let now = self.run.clock().now();
         link.check(self.control, now)?;
         let rest = match message {
@@ -672,6 +674,14 @@ impl Link {
             self.said = now;
         }
         due
+    }
+}
+
+/// Time between looks at what comes of a test.
+pub fn look(test: &Test) -> Duration {
+    match test.window {
+        Some(_) => SLOW_LOOK,
+        None => LOOK,
     }
 }
 

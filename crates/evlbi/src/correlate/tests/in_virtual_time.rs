@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::series::tests::sums;
 use super::*;
-use crate::recv::{LEAST_RING, RecvOptions, receive};
+use crate::recv::{RecvOptions, receive};
 
 /// UTC of the first samples, which is when the clock begins.
 const BEGIN: i64 = 1_767_225_600;
@@ -136,10 +136,6 @@ fn correlated(
     seed: u64,
     then: impl FnOnce(&Run, &Mutex<Vec<Shown>>),
 ) -> Found {
-    let stream_options = StreamOptions {
-        ring: Some(LEAST_RING),
-        ..stream_options.clone()
-    };
     let clock = Clock::simulated(BEGIN as u64 * Nanos::SECOND.0);
     let run = Run::silent().timed_by(&clock);
     let shown = Arc::new(Mutex::new(Vec::new()));
@@ -160,7 +156,7 @@ fn correlated(
         let ports = streams.iter().enumerate();
         let ports = ports.map(|(number, stream)| port(number, stream, seed, &clock));
         let ports: Vec<Url> = ports.collect();
-        let correlating = correlate_streams(&ports, options, &stream_options, &run, show).unwrap();
+        let correlating = correlate_streams(&ports, options, stream_options, &run, show).unwrap();
         let senders = streams.iter().zip(&ports);
         let senders = senders.filter(|(stream, _)| !stream.source.is_empty());
         // Of a station's stream nothing is left out when the correlator ends.
@@ -264,7 +260,6 @@ fn streams_give_the_sums_of_their_recordings() {
                     from: from.clone(),
                     to: file.clone(),
                     idle: idle(1).idle,
-                    ring: Some(LEAST_RING),
                     ..RecvOptions::default()
                 };
                 (receive(&options, &run).unwrap(), stream.send(&from, &run))

@@ -152,7 +152,7 @@ fn since(faults: &Faults<Fault>, host: &str, time: f64) -> Option<Result<f64, f6
 }
 
 /// When the controller is killed, and when the next one comes.
-fn kills(faults: &Faults) -> Vec<(Duration, Duration)> {
+fn kills(faults: &Faults<Fault>) -> Vec<(Duration, Duration)> {
     let mut kills: Vec<(Duration, Duration)> = Vec::new();
     for fault in faults.0.iter().filter(|fault| fault.host == CONTROLLER) {
         let is_away = kills.last().is_some_and(|(_, back)| *back == BACK);

@@ -167,7 +167,7 @@ fn faults(time: Duration, random: &mut Random) -> Result<()> {
         println!("soak: faults, PROPTEST_RNG_SEED={seed}");
         let mut tests = evlbi_testkit::cargo();
         tests.args(["test", "--quiet", "--release", "--package", "evlbi"]);
-        tests.args(["--bins", "faults"]);
+        tests.args(["--bins", "faults", "--", "--include-ignored"]);
         tests.envs([("PROPTEST_RNG_SEED", &*seed), ("PROPTEST_CASES", "1000")]);
         well(&mut tests)?;
         rounds += 1;

@@ -295,11 +295,15 @@ impl Flow<'_> {
         let killed = (run.end == End::Killed).then_some(run.span[1]);
         let last = killed.into_iter().chain(run.full).min();
         let is_lost = |at: Nanos| last.is_some_and(|last| self.runs_for(at, last) < LAG);
-        for frames in taken.values().filter(|frames| frames.len() >= ENOUGH) {
+        for frames in taken.values() {
+            // Nothing is recorded before there is enough of it for a stream.
+            let Some(begun) = frames.values().nth(ENOUGH - 1) else {
+                continue;
+            };
             for (index, at) in frames {
                 let is_there = recorded.get(index) == Some(&true);
                 assert!(
-                    is_there || is_lost(*at),
+                    is_there || is_lost(*at.max(begun)),
                     "{name}: frame {index}, which came at {at:?}, is missing"
                 );
             }

@@ -6,7 +6,8 @@
 //!   *candidates*, whose datagrams are kept for a while and change nothing.
 //! - A candidate can become the stream when [`ENOUGH`] of its datagrams number on and hold *valid frames*: headers of VDIF or
 //!   Mark 5B where its frames begin. One without frames needs [`RAW_ENOUGH`].
-//! - It takes the live stream's place when that has been silent for [`SILENCE`] and [`ENOUGH`] of its own came since, or when the
+//! - It takes the live stream's place when that has been silent for [`SILENCE`] and [`ENOUGH`] of its own came since (of several, the
+//!   one that began first, so that each follows the one before it), or when the
 //!   last 64 datagrams of the live stream in which a frame begins held no header, or never any, while its own do. A live stream
 //!   with valid frames gives way to such a one only. Of two with valid frames, the one that was recorded first gets its place back when it returns.
 //! - The numbers of the live stream may jump forward by [`LEAST_JUMP`], or by half as many again as came in the busiest second so far
@@ -24,6 +25,7 @@ mod numbering;
 mod pace;
 mod streams;
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -341,6 +343,11 @@ impl Admission {
         for kept in std::mem::take(&mut winner.kept) {
             self.take(&kept.arrival(), kept.at, freed, place);
         }
+        if let Some(live) = &self.live {
+            for candidate in &mut self.candidates {
+                candidate.stands_beside(live.flow.last, live.count);
+            }
+        }
     }
 
     /// Hands on what can be handed on at `now`; all positions below the result are.
@@ -487,7 +494,9 @@ impl Admission {
             }
         });
         if self.winner.is_none() && self.may_take_over(candidate, silence) {
-            self.win(place);
+            // One that came before is recorded before, and this one after it.
+            let best = self.best(|candidate| self.may_take_over(candidate, silence));
+            self.win(best.unwrap_or(place));
             return match self.winner {
                 Some(_) => Taken::Begins,
                 None => Taken::Foreign,
@@ -555,11 +564,16 @@ impl Admission {
         place.unwrap_or(self.recorded.len())
     }
 
-    /// The best of the candidates that `may` be the stream: with frames, with an earlier claim, with most datagrams.
+    /// The best of the candidates that `may` be the stream: with frames, with an earlier claim; the first stream is the one with most
+    /// datagrams, and a later one that which began first.
     fn best(&self, may: impl Fn(&Candidate) -> bool) -> Option<usize> {
         let worth = |candidate: &Candidate| {
-            let claim = std::cmp::Reverse(self.claim(&candidate.flow));
-            (candidate.has_frames(), claim, candidate.kept.len())
+            let claim = Reverse(self.claim(&candidate.flow));
+            let rank = match &self.live {
+                None => candidate.kept.len() as u64,
+                Some(_) => u64::MAX - candidate.begun().0,
+            };
+            (candidate.has_frames(), claim, rank)
         };
         let places = (0..self.candidates.len()).filter(|place| may(&self.candidates[*place]));
         places.max_by_key(|place| worth(&self.candidates[*place]))

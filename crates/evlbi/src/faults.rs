@@ -61,6 +61,7 @@ pub fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok();
     ProptestConfig {
         cases: asked.and_then(|asked| asked.parse().ok()).unwrap_or(cases),
+        failure_persistence: None,
         ..ProptestConfig::default()
     }
 }

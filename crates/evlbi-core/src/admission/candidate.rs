@@ -128,6 +128,20 @@ impl Candidate {
         given_up
     }
 
+    /// Another stream has begun, whose last datagram came at `last`, after `count` of them: only what came since follows it.
+    pub fn stands_beside(&mut self, last: Nanos, count: u64) {
+        let since = self.kept.iter().rev().take_while(|kept| kept.at > last);
+        self.in_a_row = since.count();
+        if self.in_a_row == self.kept.len() {
+            self.beside = Some(count);
+        }
+    }
+
+    /// When the first datagram that is kept came.
+    pub fn begun(&self) -> Nanos {
+        self.kept.front().map_or(self.flow.last, |kept| kept.at)
+    }
+
     /// Gives up the oldest datagram that is kept; says whether there was one.
     pub fn give_up_oldest(&mut self) -> bool {
         let oldest = self.kept.pop_front();

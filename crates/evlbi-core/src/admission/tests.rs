@@ -780,3 +780,30 @@ fn a_silence_before_datagrams_of_another_length_is_a_gap() {
         receiver.missing
     );
 }
+
+#[test]
+fn a_stream_that_is_interrupted_at_its_beginning_is_found() {
+    for first in 1..ENOUGH as u64 {
+        let mut receiver = Receiver::new(None, 1);
+        receiver.stream(1, 0, 0..first);
+        receiver.later(1600).stream(1, 0, 300..340);
+        assert_end(&mut receiver, [first + 40, 0, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn sequences_that_begin_soon_after_each_other_are_recorded_in_order() {
+    for pause in [1, 100, 299] {
+        let mut receiver = Receiver::new(None, 1);
+        receiver.stream(1, 0, 0..100);
+        receiver.later(pause).stream(2, 0, 100..150);
+        receiver.later(pause).stream(3, 0, 150..200);
+        for frame in 200..250 {
+            receiver.later(10).stream(3, 0, frame..frame + 1);
+        }
+        assert_end(&mut receiver, [250, 2, 0, 0, 0]);
+        let ring = receiver.rings[0].values();
+        let frames = (0..250).map(|frame| datagram(0, frame)[8..].to_vec());
+        assert!(ring.cloned().eq(frames), "{pause}");
+    }
+}

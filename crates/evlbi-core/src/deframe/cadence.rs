@@ -47,7 +47,7 @@ pub(super) struct Cadence {
     by_key: HashMap<StreamKey, usize>,
     /// Index of the stream that was seen last.
     latest: usize,
-    /// The longest way from a frame of a stream to its next, in frames of the whole.
+    /// The longest way from a frame of a stream to its next with nothing lost between, in frames of the whole.
     reach: i64,
     /// Place of the last frame whose header was not seen.
     last_unseen: i64,
@@ -249,7 +249,9 @@ impl Cadence {
         if stream.missing > 0 {
             self.ambiguous += u64::from(self.rate.contradicts(stream.time, stream.missing, time));
         }
-        self.reach = self.reach.max((at - stream.at).min(MOST_AHEAD));
+        if clean {
+            self.reach = self.reach.max((at - stream.at).min(MOST_AHEAD));
+        }
         stream.trusted |= at != stream.first.at;
         stream.at = at;
         stream.time = time.into();

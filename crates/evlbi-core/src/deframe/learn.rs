@@ -142,11 +142,11 @@ pub(crate) fn find(
     if wanted.format == Some(Format::Raw) {
         return None;
     }
+    let view = View { bytes, holes };
     let search = Search {
-        view: View { bytes, holes },
         base: 0,
         settings: &Settings {
-            hold: bytes.len(),
+            hold: usize::try_from(view.len()).unwrap_or(usize::MAX),
             format: wanted.format,
             frame_length: wanted.frame_length,
             ..Settings::default()
@@ -154,6 +154,7 @@ pub(crate) fn find(
         before: None,
         decide,
         work: Cell::new(bytes.len() / 64 + 4096),
+        view,
     };
     match search.run() {
         Found::Frames(first, layout) => Some((first, layout)),

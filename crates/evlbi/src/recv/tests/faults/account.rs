@@ -296,14 +296,17 @@ impl Flow<'_> {
         let last = killed.into_iter().chain(run.full).min();
         let is_lost = |at: Nanos| last.is_some_and(|last| self.runs_for(at, last) < LAG);
         for frames in taken.values() {
-            // Nothing is recorded before there is enough of it for a stream.
-            let Some(begun) = frames.values().nth(ENOUGH - 1) else {
+            // Nothing is recorded before there is enough of it for a stream: in a row, as nothing is known of what a gap joins.
+            let all: Vec<(&usize, &Nanos)> = frames.iter().collect();
+            let is_whole = |part: &[(&usize, &Nanos)]| part[ENOUGH - 1].0 - part[0].0 < ENOUGH;
+            let Some(first) = all.windows(ENOUGH).position(is_whole) else {
                 continue;
             };
-            for (index, at) in frames {
-                let is_there = recorded.get(index) == Some(&true);
+            let begun = all[first + ENOUGH - 1].1;
+            for (index, at) in &all[first..] {
+                let is_there = recorded.get(*index) == Some(&true);
                 assert!(
-                    is_there || is_lost(*at.max(begun)),
+                    is_there || is_lost(*(*at).max(begun)),
                     "{name}: frame {index}, which came at {at:?}, is missing"
                 );
             }

@@ -55,7 +55,7 @@ const MOST_RECORDED: usize = 16;
 /// Senders that were refused and are listed.
 const MOST_REFUSED: usize = 64;
 /// A candidate is given up after this silence.
-const FORGOTTEN: Nanos = Nanos(2_000_000_000);
+pub const FORGOTTEN: Nanos = Nanos(2_000_000_000);
 /// Time in which no more than [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search keeps the receiver.
 const SPELL: Nanos = Nanos(50_000_000);
 /// A sample of a live stream without valid frames has this many bytes and at least `MIN_SAMPLE` datagrams, or `MAX_SAMPLE` datagrams.

@@ -88,7 +88,8 @@ impl Clock {
         }
     }
 
-    /// Kills the threads of a simulated host: they never continue, and nothing of theirs is dropped.
+    /// Kills the threads of a simulated host: they never continue, and nothing of theirs is dropped: their memory is not given back, and
+    /// files stay open.
     ///
     /// # Panics
     /// When this thread is one of them.

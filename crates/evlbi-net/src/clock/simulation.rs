@@ -208,8 +208,8 @@ impl Simulation {
         number
     }
 
-    /// Runs `work` as a thread of this simulation, and all others when it waits. Those that are left at its end are dropped where
-    /// they are, as if their process was killed.
+    /// Runs `work` as a thread of this simulation, and all others when it waits. Those that are left at its end stay where they are,
+    /// as if they were killed.
     ///
     /// # Panics
     /// When this thread of the system runs a simulation already.
@@ -325,6 +325,7 @@ impl Simulation {
         let taken = with_waiting(number, |waiting| waiting.coroutine.take());
         let mut coroutine = taken.flatten().expect("a thread that waits");
         let resumed = catch_unwind(AssertUnwindSafe(|| coroutine.resume(())));
+        CURRENT.set(None);
         match resumed {
             Ok(CoroutineResult::Yield(turn)) => {
                 with_waiting(number, |waiting| waiting.coroutine = Some(coroutine));
@@ -335,10 +336,12 @@ impl Simulation {
                 turn
             }
             Err(panic) => {
-                if let Some(failed) = remove(number).and_then(|mut it| it.failed.take()) {
+                let failed = remove(number).and_then(|mut it| it.failed.take());
+                let turn = self.end(number);
+                if let Some(failed) = failed {
                     failed(panic);
                 }
-                self.end(number)
+                turn
             }
         }
     }
@@ -435,12 +438,10 @@ impl State {
 }
 
 impl Drop for Waiting {
-    /// What is on its stack is not dropped: this thread was killed, or has ended and left nothing.
+    /// What is on the stack of a thread that was killed is not dropped. Others may borrow from it, as those of a scope do, so that its
+    /// memory is not given back either.
     fn drop(&mut self) {
-        if let Some(coroutine) = &mut self.coroutine {
-            // SAFETY: a thread owns all that it uses ('static), so nothing else borrows from its stack.
-            unsafe { coroutine.force_reset() };
-        }
+        std::mem::forget(self.coroutine.take());
     }
 }
 

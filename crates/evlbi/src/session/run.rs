@@ -80,10 +80,18 @@ impl Running {
         begin: Option<f64>,
         hosts: Arc<Hosts>,
     ) -> Result<Running> {
+        let timetable = |begin: Option<f64>| {
+            let begin = begin.unwrap_or_else(|| now() + AHEAD);
+            Timetable::new(&session, &name, &options, begin, Arc::clone(&hosts))
+        };
+        // Times that cannot be are told at once, and the page has the plan from here on.
+        let planned = timetable(begin)?;
         hosts.look_around().await;
         let checked = check::check(&session, &name, &hosts).await;
-        let begin = begin.unwrap_or_else(|| now() + AHEAD);
-        let timetable = Timetable::new(&session, &name, &options, begin, hosts)?;
+        let timetable = match begin {
+            Some(_) => planned,
+            None => timetable(None)?,
+        };
         Ok(Running {
             session,
             name,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use evlbi_core::admission::ENOUGH;
+use evlbi_core::admission::{ENOUGH, FORGOTTEN};
 use evlbi_core::time::Nanos;
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::Header;
@@ -335,13 +335,16 @@ impl Flow<'_> {
             counted.reordered,
         ];
         assert_eq!(odd, [0; 4], "{name}");
-        let ends = |frames: &BTreeMap<usize, Nanos>| {
-            let [first, last] = [frames.keys().next(), frames.keys().next_back()];
+        let ends = |frames: &[usize]| {
+            let [first, last] = [frames.first(), frames.last()];
             Some((frames.len() as u64, (last? - first? + 1) as u64))
         };
-        let (long, short): (Vec<_>, Vec<_>) = taken
-            .values()
-            .filter_map(ends)
+        let parts = taken.values().flat_map(|frames| {
+            let (forgotten, rest) = remembered(frames);
+            [ends(&forgotten), ends(&rest)]
+        });
+        let (long, short): (Vec<_>, Vec<_>) = parts
+            .flatten()
             .partition(|(unique, _)| *unique >= ENOUGH as u64);
         let sum = |all: &[(u64, u64)]| {
             all.iter()
@@ -397,6 +400,20 @@ impl Flow<'_> {
             assert_eq!(count("invalid"), invalid as u64, "{name}");
         }
     }
+}
+
+/// Frames of a run, and before them those that may be forgotten, since they are too few for a stream and no more came for long.
+fn remembered(frames: &BTreeMap<usize, Nanos>) -> (Vec<usize>, Vec<usize>) {
+    let all: Vec<(usize, Nanos)> = frames.iter().map(|(index, at)| (*index, *at)).collect();
+    let mut first = 0;
+    for (next, [(_, before), (_, at)]) in (1..).zip(all.array_windows()) {
+        if next - first < ENOUGH && at.since(*before) >= FORGOTTEN {
+            first = next;
+        }
+    }
+    let mut frames: Vec<usize> = frames.keys().copied().collect();
+    let rest = frames.split_off(first);
+    (frames, rest)
 }
 
 /// Whether a moment lies in a span, its ends included.

@@ -9,6 +9,8 @@ use super::histogram::Histogram;
 
 /// Significant decimal digits of quantiles.
 const DIGITS: u8 = 3;
+/// So many values are kept as they are.
+const FEW: usize = 256;
 /// Bins of a histogram that are counted one by one; what falls into further ones is counted together.
 const MOST_BINS: usize = 1 << 20;
 
@@ -16,10 +18,19 @@ const MOST_BINS: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Distribution {
     moments: Moments,
-    /// Of the negative values without their sign, and of the others, as soon as there are some.
-    below: Option<Quantiles<u64>>,
-    above: Option<Quantiles<u64>>,
+    values: Values,
     bins: Option<Bins>,
+}
+
+/// What quantiles are found in.
+#[derive(Clone, Debug)]
+enum Values {
+    Few(Vec<i64>),
+    Many {
+        /// Negative values without their sign.
+        below: Quantiles<u64>,
+        above: Quantiles<u64>,
+    },
 }
 
 /// How many values are in which bin.
@@ -87,15 +98,7 @@ impl Distribution {
     #[inline]
     pub fn add(&mut self, value: i64) {
         self.moments.add(value);
-        let side = match value < 0 {
-            true => &mut self.below,
-            false => &mut self.above,
-        };
-        let side = side.get_or_insert_with(quantiles);
-        // It grows, and can hold all that there is.
-        if side.record(value.unsigned_abs()).is_err() {
-            side.saturating_record(value.unsigned_abs());
-        }
+        self.values.add(value);
         if let Some(bins) = &mut self.bins {
             match u64::try_from(value) {
                 Ok(value) => bins.counts.add(value / bins.width),
@@ -111,23 +114,12 @@ impl Distribution {
 
     /// The smallest value that no less than this fraction of all does not exceed; 0 of nothing.
     pub fn quantile(&self, fraction: f64) -> i64 {
-        let below = self.below.as_ref().map_or(0, Quantiles::len);
         let all = self.moments.count;
         if all == 0 {
             return 0;
         }
         let rank = ((fraction * all as f64).ceil() as u64).clamp(1, all);
-        let at = |side: &Option<Quantiles<u64>>, rank: u64| {
-            // Halfway within a rank, so that no rounding reaches the next.
-            let place = |side: &Quantiles<u64>| (rank as f64 - 0.5) / side.len() as f64;
-            let side = side.as_ref();
-            let value = side.map_or(0, |side| side.value_at_quantile(place(side)));
-            i64::try_from(value).unwrap_or(i64::MAX)
-        };
-        let value = match rank <= below {
-            true => -at(&self.below, below - rank + 1),
-            false => at(&self.above, rank - below),
-        };
+        let value = self.values.of_rank(rank);
         value.clamp(self.moments.min, self.moments.max)
     }
 
@@ -158,6 +150,50 @@ impl Distribution {
             }),
             not_binned: bins.map_or(0, |bins| bins.counts.not_listed),
         })
+    }
+}
+
+impl Default for Values {
+    fn default() -> Values {
+        Values::Few(Vec::new())
+    }
+}
+
+impl Values {
+    fn add(&mut self, value: i64) {
+        if let Values::Few(few) = self {
+            if few.len() < FEW {
+                few.push(value);
+                return;
+            }
+            let few = std::mem::take(few);
+            *self = Values::Many {
+                below: quantiles(),
+                above: quantiles(),
+            };
+            few.into_iter().for_each(|value| self.add(value));
+        }
+        if let Values::Many { below, above } = self {
+            let side = if value < 0 { below } else { above };
+            // It grows, and can hold all that there is.
+            if side.record(value.unsigned_abs()).is_err() {
+                side.saturating_record(value.unsigned_abs());
+            }
+        }
+    }
+
+    /// The value with this rank, from 1 to the number of values.
+    fn of_rank(&self, rank: u64) -> i64 {
+        // Halfway within a rank, so that no rounding reaches the next.
+        let at = |side: &Quantiles<u64>, rank: u64| {
+            let value = side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64);
+            i64::try_from(value).unwrap_or(i64::MAX)
+        };
+        match self {
+            Values::Few(few) => *few.clone().select_nth_unstable(rank as usize - 1).1,
+            Values::Many { below, .. } if rank <= below.len() => -at(below, below.len() - rank + 1),
+            Values::Many { below, above } => at(above, rank - below.len()),
+        }
     }
 }
 

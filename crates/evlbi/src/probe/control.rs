@@ -90,6 +90,7 @@ impl Control {
     pub fn receive<M: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<M>> {
         let end = self.clock.now().plus(timeout.into());
         let mut has_looked = false;
+        let mut bytes = [0; 4 << 10];
         loop {
             if let Some(message) = self.channel.next_message()? {
                 let message = serde_json::from_slice(&message);
@@ -99,7 +100,6 @@ impl Control {
             if std::mem::replace(&mut has_looked, true) && self.clock.now() >= end {
                 return Ok(None);
             }
-            let mut bytes = [0; 16 << 10];
             match self.stream.read(&mut bytes) {
                 Ok(0) => bail!("the other end has closed the connection"),
                 Ok(count) => {

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::process::Stdio;
 
 use evlbi_testkit::{Running, command, disk, name, until, until_some};
 use nix::sys::signal::Signal;
@@ -158,50 +157,6 @@ fn a_scan_outlives_its_controller() {
         let options = site.kept("scan", "jive", name)["options"].clone();
         assert!(options["duration"].is_string(), "{options}");
     }
-}
-
-/// A scan begins at its time whoever listens: this receiver has to open a pipe first that nobody reads before a frame is sent.
-#[test]
-fn a_scan_begins_without_a_receiver() {
-    let site = Site::on_loopback(&["jive"], "");
-    let pipe = site.room.path("agent-jive/recordings/pipe");
-    assert!(command("mkfifo").arg(&pipe).status().unwrap().success());
-    let flows = format!(
-        "[[scan]]\nname = \"s1\"\nduration = \"1h\"
-         [[flow]]\nname = \"ef\"\nhost = \"jive\"\ncommand = \"send\"\nsource = \"sky:{}/Ef\"\nto = \"udp://{1}\"\nrate = \"{STILL}\"
-         [[flow]]\nname = \"rec\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"udp://{1}\"\nto = \"pipe\"\n",
-        site.room.path("sky.toml"),
-        site.streams[0]
-    );
-    let session = site.write_session("deaf", &flows);
-    let run = site.begin("run", &["run", &session, "--json"]);
-    site.hear("run", ".ef starts although deaf");
-    let console = |name: &str, steps: &str| {
-        let steps = site.room.write(&format!("{name}.script"), steps);
-        site.run_well(name, &["run", &session, "--script", &steps]);
-    };
-    console("first", "wait ef sent 1 2min\n");
-    let mut reader = Running(
-        command("cat")
-            .arg(pipe)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    let most = SKY_FRAMES - 1;
-    until("the receiver listens", || {
-        site.has_said("deaf", "rec", "listening")
-    });
-    console(
-        "rest",
-        &format!("set ef rate=2M\nwait ef ended\nwait rec unique {most} 2min\nstop rec\n"),
-    );
-    let result = ended_well(&site, run, "run");
-    let rec = named(&result, "rec");
-    let [unique, lost, missed] =
-        ["unique", "lost", "first_seq"].map(|count| number(&rec["result"], count));
-    assert_eq!((unique + missed, lost), (SKY_FRAMES, 0), "{rec}");
-    assert!(reader.wait().success());
 }
 
 /// Senders begin when their receivers listen, however long that takes: this one has to open a pipe first that nobody reads yet.

@@ -548,50 +548,6 @@ fn a_check_finds_what_stands_against_a_session() {
     assert!(said.contains("jive: the token may watch only"), "{said}");
 }
 
-/// The timetable alone: flows begin together at the scan's time, whoever listens, and end by themselves.
-#[test]
-fn a_timetable_drives_three_stations() {
-    let site = Site::on_loopback(&["jive"], "");
-    let scan = "[[scan]]\nname = \"s1\"\nstart = \"+1s\"\nduration = \"3s\"\n";
-    let rate = format!("{ENDLESS}\nmtu = 1500");
-    let session = site.session("timed", &STATIONS, &rate, scan);
-    // The correlator may start too late to receive anything, and then fails.
-    site.run("timed", &["run", &session, "--json"]);
-    let result: Value = serde_json::from_str(&site.room.text("timed.out")).unwrap();
-    assert_eq!(result["schema"], "evlbi.run/1");
-    let shown = site.room.text("timed.err");
-    let percents = shown
-        .lines()
-        .filter_map(|line| line.trim().split_once(" %"));
-    let percents: Vec<f64> = percents
-        .filter_map(|(percent, _)| percent.parse().ok())
-        .collect();
-    assert!(
-        percents.is_sorted() && percents.last() == Some(&100.0),
-        "{shown}"
-    );
-    let flows = result["flows"].as_array().unwrap();
-    assert_eq!(flows.len(), 4);
-    assert!(flows.iter().all(|flow| flow["end"].is_object()), "{result}");
-    let mut starts = Vec::new();
-    for flow in flows.iter().filter(|flow| flow["command"] == "send") {
-        assert_eq!(flow["end"]["outcome"], "finished", "{flow}");
-        let result = &flow["result"];
-        let [offered, sent, shed, frames] =
-            ["offered", "sent", "shed", "frames"].map(|count| number(result, count));
-        assert_eq!((offered, shed), (sent, 0), "{result}");
-        // None leaves before its time, whatever the pace was: 250 a second, and the first at once.
-        assert!((1..=751).contains(&frames), "{result}");
-        // Each is two datagrams; the last may have been cut off.
-        assert!(sent.abs_diff(2 * frames) < 2, "{result}");
-        let name = flow["id"].as_str().unwrap().rsplit_once('.').unwrap().1;
-        let options = site.kept("timed", "jive", name)["options"].clone();
-        starts.push(options["start"].as_str().unwrap().to_owned());
-    }
-    assert_eq!(starts.len(), 3);
-    assert!(starts.iter().all(|start| *start == starts[0]), "{starts:?}");
-}
-
 /// A page in a browser: the session is begun there, jb is started by the form, the rate is seen, jb's policy is changed, loss and
 /// weight are seen to follow, and all is ended.
 #[test]

@@ -47,20 +47,20 @@ fn a_burst_beside_a_connection_is_accounted_for() {
         "tcp",
         &[
             "--duration",
-            "5s",
+            "2s",
             "--algorithm",
             "reno",
             "--background",
             "70M",
             "--background-at",
-            "1s",
+            "500ms",
             "--background-for",
             "500ms",
         ],
     );
     let found = &result["flows"][0]["disturbance"];
     let of = |name: &str| found[name].as_f64().unwrap();
-    assert_eq!((of("from"), of("to")), (1.0, 1.5));
+    assert_eq!((of("from"), of("to")), (0.5, 1.0));
     let stream = &result["background"][0];
     let of = |name: &str| number(stream, name);
     assert_eq!(of("sent"), 70_000_000 / 2 / 8 / 1472);
@@ -104,42 +104,6 @@ fn congestion_is_marked_and_each_mark_arrives() {
         assert!(marked(&state) >= 9, "{state}");
         assert_eq!(number(cell(&state, FORWARD, name), "dropped"), 0);
     }
-}
-
-/// Whole segments vanish, and the message that says why: the probe says it, and ends.
-#[test]
-fn a_black_hole_of_the_path_mtu_is_named() {
-    let cells = "rtt = \"2ms\"\nforward = [{ mtu = 1300, tells = false }]\n";
-    let Some(room) = Room::new(&format!("{HOSTS}{cells}")) else {
-        return;
-    };
-    let up = room.up();
-    let _responder = up.respond();
-    up.sh("jive", "echo 0 > /proc/sys/net/ipv4/tcp_mtu_probing");
-    let output = up
-        .evlbi_at("jive")
-        .args([
-            "probe",
-            "tcp",
-            "manchester:8620",
-            "--duration",
-            "1s",
-            "--json",
-        ])
-        .output()
-        .unwrap();
-    assert!(!output.status.success());
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(!result["stopped"].is_null());
-    let said = result["findings"].to_string();
-    assert!(
-        said.contains("black hole") && said.contains("--mss"),
-        "{said}"
-    );
-    let state = up.end();
-    let mtu = cell(&state, FORWARD, "mtu");
-    let passed = number(mtu, "bytes") - number(mtu, "dropped_bytes");
-    assert!(number(mtu, "dropped") > 0 && passed <= number(mtu, "passed") * (1300 + 14));
 }
 
 /// Each segment length is tried with each send buffer.

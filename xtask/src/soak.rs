@@ -178,7 +178,7 @@ fn faults(time: Duration, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Tests that take too long for the gate. Some simulate days.
+/// Tests that take too long for the gate. Some simulate days, some look at the memory of their process.
 fn ignored() -> Result<()> {
     let tests = [
         "test",
@@ -187,6 +187,7 @@ fn ignored() -> Result<()> {
         "--no-fail-fast",
         "--",
         "--ignored",
+        "--test-threads=1",
         "soak",
     ];
     well(evlbi_testkit::cargo().args(tests))

@@ -16,18 +16,18 @@ const SPIN: Nanos = Nanos(60_000);
 
 /// The time of the monotonic clock.
 #[inline]
-pub fn now() -> Nanos {
+pub(crate) fn now() -> Nanos {
     clock(libc::CLOCK_MONOTONIC)
 }
 
 /// Nanoseconds of UTC since 1970, by this host's clock.
 #[inline]
-pub fn utc() -> u64 {
+pub(crate) fn utc() -> u64 {
     clock(libc::CLOCK_REALTIME).0
 }
 
 /// Processor time that the current thread has used.
-pub fn thread_time() -> Nanos {
+pub(crate) fn thread_time() -> Nanos {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
@@ -57,7 +57,7 @@ pub enum Waiting {
 /// Waits until the monotonic clock shows `moment`; returns what it shows then. Returns at once when
 /// the moment has passed.
 #[inline]
-pub fn wait_until(moment: Nanos, waiting: Waiting) -> Nanos {
+pub(crate) fn wait_until(moment: Nanos, waiting: Waiting) -> Nanos {
     let mut time = now();
     let wake = match waiting {
         Waiting::Spin => time,

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use evlbi_net::clock::Clock;
+
 /// A size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
 pub fn size(text: &str) -> Result<u64, String> {
     let error = || format!("`{text}` is no size; write bytes, or as 64KiB, 1MiB, 10MB, 2GiB");
@@ -182,7 +184,7 @@ pub fn show_seconds(seconds: f64) -> String {
 
 /// UTC of this host in seconds since 1970.
 pub fn now() -> f64 {
-    evlbi_net::cpu::utc() as f64 * 1e-9
+    Clock::real().utc() as f64 * 1e-9
 }
 
 /// `2024-05-01T12:00:00.5Z`: UTC seconds since 1970 as date and time, to a tenth of a millisecond.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use evlbi_core::tcp::{Algorithm, Info, Settings};
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 pub use info::info;
 pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
@@ -21,7 +21,7 @@ pub use sample::{Sampled, begin_sampling, readings};
 pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };
-pub use stream::{Change, Listener, Stream, connect};
+pub use stream::{Change, Listener, Stream, Unconnected};
 
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
@@ -100,6 +100,12 @@ pub enum TcpError {
     },
 }
 
+impl From<io::Error> for TcpError {
+    fn from(source: io::Error) -> TcpError {
+        failed("no socket")(source)
+    }
+}
+
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TcpError {
     move |source| TcpError::Socket { what, source }
 }
@@ -137,8 +143,8 @@ impl Connection {
             address: to,
             source,
         };
-        let (socket, granted, settings) = set_up(to, options, run)?;
-        if let Some(socket) = &socket {
+        let (unconnected, granted) = set_up(to, options, run)?;
+        if let Unconnected::Kernel(socket) = &unconnected {
             if let Some(device) = device {
                 let bound = socket.bind_device(Some(device.as_bytes()));
                 bound.map_err(failed("interface"))?;
@@ -146,7 +152,7 @@ impl Connection {
             let bound = socket.bind(&from.into());
             bound.map_err(failed("local address"))?;
         }
-        let stream = connect(to, socket, &settings, CONNECTING, run).map_err(refused)?;
+        let stream = unconnected.connect(to, CONNECTING, run).map_err(refused)?;
         let mut greeting = key.to_le_bytes().to_vec();
         greeting.extend(number.to_le_bytes());
         // It is the first that is written, so there is room.
@@ -191,18 +197,25 @@ impl Connection {
     }
 }
 
-/// What is asked of a connection, before anything is agreed upon with the other end, and what was granted: a socket with it, or for a
-/// simulated host its settings.
+/// What becomes a connection of this kind, before anything is agreed upon with the other end, and the buffers that were granted.
 fn set_up(
     address: SocketAddr,
     options: &Options,
     run: &Run,
-) -> Result<(Option<Socket>, Granted, Settings), TcpError> {
-    let Some(host) = run.host() else {
-        let (socket, granted) = new_socket(address, options)?;
-        return Ok((Some(socket), granted, Settings::default()));
-    };
-    let mut settings = host.tcp();
+) -> Result<(Unconnected, Granted), TcpError> {
+    let mut granted = [None, None];
+    let mut unconnected = Unconnected::new(address, run, |socket| {
+        granted = set_options(socket, address, options)?;
+        Ok::<(), TcpError>(())
+    })?;
+    if let Unconnected::Simulated(_, settings) = &mut unconnected {
+        granted = settle(settings, options)?;
+    }
+    Ok((unconnected, granted))
+}
+
+/// Gives the connections of a simulated host what is asked for, and says what buffers that is.
+fn settle(settings: &mut Settings, options: &Options) -> Result<Granted, TcpError> {
     if let Some(name) = &options.algorithm {
         settings.algorithm = simulated(name)?;
     }
@@ -213,14 +226,13 @@ fn set_up(
     for (own, asked) in own.into_iter().zip(buffers) {
         *own = asked.map_or(*own, |asked| asked as u64);
     }
-    let granted = buffers.map(|asked| {
+    Ok(buffers.map(|asked| {
         asked.map(|asked| GrantedBuffer {
             asked,
             granted: asked,
             remedy: None,
         })
-    });
-    Ok((None, granted, settings))
+    }))
 }
 
 /// The congestion control of a simulated host that has this name.
@@ -234,32 +246,32 @@ fn simulated(name: &str) -> Result<Algorithm, TcpError> {
 /// The send buffer and the receive buffer, where they were asked for.
 type Granted = [Option<GrantedBuffer>; 2];
 
-fn new_socket(address: SocketAddr, options: &Options) -> Result<(Socket, Granted), TcpError> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP));
-    let socket = socket.map_err(failed("no socket"))?;
+fn set_options(
+    socket: &Socket,
+    address: SocketAddr,
+    options: &Options,
+) -> Result<Granted, TcpError> {
     if let Some(name) = &options.algorithm {
-        set_algorithm(&socket, name)?;
+        set_algorithm(socket, name)?;
     }
     if let Some(segment) = options.segment {
         let set = socket.set_tcp_mss(segment);
         set.map_err(failed("segment size"))?;
     }
     if let Some(dscp) = options.dscp {
-        let set = socket::set_class(&socket, address, dscp);
+        let set = socket::set_class(socket, address, dscp);
         set.map_err(failed("class of service"))?;
     }
     // What is written leaves: the window alone holds it back.
     socket.set_tcp_nodelay(true).map_err(failed("no delay"))?;
     let send = options.send_buffer;
-    let send = send.map(|asked| socket::ask_send_buffer(&socket, asked));
+    let send = send.map(|asked| socket::ask_send_buffer(socket, asked));
     let receive = options.receive_buffer;
-    let receive = receive.map(|asked| socket::ask_receive_buffer(&socket, asked));
-    let granted = [
+    let receive = receive.map(|asked| socket::ask_receive_buffer(socket, asked));
+    Ok([
         send.transpose().map_err(failed("send buffer"))?,
         receive.transpose().map_err(failed("receive buffer"))?,
-    ];
-    Ok((socket, granted))
+    ])
 }
 
 fn set_algorithm(socket: &Socket, name: &str) -> Result<(), TcpError> {
@@ -309,8 +321,8 @@ impl Door {
                 Some(_) => return Err(no_algorithm(name)),
             }
         }
-        let (socket, granted, settings) = set_up(address, options, run)?;
-        let listener = Listener::open(address, socket, &settings, run);
+        let (unconnected, granted) = set_up(address, options, run)?;
+        let listener = unconnected.listen(address);
         let listener = listener.map_err(failed("listening"))?;
         let address = listener.local_addr().map_err(failed("local address"))?;
         Ok(Door {

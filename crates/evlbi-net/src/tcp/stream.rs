@@ -238,32 +238,72 @@ fn address(of: &SockAddr) -> io::Result<SocketAddr> {
     of.as_socket().ok_or_else(none)
 }
 
-/// Connects to `to` from a run's host: by a socket that has its options, or with these settings from a simulated host. Ends with the
-/// timeout, or when the run is stopped.
-///
-/// # Errors
-/// Why there is no connection.
-pub fn connect(
-    to: SocketAddr,
-    socket: Option<Socket>,
-    settings: &tcp::Settings,
-    patience: Duration,
-    run: &Run,
-) -> io::Result<Stream> {
-    let stream = match (run.host(), socket) {
-        (Some(host), _) => Stream::Simulated(host.connect(to, settings)),
-        (None, socket) => {
-            let new = || Socket::new(Domain::for_address(to), Type::STREAM, None);
-            let socket = socket.map_or_else(new, Ok)?;
-            socket.set_nonblocking(true)?;
-            match socket.connect(&to.into()) {
-                Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
-                _ => Stream::Kernel(socket),
+/// What becomes a connection, or a place where they come to.
+pub enum Unconnected {
+    /// A socket of the machine, with its options.
+    Kernel(Socket),
+    /// What connections of a simulated host have.
+    Simulated(sim::Host, tcp::Settings),
+}
+
+impl Unconnected {
+    /// One of a run's host for addresses of this family; `set_up` gives a socket of the machine its options.
+    ///
+    /// # Errors
+    /// What the kernel or `set_up` says.
+    pub fn new<E: From<io::Error>>(
+        family: SocketAddr,
+        run: &Run,
+        set_up: impl FnOnce(&Socket) -> Result<(), E>,
+    ) -> Result<Unconnected, E> {
+        if let Some(host) = run.host() {
+            return Ok(Unconnected::Simulated(host.clone(), host.tcp()));
+        }
+        let socket = Socket::new(Domain::for_address(family), Type::STREAM, None)?;
+        set_up(&socket)?;
+        Ok(Unconnected::Kernel(socket))
+    }
+
+    /// Connects to `to`. Ends with the timeout, or when the run is stopped.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub fn connect(self, to: SocketAddr, patience: Duration, run: &Run) -> io::Result<Stream> {
+        let stream = match self {
+            Unconnected::Simulated(host, settings) => {
+                Stream::Simulated(host.connect(to, &settings))
+            }
+            Unconnected::Kernel(socket) => {
+                socket.set_nonblocking(true)?;
+                match socket.connect(&to.into()) {
+                    Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
+                        return Err(error);
+                    }
+                    _ => Stream::Kernel(socket),
+                }
+            }
+        };
+        await_connection(&stream, patience, run)?;
+        Ok(stream)
+    }
+
+    /// Listens at an address of its host, where port 0 is any that is free.
+    ///
+    /// # Errors
+    /// When the address is in use, or is none of this host's.
+    pub fn listen(self, at: SocketAddr) -> io::Result<Listener> {
+        match self {
+            Unconnected::Simulated(host, settings) => {
+                Ok(Listener::Simulated(host.listen(at.port(), &settings)?))
+            }
+            Unconnected::Kernel(socket) => {
+                socket.bind(&at.into())?;
+                socket.listen(WAITING)?;
+                socket.set_nonblocking(true)?;
+                Ok(Listener::Kernel(socket))
             }
         }
-    };
-    await_connection(&stream, patience, run)?;
-    Ok(stream)
+    }
 }
 
 /// Waits until a connection is there, it fails, the time is over or the run is stopped.
@@ -298,36 +338,12 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens at an address, where port 0 is any that is free.
+    /// Listens at an address of a run's host, where port 0 is any that is free.
     ///
     /// # Errors
     /// When the address is in use, or is none of this host's.
     pub fn bind(at: SocketAddr, run: &Run) -> io::Result<Listener> {
-        let new = || {
-            let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
-            socket.set_reuse_address(true).map(|()| socket)
-        };
-        let socket = run.host().is_none().then(new).transpose()?;
-        Listener::open(at, socket, &tcp::Settings::default(), run)
-    }
-
-    /// Listens at an address of a run's host: by a socket that has its options, or with these settings at a simulated host.
-    pub(super) fn open(
-        at: SocketAddr,
-        socket: Option<Socket>,
-        settings: &tcp::Settings,
-        run: &Run,
-    ) -> io::Result<Listener> {
-        match (run.host(), socket) {
-            (Some(host), _) => Ok(Listener::Simulated(host.listen(at.port(), settings)?)),
-            (None, Some(socket)) => {
-                socket.bind(&at.into())?;
-                socket.listen(WAITING)?;
-                socket.set_nonblocking(true)?;
-                Ok(Listener::Kernel(socket))
-            }
-            (None, None) => Err(io::ErrorKind::NotConnected.into()),
-        }
+        Unconnected::new(at, run, |socket| socket.set_reuse_address(true))?.listen(at)
     }
 
     /// Its address.

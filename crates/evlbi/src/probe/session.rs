@@ -15,10 +15,9 @@ use evlbi_net::probe::{
     VERSION, Window, Work,
 };
 use evlbi_net::run::Run;
-use evlbi_net::tcp::Stream;
+use evlbi_net::tcp::{Stream, Unconnected};
 use serde::Serialize;
 use smart_default::SmartDefault;
-use socket2::{Domain, Socket, Type};
 
 use super::control::{Control, nonce};
 use super::point::Direction;
@@ -771,30 +770,21 @@ fn connect(target: &Target, run: &Run) -> Result<Stream> {
 }
 
 fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<Stream> {
-    let socket = match run.host() {
-        Some(_) => None,
-        None => Some(socket(to, target)?),
-    };
-    let settings = evlbi_core::tcp::Settings::default();
-    Ok(evlbi_net::tcp::connect(
-        to, socket, &settings, CONNECTING, run,
-    )?)
-}
-
-fn socket(to: SocketAddr, target: &Target) -> Result<Socket> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    socket.set_tcp_nodelay(true)?;
-    if let Some(device) = &target.device {
-        socket
-            .bind_device(Some(device.as_bytes()))
-            .with_context(|| format!("cannot use the interface {device}"))?;
-    }
-    if let Some(bind) = target.bind {
-        socket
-            .bind(&SocketAddr::new(bind, 0).into())
-            .with_context(|| format!("cannot send from {bind}"))?;
-    }
-    Ok(socket)
+    let unconnected = Unconnected::new(to, run, |socket| {
+        socket.set_tcp_nodelay(true)?;
+        if let Some(device) = &target.device {
+            socket
+                .bind_device(Some(device.as_bytes()))
+                .with_context(|| format!("cannot use the interface {device}"))?;
+        }
+        if let Some(bind) = target.bind {
+            socket
+                .bind(&SocketAddr::new(bind, 0).into())
+                .with_context(|| format!("cannot send from {bind}"))?;
+        }
+        anyhow::Ok(())
+    })?;
+    Ok(unconnected.connect(to, CONNECTING, run)?)
 }
 
 #[cfg(test)]

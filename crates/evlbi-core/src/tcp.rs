@@ -1,4 +1,4 @@
-//! TCP: the laws of congestion control, what a constant bit rate needs of them, and one end of a connection without clock and
+//! TCP: the algorithms of congestion control, what a constant bit rate needs of them, and one end of a connection without clock and
 //! sockets, over which flows are simulated packet by packet.
 
 mod backlog;

@@ -172,7 +172,7 @@ impl Writer {
         let Some(held) = &mut self.held else {
             return Ok(());
         };
-        if held.is_younger(age.into()) {
+        if !held.take_older(age.into()) {
             return Ok(());
         }
         // The end of a file is in no whole block: it goes through the cache.
@@ -440,11 +440,11 @@ impl Held {
         }
     }
 
-    /// Whether nothing is held for `age` that is not in the file; else it is taken to be there from here on.
-    fn is_younger(&mut self, age: Nanos) -> bool {
+    /// Whether something has been held for `age` that is not in the file: the caller puts it there.
+    fn take_older(&mut self, age: Nanos) -> bool {
         let now = self.clock.now();
         let is_old = |since: &mut Nanos| now.since(*since) >= age;
-        self.since.take_if(is_old).is_none()
+        self.since.take_if(is_old).is_some()
     }
 
     fn clear(&mut self) {

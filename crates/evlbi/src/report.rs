@@ -50,7 +50,7 @@ pub struct Way {
     pub covered: f64,
     pub rate_received: f64,
     /// By how much the rates that were received in nine of ten windows differ from their median at most, as a part of it; none of
-    /// fewer windows.
+    /// fewer than ten windows, nor where nothing came in most of them.
     pub rate_spread: Option<f64>,
     /// How often the campaign ended before its time, or was killed.
     pub interrupted: usize,
@@ -135,10 +135,13 @@ fn spread(mut rates: Vec<f64>) -> Option<f64> {
     }
     rates.sort_by(f64::total_cmp);
     let median = rates[rates.len() / 2];
+    if median == 0.0 {
+        return None;
+    }
     let off = rates.iter().map(|rate| (rate / median - 1.0).abs());
     let mut off: Vec<f64> = off.collect();
     off.sort_by(f64::total_cmp);
-    Some(off[off.len() * 9 / 10])
+    Some(off[(off.len() * 9).div_ceil(10) - 1])
 }
 
 fn finding(way: &Way) -> String {
@@ -316,6 +319,34 @@ mod tests {
             runs: Vec::new(),
             windows,
         })
+    }
+
+    /// Nine of ten are nine of ten, 18 of 19 or 20, and 19 of 21.
+    #[test]
+    fn the_spread_is_that_of_nine_windows_of_ten() {
+        let off = |count: usize, others: usize| {
+            let rates = (0..count).map(|at| if at < others { 50.0 } else { 100.0 });
+            spread(rates.collect())
+        };
+        for (count, others) in [(10, 1), (19, 1), (20, 2), (21, 2)] {
+            assert_eq!(off(count, others), Some(0.0), "{count}");
+            assert_eq!(off(count, others + 1), Some(0.5), "{count}");
+        }
+        assert_eq!(off(9, 0), None);
+    }
+
+    /// A path that is down in more than half of its windows has no median rate to differ from.
+    #[test]
+    fn a_path_that_is_mostly_down_has_no_spread() {
+        let windows: Vec<Row> = (0..12)
+            .map(|at| Row {
+                rate_received: if at < 5 { 1e8 } else { 0.0 },
+                ..row(f64::from(at), 0)
+            })
+            .collect();
+        let way = summary(Direction::There, &windows, 0).unwrap();
+        assert_eq!(way.rate_spread, None);
+        assert!(!way.finding.contains("nine of ten"), "{}", way.finding);
     }
 
     /// A single burst would make all other losses invisible: they have a scale of their own.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -236,9 +237,14 @@ impl Flows {
                 source,
             })
         });
-        let connecting: Vec<_> = connecting.collect::<Result<_, _>>()?;
-        let connected: Vec<_> = connecting.into_iter().map(Thread::join).collect();
-        connected.into_iter().collect()
+        let connecting: Vec<_> = connecting.collect();
+        // All of them, whatever befalls one.
+        let ended = connecting.into_iter().map(|it| it.map(Thread::wait));
+        let ended: Vec<_> = ended.collect();
+        let connected = ended
+            .into_iter()
+            .map(|it| it?.unwrap_or_else(|panic| resume_unwind(panic)));
+        connected.collect()
     }
 }
 

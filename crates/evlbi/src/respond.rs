@@ -5,13 +5,12 @@ use std::net::{Ipv6Addr, Shutdown, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::{Channel, ChannelError, Role, Stream, Token};
 use evlbi_core::time::Nanos;
-use evlbi_net::clock::Thread;
+use evlbi_net::clock::{Signal, Thread};
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
 use evlbi_net::run::Run;
@@ -35,8 +34,6 @@ const IDLE: Duration = Duration::from_secs(120);
 const MOST_QUEUE: Nanos = Nanos(600_000_000_000);
 /// A test may take so much longer than its streams: finding each other, round trips, results.
 const AROUND: Duration = Duration::from_secs(30);
-/// Time between two looks at whether there is room for another test.
-const SHORT_LOOK: Duration = Duration::from_millis(1);
 /// A client's first datagram is waited for so long.
 const CALLING: Duration = Duration::from_secs(3);
 
@@ -129,9 +126,7 @@ impl Drop for Responding {
 
 struct Responder {
     options: RespondOptions,
-    taken: Mutex<Taken>,
-    /// How often something was given back.
-    given_back: AtomicU64,
+    room: Mutex<Room>,
     peers: Mutex<Peers>,
     /// When one was last told, and how many were not since.
     refusals: Mutex<(Nanos, u64)>,
@@ -145,6 +140,52 @@ struct Taken {
     sessions: usize,
     /// Bits per second on the wire: to this host, and from it.
     rates: [f64; 2],
+}
+
+/// What is taken, and who waits for more in the order in which it was asked for.
+#[derive(Default)]
+struct Room {
+    taken: Taken,
+    waiting: Vec<(Arc<Signal>, Taken)>,
+}
+
+impl Room {
+    /// Takes so much more, if it is there.
+    fn take(&mut self, more: Taken, limits: &Limits) -> bool {
+        let rates = [0, 1].map(|at| self.taken.rates[at] + more.rates[at]);
+        let all = Taken {
+            tests: self.taken.tests + more.tests,
+            sessions: self.taken.sessions + more.sessions,
+            rates,
+        };
+        let most = limits.rate.map_or(f64::INFINITY, |most| most.get() as f64);
+        // Sums and differences of rates leave a trace of rounding.
+        let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
+        let has_room = all.tests <= limits.tests && all.sessions <= MOST_SESSIONS && fits;
+        if has_room {
+            self.taken = all;
+        }
+        has_room
+    }
+
+    /// Gives so much back, and to those who wait what fits in.
+    fn give_back(&mut self, less: Taken, limits: &Limits) {
+        let all = &mut self.taken;
+        all.tests -= less.tests;
+        all.sessions -= less.sessions;
+        for (all, less) in all.rates.iter_mut().zip(less.rates) {
+            *all -= less;
+        }
+        if all.tests == 0 {
+            all.rates = [0.0; 2];
+        }
+        for (is_there, more) in std::mem::take(&mut self.waiting) {
+            match self.take(more, limits) {
+                true => is_there.give(),
+                false => self.waiting.push((is_there, more)),
+            }
+        }
+    }
 }
 
 /// Connected clients.
@@ -166,8 +207,7 @@ impl Responder {
     fn new(options: &RespondOptions, run: &Run) -> Responder {
         Responder {
             options: options.clone(),
-            taken: Mutex::default(),
-            given_back: AtomicU64::new(0),
+            room: Mutex::default(),
             peers: Mutex::default(),
             refusals: Mutex::default(),
             run: run.clone(),
@@ -208,6 +248,9 @@ impl Responder {
         // Sessions end at once.
         for peer in &self.peers.lock().all {
             let _ = peer.stream.shutdown(Shutdown::Both);
+        }
+        for (wakes, _) in &self.room.lock().waiting {
+            wakes.give();
         }
         ended.extend(sessions.into_iter().map(Thread::wait));
         if let Some(Err(panic)) = ended.into_iter().find(Result::is_err) {
@@ -575,56 +618,52 @@ impl Responder {
             // What is as fast as its host can is allowed only where any rate is.
             rates: test.wire_rates().map(|rate| rate.unwrap_or(0.0)),
         };
+        let place = self.ask(more);
         let clock = self.run.clock();
         let end = clock.now().plus(test.queue.min(MOST_QUEUE));
-        let mut said = None::<Nanos>;
-        loop {
-            let given_back = self.given_back.load(Ordering::Relaxed);
-            if let Some(place) = self.place(more) {
-                return Ok(place);
-            }
-            let reason = self.why_not();
-            let now = clock.now();
+        let mut until = clock.now();
+        while !place.is_there.wait(clock, until) {
+            let (now, reason) = (clock.now(), self.why_not());
             if now >= end {
                 bail!("{reason}; try again later, or wait longer with --wait");
             }
-            if said.is_none_or(|said| now.since(said) > ALIVE.into()) {
-                control.send(&FromResponder::Waiting { reason })?;
-                said = Some(now);
-            }
+            control.send(&FromResponder::Waiting { reason })?;
             // A client that is gone waits for nothing.
-            control.receive::<FromClient>(Duration::from_millis(1))?;
-            let is_more = || self.given_back.load(Ordering::Relaxed) != given_back;
-            clock.wait_for(now.plus(LOOK.into()), SHORT_LOOK, is_more);
+            control.receive::<FromClient>(Duration::ZERO)?;
             self.go_on()?;
+            until = end.min(now.plus(ALIVE.into()));
+        }
+        self.go_on()?;
+        Ok(place)
+    }
+
+    /// Takes so much more, or waits for it behind those who asked before.
+    fn ask(&self, more: Taken) -> Place<'_> {
+        let is_there = Arc::<Signal>::default();
+        let mut room = self.room.lock();
+        match room.take(more, &self.options.limits) {
+            true => is_there.give(),
+            false => room.waiting.push((Arc::clone(&is_there), more)),
+        }
+        Place {
+            responder: self,
+            taken: more,
+            is_there,
         }
     }
 
     /// Takes so much more, if it is there.
     fn place(&self, more: Taken) -> Option<Place<'_>> {
-        let mut taken = self.taken.lock();
-        let rates = [0, 1].map(|at| taken.rates[at] + more.rates[at]);
-        let all = Taken {
-            tests: taken.tests + more.tests,
-            sessions: taken.sessions + more.sessions,
-            rates,
-        };
-        let limits = &self.options.limits;
-        let most = limits.rate.map_or(f64::INFINITY, |most| most.get() as f64);
-        // Sums and differences of rates leave a trace of rounding.
-        let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
-        if all.tests > limits.tests || all.sessions > MOST_SESSIONS || !fits {
-            return None;
-        }
-        *taken = all;
-        Some(Place {
+        let is_taken = self.room.lock().take(more, &self.options.limits);
+        is_taken.then(|| Place {
             responder: self,
             taken: more,
+            is_there: Arc::default(),
         })
     }
 
     fn why_not(&self) -> String {
-        let taken = self.taken.lock();
+        let taken = self.room.lock().taken;
         format!(
             "{} tests run now, which take {} to this host and {} from it; it allows {} tests and {}",
             taken.tests,
@@ -643,24 +682,21 @@ fn is_in_use(error: &anyhow::Error) -> bool {
     })
 }
 
-/// What a test or a session takes, until it is dropped.
+/// What a test or a session takes, or waits for, until it is dropped.
 struct Place<'a> {
     responder: &'a Responder,
     taken: Taken,
+    is_there: Arc<Signal>,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut all = self.responder.taken.lock();
-        all.tests -= self.taken.tests;
-        all.sessions -= self.taken.sessions;
-        for (all, mine) in all.rates.iter_mut().zip(self.taken.rates) {
-            *all -= mine;
+        let mut room = self.responder.room.lock();
+        let of_this = |(waiting, _): &(Arc<Signal>, _)| Arc::ptr_eq(waiting, &self.is_there);
+        match room.waiting.iter().position(of_this) {
+            Some(waits) => _ = room.waiting.remove(waits),
+            None => room.give_back(self.taken, &self.responder.options.limits),
         }
-        if all.tests == 0 {
-            all.rates = [0.0; 2];
-        }
-        self.responder.given_back.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -732,8 +768,8 @@ mod tests {
         let third = place([40e6, 70e6]).expect("room");
         assert!(place([0.0, 1.0]).is_none());
         drop((second, third));
-        assert_eq!(responder.taken.lock().rates, [0.0; 2]);
-        assert_eq!(responder.taken.lock().tests, 0);
+        assert_eq!(responder.room.lock().taken.rates, [0.0; 2]);
+        assert_eq!(responder.room.lock().taken.tests, 0);
     }
 
     /// Sums and differences of rates leave a trace of rounding, which keeps nobody out.

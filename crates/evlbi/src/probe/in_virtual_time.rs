@@ -1,6 +1,7 @@
 //! Whole tests of a path, by both ends, in virtual time.
 
 mod campaigns;
+mod responders;
 mod tcp;
 
 use std::time::Duration;
@@ -162,6 +163,32 @@ fn bits(rate: u64) -> BitRate {
     BitRate::new(rate).unwrap()
 }
 
+/// Numbers of those datagrams to the far end, all of a stream with this size, that the first cell there dropped.
+fn dropped(log: &str, size: usize) -> Vec<u64> {
+    let time = |line: &str| line.split(' ').next().unwrap().parse::<u64>().unwrap();
+    let is_of_stream = |line: &&str| {
+        line.contains(": 10.255.0.1:") && line.contains(&format!(", {size} bytes, to "))
+    };
+    let departures = log.lines().filter(is_of_stream).map(time);
+    let departures: Vec<u64> = departures.collect();
+    let drops = log
+        .lines()
+        .filter(|line| line.contains(": cell 0: Logged") && line.contains("fate: Dropped"));
+    let number = |drop: &str| {
+        let at = drop.split_once("Nanos(").unwrap().1;
+        let at = at.split_once(')').unwrap().0.parse().unwrap();
+        let place = departures.binary_search(&at).ok()?;
+        Some(place as u64)
+    };
+    drops.filter_map(number).collect()
+}
+
+/// Numbers that a test found to be lost.
+fn found_lost(point: &super::point::Point) -> Vec<u64> {
+    let runs = point.intervals.iter();
+    runs.flat_map(|run| run.first..=run.last).collect()
+}
+
 /// Each datagram leaves when it should, to the nanosecond, in each direction and length, and all arrive as far apart.
 #[test]
 fn datagrams_leave_and_arrive_as_they_should() {
@@ -193,44 +220,93 @@ fn datagrams_leave_and_arrive_as_they_should() {
     }
 }
 
-/// As long as 97 % of what is asked for arrives in time, a point is in region A; from a loss of 3 % on the path is full.
+/// What becomes of packets, one each `spacing` nanoseconds, before a line of so many bits a second and its buffer of so many bytes: how
+/// many are lost, and nanoseconds from the first arrival to the last. By arithmetic in bits times a billion, without any clock; the buffer
+/// counts the whole bytes of whole nanoseconds.
+fn overflow(packet: usize, spacing: u64, count: u64, (rate, buffer): (u64, u64)) -> (u64, u64) {
+    const NANO: u64 = Nanos::SECOND.0;
+    let bits = packet as u64 * 8 * NANO;
+    let (mut waits, mut lost, mut first, mut last) = (0u64, 0, None, 0);
+    for number in 0..count {
+        if number > 0 {
+            waits = waits.saturating_sub(spacing * rate);
+        }
+        let backlog = waits / rate * rate / (8 * NANO);
+        if backlog > 0 && backlog + packet as u64 > buffer {
+            lost += 1;
+        } else {
+            waits += bits;
+            last = number * spacing + waits / rate;
+            first.get_or_insert(last);
+        }
+    }
+    (lost, last - first.unwrap_or(last))
+}
+
+/// As long as 97 % of what is asked for arrives in time, a point is in region A; from a loss of more than 3 % on the path is full. Both are
+/// found at the spacing at which they begin, to the nanosecond, and each datagram that is lost found no room.
 #[test]
 fn a_full_path_is_found_from_the_calculated_rate_on() {
-    let (rate, buffer, seconds) = (20e6, 20_000u64, 0.6);
-    // What is too much waits in the buffer, and is lost when that is full.
-    let [reached, full] = [rate, rate + buffer as f64 * 8.0 / seconds].map(|rate| rate / 0.97);
+    // So that no edge lies at a whole nanosecond.
+    let (rate, buffer, count) = (21_000_000, 20_000, 1000);
     for size in [500, 1400] {
-        let data = size as f64 / (size + HEADERS) as f64;
-        let rates = [0.5 * reached, 0.997 * reached, 1.003 * full, 1.5 * full];
-        let rates = rates.map(|rate| bits((rate * data) as u64));
-        let (result, _) = Path::of(&[bottleneck(rate as u64, buffer), delay(3)]).play(|scene| {
+        let of = |spacing| overflow(size + HEADERS, spacing, count, (rate, buffer));
+        let is_reached = |spacing: u64| {
+            let (lost, span) = of(spacing);
+            (count - lost - 1) as f64 / span as f64 >= 0.97 / spacing as f64
+        };
+        let is_full = |spacing: u64| of(spacing).0 * 100 > 3 * count;
+        // What takes as long as the line takes for it is all carried.
+        let line = (size + HEADERS) as u64 * 8 * Nanos::SECOND.0 / rate;
+        let fastest = |is_so: &dyn Fn(u64) -> bool| {
+            // By halves: slower than this it is, faster it is not.
+            let (mut fast, mut slow) = (line / 2, line);
+            while slow - fast > 1 {
+                let middle = (fast + slow) / 2;
+                match is_so(middle) {
+                    true => slow = middle,
+                    false => fast = middle,
+                }
+            }
+            slow
+        };
+        let reached = fastest(&is_reached);
+        let not_full = fastest(&|spacing| !is_full(spacing));
+        assert!(not_full < reached && reached < line, "{size}");
+        let spacings = [
+            2 * line,
+            reached,
+            reached - 1,
+            not_full,
+            not_full - 1,
+            line * 2 / 3,
+        ];
+        let (result, _) = Path::of(&[bottleneck(rate, buffer), delay(3)]).play(|scene| {
             scene.udp(ProbeUdpOptions {
                 size: Sizes(vec![size]),
-                rate: Some(Rates(rates.to_vec())),
-                duration: Some(Duration::from_secs_f64(seconds)),
+                spacing: Some(Spacings(spacings.to_vec())),
+                count: Some(count),
                 ..ProbeUdpOptions::default()
             })
         });
-        let regions: Vec<_> = result.points.iter().map(|point| point.region).collect();
+        let found =
+            |point: &super::point::Point| (point.spacing_asked.unwrap() as u64, point.region);
+        let mut regions: Vec<_> = result.points.iter().map(found).collect();
+        regions.sort_by_key(|(spacing, _)| std::cmp::Reverse(*spacing));
         let [a, b] = [Some(Region::A), Some(Region::B)];
-        assert_eq!(regions, [a, a, b, b], "{size}");
-        // All that is lost found the buffer full.
+        let expected = spacings.into_iter().zip([a, a, None, None, b, b]);
+        assert_eq!(regions, expected.collect::<Vec<_>>(), "{size}");
         for point in &result.points {
-            assert_eq!(point.network_lost, point.lost);
-            let sent = point.sent as f64 * (size + HEADERS) as f64 * 8.0;
-            let taken = rate * (point.sent - 1) as f64 * point.spacing_asked.unwrap() * 1e-9;
-            let lost = (sent - taken - buffer as f64 * 8.0) / ((size + HEADERS) as f64 * 8.0);
-            assert!(
-                (point.lost as f64 - lost.max(0.0)).abs() <= 2.0,
-                "{lost} {point:?}"
-            );
+            let lost = of(point.spacing_asked.unwrap() as u64).0;
+            assert_eq!([point.lost, point.network_lost], [lost; 2]);
         }
         let said = result.findings.join(" ");
         assert!(said.contains("the path is full at"), "{said}");
     }
 }
 
-/// A receiver that takes 10 us for each datagram takes no more than 100,000 a second, of any size: region C of the small ones.
+/// A receiver that takes 10 us for each datagram takes no more than 100,000 a second, of any size: region C of all that is faster. What is
+/// lost is what finds no room in its socket, to the datagram.
 #[test]
 fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
     let (result, _) = Path::of(&[delay(3)]).play(|scene| {
@@ -245,11 +321,28 @@ fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
     });
     let regions: Vec<_> = result.points.iter().map(|point| point.region).collect();
     let [a, c] = [Some(Region::A), Some(Region::C)];
-    assert_eq!(regions[..4], [c, c, a, a]);
+    assert_eq!(regions, [c, c, a, a, c, c, a, a]);
     for point in &result.points {
-        assert_eq!(point.attribution.receiver_socket, point.lost);
-        let is_too_fast = point.spacing_asked.unwrap() < 10_000.0;
-        assert_eq!(point.lost > 0, is_too_fast, "{point:?}");
+        // One is being received, and as many wait as the buffer holds.
+        let (spacing, room) = (
+            point.spacing_asked.unwrap() as u64,
+            50_000 / point.size as u64,
+        );
+        let (mut free, mut waiting, mut lost) = (0, std::collections::VecDeque::new(), 0);
+        for at in (0..point.sent).map(|number| number * spacing) {
+            while waiting.pop_front_if(|begins| *begins <= at).is_some() {}
+            if waiting.len() as u64 == room {
+                lost += 1;
+                continue;
+            }
+            let begins = at.max(free);
+            free = begins + 10_000;
+            if begins > at {
+                waiting.push_back(begins);
+            }
+        }
+        assert_eq!([point.lost, point.attribution.receiver_socket], [lost; 2]);
+        assert_eq!(lost > 0, spacing < 10_000);
     }
 }
 
@@ -298,25 +391,48 @@ fn the_rate_of_a_bottleneck_is_found_again() {
     }
 }
 
-/// A sender of whose stream nothing arrives stops 5 s after its beginning (RFC 8084), to the time between two looks.
+/// A sender of whose stream nothing arrives stops at its first look after 5 s (RFC 8084), at either end: looks are 20 ms apart at most.
 #[test]
 fn a_stream_that_nobody_gets_is_stopped() {
+    // What both ends say to each other is shorter.
     let short = Law::Mtu {
-        bytes: 1400,
+        bytes: 8000,
         tells: false,
     };
-    let (result, _) = Path::new([vec![short, delay(2)], vec![delay(2)]]).play(|scene| {
-        scene.udp(ProbeUdpOptions {
-            spacing: Some(Spacings(vec![1_000_000])),
-            duration: Some(Duration::from_secs(60)),
-            ..ProbeUdpOptions::default()
-        })
-    });
-    let stopped = result.stopped.unwrap();
-    assert!(stopped.contains("circuit breaker"), "{stopped}");
-    let point = &result.points[0];
-    assert_eq!([point.unique, point.lost], [0, point.sent]);
-    assert!((5000..5022).contains(&point.sent), "{}", point.sent);
+    for way in Direction::BOTH {
+        let closed = vec![short.clone(), delay(2)];
+        let laws = match way {
+            Direction::There => [closed, vec![delay(2)]],
+            Direction::Back => [vec![delay(2)], closed],
+        };
+        let (result, _) = Path::new(laws).play(|scene| {
+            scene.udp(ProbeUdpOptions {
+                size: Sizes(vec![8972]),
+                spacing: Some(Spacings(vec![1_000_000])),
+                duration: Some(Duration::from_secs(60)),
+                reverse: way == Direction::Back,
+                ..ProbeUdpOptions::default()
+            })
+        });
+        let stopped = result.stopped.unwrap();
+        let point = &result.points[0];
+        let sent = point.sent;
+        match way {
+            Direction::There => assert_eq!(
+                stopped,
+                "nothing arrived at the other end for 5 s, so sending was stopped (circuit breaker, RFC 8084)"
+            ),
+            Direction::Back => {
+                assert_eq!(stopped, format!("sending ended after {sent} datagrams"));
+            }
+        }
+        assert_eq!(
+            [point.unique, point.lost, point.network_lost],
+            [0, sent, sent]
+        );
+        // One each millisecond, from a millisecond after the beginning on.
+        assert!((5000..=5020).contains(&sent), "{way:?} {sent}");
+    }
 }
 
 /// Three clients share a responder, which refuses a fourth stream that does not fit, and serves one the other way.
@@ -408,11 +524,17 @@ fn delays_are_the_paths_and_far_clocks_are_found() {
     }
 }
 
-/// A reply that takes longer than the loss timeout is lost, and one that takes as long is not.
+/// A reply that takes longer than the loss timeout is lost, by a nanosecond as well, and one that takes as long is not.
 #[test]
 fn replies_are_waited_for_as_long_as_asked() {
-    for (back, lost) in [(489, 0), (511, 50)] {
-        let (result, _) = Path::new([vec![delay(10)], vec![delay(back)]]).play(|scene| {
+    for (later, lost) in [(0, 0), (1, 50)] {
+        let back = Law::Delay {
+            delay: Nanos(490_000_000 + later),
+            jitter: Nanos(0),
+            shape: Shape::Uniform,
+            reorders: false,
+        };
+        let (result, _) = Path::new([vec![delay(10)], vec![back]]).play(|scene| {
             let options = ProbeLatencyOptions {
                 target: scene.target(),
                 count: 50,
@@ -426,12 +548,12 @@ fn replies_are_waited_for_as_long_as_asked() {
         assert_eq!(
             [size.sent, size.received, size.lost],
             [50, 50 - lost, lost],
-            "{back}"
+            "{later}"
         );
     }
 }
 
-/// A switch that drops one in a thousand at line rate, and nothing below: each loss is the network's.
+/// A switch that drops one in a thousand at line rate, and nothing below: each loss is the network's, and at its place.
 #[test]
 fn a_switch_that_loses_at_line_rate() {
     let switch = Law::Loss(Loss::Above {
@@ -441,16 +563,18 @@ fn a_switch_that_loses_at_line_rate() {
         fraction: 1e-3,
     });
     for (rate, is_lossy) in [(800, false), (950, true)] {
-        let ((result, dropped), _) = Path::new([vec![switch.clone(), delay(3)], vec![delay(3)]])
-            .play(|scene| {
-                let result = scene.udp(ProbeUdpOptions {
-                    rate: Some(Rates(vec![bits(rate * 1_000_000)])),
-                    count: Some(100_000),
-                    ..ProbeUdpOptions::default()
-                });
-                (result, scene.network.truth(Way::There, 0).dropped)
-            });
+        let laws = [vec![switch.clone(), delay(3)], vec![delay(3)]];
+        let (result, log) = Path::new(laws).play(|scene| {
+            scene.udp(ProbeUdpOptions {
+                rate: Some(Rates(vec![bits(rate * 1_000_000)])),
+                count: Some(100_000),
+                ..ProbeUdpOptions::default()
+            })
+        });
         let point = &result.points[0];
+        let lost = dropped(&log, 1472);
+        assert_eq!(found_lost(point), lost);
+        let dropped = lost.len() as u64;
         assert_eq!([point.sent, point.unique], [100_000, 100_000 - dropped]);
         assert_eq!([point.lost, point.network_lost], [dropped, dropped]);
         assert_eq!(dropped > 50, is_lossy, "{dropped}");
@@ -478,21 +602,20 @@ fn a_broken_fibre_is_told_from_a_dirty_one() {
     let dirty = Loss::Random { fraction: 0.01 };
     for (loss, name) in [(broken, "periodic"), (dirty, "constant")] {
         let laws = [vec![Law::Loss(loss), delay(3)], vec![delay(3)]];
-        let ((result, dropped), _) = Path::new(laws).play(|scene| {
-            let result = scene.udp(ProbeUdpOptions {
+        let (result, log) = Path::new(laws).play(|scene| {
+            scene.udp(ProbeUdpOptions {
                 rate: Some(Rates(vec![bits(20_000_000)])),
                 duration: Some(Duration::from_secs(20)),
                 ..ProbeUdpOptions::default()
-            });
-            (result, scene.network.truth(Way::There, 0).dropped)
+            })
         });
         let point = &result.points[0];
-        // Of what the path dropped, some is of the control connection and of the requests that tell the clock.
-        assert_eq!([point.lost, point.unattributed], [point.network_lost, 0]);
-        assert!(
-            (dropped - 5..=dropped).contains(&point.lost),
-            "{dropped} {}",
-            point.lost
+        let lost = dropped(&log, 1472);
+        assert_eq!(found_lost(point), lost);
+        let lost = lost.len() as u64;
+        assert_eq!(
+            [point.lost, point.network_lost, point.unattributed],
+            [lost, lost, 0]
         );
         let pattern = serde_json::to_value(point.pattern).unwrap();
         assert_eq!(pattern["pattern"], name, "{pattern}");
@@ -543,6 +666,100 @@ fn a_path_without_a_way_back() {
         assert_eq!(point.loss_runs.get(&1), Some(&100));
     }
     assert_eq!((received.points.len(), received.stopped), (2, None));
+}
+
+/// A receiver on a path without a way back takes a stream to be over when it has heard nothing for 2 s, and one of which nothing comes 15 s
+/// after it could have been over; then it waits for the loss timeout. All is seen at looks, 20 ms apart.
+#[test]
+fn a_path_without_a_way_back_falls_silent() {
+    let end = |points: usize| {
+        let clock = Clock::simulated(BEGINNING);
+        // The first datagram leaves after a millisecond, so the one with number 500 is the first that is lost.
+        let cut = Law::Loss(Loss::Within {
+            times: Times::Once {
+                from: Nanos(500_500_000),
+                to: Nanos(u64::MAX),
+            },
+            fraction: 1.0,
+        });
+        let network = Network::between(&clock, [&[cut, delay(25)], &[delay(1)]], 1500, 1);
+        let options = ProbeUdpOptions {
+            target: Target {
+                address: "10.0.0.1:5000".to_owned(),
+                token: Token::from(TOKEN),
+                ..Target::default()
+            },
+            one_way: true,
+            size: Sizes([500, 1000][..points].to_vec()),
+            spacing: Some(Spacings(vec![1_000_000])),
+            count: Some(1000),
+            ..ProbeUdpOptions::default()
+        };
+        clock.simulate(|| {
+            let (run, own) = (Run::silent().on(&network.near(1)), options.clone());
+            let send = move || udp::send_one_way(&own, &run).unwrap();
+            let sending = network.near(1).clock().spawn("send", send).unwrap();
+            let run = Run::silent().on(&network.far(1));
+            let result = udp::probe(&options, &run).unwrap().result;
+            let over = clock.now();
+            sending.join();
+            for (point, unique) in result.points.iter().zip([500, 0]) {
+                assert_eq!(
+                    [point.sent, point.unique, point.lost],
+                    [1000, unique, 1000 - unique]
+                );
+            }
+            assert_eq!(result.points.len(), points);
+            over.as_secs_f64()
+        })
+    };
+    // The last has come after 525 ms, is seen at the look after 540 ms, and is long ago at that after 2.56 s; what the listener ends 1 s
+    // later is seen at the next look.
+    assert_eq!(end(1), 0.54 + 2.02 + 1.0 + 0.02);
+    // A stream of 1 s, 1 s for what is late, and 15 s.
+    assert_eq!(end(2), 3.58 + 17.02 + 1.0 + 0.02);
+}
+
+/// What exceeds a rate is dropped by a bucket: as many datagrams as it holds pass at once, and then as many as it gains, to the datagram.
+#[test]
+fn the_rate_and_the_depth_of_a_bucket_are_found() {
+    let (rate, depth, size) = (32_000_000, 128 << 10, 1472);
+    let packet = (size + HEADERS) as u64;
+    let bucket = Law::Police {
+        rate: bits(rate),
+        burst: depth,
+        overhead: 0,
+    };
+    let (points, _) = Path::new([vec![bucket, delay(5)], vec![delay(5)]]).play(|scene| {
+        // As fast as the host can: all at once.
+        [0, 200_000].map(|spacing| {
+            let result = scene.udp(ProbeUdpOptions {
+                size: Sizes(vec![size]),
+                spacing: Some(Spacings(vec![spacing])),
+                count: Some(4000),
+                ..ProbeUdpOptions::default()
+            });
+            result.points.into_iter().next().unwrap()
+        })
+    });
+    let [burst, stream] = points;
+    assert_eq!(
+        [burst.unique, burst.network_lost],
+        [depth / packet, 4000 - depth / packet]
+    );
+    assert_eq!(
+        found_lost(&burst),
+        (depth / packet..4000).collect::<Vec<u64>>()
+    );
+    // From one datagram to the next it gains 800 bytes, and each takes 1500.
+    let gains = rate / 8 * 200 / 1_000_000;
+    let passed = (depth + 3999 * gains) / packet;
+    assert_eq!(
+        [stream.unique, stream.network_lost],
+        [passed, 4000 - passed]
+    );
+    let first = (depth - packet) / (packet - gains) + 1;
+    assert_eq!(found_lost(&stream)[0], first);
 }
 
 /// Tests wait for others in the order in which they were asked for, and begin when there is room; one that does not want to wait is

@@ -1,0 +1,414 @@
+//! How long responders wait, and for whom: clients by hand, message by message, over a path whose delay is known to the nanosecond.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use evlbi_core::probe::{Channel, Nonce, Role, Spacing, Stream, Token};
+use evlbi_core::tcp::Settings;
+use evlbi_core::time::Nanos;
+use evlbi_net::cpu::Waiting;
+use evlbi_net::probe::{Flows, FromClient, FromResponder, Test, VERSION};
+use evlbi_net::run::Run;
+use evlbi_net::tcp;
+use evlbi_wire::probe::{Kind, Probe};
+
+use super::udp::{self, ProbeUdpOptions};
+use super::{Path, Scene, Sizes, Spacings, TOKEN, delay};
+use crate::probe::control::{Control, nonce};
+use crate::probe::session::LOOK;
+
+/// Time that everything takes from one end to the other.
+const WAY: Nanos = Nanos(5_000_000);
+/// Longer than anything is waited for.
+const LONG: Duration = Duration::from_secs(3600);
+
+fn seconds(seconds: u64) -> Nanos {
+    Nanos(seconds * Nanos::SECOND.0)
+}
+
+/// What `work` says of a responder that grants one test at once.
+fn play<T>(work: impl FnOnce(&Scene) -> T) -> T {
+    let mut path = Path::of(&[delay(5)]);
+    path.limits.tests = 1;
+    path.is_logged = false;
+    path.play(work).0
+}
+
+struct Client {
+    control: Control,
+    run: Run,
+}
+
+impl Client {
+    /// One that has only connected, and what the responder said first.
+    fn stranger(scene: &Scene, number: u8) -> (Client, Nonce) {
+        let run = Run::silent().on(&scene.network.near(number));
+        let to = scene.responding.addresses()[0];
+        let stream = tcp::connect(to, None, &Settings::default(), LONG, &run).unwrap();
+        let control = Control::new(stream, Role::Client, run.clock());
+        let mut client = Client { control, run };
+        match client.hears() {
+            Ok(FromResponder::Hello { nonce, .. }) => (client, nonce),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One that has shown that it knows the token.
+    fn known(scene: &Scene, number: u8) -> Client {
+        let (mut client, theirs) = Client::stranger(scene, number);
+        client.proves(&theirs);
+        match client.hears() {
+            Ok(FromResponder::Welcome { .. }) => client,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn proves(&mut self, theirs: &Nonce) {
+        let ours = nonce(self.run.clock());
+        self.says(&FromClient::Proof {
+            version: VERSION,
+            nonce: ours,
+            proof: Channel::proof(&Token::from(TOKEN), [theirs, &ours]),
+        });
+        self.control.secure(&Token::from(TOKEN), [theirs, &ours]);
+    }
+
+    fn says(&mut self, message: &FromClient) {
+        self.control.send(message).unwrap();
+    }
+
+    fn asks(&mut self, test: &Test) {
+        self.says(&FromClient::Open(Box::new(test.clone())));
+    }
+
+    /// What the responder says next, but that it is there.
+    fn hears(&mut self) -> Result<FromResponder> {
+        loop {
+            match self.control.receive(LONG)?.unwrap() {
+                FromResponder::Alive { .. } => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// The test's key, and the ports of its socket and its door.
+    fn is_granted(&mut self) -> (u64, u16, Option<u16>) {
+        loop {
+            match self.hears().unwrap() {
+                FromResponder::Waiting { .. } => {}
+                FromResponder::Opened {
+                    key, port, door, ..
+                } => return (key, port, door),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Why the responder does not do it.
+    fn is_refused(&mut self) -> String {
+        loop {
+            match self.hears().unwrap() {
+                FromResponder::Waiting { .. } => {}
+                FromResponder::Refused { reason } => return reason,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        self.run.clock().now()
+    }
+
+    /// Waits until what leaves now arrives at this moment.
+    fn until_it_arrives(&self, moment: Nanos) {
+        let leaves = Nanos(moment.0 - WAY.0);
+        self.run.clock().wait_until(leaves, Waiting::Sleep);
+    }
+
+    /// When what has just come left the responder.
+    fn left(&self) -> Nanos {
+        Nanos(self.now().0 - WAY.0)
+    }
+}
+
+/// So slow that its sender does not miss what it sends.
+fn stream() -> Stream {
+    Stream {
+        size: 100,
+        spacing: Spacing::Nanoseconds(3_000_000_000),
+        burst: 1,
+        count: 100,
+    }
+}
+
+fn to_the_responder() -> Test {
+    Test {
+        there: Some(stream()),
+        most_time: seconds(600),
+        ..Test::default()
+    }
+}
+
+/// A stranger has 5 s to show that it knows the token: what comes a nanosecond before the end counts, what comes at it does not.
+#[test]
+fn a_stranger_has_5_s() {
+    for early in [None, Some(0), Some(1)] {
+        play(|scene| {
+            let (mut client, theirs) = Client::stranger(scene, 2);
+            let end = client.left().plus(seconds(5));
+            if let Some(early) = early {
+                client.until_it_arrives(Nanos(end.0 - early));
+                client.proves(&theirs);
+            }
+            let heard = client.hears();
+            let is_welcome = matches!(heard, Ok(FromResponder::Welcome { .. }));
+            assert_eq!(is_welcome, early == Some(1), "{early:?} {heard:?}");
+            assert_eq!(
+                client.left(),
+                Nanos(end.0 - early.unwrap_or(0)),
+                "{early:?}"
+            );
+        });
+    }
+}
+
+/// A session without a test ends after 120 s, from its beginning on and from the end of a test on: what is asked for a nanosecond before
+/// is granted, what is asked for at the end is not.
+#[test]
+fn a_session_without_a_test_ends_after_120_s() {
+    for early in [None, Some(0), Some(1)] {
+        play(|scene| {
+            let mut client = Client::known(scene, 2);
+            let end = client.left().plus(seconds(120));
+            client.until_it_arrives(Nanos(end.0 - 1));
+            client.asks(&to_the_responder());
+            client.is_granted();
+            // A client that does not go on is refused after 8 s.
+            assert_eq!(client.is_refused(), "the client does not go on");
+            assert_eq!(client.left(), Nanos(end.0 - 1).plus(seconds(8)));
+            let end = client.left().plus(seconds(120));
+            if let Some(early) = early {
+                client.until_it_arrives(Nanos(end.0 - early));
+                client.asks(&to_the_responder());
+            }
+            let heard = client.hears();
+            let is_granted = matches!(heard, Ok(FromResponder::Opened { .. }));
+            assert_eq!(is_granted, early == Some(1), "{early:?} {heard:?}");
+            assert_eq!(
+                client.left(),
+                Nanos(end.0 - early.unwrap_or(0)),
+                "{early:?}"
+            );
+        });
+    }
+}
+
+/// A client that is not heard in a test is gone at the first look after 8 s: what comes a nanosecond before that keeps the test, what comes
+/// with it does not.
+#[test]
+fn a_client_is_gone_at_the_first_look_after_8_s() {
+    for early in [None, Some(0), Some(1)] {
+        play(|scene| {
+            let mut client = Client::known(scene, 2);
+            client.asks(&to_the_responder());
+            client.is_granted();
+            client.says(&FromClient::Start { port: 9 });
+            assert_eq!(client.hears().unwrap(), FromResponder::Started);
+            client.says(&FromClient::Go);
+            let patience = seconds(8).plus(LOOK.into());
+            let mut gone = client.now().plus(WAY).plus(patience);
+            if let Some(early) = early {
+                client.until_it_arrives(Nanos(gone.0 - early));
+                client.says(&FromClient::Alive { unique: 0, used: 0 });
+                if early > 0 {
+                    gone = Nanos(gone.0 - early).plus(patience);
+                }
+            }
+            assert_eq!(
+                client.is_refused(),
+                "the other end has said nothing for 8 s"
+            );
+            assert_eq!(client.left(), gone, "{early:?}");
+            // What it had taken is free.
+            let mut other = Client::known(scene, 3);
+            other.asks(&to_the_responder());
+            assert!(matches!(other.hears(), Ok(FromResponder::Opened { .. })));
+        });
+    }
+}
+
+/// Those that wait are served in the order in which they asked, whenever they came, each at the moment at which there is room; one that is
+/// gone is left out.
+#[test]
+fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
+    play(|scene| {
+        let [mut first, two, three, four, five] =
+            [1, 2, 3, 4, 5].map(|number| Client::known(scene, number));
+        first.asks(&to_the_responder());
+        first.is_granted();
+        let mut waiting = [four, two, five, three];
+        for client in &mut waiting {
+            let test = Test {
+                queue: seconds(60),
+                ..to_the_responder()
+            };
+            client.asks(&test);
+            let said = client.hears().unwrap();
+            let FromResponder::Waiting { reason } = said else {
+                panic!("{said:?}");
+            };
+            assert!(reason.starts_with("1 tests run now"), "{reason}");
+        }
+        let mut last = first;
+        for (place, mut client) in waiting.into_iter().enumerate() {
+            if place == 2 {
+                // It leaves while it waits.
+                drop(client);
+                continue;
+            }
+            let freed = last.now().plus(WAY);
+            drop(last);
+            client.is_granted();
+            assert_eq!(client.left(), freed, "{place}");
+            last = client;
+        }
+    });
+}
+
+/// Who does not want to wait is refused at once, and who wants to wait for longer than 600 s after these; both are told why.
+#[test]
+fn nobody_waits_for_longer_than_600_s() {
+    play(|scene| {
+        let busy = scene.network.near(2);
+        let (run, target) = (Run::silent().on(&busy), scene.target());
+        let holds = move || {
+            let options = ProbeUdpOptions {
+                target,
+                spacing: Some(Spacings(vec![3_000_000_000])),
+                size: Sizes(vec![100]),
+                duration: Some(Duration::from_secs(700)),
+                ..ProbeUdpOptions::default()
+            };
+            udp::probe(&options, &run).unwrap()
+        };
+        let holding = busy.clock().spawn("probe", holds).unwrap();
+        let mut client = Client::known(scene, 3);
+        scene.near.clock().sleep(Duration::from_secs(1));
+        for (asked, waits) in [(0, 0), (1000, 600)] {
+            client.asks(&Test {
+                queue: seconds(asked),
+                ..to_the_responder()
+            });
+            let begun = client.now().plus(WAY);
+            let mut told = Vec::new();
+            let reason = loop {
+                match client.hears().unwrap() {
+                    FromResponder::Waiting { .. } => told.push(client.left().since(begun)),
+                    FromResponder::Refused { reason } => break reason,
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(client.left().since(begun), seconds(waits));
+            // It is told every second that it waits.
+            assert_eq!(told, (0..waits).map(seconds).collect::<Vec<Nanos>>());
+            assert!(
+                reason.starts_with("1 tests run now")
+                    && reason.ends_with("wait longer with --wait"),
+                "{reason}"
+            );
+        }
+        assert_eq!(holding.join().result.points[0].lost, 0);
+    });
+}
+
+/// A client whose first datagram has not come by UDP after 3 s is refused where a stream is to go to it, and the refusal says what may be
+/// the reason; one that comes a nanosecond before is heard.
+#[test]
+fn a_firewall_that_drops_udp_is_named() {
+    for early in [None, Some(1)] {
+        play(|scene| {
+            let mut client = Client::known(scene, 2);
+            client.asks(&Test {
+                back: Some(stream()),
+                most_time: seconds(600),
+                ..Test::default()
+            });
+            let (key, port, _) = client.is_granted();
+            client.says(&FromClient::Start { port: 9 });
+            let end = client.now().plus(WAY).plus(seconds(3));
+            if let Some(early) = early {
+                client.until_it_arrives(Nanos(end.0 - early));
+                let request = Probe {
+                    kind: Kind::Request,
+                    key,
+                    sequence: 0,
+                    departed: 0,
+                };
+                let host = scene.network.near(2);
+                let socket = host.socket(9, None);
+                let to = SocketAddr::new(scene.far.address(), port);
+                let bytes = Arc::from(&request.to_bytes()[..]);
+                socket.send_to(to, bytes, client.now());
+                assert_eq!(client.hears().unwrap(), FromResponder::Started);
+            } else {
+                assert_eq!(
+                    client.is_refused(),
+                    format!(
+                        "nothing came by UDP from 10.255.0.2 to port {port} here: something on the way, such as a firewall, drops it"
+                    )
+                );
+            }
+            assert_eq!(client.left(), Nanos(end.0 - early.unwrap_or(0)));
+        });
+    }
+}
+
+/// Connections that do not come are missed 8 s after the client said that it is there: 3 s it may take to be heard by UDP, and 5 s they may
+/// take. One that says who it is at the end has come, one that says so a nanosecond later has not.
+#[test]
+fn connections_that_do_not_come_are_missed_after_8_s() {
+    for come in [0, 1, 2] {
+        play(|scene| {
+            let mut client = Client::known(scene, 2);
+            client.asks(&Test {
+                flows: Some(Flows {
+                    there: vec![None, None],
+                    write: 1000,
+                    every: Nanos(10_000_000),
+                    ..Flows::default()
+                }),
+                most_time: seconds(1),
+                ..Test::default()
+            });
+            let (key, _, door) = client.is_granted();
+            let door = door.unwrap();
+            client.says(&FromClient::Start { port: 9 });
+            let end = client.now().plus(WAY).plus(seconds(8));
+            let to = SocketAddr::new(scene.far.address(), door);
+            let connections = [0, 1u32].map(|number| {
+                let (run, settings) = (&client.run, Settings::default());
+                let stream = tcp::connect(to, None, &settings, LONG, run).unwrap();
+                let greeting = [&key.to_le_bytes()[..], &number.to_le_bytes()].concat();
+                (stream, greeting)
+            });
+            for (number, (stream, greeting)) in connections.iter().enumerate() {
+                let late = u64::from(number >= come);
+                client.until_it_arrives(Nanos(end.0 + late));
+                assert_eq!(stream.write(greeting).unwrap(), greeting.len());
+            }
+            if come == 2 {
+                assert_eq!(client.hears().unwrap(), FromResponder::Started);
+            } else {
+                assert_eq!(
+                    client.is_refused(),
+                    format!(
+                        "{come} of 2 TCP connections have come to port {door}: something on the way, such as a firewall, holds them back"
+                    )
+                );
+            }
+            assert_eq!(client.left(), end, "{come}");
+        });
+    }
+}

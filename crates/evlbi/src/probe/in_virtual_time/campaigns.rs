@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::{BEGINNING, Path, Scene, bits, delay, twice};
 use crate::probe::point::Direction;
 use crate::report::{self, Report};
-use crate::watch::store::{Plan, Row, Store};
+use crate::watch::store::{self, Plan, Row, Store};
 use crate::watch::{WatchOptions, watch};
 
 const DAY: u64 = 86_400;
@@ -55,8 +55,8 @@ fn in_memory() -> (TempDir, PathBuf) {
 fn found_to_the_second(length: u64, from: u64) {
     let (_room, file) = in_memory();
     let path = with_episode(from, from + 60, 0.1);
-    let (report, _) = path.play(|scene| {
-        scene.watch(
+    let ((report, lost), _) = path.play(|scene| {
+        let report = scene.watch(
             &file,
             &WatchOptions {
                 length: Duration::from_secs(length),
@@ -64,29 +64,33 @@ fn found_to_the_second(length: u64, from: u64) {
                 window: Duration::from_secs(1),
                 ..WatchOptions::default()
             },
-        )
+        );
+        // Nothing else is lost than what is lost in the episode, in which nothing else leaves by UDP.
+        let [near, far] = [&scene.network.near(1), &scene.far].map(|host| host.counters().udp);
+        (report, near.out_datagrams - far.in_datagrams)
     });
     let way = &report.directions[0];
-    let expected = (length as f64 * 1e6 / 8.0 / 1472.0).round() as u64;
-    assert!(way.sent.abs_diff(expected) <= 2, "{} {expected}", way.sent);
+    // All whose time comes before the end.
+    assert_eq!(way.sent, (length * 1_000_000).div_ceil(8 * 1472));
     assert_eq!(way.sent, way.unique + way.lost);
-    assert_eq!(way.lost, way.network_lost);
-    assert!(way.lost > 300, "{}", way.lost);
+    assert_eq!([way.lost, way.network_lost], [lost; 2]);
     let Pattern::Episodes(episodes) = way.pattern else {
         panic!("{:?}", way.pattern);
     };
     assert_eq!(episodes.count, 1);
-    assert!(episodes.loss_outside < 1e-5, "{episodes:?}");
-    assert!((episodes.length - 60.0).abs() <= 2.0, "{episodes:?}");
-    let lossy = report.windows.iter().filter(|window| window.lost > 0);
-    let seconds = |at: f64| at - BEGINNING as f64 * 1e-9;
-    let times: Vec<[f64; 2]> = lossy
-        .map(|window| [seconds(window.begin), seconds(window.end)])
-        .collect();
-    let (first, last) = (times[0], times[times.len() - 1]);
     let (from, to) = (from as f64, from as f64 + 60.0);
-    assert!((from - 1.0..from + 1.0).contains(&first[0]), "{first:?}");
-    assert!((to - 1.0..to + 1.0).contains(&last[1]), "{last:?}");
+    let seconds = |at: f64| at - BEGINNING as f64 * 1e-9;
+    let mut longest = 0.0f64;
+    for window in &report.windows {
+        let [begin, end] = [window.begin, window.end].map(seconds);
+        // Windows in which it begins or ends lose what of it is theirs, if anything.
+        match begin >= from && end <= to {
+            true => assert!(window.lost > 0, "{window:?}"),
+            false => assert!(window.lost == 0 || (begin < to && end > from), "{window:?}"),
+        }
+        longest = longest.max(end - begin);
+    }
+    assert!((episodes.length - 60.0).abs() < longest, "{episodes:?}");
 }
 
 #[test]
@@ -114,26 +118,28 @@ fn sampled(hours: u64) {
                 ..WatchOptions::default()
             },
         );
-        (report, scene.network.truth(Way::There, 0).dropped)
+        (report, scene.network.truth(Way::There, 0))
     });
     assert_eq!(report.windows.len() as u64, hours * 6);
-    let expected = (1e9f64 / 8.0 / 8972.0).round() as u64;
     for (place, window) in report.windows.iter().enumerate() {
-        assert!(window.sent.abs_diff(expected) <= 1, "{window:?}");
+        assert_eq!(
+            window.sent,
+            1_000_000_000u64.div_ceil(8 * 8972),
+            "{window:?}"
+        );
+        // To connect, prove, ask and be found takes five round trips of 20 ms. The request to be found is sent again after the last of
+        // them, and ten more, one each 2 ms, so that ten replies have come after 36 ms, which is seen a millisecond later; after another
+        // one the first leaves.
         let begins = window.begin - BEGINNING as f64 * 1e-9 - place as f64 * 600.0;
-        assert!((0.0..0.5).contains(&begins), "{place}: {begins}");
+        assert!((begins - 0.138).abs() < 1e-6, "{place}: {begins}");
     }
     let way = &report.directions[0];
     assert_eq!(
         [way.sent, way.lost],
         [way.unique + way.lost, way.network_lost]
     );
-    // The rest of what was dropped is of the control connection and of requests that tell the clock.
-    assert!(
-        (way.lost..way.lost + 20).contains(&dropped),
-        "{dropped} {}",
-        way.lost
-    );
+    // The rest of what was dropped is of the control connection and of requests that tell the clock: shorter than one all together.
+    assert_eq!(way.lost, dropped.dropped_bytes / 9000);
 }
 
 #[test]
@@ -171,12 +177,14 @@ fn tests_come_when_they_should() {
             let begins = window.begin - BEGINNING as f64 * 1e-9 - place as f64 * 5.0;
             assert!((0.0..3.0).contains(&begins), "{place} {begins}");
             assert_eq!((window.sent, window.unique + window.lost), (500, 500));
+            // Meanwhile nothing else passes the cell.
             let lost = if direction == Direction::There { 50 } else { 0 };
-            // The control connection and requests pass the cell too.
-            assert!(window.lost.abs_diff(lost) <= 1, "{place} {}", window.lost);
+            assert_eq!(window.lost, lost, "{place}");
         }
     }
-    assert_eq!(report.runs.len(), 12);
+    let begun = |run: &store::Run| run.begun - BEGINNING as f64 * 1e-9;
+    let due = (0..12).map(|place| f64::from(place) * 5.0);
+    assert!(report.runs.iter().map(begun).eq(due), "{:?}", report.runs);
 }
 
 /// What a watch measured before it was killed stays as it is, and another one of the same file continues it.
@@ -242,7 +250,8 @@ fn a_watch_that_is_killed_is_continued() {
 /// An outage of less than a minute is measured; one that lasts longer ends the flow, and a new one begins when the path is back.
 #[test]
 fn an_outage_is_survived() {
-    for (seconds, flows) in [(50, 1), (200, 2)] {
+    // Of the longer one, nine connections do not come about, one every 15 s: 10 s are waited for each, and then 5 s.
+    for (seconds, runs) in [(50, 1), (200, 11)] {
         let (_room, file) = in_memory();
         let cut = Law::Loss(Loss::Within {
             times: Times::Once {
@@ -253,8 +262,8 @@ fn an_outage_is_survived() {
         });
         let mut path = Path::of(&[cut, delay(5)]);
         path.is_logged = false;
-        let (report, _) = path.play(|scene| {
-            scene.watch(
+        let ((report, lost), _) = path.play(|scene| {
+            let report = scene.watch(
                 &file,
                 &WatchOptions {
                     length: Duration::from_secs(600),
@@ -262,19 +271,32 @@ fn an_outage_is_survived() {
                     window: Duration::from_secs(1),
                     ..WatchOptions::default()
                 },
-            )
+            );
+            let [near, far] = [&scene.network.near(1), &scene.far].map(|host| host.counters().udp);
+            (report, near.out_datagrams - far.in_datagrams)
         });
         let ended = report.runs.iter().filter(|run| run.reason.is_none());
         assert_eq!(ended.count(), 1, "{:?}", report.runs);
-        assert!(report.runs.len() >= flows, "{:?}", report.runs);
+        assert_eq!(report.runs.len(), runs, "{:?}", report.runs);
+        for pair in report.runs.windows(2) {
+            let ended = pair[0].ended.unwrap();
+            assert!((pair[1].begun - ended - 5.0).abs() < 1e-6, "{pair:?}");
+        }
+        for run in report.runs.iter().skip(1).rev().skip(1) {
+            assert!(
+                (run.ended.unwrap() - run.begun - 10.0).abs() < 1e-6,
+                "{run:?}"
+            );
+        }
         let last = report.windows.last().unwrap();
         assert!(last.end - BEGINNING as f64 * 1e-9 > 598.0, "{last:?}");
         let way = &report.directions[0];
         assert_eq!(way.sent, way.unique + way.lost);
-        match flows {
+        match runs {
             1 => {
-                let lost = report.windows.iter().filter(|window| window.unique == 0);
-                assert!((49..=50).contains(&lost.count()));
+                let empty = report.windows.iter().filter(|window| window.unique == 0);
+                assert!((49..=50).contains(&empty.count()));
+                assert_eq!(way.lost, lost);
             }
             // Of the time in which neither end heard the other there is nothing.
             _ => {

@@ -112,7 +112,7 @@ fn what_holds_a_connection_back_is_named() {
     };
     let result = play(limited(), slow);
     let held = &result.flows[0].course.held_back;
-    assert!(held.application > 0.98, "{held:?}");
+    assert_eq!(held.application, 1.0, "{held:?}");
 
     let police = Law::Police {
         rate: bits(32_000_000),
@@ -121,10 +121,10 @@ fn what_holds_a_connection_back_is_named() {
     };
     let result = play(vec![police, delay(10)], options());
     let held = &result.flows[0].course.held_back;
-    assert!(held.window + held.repair > 0.9, "{held:?}");
+    assert!(held.window + held.repair > 0.99, "{held:?}");
     assert!(result.flows[0].sent_again > 0);
 
-    // 60 kB a round trip at most, and two thirds of it at least: a writer is woken when a third of the buffer is free.
+    // Of 60 kB each round trip.
     for (is_receiver, name) in [(false, "--buffer"), (true, "--receive-buffer")] {
         let bytes = Buffer::Bytes(60_000);
         let result = play(
@@ -142,19 +142,35 @@ fn what_holds_a_connection_back_is_named() {
         } else {
             held.buffer
         };
-        assert!(part > 0.9, "{name}: {held:?}");
-        let expected = 60_000.0 * 8.0 / trip;
-        assert!(
-            (0.66..1.01).contains(&(flow.rate / expected)),
-            "{name}: {}",
-            flow.rate
-        );
+        assert!(part > 0.98, "{name}: {held:?}");
+        if is_receiver {
+            // Whole segments of the window that the receiver has: 40.
+            let window = f64::from(flow.readings[0].last().unwrap().info.peer_window);
+            let carried = (window / SEGMENT).floor() * SEGMENT * 8.0 / trip;
+            for interval in &flow.intervals[1..flow.intervals.len() - 1] {
+                near(interval.rate, carried, 1e-3);
+            }
+        } else {
+            assert!(
+                of_buffer(60_000.0, SEGMENT, trip).contains(&flow.rate),
+                "{}",
+                flow.rate
+            );
+        }
         let said = result.findings.join(" ");
         assert!(said.contains(name), "{said}");
     }
 }
 
-/// Throughput is the send buffer over the round trip, until the path is full; a writer is woken when a third of the buffer is free.
+/// Bits per second of a send buffer: a writer is woken when a third of it is free, which an acknowledgement of two segments finds to be so,
+/// so that two thirds of it leave each round trip, and two segments more at most. Slow start costs up to a hundredth.
+fn of_buffer(buffer: f64, segment: f64, round_trip: f64) -> std::ops::Range<f64> {
+    let two_thirds = buffer * 2.0 / 3.0;
+    let most = two_thirds + 2.0 * segment;
+    two_thirds * 0.99 * 8.0 / round_trip..most * 8.0 / round_trip
+}
+
+/// Throughput is what leaves of the send buffer in each round trip, until the path is full.
 #[test]
 fn throughput_follows_the_buffer() {
     let path = Path::new([
@@ -178,9 +194,12 @@ fn throughput_follows_the_buffer() {
         let of = |name: &str| point[name].as_f64().unwrap();
         let segment = of("segment");
         let full = 200e6 * segment / (segment + 52.0);
-        let expected = (of("buffer") * 8.0 / 0.02).min(full);
-        let found = of("rate") / expected;
-        assert!((0.66..1.01).contains(&found), "{found} {point}");
+        let expected = match of("buffer") {
+            // Slow start takes its part of the 3 s.
+            large if large > full * 0.02 / 8.0 * 1.5 => 0.96 * full..full,
+            small => of_buffer(small, segment, 0.02),
+        };
+        assert!(expected.contains(&of("rate")), "{expected:?} {point}");
     }
 }
 
@@ -203,11 +222,16 @@ fn a_burst_beside_a_connection_is_recovered_from() {
     });
     let found = result.flows[0].disturbance.as_ref().unwrap();
     assert_eq!((found.from, found.to), (8.0, 10.0));
-    assert!((90e6..97e6).contains(&found.before), "{found:?}");
-    // What the stream leaves, at most.
-    assert!(found.lowest < 30e6 * 1448.0 / 1500.0, "{found:?}");
+    // The path is full before.
+    let of_segments = SEGMENT / 1500.0;
+    near(found.before, 100e6 * of_segments, 1e-3);
+    // What the stream leaves at most, and half of it at least: a loss halves the window.
+    let left = (100e6 - 70e6 * 1500.0 / 1472.0) * of_segments;
+    assert!((left / 2.0..left).contains(&found.lowest), "{found:?}");
+    // Nine tenths of what was before need 127 segments in a round trip of 17 ms. What is left needs 88 while the buffer is full, and 44
+    // after a loss; a segment more each round trip makes that 0.66 s to 1.41 s, found in stretches of 0.1 s.
     let recovery = found.recovery.unwrap();
-    assert!((0.1..3.0).contains(&recovery), "{found:?}");
+    assert!((0.6..1.5).contains(&recovery), "{found:?}");
     let stream = &result.background[0];
     assert_eq!(stream.sent, 70_000_000 * 2 / 8 / 1472);
     assert_eq!(stream.sent, stream.unique + stream.lost);
@@ -227,8 +251,13 @@ fn a_black_hole_of_the_path_mtu_is_named() {
             ..ProbeTcpOptions::default()
         })
     });
-    let said = result.findings.join(" ");
-    assert!(said.contains("black hole"), "{said}");
+    // Within 10 s a timeout that begins with 0.2 s and a round trip, and doubles, comes five times.
+    assert_eq!(
+        result.findings,
+        [
+            "the connection came about, but no whole segment of 1448 bytes was acknowledged in 5 timeouts: something on the way drops packets of 1500 bytes and the message that says so (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1"
+        ]
+    );
 }
 
 /// A flow at a constant rate that loses a segment after 2 s, with a window that just carries it, by a kernel of 2009 which counts
@@ -368,8 +397,9 @@ fn a_buffer_of_the_product_never_does() {
     assert_eq!(messages.received, messages.sent);
     let last = messages.timely.late.last().unwrap();
     assert_eq!(last.until, None);
-    near(last.delayed_bytes as f64, needs.delayed, 0.2);
-    assert!(messages.blocked > 0.1);
+    near(last.delayed_bytes as f64, needs.delayed, 0.1);
+    // From then on.
+    near(messages.blocked, 8.0 - last.from, 0.01);
     let said = result.findings.join(" ");
     assert!(said.contains("at the end"), "{said}");
 
@@ -378,7 +408,7 @@ fn a_buffer_of_the_product_never_does() {
     let messages = result.flows[0].messages.as_ref().unwrap();
     assert_eq!(messages.due, messages.sent + messages.shed);
     assert_eq!(messages.received, messages.sent);
-    near(messages.shed as f64 * SEGMENT, needs.delayed, 0.25);
+    near(messages.shed as f64 * SEGMENT, needs.delayed, 0.1);
     assert_eq!(messages.blocked, 0.0);
     let last = messages.timely.late.last().unwrap();
     assert!(last.until.is_some(), "{last:?}");

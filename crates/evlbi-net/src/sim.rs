@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use evlbi_core::packetise::{Family, UDP_HEADER};
 use evlbi_core::path::{self, CellTruth, Identity, Law, Line, Output, Piece};
+use evlbi_core::rate::BitRate;
 use evlbi_core::tcp::{self, Settings};
 use evlbi_core::time::Nanos;
 use evlbi_wire::vtp;
@@ -69,6 +70,33 @@ struct Properties {
     work: Nanos,
     /// What its connections have where nothing else is asked for.
     tcp: Settings,
+    /// What its datagrams leave by; none if they leave at once.
+    card: Option<Card>,
+}
+
+/// A card and the queue before it.
+struct Card {
+    rate: BitRate,
+    /// Bytes that may wait.
+    queue: u64,
+    /// When the last packet will have left.
+    free: Nanos,
+}
+
+impl Card {
+    /// When a packet of so many bytes will have left; none if it finds no room.
+    fn leaves(&mut self, bytes: usize, now: Nanos) -> Option<Nanos> {
+        let (bytes, rate) = (bytes as u64, self.rate.get());
+        let byte = 8 * Nanos::SECOND.0;
+        let waiting = self.free.since(now).0 * rate / byte;
+        // What is being sent does not wait.
+        let has_room = waiting == 0 || waiting + bytes <= self.queue;
+        has_room.then(|| {
+            let takes = Nanos((bytes * byte).div_ceil(rate));
+            self.free = self.free.max(now).plus(takes);
+            self.free
+        })
+    }
 }
 
 /// A port for datagrams of a simulated host.
@@ -225,6 +253,7 @@ impl State {
             counters: Counters::default(),
             work: Nanos(0),
             tcp: Settings::default(),
+            card: None,
         })
     }
 
@@ -370,6 +399,17 @@ impl Host {
     pub fn work(&self, work: Nanos) {
         let mut state = self.network.0.state.lock();
         state.host(self.address, &self.clock).work = work;
+    }
+
+    /// Has its datagrams leave one after the other, at so many bits of IP packets a second, by a queue of so many bytes. As Linux does, it
+    /// counts what finds no room there, and says nothing to the program that sent it.
+    pub fn set_card(&self, rate: BitRate, queue: u64) {
+        let mut state = self.network.0.state.lock();
+        state.host(self.address, &self.clock).card = Some(Card {
+            rate,
+            queue,
+            free: Nanos(0),
+        });
     }
 
     /// What its connections have where nothing else is asked for.

@@ -52,10 +52,21 @@ impl Socket {
             "{from} sends {number}, {length} bytes, to {to}"
         ));
         let mut state = shared.state.lock();
-        state.host(from.ip(), clock).counters.udp.out_datagrams += 1;
+        let host = state.host(from.ip(), clock);
+        let length = packet_length(length);
+        let leaves = match &mut host.card {
+            Some(card) => card.leaves(length, now),
+            None => Some(now),
+        };
+        let Some(leaves) = leaves else {
+            host.counters.udp.send_buffer_errors += 1;
+            clock.log(format_args!("{from} has no room for it before its card"));
+            return;
+        };
+        host.counters.udp.out_datagrams += 1;
         let what = What::Datagram(bytes);
         let packet = Packet { from, to, what };
-        state.send(packet, packet_length(length), now);
+        state.send(packet, length, leaves);
     }
 
     /// The datagram that came first, who sent it, and when it came.

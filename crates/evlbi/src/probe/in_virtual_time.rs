@@ -346,6 +346,61 @@ fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
     }
 }
 
+/// What finds the queue before the sending host's card full is lost in that host, to the datagram; what leaves has the card's rate, which is
+/// found to be the sender's limit.
+#[test]
+fn a_full_queue_before_the_card_is_the_senders() {
+    let (rate, queue, packet) = (100_000_000, 100_000u64, 1472 + HEADERS);
+    for way in Direction::BOTH {
+        let is_reverse = way == Direction::Back;
+        let (result, found) = Path::of(&[delay(5)])
+            .play(|scene| {
+                let near = scene.network.near(1);
+                let (sender, _) = way.ends(&near, &scene.far);
+                sender.set_card(bits(rate), queue);
+                let result = scene.udp(ProbeUdpOptions {
+                    spacing: Some(Spacings(vec![60_000, 80_000, 120_000])),
+                    count: Some(3000),
+                    reverse: is_reverse,
+                    ..ProbeUdpOptions::default()
+                });
+                let options = ProbeCapacityOptions {
+                    target: scene.target(),
+                    lowest: bits(10_000_000),
+                    highest: bits(200_000_000),
+                    duration: Duration::from_millis(500),
+                    precision: 0.01,
+                    reverse: is_reverse,
+                    ..ProbeCapacityOptions::default()
+                };
+                (
+                    result,
+                    capacity::probe(&options, &scene.near).unwrap().result,
+                )
+            })
+            .0;
+        for point in &result.points {
+            let spacing = point.spacing_asked.unwrap() as u64;
+            let (lost, _) = overflow(packet, spacing, 3000, (rate, queue));
+            assert_eq!(lost > 0, spacing < 120_000);
+            assert_eq!(
+                [point.lost, point.host_lost, point.attribution.sender_host],
+                [lost; 3]
+            );
+            // Each takes 120 us.
+            let arrivals = point.arrivals.as_ref().unwrap();
+            assert_eq!([arrivals.min, arrivals.max], [120_000; 2]);
+        }
+        let regions: Vec<_> = result.points.iter().map(|point| point.region).collect();
+        assert_eq!(regions, [Some(Region::B), Some(Region::B), Some(Region::A)]);
+        assert_eq!(found.limit, capacity::Limit::Sender);
+        // In half a second the queue takes so much of what is too much.
+        let highest = (rate + 2 * queue * 8) as f64 * 1472.0 / packet as f64;
+        let part = found.rate.unwrap() / highest;
+        assert!((0.99..1.0001).contains(&part), "{found:?}");
+    }
+}
+
 /// The rate of a bottleneck is found again: the highest at which its buffer takes what is too much as long as a trial lasts.
 #[test]
 fn the_rate_of_a_bottleneck_is_found_again() {

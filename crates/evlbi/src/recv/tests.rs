@@ -327,7 +327,7 @@ fn in_virtual_time_everything_happens_twice_alike() {
 /// The same over a protocol that acknowledges: nothing is lost, and the receiver learns of the end.
 #[test]
 fn in_virtual_time_a_reliable_transport_loses_nothing() {
-    for seed in 0..20 {
+    for seed in 0..100 {
         let url = |network: &Network| arq::url(Some(network), port(), 1);
         let [sent, received] = twice(seed, url);
         assert_eq!(of(&sent, "offered"), of(&sent, "sent"), "seed {seed}");

@@ -1,5 +1,6 @@
 //! TCP as a carrier: connections with the congestion control, the buffers, the segments and the class of service that are
 //! asked for, what the kernel says of them at any moment, and messages at a constant rate over them.
+
 mod info;
 mod receive;
 mod sample;

@@ -1,4 +1,5 @@
 //! Probes of a path: what it carries and loses, and where, between this program and an `evlbi respond`.
+
 #[cfg(test)]
 mod bottleneck;
 pub mod capacity;

@@ -1,4 +1,5 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
+
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, Shutdown, SocketAddr};

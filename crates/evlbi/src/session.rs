@@ -1,5 +1,6 @@
 //! The controller: flows on many hosts, driven by a session's timetable, a script, a console or a page, which all do the
 //! same to the same [`hosts::Hosts`].
+
 mod check;
 pub mod console;
 pub mod hosts;

@@ -1,4 +1,5 @@
 //! A path tested for hours or days, window by window, kept in an SQLite file as it goes (`evlbi watch`).
+
 pub mod store;
 
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 //! Receives batches of datagrams, joined by the kernel where it can (`UDP_GRO`), and knows what the
 //! sockets dropped.
+
 use std::ffi::{c_int, c_uint};
 use std::io;
 use std::net::{IpAddr, SocketAddr};

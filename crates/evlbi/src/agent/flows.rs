@@ -1,4 +1,5 @@
 //! The flows of a host: started, followed to their ends, found again by an agent that is started anew.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

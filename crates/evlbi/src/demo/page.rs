@@ -1,4 +1,5 @@
 //! The page of the demonstration: stations that stream to a live correlator, under an agent of their own.
+
 use std::fs;
 use std::io::{BufReader, IsTerminal};
 use std::os::unix::process::CommandExt;

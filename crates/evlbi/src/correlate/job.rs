@@ -166,12 +166,12 @@ fn periods(plan: &Plan, dumps: i64, window: &Window, there: (i64, i64)) -> Perio
     }
 }
 
-/// The time in which at least two have data.
+/// The time in which at least two have data. One without an end, which never came while others did, has none.
 fn common(spans: &[Range<i64>]) -> Option<Range<i64>> {
     let mut starts: Vec<i64> = spans.iter().map(|span| span.start).collect();
     let mut ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
     starts.sort_unstable();
-    ends.sort_unstable();
+    ends.sort_unstable_by_key(|end| (*end < i64::MAX, *end));
     let common = *starts.get(1)?..*ends.get(ends.len().checked_sub(2)?)?;
     (!common.is_empty()).then_some(common)
 }

@@ -2,7 +2,6 @@
 
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
-use evlbi_net::clock::Clock;
 use evlbi_net::receive::Live;
 use serde::Serialize;
 
@@ -12,7 +11,7 @@ use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
 use super::watch::front;
 use crate::counters::{Counts, RECEIVED, Received};
-use crate::steer::{Baseline, Rate};
+use crate::steer::Baseline;
 use crate::units::{show_rate, show_seconds};
 
 /// What an integration of all baselines says.
@@ -36,10 +35,11 @@ struct BaselineLine {
     reason: Option<String>,
 }
 
-/// What an integration of a stream says, counted from the start.
+/// What an integration of a stream says. Counters are from the start on.
 #[derive(Serialize)]
 struct StreamLine {
     station: String,
+    /// Bits of samples a second that came of the integration.
     rate_bps: f64,
     #[serde(flatten)]
     counts: Counts,
@@ -63,11 +63,15 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
     Some(clocks.reason(station, late, has_ended, stream.feed.now()))
 }
 
-/// What was shown last of a stream.
-#[derive(Clone)]
-pub(super) struct Seen {
-    pub(super) live: Live,
-    pub(super) rate: Rate,
+/// Bits a second that a series has of a station.
+fn rate(station: usize, series: &Series) -> f64 {
+    let setup = &series.setup;
+    let layout = &setup.stations()[station].layout;
+    let inputs = setup.inputs().filter(|input| input.station == station);
+    let parts: u64 = inputs.map(|input| series.input(input).good).sum();
+    let samples = parts as f64 * layout.sample_rate() as f64 / setup.part_rate() as f64;
+    let bits = layout.bits() / layout.channels;
+    samples * bits as f64 / (series.added as f64 * series.dump_seconds)
 }
 
 impl Integration {
@@ -76,11 +80,9 @@ impl Integration {
         job: &Job,
         (begins, period): (f64, &Series),
         window: &Window,
-        seen: &mut [Seen],
+        seen: &mut [Live],
         streams: &[Stream],
-        clock: &Clock,
     ) -> (Integration, Vec<Baseline>) {
-        let now = clock.now();
         let products = 0..job.setup.products().len();
         let find = |index| period.find(index, job.periods.parts, window);
         let found: Vec<Found> = products.map(find).collect();
@@ -91,13 +93,13 @@ impl Integration {
         let mut shares = Vec::new();
         for (index, (stream, before)) in streams.iter().zip(seen).enumerate() {
             let live = stream.receiving.watch().last();
-            let (counters, old) = (&live.counters, &before.live.counters);
+            let (counters, old) = (&live.counters, &before.counters);
             let expected = counters.expected.saturating_sub(old.expected);
             // What comes late is no longer lost.
             let share = counters.lost.saturating_sub(old.lost) as f64 / expected.max(1) as f64;
             shares.push(share.min(1.0));
-            let rate_bps = before.rate.of(live.bytes, now);
-            before.live = live.clone();
+            *before = live.clone();
+            let rate_bps = rate(index, period);
             lines.push(StreamLine {
                 station: name(index),
                 rate_bps,

@@ -4,8 +4,9 @@
 //! dump when all stations have come past it, or when those that have not were waited for long enough; what comes
 //! of it later is late, and counted.
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
@@ -21,7 +22,7 @@ use super::clocks::Clocks;
 use super::feed::{Ending, Feed, LiveStation, NAP};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
-use super::lines::{Integration, Seen, why_nothing};
+use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::{Shape, station_names};
 use super::result::StationResult;
@@ -29,7 +30,6 @@ use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
-use crate::steer::Rate;
 use crate::units::show_seconds;
 
 /// How often it is told that a stream is waited for.
@@ -117,7 +117,6 @@ pub fn correlate_streams(
         epoch,
         ending: Arc::clone(&ending),
         watch: Arc::clone(&watch),
-        begun: run.clock().now(),
     };
     // Who waits for this sends to any of them.
     let local = opened.0.iter().flat_map(|it| it.receiving.local());
@@ -135,18 +134,6 @@ impl Correlating {
     /// How the streams are, for other threads to watch.
     pub fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
-    }
-
-    /// Ends the streams; what has come is correlated, if that takes no longer than ten seconds.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "for callers other than the program, which the tests are"
-        )
-    )]
-    pub fn stop(&self) {
-        self.ending.run.stop();
     }
 
     /// Waits for the end.
@@ -203,18 +190,22 @@ struct Work {
     epoch: Arc<OnceLock<i64>>,
     ending: Arc<Ending>,
     watch: Arc<Watch>,
-    /// When it began to receive.
-    begun: Nanos,
 }
 
 impl Work {
     /// Correlates, with a thread beside it that looks at the streams, whatever the correlator waits for.
     fn run(&self, opened: Opened, show: Show) -> Result<Correlation> {
-        let (watch, run) = (Arc::clone(&self.watch), self.ending.run.clone());
-        let look = move || watch.look_on(&run);
-        let looking = self.ending.run.clock().spawn("status", look)?;
+        let (watch, run) = (&self.watch, &self.ending.run);
+        let (over, told) = mpsc::channel::<Infallible>();
+        let look = {
+            let (watch, run) = (Arc::clone(watch), run.clone());
+            move || watch.look_on(&told, &run)
+        };
+        let looking = run.clock().spawn("status", look)?;
         let found = self.correlate(opened, show);
+        drop(over);
         looking.join();
+        watch.look(run, true);
         found
     }
 
@@ -245,17 +236,13 @@ impl Work {
             names.join(", "),
             job.utc(job.correlated().start as f64 / job.setup.part_rate() as f64)
         ));
-        let nothing = Seen {
-            live: receive::Live::default(),
-            rate: Rate::from(self.begun),
-        };
-        let mut seen = vec![nothing; streams.len()];
+        let mut seen = vec![receive::Live::default(); streams.len()];
         let mut last = job.range.start;
         let mut done = |done: Done<'_>| match done {
             Done::Integration(begins, period) => {
                 let period = (begins, period);
                 let (integration, baselines) =
-                    Integration::of(&job, period, &window, &mut seen, streams, run.clock());
+                    Integration::of(&job, period, &window, &mut seen, streams);
                 *self.watch.baselines.lock() = baselines;
                 show(&integration)
             }
@@ -298,7 +285,6 @@ impl Work {
         job.range.end = last;
         let front = front(&newest);
         let reports = opened.finish()?;
-        self.watch.look(run, true);
         let counts = counts?;
         let parts = reports.iter().zip(&counts).zip(reasons).enumerate();
         let results = parts.map(|(number, ((report, counts), reason))| {

@@ -1,13 +1,14 @@
 mod in_virtual_time;
 
-use std::net::UdpSocket;
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_net::run::{Note, Notes};
 use evlbi_net::transport::Url;
-use evlbi_testkit::Room;
+use evlbi_testkit::{Room, until};
 use parking_lot::Mutex;
 
 use super::*;
@@ -101,22 +102,27 @@ fn url(text: &str) -> Url {
     text.parse().unwrap()
 }
 
-/// Where a run listens.
+/// Where a run listens. What is said of a connection without frames panics.
 #[derive(Default)]
 struct Places(Mutex<Vec<String>>);
 
 impl Notes for Places {
     fn take(&self, note: &Note<'_>) {
-        if let Note::Listens(place) = note {
-            self.0.lock().push(place.to_string());
+        match note {
+            Note::Listens(place) => self.0.lock().push(place.to_string()),
+            Note::Said(said) => assert!(!said.to_string().contains("without frames"), "{said}"),
+            _ => {}
         }
     }
 }
 
 /// Begins to correlate what comes to these; returns where it listens, too.
-fn begin(urls: &[Url], streams: &StreamOptions) -> (live::Correlating, Vec<String>) {
+fn begin(urls: &[Url], streams: &StreamOptions, run: &Run) -> (live::Correlating, Vec<String>) {
     let places = Arc::new(Places::default());
-    let (run, show) = (Run::new(places.clone()), Box::new(|_: &Integration| Ok(())));
+    let (run, show) = (
+        run.noted_by(places.clone()),
+        Box::new(|_: &Integration| Ok(())),
+    );
     let begun = correlate_streams(urls, &options(), streams, &run, show).unwrap();
     let places = places.0.lock().clone();
     (begun, places)
@@ -126,10 +132,11 @@ fn begin(urls: &[Url], streams: &StreamOptions) -> (live::Correlating, Vec<Strin
 #[test]
 fn live_correlations_of_one_process_are_apart() {
     let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(url);
-    let (other, others) = begin(&anywhere, &StreamOptions::default());
+    let run = Run::silent();
+    let (other, others) = begin(&anywhere, &StreamOptions::default(), &run);
     let mut urls = anywhere.clone();
     for _ in 0..3 {
-        let (correlating, addresses) = begin(&urls, &StreamOptions::default());
+        let (correlating, addresses) = begin(&urls, &StreamOptions::default(), &run);
         drop(correlating);
         for address in &addresses {
             UdpSocket::bind(address).unwrap();
@@ -139,12 +146,27 @@ fn live_correlations_of_one_process_are_apart() {
     for address in &others {
         UdpSocket::bind(address).unwrap_err();
     }
-    other.stop();
+    run.stop();
     let error = other.join().err().unwrap().to_string();
     assert!(
         error.ends_with("ended before a frame of VDIF came"),
         "{error}"
     );
+}
+
+/// A receiving thread that panics takes all others of a correlation with it.
+#[test]
+fn a_receiver_that_panics_leaves_no_thread() {
+    let anywhere = [(); 2].map(|()| url("tcp://127.0.0.1:0"));
+    let (correlating, places) = begin(&anywhere, &StreamOptions::default(), &Run::silent());
+    let watch = correlating.watch();
+    let mut connection = TcpStream::connect(&places[0]).unwrap();
+    connection.write_all(b"no frame").unwrap();
+    drop(connection);
+    until("the thread that looks at the streams has ended", || {
+        Arc::strong_count(&watch) == 2
+    });
+    drop(correlating);
 }
 
 /// Streams of bytes are correlated as they come, and nothing of them is lost.
@@ -157,7 +179,7 @@ fn streams_over_tcp_are_correlated() {
         ..StreamOptions::default()
     };
     let urls = [(); 2].map(|()| url("tcp://127.0.0.1:0"));
-    let (correlating, places) = begin(&urls, &streams);
+    let (correlating, places) = begin(&urls, &streams, &Run::silent());
     let stations = ["Ef", "Jb"].iter().zip(places);
     let sending = stations.map(|(name, at)| {
         let options = SendOptions {

@@ -1,5 +1,7 @@
 //! How the streams of a live correlation are, for those who watch it.
 
+use std::convert::Infallible;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -65,14 +67,10 @@ impl Watch {
         self.baselines.lock().clone_into(&mut status.baselines);
     }
 
-    /// Looks at the streams once a second until none is received any more.
-    pub(super) fn look_on(&self, run: &Run) {
-        loop {
-            let next = self.clock.now().plus(LOOK.into());
-            let has_ended = |stream: &Watched| stream.watch.wait_for_end(next, &self.clock);
-            if self.streams.iter().all(has_ended) {
-                return;
-            }
+    /// Looks at the streams once a second until `over` is dropped, by a panic too.
+    pub(super) fn look_on(&self, over: &mpsc::Receiver<Infallible>, run: &Run) {
+        let next = || self.clock.now().plus(LOOK.into());
+        while let Err(RecvTimeoutError::Timeout) = self.clock.receive_by(over, next()) {
             self.look(run, false);
         }
     }

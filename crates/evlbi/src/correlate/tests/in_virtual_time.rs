@@ -1,12 +1,16 @@
 //! Streams that are correlated as they come, in virtual time: each thing happens at a moment that is known.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
 use evlbi_core::path::{Law, Loss, Shape, Times};
+use evlbi_core::shed::Policy;
 use evlbi_core::time::Nanos;
+use evlbi_fx::quantise::VanVleck;
 use evlbi_net::clock::Clock;
 use evlbi_net::sim::Network;
+use evlbi_wire::vdif::Header;
 use serde_json::{Value, json};
 
 use super::super::series::tests::sums;
@@ -56,6 +60,7 @@ struct Stream {
     /// How much later than the others it begins.
     later: i64,
     repeat: u64,
+    shed: Policy,
     laws: Vec<Law>,
 }
 
@@ -71,6 +76,7 @@ impl Stream {
             source,
             later: 0,
             repeat: 1,
+            shed: Policy::None,
             laws: vec![delay],
         }
     }
@@ -82,6 +88,7 @@ impl Stream {
             source: self.source.clone(),
             to: to.clone(),
             repeat: self.repeat,
+            shed: self.shed.clone(),
             start: Some(start),
             ..SendOptions::default()
         };
@@ -93,6 +100,14 @@ impl Stream {
 fn port(number: usize, stream: &Stream, seed: u64, clock: &Clock) -> Url {
     let network = Network::new(clock, &stream.laws, 9000, seed * 16 + number as u64);
     network.to(SocketAddr::from(([10, 0, 0, 1], 1 + number as u16)))
+}
+
+/// All that sets out in this time is lost.
+fn silence(from: f64, to: f64) -> Law {
+    let [from, to] = [from, to].map(seconds);
+    let times = Times::Once { from, to };
+    let fraction = 1.0;
+    Law::Loss(Loss::Within { times, fraction })
 }
 
 /// Ways that lose, double and reorder packets.
@@ -235,6 +250,19 @@ fn seeds(usual: u64) -> u64 {
     asked.map_or(usual, |asked| asked.parse().unwrap())
 }
 
+/// Which frames of a recording are valid, by their second and number.
+fn frames(file: &str) -> BTreeMap<(u32, u32), bool> {
+    let recorded = std::fs::read(file).unwrap();
+    let headers = recorded.chunks(8032).map(Header::parse).map(Result::unwrap);
+    let frame = |header: Header| {
+        (
+            (header.seconds(), header.frame_number()),
+            !header.is_invalid(),
+        )
+    };
+    headers.map(frame).collect()
+}
+
 /// The same frames, lost ones too, give the same sums to the bit, and the same amplitudes, weights and delays, whether they are
 /// correlated as they come or from the recordings that a receiver made of them.
 #[test]
@@ -278,12 +306,22 @@ fn streams_give_the_sums_of_their_recordings() {
         assert!(sums(&live.series) == sums(&whole.series), "seed {seed}");
         let fringes = [&live, &whole].map(|found| json!(found.fringes()));
         assert_eq!(fringes[0], fringes[1], "seed {seed}");
-        let weights = live.fringes().into_iter().map(|fringe| fringe.weight);
-        assert!(
-            weights
-                .into_iter()
-                .all(|weight| (0.7..0.9).contains(&weight))
-        );
+        if options.delay.is_empty() {
+            let frames = files.each_ref().map(|file| frames(file));
+            for fringe in live.fringes() {
+                let [a, b] = fringe.pair.map(|station| &frames[station]);
+                let both = a
+                    .iter()
+                    .filter_map(|(time, valid)| Some(*valid && *b.get(time)?));
+                let both: Vec<bool> = both.collect();
+                let valid = both.iter().filter(|valid| **valid).count();
+                assert_eq!(
+                    fringe.weight,
+                    valid as f64 / both.len() as f64,
+                    "seed {seed}"
+                );
+            }
+        }
     }
 }
 
@@ -322,6 +360,114 @@ fn a_station_that_does_not_come_is_waited_for_as_long_as_was_asked() {
         found.came_with(wait + 1, 18..39 - wait);
         // Ten seconds after the others' silence it will not come.
         is_at(found.ended, comes(39).plus(seconds(15.0)), STOP);
+    }
+}
+
+/// One that never comes is missed on its own baselines, and makes the time no longer in which two have data.
+#[test]
+fn a_station_that_is_left_out_costs_the_others_nothing() {
+    let room = Room::new();
+    let absent = Stream::of(String::new());
+    let streams = [slow(&room, "Ef", 60), slow(&room, "Jb", 50), absent];
+    let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
+    let weights = |pair| found.weights(pair, 16..60);
+    let both = (16..60).map(|at| if at < 50 { 1.0 } else { 0.0 });
+    assert_eq!(weights(0), both.collect::<Vec<f64>>());
+    assert_eq!([weights(1), weights(2)], [[0.0; 44]; 2]);
+    let result = json!(found.correlation.result(false));
+    let start: jiff::Timestamp = result["start"].as_str().unwrap().parse().unwrap();
+    let start = start.as_second() - BEGIN;
+    assert_eq!(result["seconds"], (50 - start) as f64, "from {start}");
+    let baselines = found.correlation.fringes().into_iter();
+    let weights: Vec<f64> = baselines.map(|baseline| baseline.weight).collect();
+    assert_eq!(weights, [1.0, 0.0, 0.0]);
+}
+
+/// Each line has the rate of its own integration, however short that is and however long the receivers were there before.
+#[test]
+fn lines_have_the_rate_of_their_integration() {
+    let room = Room::new();
+    // Ten frames of 64 kbit a second.
+    let mut streams = ["Ef", "Jb"].map(|name| Stream {
+        later: 60,
+        ..Stream::of(plan(&room, name, 60, 4, 320_000))
+    });
+    // Three frames of the fourth integration.
+    streams[1].laws.push(silence(62.55, 62.85));
+    let options = CorrelateOptions {
+        integration: Some(Duration::from_millis(500)),
+        ..of_channels(64)
+    };
+    let found = correlated(&streams, &options, &idle(1), 1, |_, _| ());
+    let rates = |station: usize| {
+        let rate = |shown: &Shown| {
+            shown.value["streams"][station]["rate_bps"]
+                .as_f64()
+                .unwrap()
+        };
+        found.shown.iter().map(rate).collect::<Vec<f64>>()
+    };
+    let whole = 640e3;
+    assert_eq!(rates(0), [whole; 8]);
+    let lossy = |at| if at == 3 { 0.4 * whole } else { whole };
+    assert_eq!(rates(1), std::array::from_fn::<f64, 8, _>(lossy));
+}
+
+/// Two stations over midnight, one of which comes late: nothing is late for it, and each integration has its fringe.
+#[test]
+fn midnight_and_a_long_way_cost_nothing() {
+    let room = Room::new();
+    let delay = 1e-6;
+    let text = format!(
+        "start = \"2025-12-31T23:59:59Z\"\nduration = 4\nsample_rate = 8e5\ncorrelation = 0.8\nedv = 1\n[[station]]\nname = \"Ef\"\n[[station]]\nname = \"Jb\"\ndelay = [{delay}]\n"
+    );
+    let plan = room.write("midnight.toml", text);
+    let mut streams = ["Ef", "Jb"].map(|name| Stream {
+        later: -1,
+        ..Stream::of(format!("sky:{plan}/{name}"))
+    });
+    streams[1].laws.push(Law::Delay {
+        delay: seconds(0.4),
+        jitter: Nanos(0),
+        shape: Shape::Uniform,
+        reorders: false,
+    });
+    let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
+    assert_eq!(found.weights(0, -1..3), [1.0; 4]);
+    for shown in &found.shown {
+        let fringe = &shown.value["baselines"][0];
+        let [found, error] =
+            ["delay_s", "delay_error_s"].map(|name| fringe[name].as_f64().unwrap());
+        assert!((found - delay).abs() < 3.0 * error, "{fringe}");
+        for stream in shown.value["streams"].as_array().unwrap() {
+            let missing = ["lost", "late_frames", "refused_frames"].map(|name| &stream[name]);
+            assert_eq!(missing, [0; 3]);
+        }
+    }
+}
+
+/// What a station sheds costs the weights of its baselines this share, to the frame, and the amplitudes by the samples that are there nothing.
+#[test]
+fn what_is_shed_costs_its_weight() {
+    let room = Room::new();
+    let mut streams = STATIONS.map(|name| Stream::of(plan(&room, name, 0, 4, 800_000)));
+    // Of 25 frames a second.
+    streams[1].shed = Policy::Every(5);
+    let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
+    // The last of its hundred is one of them, so that its time ends before.
+    let weights: [(f64, f64); 3] = [(0.8, 80.0 / 99.0), (1.0, 1.0), (0.8, 80.0 / 99.0)];
+    let fringes = found.correlation.fringes();
+    let codec = found.correlation.setup.stations()[0].layout.codec;
+    let amplitude = VanVleck::between(codec, codec).correlated(0.8);
+    for (pair, (weight, whole)) in weights.into_iter().enumerate() {
+        assert_eq!(found.weights(pair, 0..4), [weight; 4]);
+        let fringe = &fringes[pair];
+        let loss = 1.0 - whole.sqrt();
+        assert_eq!((fringe.weight, fringe.snr_loss), (whole, loss));
+        let is = |found: f64, off: f64| assert!((found / amplitude - 1.0).abs() < off, "{found}");
+        is(fringe.amplitude.valid, 1e-3);
+        // Three standard errors: the power of the samples is not known better.
+        is(fringe.amplitude.all / whole, 3e-3);
     }
 }
 
@@ -369,14 +515,7 @@ fn a_stall_costs_its_own_integrations() {
     let room = Room::new();
     for wait in [1, 60] {
         let mut streams = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
-        let times = Times::Once {
-            from: seconds(20.5),
-            to: seconds(23.5),
-        };
-        let fraction = 1.0;
-        streams[1]
-            .laws
-            .push(Law::Loss(Loss::Within { times, fraction }));
+        streams[1].laws.push(silence(20.5, 23.5));
         let found = correlated(&streams, &of_channels(64), &idle(wait), 1, |_, _| ());
         let weights = (0..40).map(|at| if (20..23).contains(&at) { 0.0 } else { 1.0 });
         assert_eq!(found.weights(0, 0..40), weights.collect::<Vec<f64>>());

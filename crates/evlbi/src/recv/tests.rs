@@ -1,6 +1,7 @@
 //! Several receivers and senders in one process.
 
 mod faults;
+mod in_virtual_time;
 mod over_tcp;
 
 use std::io::Read;
@@ -11,6 +12,7 @@ use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
+use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 use evlbi_net::run::Run;
 use evlbi_net::sim::Network;
@@ -19,7 +21,8 @@ use evlbi_testkit::{Room, arq, until};
 use sha2::{Digest, Sha256};
 
 use super::{LEAST_RING, Receiving, RecvOptions, receive};
-use crate::send::{Pace, SendOptions, Sending, send};
+use crate::host::HostOptions;
+use crate::send::{Burst, Pace, SendOptions, Sending, send};
 use crate::steer::{Change, Status, Watched};
 
 /// Of each stream that is sent.

@@ -1,21 +1,30 @@
 //! Whole senders and receivers, with what lies between them, in virtual time.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use evlbi_core::path::{Impairment, Law, Loss, Shape, Until};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
+use evlbi_net::receive::{self, Ended};
 use evlbi_net::relay::{Relay, RelayFlow};
 use evlbi_net::run::Run;
 use evlbi_net::sim::{Network, Way};
+use evlbi_testkit::Room;
+use evlbi_wire::{fill, pattern};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{Burst, Pace, SendOptions, send};
-use crate::recv::{RecvOptions, receive};
+use crate::recv::{RecvOptions, receive, receive_options};
 use crate::steer::Change;
 
 /// 2027-01-15T08:00:00Z.
@@ -122,8 +131,60 @@ fn a_rate_is_kept_and_changed_to_within_a_datagram() {
     assert_eq!(received["check"]["corrupted"], 0);
 }
 
-/// A receiver ends when its stream was silent for as long as it was told, to the time between two looks, and a stream that comes back
-/// before goes on.
+/// What a flow sheds changes at the datagram that is due: 7.2 of 8 Mbit/s leave meanwhile, and what is left out uses up its numbers.
+#[test]
+fn shedding_is_changed_to_the_datagram() {
+    let (clock, network) = network(&[delay(10)], 1);
+    let changes = [3, 6].map(seconds);
+    let [sent, received] = clock.simulate(|| {
+        let run = |host| Run::silent().on(&host);
+        let receiving = receive(&receiver(&network), &run(network.far(1))).unwrap();
+        // One each millisecond.
+        let options = sender(&network, FRAME as u64 * 8000, seconds(9));
+        let sending = send(&options, &run(network.near(1))).unwrap();
+        for (at, shed) in changes.into_iter().zip(["every:10", "none"]) {
+            let at = Nanos::from(at + Duration::from_micros(500));
+            clock.sleep(Duration::from_nanos(at.since(clock.now()).0));
+            let change = Change {
+                shed: Some(shed.into()),
+                ..Change::default()
+            };
+            sending.watched().change(&change).unwrap();
+        }
+        let sent = serde_json::to_value(sending.join().unwrap());
+        let received = serde_json::to_value(receiving.join().unwrap());
+        [sent.unwrap(), received.unwrap()]
+    });
+    let sheds = sent["shedding_before"].as_array().unwrap().iter();
+    let sheds = sheds.chain([&sent["shedding"]]);
+    let sheds = sheds.map(|it| {
+        (
+            it["policy"].as_str().unwrap(),
+            of(it, "offered"),
+            of(it, "shed"),
+        )
+    });
+    let sends = sends(&clock.take_log());
+    let [first, second] = changes.map(|at| at.as_nanos() as u64 + 500_000);
+    let within = |from: u64, to: u64| (from..to).step_by(1_000_000).count() as u64;
+    let before = within(sends[0], first);
+    assert_eq!(
+        sheds.collect::<Vec<_>>(),
+        [
+            ("none", before, 0),
+            ("every:10", 3000, 300),
+            ("none", 6000 - before, 0)
+        ]
+    );
+    let left = sends.iter().filter(|at| (first..second).contains(*at));
+    assert_eq!(left.count(), 2700);
+    assert_eq!(
+        (of(&received, "unique"), of(&received, "lost")),
+        (8700, 300)
+    );
+}
+
+/// A receiver ends when its stream was silent for as long as it was told, to the tick, and a stream that comes back before goes on.
 #[test]
 fn silence_ends_a_stream_when_it_should() {
     let silence = |from: u64, to: u64| {
@@ -135,26 +196,25 @@ fn silence_ends_a_stream_when_it_should() {
             fraction: 1.0,
         })
     };
-    for (from, to, ends) in [(3000, 4900, 10_000), (3000, 5100, 3000)] {
+    for (from, to, ends) in [(3000, 4900, 20_000), (3000, 5100, 3000)] {
         let (clock, network) = network(&[silence(from, to), delay(10)], 1);
         let (received, at) = clock.simulate(|| {
             let run = |host| Run::silent().on(&host);
-            let receiving = receive(&receiver(&network), &run(network.far(1))).unwrap();
+            let options = receive_options(&receiver(&network)).unwrap();
+            let (receiving, _opening) = receive::start(options, &run(network.far(1))).unwrap();
             let sending = send(
                 &sender(&network, 800_000, seconds(10)),
                 &run(network.near(1)),
             );
-            let received = receiving.join().unwrap();
-            let at = clock.now().as_secs_f64() * 1e3;
+            let received = receiving.join();
+            let at = clock.now().0;
             sending.unwrap().join().unwrap();
-            (serde_json::to_value(received).unwrap(), at)
+            (received, at)
         });
-        assert_eq!(received["ended"], "idle");
-        let expected = f64::from(ends) + 10.0 + 2000.0;
-        assert!(
-            (expected - 15.0..expected + 45.0).contains(&at),
-            "{at} {expected}"
-        );
+        assert_eq!(received.ended, Ended::Idle);
+        let sends = sends(&clock.take_log()).into_iter();
+        let last = sends.filter(|at| *at < ends * 1_000_000).last().unwrap();
+        assert_eq!(at, last + 10_000_000 + 2_000_000_000);
     }
 }
 
@@ -187,9 +247,48 @@ fn what_is_held_back_for_too_long_is_late() {
     }
 }
 
-/// Each datagram that the path drops is missed, and each one that it doubles is counted: for hundreds of seeds.
+/// The number of each datagram that was received, in the order of their coming.
+fn receipts(log: &str) -> impl Iterator<Item = usize> {
+    let receipts = log.lines().filter_map(|line| line.split_once(" receives "));
+    receipts.map(|(_, what)| what.split_once(',').unwrap().0.parse().unwrap())
+}
+
+/// Frames of two threads in turn, all in one second.
+fn two_threads(count: u32) -> Vec<u8> {
+    let mut frames =
+        pattern::frames(FRAME, 1_800_000_000, pattern::frame_rate(25_600), count).unwrap();
+    for (number, frame) in (0..count).zip(frames.chunks_mut(FRAME)) {
+        // Words 1 and 3: number and thread.
+        frame[4..6].copy_from_slice(&(number as u16 / 2).to_le_bytes());
+        frame[14] = (number % 2) as u8;
+    }
+    frames
+}
+
+/// The invalid frame in the place of one that is lost.
+fn invalid(frame: &[u8]) -> Vec<u8> {
+    let mut invalid = frame.to_vec();
+    // Bit 31 of word 0.
+    invalid[3] |= 0x80;
+    fill::make(&mut invalid[32..]);
+    invalid
+}
+
+/// Each datagram that the path drops is missed, with an invalid frame of its time and thread in its place, and each one that it doubles
+/// is counted: for hundreds of seeds, to the byte.
 #[test]
 fn what_the_path_does_is_counted() {
+    let room = Room::new();
+    let all = two_threads(300);
+    let source = room.write("sent.vdif", &all);
+    let all: Vec<&[u8]> = all.chunks(FRAME).collect();
+    // All of it fits into a pipe, and no disk is waited for.
+    let to = room.path("received");
+    mkfifo(to.as_str(), Mode::S_IRWXU).unwrap();
+    let mut options = File::options();
+    options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let mut pipe = options.open(&to).unwrap();
+    fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(1 << 20)).unwrap();
     for seed in 0..200 {
         let laws = [
             Law::Loss(Loss::Bursts {
@@ -207,10 +306,28 @@ fn what_the_path_does_is_counted() {
         ];
         let (clock, network) = network(&laws, seed);
         let ([sent, received], truths) = clock.simulate(|| {
-            let options = sender(&network, 8_000_000, Duration::from_millis(300));
-            let results = played(&network, &options, &receiver(&network));
+            let send_options = SendOptions {
+                source: source.clone(),
+                ..sender(&network, 8_000_000, seconds(1))
+            };
+            let recv_options = RecvOptions {
+                to: to.clone(),
+                ..receiver(&network)
+            };
+            let results = played(&network, &send_options, &recv_options);
             (results, [0, 1].map(|cell| network.truth(Way::There, cell)))
         });
+        let came: BTreeSet<usize> = receipts(&clock.take_log()).collect();
+        let frames = (*came.first().unwrap()..=*came.last().unwrap()).flat_map(|number| {
+            let frame = all[number];
+            match came.contains(&number) {
+                true => frame.to_vec(),
+                false => invalid(frame),
+            }
+        });
+        let mut recording = Vec::new();
+        pipe.read_to_end(&mut recording).unwrap();
+        assert!(recording == frames.collect::<Vec<u8>>(), "seed {seed}");
         let [count, unique] = [of(&sent, "sent"), of(&received, "unique")];
         assert_eq!(count - unique, truths[0].dropped, "seed {seed}");
         assert_eq!(
@@ -226,7 +343,7 @@ fn what_the_path_does_is_counted() {
         );
         let span = of(&received, "last_seq") - of(&received, "first_seq") + 1;
         assert_eq!(of(&received, "expected"), span, "seed {seed}");
-        assert_eq!(received["check"]["corrupted"], 0, "seed {seed}");
+        assert_eq!(of(&received, "lost_frames"), of(&received, "lost"));
     }
 }
 

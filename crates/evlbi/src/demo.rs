@@ -756,16 +756,40 @@ pub fn text(result: &DemoResult) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use evlbi_net::clock::Clock as Time;
     use evlbi_net::sim::Network;
+    use serde_json::Value;
 
     use super::*;
 
-    /// All numbers of a demonstration in virtual time agree, whatever the relay does.
+    /// What a demonstration says.
+    fn of(result: &Value, at: &str) -> u64 {
+        result.pointer(at).unwrap().as_u64().unwrap()
+    }
+
+    /// The numbers that were sent to each port, in order.
+    fn sent_to(log: &str) -> BTreeMap<SocketAddr, Vec<u64>> {
+        let mut sent = BTreeMap::<SocketAddr, Vec<u64>>::new();
+        for line in log.lines() {
+            let Some((_, what)) = line.split_once(" sends ") else {
+                continue;
+            };
+            let (number, _) = what.split_once(',').unwrap();
+            let (_, to) = what.rsplit_once(' ').unwrap();
+            let numbers = sent.entry(to.parse().unwrap()).or_default();
+            numbers.push(number.parse().unwrap());
+        }
+        sent
+    }
+
+    /// All numbers of a demonstration in virtual time are those of the network's log, whatever the relay does.
     #[test]
     fn all_numbers_agree_in_virtual_time() {
         for seed in 0..3 {
             let clock = Time::simulated(1_800_000_000 * Nanos::SECOND.0);
+            clock.keep_log();
             let network = Network::new(&clock, &[], 9000, seed);
             let options = DemoOptions {
                 stations: 2,
@@ -780,6 +804,40 @@ mod tests {
             let run = Run::silent().on(&network.near(1));
             let (result, _) = clock.simulate(|| demonstrate(&options, &run)).unwrap();
             assert!(result.accounting_agrees && !result.interrupted, "{seed}");
+            let result = serde_json::to_value(&result).unwrap();
+            let stations = result["stations"].as_array().unwrap();
+            // What a relay receives is whole and in order; ports are given in the stations' order.
+            let is_whole = |numbers: &Vec<u64>| numbers.iter().copied().eq(0..numbers.len() as u64);
+            let ports = sent_to(&clock.take_log()).into_values();
+            let (before, behind): (Vec<_>, Vec<_>) = ports.partition(is_whole);
+            assert_eq!([before.len(), behind.len()], [stations.len(); 2]);
+            for ((station, before), behind) in stations.iter().zip(before).zip(behind) {
+                let (mut came, mut reordered) = (BTreeSet::new(), 0);
+                for number in &behind {
+                    let is_late = came.last().is_some_and(|last| last > number);
+                    reordered += u64::from(came.insert(*number) && is_late);
+                }
+                let expected = came.last().unwrap() - came.first().unwrap() + 1;
+                let (received, unique) = (behind.len() as u64, came.len() as u64);
+                let lost = expected - unique;
+                for (at, number) in [
+                    ("/sent/offered", before.len() as u64),
+                    ("/relay/truth/delivered", unique),
+                    ("/received/received", received),
+                    ("/received/unique", unique),
+                    ("/received/duplicates", received - unique),
+                    ("/received/reordered", reordered),
+                    ("/received/expected", expected),
+                    ("/received/lost", lost),
+                    ("/received/network_lost", lost),
+                    ("/recording/frames", expected),
+                    ("/recording/invalid", lost),
+                    ("/recording/out_of_step", 0),
+                ] {
+                    assert_eq!(of(station, at), number, "{seed}: {at}");
+                }
+                assert!(lost > 0 && reordered > 0 && received > unique, "{seed}");
+            }
         }
     }
 }

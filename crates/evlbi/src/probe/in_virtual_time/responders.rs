@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use evlbi_core::probe::{Channel, Nonce, Role, Spacing, Stream, Token};
-use evlbi_core::tcp::Settings;
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::Waiting;
 use evlbi_net::probe::{Flows, FromClient, FromResponder, Test, VERSION};
 use evlbi_net::run::Run;
-use evlbi_net::tcp;
+use evlbi_net::tcp::{self, Unconnected};
 use evlbi_wire::probe::{Kind, Probe};
 
 use super::udp::{self, ProbeUdpOptions};
@@ -41,12 +40,18 @@ struct Client {
     run: Run,
 }
 
+/// A connection from a run's host.
+fn connected(to: SocketAddr, run: &Run) -> tcp::Stream {
+    let unconnected = Unconnected::new(to, run, |_| std::io::Result::Ok(()));
+    unconnected.unwrap().connect(to, LONG, run).unwrap()
+}
+
 impl Client {
     /// One that has only connected, and what the responder said first.
     fn stranger(scene: &Scene, number: u8) -> (Client, Nonce) {
         let run = Run::silent().on(&scene.network.near(number));
         let to = scene.responding.addresses()[0];
-        let stream = tcp::connect(to, None, &Settings::default(), LONG, &run).unwrap();
+        let stream = connected(to, &run);
         let control = Control::new(stream, Role::Client, run.clock());
         let mut client = Client { control, run };
         match client.hears() {
@@ -388,8 +393,7 @@ fn connections_that_do_not_come_are_missed_after_8_s() {
             let end = client.now().plus(WAY).plus(seconds(8));
             let to = SocketAddr::new(scene.far.address(), door);
             let connections = [0, 1u32].map(|number| {
-                let (run, settings) = (&client.run, Settings::default());
-                let stream = tcp::connect(to, None, &settings, LONG, run).unwrap();
+                let stream = connected(to, &client.run);
                 let greeting = [&key.to_le_bytes()[..], &number.to_le_bytes()].concat();
                 (stream, greeting)
             });

@@ -85,13 +85,10 @@ impl Running {
             Timetable::new(&session, &name, &options, begin, Arc::clone(&hosts))
         };
         // Times that cannot be are told at once, and the page has the plan from here on.
-        let planned = timetable(begin)?;
+        timetable(begin)?;
         hosts.look_around().await;
         let checked = check::check(&session, &name, &hosts).await;
-        let timetable = match begin {
-            Some(_) => planned,
-            None => timetable(None)?,
-        };
+        let timetable = timetable(begin)?;
         Ok(Running {
             session,
             name,

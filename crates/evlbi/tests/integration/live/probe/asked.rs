@@ -2,13 +2,14 @@
 
 use super::loss::to_a_stopped_receiver;
 use super::{
-    ask, assert_fits, assert_refused, assert_sums, between, end, exact_wire, no_room, points,
-    respond_far,
+    Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, between, end, exact_wire,
+    no_room, points, respond_far,
 };
 use crate::live::support::evlbi;
 use crate::result::{brief, number};
 use evlbi_testkit::netns::{End, filter, pair, pair_with};
-use evlbi_testkit::{Room, buffer, name};
+use evlbi_testkit::{Room, buffer, name, until_some};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Packets that a host's rule of this comment has counted.
@@ -226,4 +227,62 @@ fn a_sweep_has_all_of_its_points() {
     }
     let drawn = room.text("a.svg");
     assert!(drawn.contains("500 B there") && drawn.contains("1400 B there"));
+}
+
+/// Tests on a schedule, both ways, some of which lose; what there is so far can be looked at.
+#[test]
+fn tests_every_now_and_then() {
+    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+        return;
+    };
+    let rules = ["meta l4proto udp @th,64,32 0x45565044 numgen inc mod 10 0 counter drop"];
+    filter(&pair.far, &rules);
+    // 100 ms of 2 Mbit/s.
+    assert_fits(60, 500);
+    let responder = respond_far(&pair, &[]);
+    let room = Room::new();
+    let [file, svg] = ["w.sqlite", "w.svg"].map(|name| room.path(name));
+    let mut command = evlbi();
+    let address = responder.address().to_string();
+    command
+        .args(["watch", &file, &address, "--both", "--json"])
+        .args(["--rate", "2M", "--size", "500"])
+        .args(["--every", "200ms", "--test", "100ms", "--for", "1h"])
+        .env("EVLBI_TOKEN", TOKEN);
+    let watching = pair.near.namespace.run(|| Probing::start(&mut command));
+    let watching = watching.unwrap();
+    let windows = |report: &Value, way: &str| -> Vec<Value> {
+        let all = report["windows"].as_array().into_iter().flatten();
+        let of_way = all.filter(|window| window["direction"] == way);
+        of_way.cloned().collect()
+    };
+    let so_far = until_some("a test each way", || {
+        let report = evlbi().args(["report", &file, "--json"]).output();
+        let report = serde_json::from_slice::<Value>(&report.unwrap().stdout).ok()?;
+        (!windows(&report, "back").is_empty()).then_some(report)
+    });
+    watching.child.signal(Signal::SIGINT);
+    let output = watching.end();
+    end(responder);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [there, back] = ["there", "back"].map(|way| windows(&report, way));
+    assert_eq!(there.len(), back.len());
+    // What was reported during the campaign stays as it was.
+    let before = windows(&so_far, "there");
+    assert!(!before.is_empty() && there[..before.len()] == before);
+    // Each test is a run of its own.
+    assert!(report["runs"].as_array().unwrap().len() >= there.len());
+    for window in there {
+        let of = |name: &str| number(&window, name);
+        assert_eq!(of("sent"), of("unique") + of("lost"));
+        assert_eq!(of("network_lost"), of("lost"));
+        // One in ten, wherever the rule's counter stood.
+        assert!(of("lost") == of("sent") / 10 || of("lost") == of("sent").div_ceil(10));
+    }
+    assert!(back.iter().all(|window| number(window, "lost") == 0));
+    let drawn = evlbi().args(["report", &file, "--plot", &svg]).output();
+    assert!(drawn.unwrap().status.success());
+    assert!(room.text("w.svg").contains("jitter"));
 }

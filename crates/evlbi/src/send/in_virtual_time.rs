@@ -212,8 +212,8 @@ fn silence_ends_a_stream_when_it_should() {
             (received, at)
         });
         assert_eq!(received.ended, Ended::Idle);
-        let sends = sends(&clock.take_log()).into_iter();
-        let last = sends.filter(|at| *at < ends * 1_000_000).last().unwrap();
+        let mut sends = sends(&clock.take_log()).into_iter();
+        let last = sends.rfind(|at| *at < ends * 1_000_000).unwrap();
         assert_eq!(at, last + 10_000_000 + 2_000_000_000);
     }
 }

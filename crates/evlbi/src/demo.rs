@@ -760,9 +760,34 @@ mod tests {
 
     use evlbi_net::clock::Clock as Time;
     use evlbi_net::sim::Network;
+    use evlbi_testkit::Room;
     use serde_json::Value;
 
     use super::*;
+
+    /// One of which nothing arrives ends all the same, and says so.
+    #[test]
+    fn nothing_may_arrive() {
+        let room = Room::new();
+        let clock = Time::simulated(1_800_000_000 * Nanos::SECOND.0);
+        let network = Network::new(&clock, &[], 9000, 1);
+        let options = DemoOptions {
+            stations: 1,
+            rate: BitRate::new(8_000_000).unwrap(),
+            duration: Duration::from_secs(1),
+            loss: 1.0,
+            out: Some(room.folder().to_owned()),
+            ..DemoOptions::default()
+        };
+        let run = Run::silent().on(&network.near(1));
+        let (result, _) = clock.simulate(|| demonstrate(&options, &run)).unwrap();
+        let result = serde_json::to_value(&result).unwrap();
+        let station = &result["stations"][0];
+        let sent = of(station, "/sent/sent");
+        assert!(sent > 0 && of(station, "/relay/truth/offered") == sent);
+        assert_eq!(of(station, "/received/received"), 0);
+        assert_eq!(of(station, "/recording/frames"), 0);
+    }
 
     /// What a demonstration says.
     fn of(result: &Value, at: &str) -> u64 {

@@ -173,58 +173,6 @@ fn strange_datagrams_do_not_stop_a_recording() {
     assert!(room.read("out.vdif") == stream.bytes(0..80));
 }
 
-/// A probe alone does not start the idle time: the observation has not begun.
-#[test]
-fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
-    let recv = Recv::start("udp://127.0.0.1:0", Path::new("null"), &["--idle", "100ms"]);
-    stranger(&recv).send(b"probe").unwrap();
-    recv.until_arrived(1);
-    // Much longer than the idle time by its own clock: a receiver that is wrong has ended by then.
-    let time = || recv.status()["time"].as_f64().unwrap();
-    let come = time();
-    until("its idle time is over", || time() > come + 1.0);
-    let stream = Stream::to(&recv);
-    // It finds all of it at once, however long the sending takes here.
-    recv.signal("STOP");
-    stream.send(5, 0..20);
-    recv.signal("CONT");
-    let result = recv.finish();
-    assert_numbers(&result, &[("unique", 20), ("foreign", 1), ("lost", 0)]);
-}
-
-#[test]
-fn a_sender_that_restarts_is_followed() {
-    for new_port in [true, false] {
-        let room = Room::new();
-        let out = room.path("out.vdif");
-        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-        let stream = Stream::to(&recv);
-        stream.send(7000, 0..100);
-        recv.until_arrived(100);
-        // Longer than the silence after which another sender may take its place.
-        until("the stream is silent", || {
-            recv.status()["receiving"][0]["is_streaming"] == false
-        });
-        let again = if new_port { Stream::to(&recv) } else { stream };
-        again.send(90_000_000_000, 100..200);
-        let result = recv.finish_after(200);
-        assert_numbers(
-            &result,
-            &[
-                ("unique", 200),
-                ("lost", 0),
-                ("restarts", 1),
-                ("foreign", 0),
-                ("frames", 200),
-            ],
-        );
-        assert!(
-            room.read("out.vdif") == again.bytes(0..200),
-            "new port {new_port}"
-        );
-    }
-}
-
 /// A limit on file sizes (`ulimit -f`) does not end the program by a signal.
 #[test]
 fn a_recording_that_grows_too_long_is_counted() {
@@ -635,24 +583,4 @@ fn raw_bytes_over_tcp_are_counted_as_they_are() {
     recv.finish();
     assert_eq!(number(&sent, "bytes"), data.len() as u64);
     assert!(room.read("out.bin") == data);
-}
-
-#[test]
-fn the_demonstration_ends_when_nothing_arrives() {
-    let args = [
-        "demo",
-        "--stations",
-        "1",
-        "--duration",
-        "1s",
-        "--loss",
-        "100%",
-        "--json",
-    ];
-    let output = evlbi().args(args).output().unwrap();
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        number(&result["stations"][0]["received"]["account"], "received"),
-        0
-    );
 }

@@ -551,8 +551,8 @@ mod soak {
         near(delayed, 160e6, 0.02);
         near(until.unwrap(), 20.0, 0.02);
         let result = flow(Algorithm::Reno, 15, 960_000, 25).play();
-        let recoveries = result.flows[0].course.losses.iter().map(|it| it.recovery);
-        near(recoveries.last().flatten().unwrap(), 10.0, 0.05);
+        let mut recoveries = result.flows[0].course.losses.iter().map(|it| it.recovery);
+        near(recoveries.next_back().flatten().unwrap(), 10.0, 0.05);
         let (delayed, until) = late(&result);
         assert!(delayed > 160e6 && until.is_none(), "{delayed} {until:?}");
     }

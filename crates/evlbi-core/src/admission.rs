@@ -137,6 +137,8 @@ pub struct Admission {
     recorded: Vec<Flow>,
     /// When the sockets were read to their end last.
     read: Nanos,
+    /// Datagrams that came so far.
+    arrivals: u64,
     judged: Judged,
     tally: Tally,
     bytes: Bytes,
@@ -186,8 +188,9 @@ struct Live {
     data: usize,
     /// The datagram that the window wants to see again.
     kept: Vec<u8>,
-    /// How many of its datagrams came, and when the first did.
+    /// How many of its datagrams came, which of all that came was its last, and when its first came.
     count: u64,
+    newest: u64,
     begun: Nanos,
 }
 
@@ -203,6 +206,7 @@ impl Admission {
             candidates: Vec::new(),
             recorded: Vec::new(),
             read: Nanos(0),
+            arrivals: 0,
             judged: Judged::default(),
             tally: Tally::default(),
             bytes: Bytes::default(),
@@ -220,15 +224,30 @@ impl Admission {
         freed: u64,
         place: &mut impl FnMut(u64, &[u8]),
     ) -> Taken {
+        self.arrivals += 1;
+        self.hear(arrival, self.arrivals, now, freed, place)
+    }
+
+    /// The datagram that came as the `order`th.
+    #[inline]
+    fn hear(
+        &mut self,
+        arrival: &Arrival<'_>,
+        order: u64,
+        now: Nanos,
+        freed: u64,
+        place: &mut impl FnMut(u64, &[u8]),
+    ) -> Taken {
         if let (Some(live), Some(reorder)) = (&mut self.live, &mut self.reorder)
             && live.take(reorder, arrival, (self.read, now), freed, place)
         {
             let [first, last] = &mut self.stamps;
             *first = first.or(arrival.stamp);
             *last = arrival.stamp.or(*last);
+            live.newest = order;
             return Taken::Stream;
         }
-        self.stranger(arrival, now)
+        self.stranger(arrival, order, now)
     }
 
     /// All that had come by `now`, which may have passed, was taken from the sockets. A stream may begin that waited for a silence:
@@ -337,15 +356,16 @@ impl Admission {
             data: known.data,
             kept: Vec::new(),
             count: 0,
+            newest: 0,
             begun: winner.kept.front().map_or(Nanos(0), |kept| kept.at),
         });
         self.claim_live();
         for kept in std::mem::take(&mut winner.kept) {
-            self.take(&kept.arrival(), kept.at, freed, place);
+            self.hear(&kept.arrival(), kept.order, kept.at, freed, place);
         }
         if let Some(live) = &self.live {
             for candidate in &mut self.candidates {
-                candidate.stands_beside(live.flow.last, live.count);
+                candidate.stands_beside(live.newest, live.count);
             }
         }
     }
@@ -445,7 +465,7 @@ impl Admission {
 
     /// A datagram that is not the live stream's.
     #[cold]
-    fn stranger(&mut self, arrival: &Arrival<'_>, now: Nanos) -> Taken {
+    fn stranger(&mut self, arrival: &Arrival<'_>, order: u64, now: Nanos) -> Taken {
         let host = arrival.source.ip();
         if self.settings.only.is_some_and(|only| host != Some(only)) {
             self.tally.source += 1;
@@ -461,7 +481,7 @@ impl Admission {
                 self.tally.overflow += 1;
                 return Taken::Kept { promising: true };
             }
-            winner.keep(arrival, number, None, read, now);
+            winner.keep(arrival, order, number, None, read, now);
             return Taken::Kept { promising: true };
         }
         if let Some(live) = &mut self.live
@@ -479,7 +499,7 @@ impl Admission {
             self.candidates.push(candidate);
             self.candidates.len() - 1
         });
-        let given_up = self.candidates[place].keep(arrival, number, beside, read, now);
+        let given_up = self.candidates[place].keep(arrival, order, number, beside, read, now);
         self.refuse(place, given_up);
         self.judge(place, now);
         let place = self.limit(place);
@@ -571,7 +591,7 @@ impl Admission {
             let claim = Reverse(self.claim(&candidate.flow));
             let rank = match &self.live {
                 None => candidate.kept.len() as u64,
-                Some(_) => u64::MAX - candidate.begun().0,
+                Some(_) => u64::MAX - candidate.begun(),
             };
             (candidate.has_frames(), claim, rank)
         };

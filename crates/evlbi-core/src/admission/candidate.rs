@@ -33,7 +33,9 @@ pub struct Kept {
     source: Peer,
     port: usize,
     stamp: Option<Duration>,
-    /// When it was taken from the kernel.
+    /// How many had come with it.
+    pub order: u64,
+    /// When it was taken from the kernel: many are at once.
     pub at: Nanos,
     bytes: Vec<u8>,
 }
@@ -93,11 +95,12 @@ impl Candidate {
         self.flow.may_have(arrival) && self.newest.zip(number).is_none_or(is_near)
     }
 
-    /// Keeps a datagram. `beside`: how many of the live stream had come, if there is one. Returns how many of its own are given up,
+    /// Keeps the datagram that came as the `order`th. `beside`: how many of the live stream had come, if there is one. Returns how many of its own are given up,
     /// because the live stream continues.
     pub fn keep(
         &mut self,
         arrival: &Arrival<'_>,
+        order: u64,
         number: Option<u64>,
         beside: Option<u64>,
         read: Nanos,
@@ -122,24 +125,26 @@ impl Candidate {
             source: arrival.source,
             port: arrival.port,
             stamp: arrival.stamp,
+            order,
             at: now,
             bytes: arrival.bytes.to_vec(),
         });
         given_up
     }
 
-    /// Another stream has begun, whose last datagram came at `last`, after `count` of them: only what came since follows it.
-    pub fn stands_beside(&mut self, last: Nanos, count: u64) {
-        let since = self.kept.iter().rev().take_while(|kept| kept.at > last);
+    /// Another stream has begun, the last of whose `count` datagrams came as the `newest`th of all: only what came since follows it.
+    pub fn stands_beside(&mut self, newest: u64, count: u64) {
+        let since = self.kept.iter().rev();
+        let since = since.take_while(|kept| kept.order > newest);
         self.in_a_row = since.count();
         if self.in_a_row == self.kept.len() {
             self.beside = Some(count);
         }
     }
 
-    /// When the first datagram that is kept came.
-    pub fn begun(&self) -> Nanos {
-        self.kept.front().map_or(self.flow.last, |kept| kept.at)
+    /// Which of all that came is the first that is kept.
+    pub fn begun(&self) -> u64 {
+        self.kept.front().map_or(u64::MAX, |kept| kept.order)
     }
 
     /// Gives up the oldest datagram that is kept; says whether there was one.

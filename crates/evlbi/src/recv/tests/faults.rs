@@ -733,6 +733,8 @@ fn streams_outlive_what_was_found() {
         // A sequence begins within 300 ms of the one before, alone or between two others.
         "2.597s s1 restarts 0ns; 2.821s s1 dies 0ns",
         "2s s1 restarts 0ns; 2.2s s1 restarts 0ns",
+        // Three that wait at a receiver are taken up at once.
+        "2.373s r1 stalls 863ms; 2.613s s1 restarts 0ns; 2.905s s1 dies 0ns",
         // A sequence is interrupted in its first frames.
         "149ms s1 restarts 0ns; 169ms there cut 184ms; 361ms there cut 1.616s",
         "21ms there cut 976ms; 1.053s s1 restarts 0ns",

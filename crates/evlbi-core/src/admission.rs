@@ -363,11 +363,6 @@ impl Admission {
         for kept in std::mem::take(&mut winner.kept) {
             self.hear(&kept.arrival(), kept.order, kept.at, freed, place);
         }
-        if let Some(live) = &self.live {
-            for candidate in &mut self.candidates {
-                candidate.stands_beside(live.newest, live.count);
-            }
-        }
     }
 
     /// Hands on what can be handed on at `now`; all positions below the result are.
@@ -491,7 +486,7 @@ impl Admission {
             live.numbering.heard(arrival.bytes);
         }
         self.claim_live();
-        let beside = self.live.as_ref().map(|live| live.count);
+        let live = self.live.as_ref().map(|live| live.newest);
         let mut candidates = self.candidates.iter();
         let place = candidates.position(|candidate| candidate.may_have(arrival, number));
         let place = place.unwrap_or_else(|| {
@@ -499,7 +494,7 @@ impl Admission {
             self.candidates.push(candidate);
             self.candidates.len() - 1
         });
-        let given_up = self.candidates[place].keep(arrival, order, number, beside, read, now);
+        let given_up = self.candidates[place].keep(arrival, order, number, live, read, now);
         self.refuse(place, given_up);
         self.judge(place, now);
         let place = self.limit(place);
@@ -555,7 +550,7 @@ impl Admission {
             return true;
         };
         // What came beside the live stream does not follow it.
-        let is_alone = candidate.in_a_row >= ENOUGH;
+        let is_alone = candidate.is_alone_since(live.newest);
         let is_silent = is_alone && silence >= SILENCE;
         let has_more_claim = || self.claim(&candidate.flow) < self.claim(&live.flow);
         match (&live.frames, candidate.has_frames()) {

@@ -68,10 +68,6 @@ pub struct Candidate {
     pub known: Option<Known>,
     /// The number that came last, where a datagram tells it by itself.
     pub newest: Option<u64>,
-    /// How many datagrams of the live stream had come when its last came.
-    beside: Option<u64>,
-    /// How many of its datagrams came since one of the live stream.
-    pub in_a_row: usize,
     /// Memory that is kept.
     pub bytes: usize,
     /// Of how many datagrams it was judged last.
@@ -95,26 +91,24 @@ impl Candidate {
         self.flow.may_have(arrival) && self.newest.zip(number).is_none_or(is_near)
     }
 
-    /// Keeps the datagram that came as the `order`th. `beside`: how many of the live stream had come, if there is one. Returns how many of its own are given up,
-    /// because the live stream continues.
+    /// Keeps the datagram that came as the `order`th of all. `live`: which of all the live stream's last was, if there is one. Returns
+    /// how many datagrams are given up, because the live stream continues.
     pub fn keep(
         &mut self,
         arrival: &Arrival<'_>,
         order: u64,
         number: Option<u64>,
-        beside: Option<u64>,
+        live: Option<u64>,
         read: Nanos,
         now: Nanos,
     ) -> u64 {
         let mut given_up = 0;
-        if self.beside != beside {
-            self.beside = beside;
-            self.in_a_row = 0;
-            while self.known.is_some() && beside.is_some() && self.kept.len() >= ENOUGH {
+        let last = self.kept.back().map(|kept| kept.order);
+        if last.zip(live).is_some_and(|(last, live)| last < live) {
+            while self.known.is_some() && self.kept.len() >= ENOUGH {
                 given_up += u64::from(self.give_up_oldest());
             }
         }
-        self.in_a_row += 1;
         self.newest = number;
         self.flow.heard(arrival, read, now);
         if let Some(known) = &mut self.known {
@@ -132,14 +126,10 @@ impl Candidate {
         given_up
     }
 
-    /// Another stream has begun, the last of whose `count` datagrams came as the `newest`th of all: only what came since follows it.
-    pub fn stands_beside(&mut self, newest: u64, count: u64) {
-        let since = self.kept.iter().rev();
-        let since = since.take_while(|kept| kept.order > newest);
-        self.in_a_row = since.count();
-        if self.in_a_row == self.kept.len() {
-            self.beside = Some(count);
-        }
+    /// Whether enough of its datagrams came since the live stream's last, which came as the `live`th of all.
+    pub fn is_alone_since(&self, live: u64) -> bool {
+        let first = self.kept.iter().rev().nth(ENOUGH - 1);
+        first.is_some_and(|kept| kept.order > live)
     }
 
     /// Which of all that came is the first that is kept.

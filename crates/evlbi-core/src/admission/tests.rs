@@ -807,3 +807,39 @@ fn sequences_that_begin_soon_after_each_other_are_recorded_in_order() {
         assert!(ring.cloned().eq(frames), "{pause}");
     }
 }
+
+/// What waited in a socket is taken up at one moment: the order of arrival says what follows what, and stamps how long it was silent.
+#[test]
+fn sequences_that_are_taken_up_at_once_are_recorded_in_order() {
+    let mut receiver = Receiver::new(None, 1);
+    receiver.stream(1, 0, 0..99).later(1);
+    receiver.now = receiver.now.plus(Nanos(2000 * MS));
+    let mut take = |port, frame: u64| {
+        let stamp = Some(Duration::from_millis(1000 + 10 * frame));
+        let bytes = &datagram(frame, frame)[..];
+        receiver.arrive(&Arrival {
+            bytes,
+            source: sender(port),
+            port: 0,
+            stamp,
+        });
+    };
+    // Of the third, three come before the last of the second.
+    let parts = [
+        (1, 99..100),
+        (2, 100..117),
+        (3, 117..120),
+        (2, 120..121),
+        (3, 121..200),
+    ];
+    for (port, frames) in parts {
+        for frame in frames {
+            take(port, frame);
+        }
+    }
+    assert_end(&mut receiver, [200, 2, 0, 0, 0]);
+    let ring = receiver.rings[0].values();
+    let frames = (0..117).chain(120..121).chain(117..120).chain(121..200);
+    let frames = frames.map(|frame| datagram(0, frame)[8..].to_vec());
+    assert!(ring.cloned().eq(frames));
+}

@@ -7,9 +7,9 @@
 //! - A candidate can become the stream when [`ENOUGH`] of its datagrams number on and hold *valid frames*: headers of VDIF or
 //!   Mark 5B where its frames begin. One without frames needs [`RAW_ENOUGH`].
 //! - It takes the live stream's place when that has been silent for [`SILENCE`] and [`ENOUGH`] of its own came since (of several, the
-//!   one that began first, so that each follows the one before it), or when the
-//!   last 64 datagrams of the live stream in which a frame begins held no header, or never any, while its own do. A live stream
-//!   with valid frames gives way to such a one only. Of two with valid frames, the one that was recorded first gets its place back when it returns.
+//!   one that began first, so that each follows the one before it), or when the last 64 datagrams of the live stream in which a frame
+//!   begins held no header, or never any, while its own do. A live stream with valid frames gives way to such a one only. Of two with
+//!   valid frames, the one that was recorded first gets its place back when it returns.
 //! - The numbers of the live stream may jump forward by [`LEAST_JUMP`], or by half as many again as came in the busiest second so far
 //!   for each second of the silence and two more: that is a gap. Beyond, and behind all that is remembered, a datagram belongs to a
 //!   candidate, although its sender is the live stream's: a sender that began again.

@@ -84,12 +84,12 @@ struct Card {
 }
 
 impl Card {
-    /// When a packet of so many bytes will have left; none if it finds no room.
+    /// When a packet of this length will have left; none if it finds no room.
     fn leaves(&mut self, bytes: usize, now: Nanos) -> Option<Nanos> {
         let (bytes, rate) = (bytes as u64, self.rate.get());
         let byte = 8 * Nanos::SECOND.0;
         let waiting = self.free.since(now).0 * rate / byte;
-        // What is being sent does not wait.
+        // A packet that finds the queue empty always has room.
         let has_room = waiting == 0 || waiting + bytes <= self.queue;
         has_room.then(|| {
             let takes = Nanos((bytes * byte).div_ceil(rate));

@@ -9,7 +9,7 @@ use super::histogram::Histogram;
 
 /// Significant decimal digits of quantiles.
 const DIGITS: u8 = 3;
-/// So many values are kept as they are.
+/// As long as there are no more values, each is kept, and quantiles are exact.
 const FEW: usize = 256;
 /// Bins of a histogram that are counted one by one; what falls into further ones is counted together.
 const MOST_BINS: usize = 1 << 20;
@@ -57,7 +57,7 @@ pub struct Summary {
     pub skew: f64,
     /// Fourth central moment over the fourth power of sigma, less 3 (excess); 0 where sigma is.
     pub kurtosis: f64,
-    /// Half of the values are no larger (to three digits, as all quantiles).
+    /// Half of the values are no larger. Quantiles of more than 256 values have three digits.
     pub median: i64,
     /// A quarter of them.
     pub quartile_25: i64,

@@ -83,7 +83,7 @@ enum Place {
 enum What {
     /// The threads of a host do not run for this time.
     Stalls(Duration),
-    /// A sender is stopped, and another started after this time.
+    /// A sender or receiver is stopped, and another started after this time.
     Restarts(Duration),
     /// A sender or receiver is killed, and another started after this time.
     Dies(Duration),
@@ -217,9 +217,8 @@ fn any() -> BoxedStrategy<Faults<Fault>> {
     });
     let one = prop_oneof![
         4 => (host(), span().prop_map(What::Stalls)),
-        3 => (sender(), pause().prop_map(What::Restarts)),
-        2 => (sender(), pause().prop_map(What::Dies)),
-        2 => (receiver(), pause().prop_map(What::Dies)),
+        4 => (host(), pause().prop_map(What::Restarts)),
+        4 => (host(), pause().prop_map(What::Dies)),
         4 => (way.prop_map(Place::Network), span().prop_map(What::IsCut)),
         1 => (receiver(), Just(What::IsFull)),
         2 => (host(), (-3_600_000..3_600_000i64).prop_map(What::Steps)),
@@ -305,6 +304,8 @@ impl Sent {
 struct Received {
     /// Until its end was wanted.
     span: Span,
+    /// When it had ended: it listens until then at the latest.
+    ended: Nanos,
     end: End,
     /// None of one that was killed.
     result: Option<RecvResult>,
@@ -499,10 +500,14 @@ impl Scene {
                     running.full = full;
                     running.disk.fill();
                 }
-                What::Dies(pause) => {
-                    host.kill();
-                    runs.push(running.finish(End::Killed, &self.clock));
-                    self.clock.sleep(pause);
+                What::Restarts(pause) | What::Dies(pause) => {
+                    let end = match fault.what {
+                        What::Dies(_) => End::Killed,
+                        _ => End::Stopped,
+                    };
+                    let next = self.clock.now().plus(pause.into());
+                    runs.push(running.finish(&host, end, &self.clock));
+                    self.wait_until(next);
                     running = self.record(number, runs.len(), full);
                 }
                 what => self.befall(&host, what, &mut stalls),
@@ -512,8 +517,7 @@ impl Scene {
         let stalled = stalls.iter().map(|[_, end]| *end).max();
         let last = self.clock.now().max(stalled.unwrap_or_default());
         self.wait_until(last.plus(REST));
-        running.receiving.stop();
-        runs.push(running.finish(End::Stopped, &self.clock));
+        runs.push(running.finish(&host, End::Stopped, &self.clock));
         Life { runs, stalls }
     }
 
@@ -673,16 +677,21 @@ struct Recording {
 }
 
 impl Recording {
-    /// Waits for the end of what was stopped or killed.
-    fn finish(self, end: End, clock: &Clock) -> Received {
+    /// Stops it, or kills it with its host.
+    fn finish(self, host: &Host, end: End, clock: &Clock) -> Received {
         let span = [self.begun, clock.now()];
         let receiving = self.receiving;
+        if end == End::Killed {
+            host.kill();
+        }
         let result = (end == End::Stopped).then(|| {
+            receiving.stop();
             ends(clock, || receiving.is_finished());
             receiving.join().unwrap()
         });
         Received {
             span,
+            ended: clock.now(),
             end,
             result,
             recorded: self.disk.read(),

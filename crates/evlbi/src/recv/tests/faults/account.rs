@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use evlbi_core::admission::{ENOUGH, FORGOTTEN};
+use evlbi_core::admission::{ENOUGH, FORGOTTEN, SILENCE};
 use evlbi_core::time::Nanos;
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::Header;
@@ -17,6 +17,8 @@ use crate::faults::Faults;
 /// What has come is on the disk by then, if its receiver runs: a new stream waits 300 ms for the silence of the one before, what
 /// is missing is waited for 100 ms, and what is there is written after no more than 500 ms.
 const LAG: Nanos = Nanos(1_000_000_000);
+/// A receiver looks at the silence of a stream at least so often.
+const LOOK: Nanos = Nanos(20_000_000);
 /// Arrivals are taken up in no time.
 const SOON: Nanos = Nanos(1_000_000);
 
@@ -218,7 +220,11 @@ impl Flow<'_> {
                         let is_stalled = stalls.any(|stall| holds(stall, at));
                         assert!(buffer(self.number).is_some() && is_stalled, "{name}");
                     }
-                    Fate::Unheard(at) => assert_eq!(self.heard_by(at), None, "{name}"),
+                    Fate::Unheard(at) => {
+                        // In the moment in which a receiver begins or ends it may listen or not.
+                        let listens = |run: &Received| run.span[0] < at && at < run.span[1];
+                        assert!(!self.receivers.runs.iter().any(listens), "{name}");
+                    }
                     Fate::Lost => {
                         let is_cut = self.cuts.iter().any(|cut| holds(cut, datagram.sent));
                         assert!(
@@ -232,12 +238,10 @@ impl Flow<'_> {
         all
     }
 
-    /// The run of the receiver that listens at this moment.
+    /// The run of the receiver that may listen at this moment.
     fn heard_by(&self, at: Nanos) -> Option<usize> {
-        let listens = |run: &Received| run.end != End::Killed || holds(&run.span, at);
-        let runs = self.receivers.runs.iter();
-        runs.zip(0..)
-            .find_map(|(run, place)| (at >= run.span[0] && listens(run)).then_some(place))
+        let mut runs = self.receivers.runs.iter();
+        runs.position(|run| holds(&[run.span[0], run.ended], at))
     }
 
     /// Whether what arrived at this moment waited at a receiver that did not run any more before it was killed.
@@ -295,7 +299,10 @@ impl Flow<'_> {
         let killed = (run.end == End::Killed).then_some(run.span[1]);
         let last = killed.into_iter().chain(run.full).min();
         let is_lost = |at: Nanos| last.is_some_and(|last| self.runs_for(at, last) < LAG);
-        for frames in taken.values() {
+        for (frames, may_be_refused) in sequences(run, taken) {
+            if may_be_refused {
+                continue;
+            }
             // Nothing is recorded before there is enough of it for a stream: in a row, as nothing is known of what a gap joins.
             let all: Vec<(&usize, &Nanos)> = frames.iter().collect();
             let is_whole = |part: &[(&usize, &Nanos)]| part[ENOUGH - 1].0 - part[0].0 < ENOUGH;
@@ -339,16 +346,17 @@ impl Flow<'_> {
             let [first, last] = [frames.first(), frames.last()];
             Some((frames.len() as u64, (last? - first? + 1) as u64))
         };
-        let parts = taken.values().flat_map(|frames| {
+        let parts = sequences(run, taken).flat_map(|(frames, may_be_refused)| {
             let (forgotten, rest) = remembered(frames);
-            [ends(&forgotten), ends(&rest)]
+            let parts = [ends(&forgotten), ends(&rest)].into_iter().flatten();
+            parts.map(move |ends| (ends, may_be_refused))
         });
+        // Those that are recorded for certain, and the others.
         let (long, short): (Vec<_>, Vec<_>) = parts
-            .flatten()
-            .partition(|(unique, _)| *unique >= ENOUGH as u64);
-        let sum = |all: &[(u64, u64)]| {
+            .partition(|((unique, _), may_be_refused)| *unique >= ENOUGH as u64 && !may_be_refused);
+        let sum = |all: &[((u64, u64), bool)]| {
             all.iter()
-                .fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+                .fold((0, 0), |sum, (it, _)| (sum.0 + it.0, sum.1 + it.1))
         };
         let (unique, expected) = sum(&long);
         let (more, _) = sum(&short);
@@ -400,6 +408,22 @@ impl Flow<'_> {
             assert_eq!(count("invalid"), invalid as u64, "{name}");
         }
     }
+}
+
+/// What a run took of each sequence, and whether it may have refused it: it was stopped before the sequence before it had been silent
+/// for long enough.
+fn sequences<'t>(
+    run: &Received,
+    taken: &'t Taken,
+) -> impl Iterator<Item = (&'t BTreeMap<usize, Nanos>, bool)> {
+    let is_stopped = run.end == End::Stopped;
+    let enough = run.ended.0.saturating_sub(SILENCE.plus(LOOK).0);
+    let mut last = None;
+    taken.values().map(move |frames| {
+        let before = std::mem::replace(&mut last, frames.values().max().copied());
+        let is_soon = before.is_some_and(|before| before.0 > enough);
+        (frames, is_stopped && is_soon)
+    })
 }
 
 /// Frames of a run, and before them those that may be forgotten, since they are too few for a stream and no more came for long.

@@ -7,6 +7,7 @@ mod socket;
 mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 
@@ -266,9 +267,13 @@ impl State {
     }
 
     /// The packets of connections set out.
-    fn send_all(&mut self, now: Nanos) {
+    fn send_all(&mut self, clock: &Clock) {
         while let Some((packet, length)) = self.leaving.pop_front() {
-            self.send(packet, length, now);
+            let Packet { from, to, what } = &packet;
+            if let What::Segment(packet) = what {
+                clock.log(format_args!("{from} transmits to {to}: {packet}"));
+            }
+            self.send(packet, length, clock.now());
         }
     }
 
@@ -292,7 +297,9 @@ impl State {
         let Packet { from, to, what } = packet;
         let bytes = match what {
             What::Datagram(bytes) => bytes,
-            What::Segment(packet) => return self.segment_arrived((to, from), &packet, at),
+            What::Segment(packet) => {
+                return self.segment_arrived((to, from), &packet, at, clock);
+            }
         };
         let Some(host) = self.hosts.get_mut(&to.ip()) else {
             clock.log(format_args!("there is no host {}", to.ip()));
@@ -360,7 +367,7 @@ impl Source for Shared {
                 state.pump(ends, now);
             }
         }
-        state.send_all(now);
+        state.send_all(&self.clock);
     }
 }
 
@@ -431,17 +438,23 @@ impl Host {
         let mut state = shared.state.lock();
         state.ports.retain(|at, _| at.ip() != self.address);
         state.doors.retain(|at, _| at.ip() != self.address);
-        state.close_all(self.address, shared.clock.now());
+        state.close_all(self.address, &shared.clock);
     }
 
     /// Opens a socket for datagrams at a port, or at any that is free if it is 0; what waits there has at most so many bytes.
-    pub fn socket(&self, port: u16, buffer: Option<usize>) -> Socket {
+    ///
+    /// # Errors
+    /// [`ErrorKind::AddrInUse`]
+    pub fn bind(&self, port: u16, buffer: Option<usize>) -> io::Result<Socket> {
         let shared = &self.network.0;
         let mut state = shared.state.lock();
         let address = match port {
             0 => state.free_port(self.address, |state, at| state.ports.contains_key(&at)),
             port => SocketAddr::new(self.address, port),
         };
+        if state.ports.contains_key(&address) {
+            return Err(ErrorKind::AddrInUse.into());
+        }
         let place = Arc::<Place>::default();
         let buffer = buffer.unwrap_or(BUFFER);
         state.ports.insert(
@@ -456,7 +469,15 @@ impl Host {
             },
         );
         drop(state);
-        Socket::new(self.clone(), address, buffer, place)
+        Ok(Socket::new(self.clone(), address, buffer, place))
+    }
+
+    /// As [`Host::bind`], where nothing else has the port.
+    ///
+    /// # Panics
+    /// When something has it.
+    pub fn socket(&self, port: u16, buffer: Option<usize>) -> Socket {
+        self.bind(port, buffer).expect("a port that is free")
     }
 }
 
@@ -472,7 +493,6 @@ fn packet_length(datagram: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
     use std::net::Shutdown;
     use std::time::Duration;
 
@@ -512,7 +532,7 @@ mod tests {
         }
     }
 
-    fn read_all(stream: &Stream, clock: &Clock) -> std::io::Result<Vec<u8>> {
+    fn read_all(stream: &Stream, clock: &Clock) -> io::Result<Vec<u8>> {
         let (mut all, mut bytes) = (Vec::new(), [0; 10_000]);
         loop {
             match stream.read(&mut bytes) {
@@ -528,41 +548,79 @@ mod tests {
         }
     }
 
+    /// What comes of bytes that one host writes to another.
+    fn carried(bytes: &[u8], clock: &Clock, near: &Host, far: &Host) -> Vec<u8> {
+        let listener = far.listen(80, &far.tcp()).unwrap();
+        let (own, copy) = (near.clone(), bytes.to_vec());
+        let writing = near.clock().spawn("write", move || {
+            let stream = own.connect((Ipv4Addr::new(10, 0, 0, 1), 80).into(), &own.tcp());
+            let mut rest = &copy[..];
+            while !rest.is_empty() {
+                match stream.write(rest) {
+                    Ok(count) => rest = &rest[count..],
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        let events = [stream.writable()];
+                        let events = crate::transport::Events::at(&events);
+                        own.clock().wait(&[events], Nanos(u64::MAX), Waiting::Sleep);
+                    }
+                }
+            }
+            stream.shutdown(Shutdown::Write);
+            // Until the other end has all of it.
+            read_all(&stream, own.clock()).unwrap()
+        });
+        let stream = accepted(&listener, clock);
+        let received = read_all(&stream, clock).unwrap();
+        drop(stream);
+        assert!(writing.unwrap().join().is_empty());
+        received
+    }
+
     #[test]
     fn connections_bring_every_byte() {
         let (clock, near, far) = pair();
         let sent: Vec<u8> = (0..1_000_000u32)
             .map(|number| (number % 251) as u8)
             .collect();
-        let copy = sent.clone();
-        let received = clock.simulate(|| {
-            let listener = far.listen(80, &far.tcp()).unwrap();
-            let own = near.clone();
-            let writing = near.clock().spawn("write", move || {
-                let stream = own.connect((Ipv4Addr::new(10, 0, 0, 1), 80).into(), &own.tcp());
-                let mut rest = &copy[..];
-                while !rest.is_empty() {
-                    match stream.write(rest) {
-                        Ok(count) => rest = &rest[count..],
-                        Err(error) => {
-                            assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                            let events = [stream.writable()];
-                            let events = crate::transport::Events::at(&events);
-                            own.clock().wait(&[events], Nanos(u64::MAX), Waiting::Sleep);
-                        }
-                    }
-                }
-                stream.shutdown(Shutdown::Write);
-                // Until the other end has all of it.
-                read_all(&stream, own.clock()).unwrap()
-            });
-            let stream = accepted(&listener, &clock);
-            let received = read_all(&stream, &clock).unwrap();
-            drop(stream);
-            assert!(writing.unwrap().join().is_empty());
-            received
-        });
+        let received = clock.simulate(|| carried(&sent, &clock, &near, &far));
         assert!(received == sent);
+    }
+
+    /// The log has a line for each packet of a connection that is sent, and one for each that is received: all that the path does not
+    /// drop.
+    #[test]
+    fn packets_of_connections_are_logged() {
+        let (clock, near, far) = pair();
+        clock.keep_log();
+        clock.simulate(|| {
+            carried(&[1; 100_000], &clock, &near, &far);
+            // Nothing is on its way any more.
+            clock.sleep(Duration::from_secs(60));
+        });
+        let log = clock.take_log();
+        let packets = |of: &str| -> Vec<String> {
+            let lines = log.lines().filter(|line| line.contains(of));
+            let packets = lines.map(|line| line.rsplit_once(": ").unwrap().1.to_owned());
+            packets.collect()
+        };
+        let (sent, mut received) = (packets(" transmits to "), packets(" takes from "));
+        let dropped = [Way::There, Way::Back].map(|way| near.network().truth(way, 0).dropped);
+        assert!(dropped.iter().sum::<u64>() > 0);
+        assert_eq!(
+            sent.len() - received.len(),
+            dropped.iter().sum::<u64>() as usize
+        );
+        for packet in ["SYN", "SYN+ACK, ", "segment 0, ", "ACK, "] {
+            assert!(sent.iter().any(|it| it.starts_with(packet)), "{packet}");
+        }
+        // Nothing is received that was not sent.
+        for packet in &sent {
+            if let Some(place) = received.iter().position(|it| it == packet) {
+                received.swap_remove(place);
+            }
+        }
+        assert_eq!(received, [""; 0]);
     }
 
     #[test]
@@ -597,7 +655,73 @@ mod tests {
             assert!(clock.now().since(killed) < Nanos::SECOND);
             assert!(victim.unwrap().wait().is_err());
             // Its port is free.
-            drop(near.socket(5000, None));
+            drop(near.bind(5000, None).unwrap());
+        });
+    }
+
+    /// A port has one socket at a time, as with a kernel. What a killed program had of it is of no use to it any more, and takes
+    /// nothing from the socket that has it now.
+    #[test]
+    fn a_port_has_one_socket() {
+        let clock = Clock::simulated(0);
+        let network = Network::new(&clock, &[], 1500, 1);
+        let (near, far) = (network.near(1), network.far(1));
+        clock.simulate(|| {
+            let first = far.bind(9, None).unwrap();
+            let in_use = |it: io::Result<Socket>| it.err().unwrap().kind() == ErrorKind::AddrInUse;
+            assert!(in_use(far.bind(9, None)));
+            // Another host has its own, and any that is free is another one.
+            drop(near.bind(9, None).unwrap());
+            assert_ne!(far.bind(0, None).unwrap().address(), first.address());
+            drop(first);
+            let killed = far.bind(9, None).unwrap();
+            far.kill();
+            let second = far.bind(9, None).unwrap();
+            near.socket(0, None)
+                .send_to(second.address(), [1; 8].into(), clock.now());
+            while second.waiting() == 0 {
+                clock.wait(&[second.events()], Nanos(u64::MAX), Waiting::Sleep);
+            }
+            assert_eq!(killed.waiting(), 0);
+            assert!(killed.receive().is_none());
+            drop(killed);
+            assert!(in_use(far.bind(9, None)));
+            assert!(second.receive().is_some());
+        });
+    }
+
+    /// The same of the listener that connections come to.
+    #[test]
+    fn a_port_has_one_listener() {
+        let (clock, _, far) = pair();
+        clock.simulate(|| {
+            let listen = || far.listen(80, &far.tcp());
+            let in_use = || listen().err().map(|error| error.kind()) == Some(ErrorKind::AddrInUse);
+            let killed = listen().unwrap();
+            assert!(in_use());
+            far.kill();
+            let second = listen().unwrap();
+            drop(killed);
+            assert!(in_use());
+            drop(second);
+            assert!(!in_use());
+        });
+    }
+
+    /// A look at a socket at which nothing waits costs a slow host no time.
+    #[test]
+    fn a_look_in_vain_delays_nothing() {
+        let clock = Clock::simulated(0);
+        let network = Network::new(&clock, &[], 1500, 1);
+        let (near, far) = (network.near(1), network.far(1));
+        clock.simulate(|| {
+            far.work(Nanos(1_000_000));
+            let (from, to) = (near.socket(0, None), far.socket(9, None));
+            assert!(to.receive().is_none());
+            from.send_to(to.address(), [0; 8].into(), clock.now());
+            clock.wait(&[to.events()], Nanos(u64::MAX), Waiting::Sleep);
+            assert!(to.receive().is_some());
+            assert_eq!(clock.now(), Nanos(0));
         });
     }
 

@@ -27,7 +27,10 @@ impl Link {
         if let Some(network) = network {
             let host = listens.map_or_else(|| network.near(1), |at| network.at(at.ip()));
             let port = listens.map_or(0, |at| at.port());
-            return Ok(Link::Sim(host.socket(port, None)));
+            let socket = host.bind(port, None);
+            let at = Local::Socket(SocketAddr::new(host.address(), port));
+            let socket = socket.map_err(|source| OpenError::Listen { at, source })?;
+            return Ok(Link::Sim(socket));
         }
         let address = listens.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
         let at = Local::Socket(address);

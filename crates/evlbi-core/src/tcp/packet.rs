@@ -1,5 +1,6 @@
 //! Packets between the two ends of a connection.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::receiver::Ack;
@@ -80,6 +81,27 @@ impl Packet {
     /// Returns whether it is an RST, which is never answered.
     pub fn is_reset(&self) -> bool {
         self.kind == Kind::Reset
+    }
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Syn { is_answer, .. } => {
+                f.write_str(if *is_answer { "SYN+ACK" } else { "SYN" })?
+            }
+            Kind::Data { number, segment } => {
+                let end = if segment.is_last { ", FIN" } else { "" };
+                write!(f, "segment {number}, {} bytes{end}", segment.length)?;
+            }
+            Kind::Ack => f.write_str("ACK")?,
+            Kind::Probe => f.write_str("window probe")?,
+            Kind::Reset => return f.write_str("RST"),
+        }
+        match self.is_first() {
+            true => Ok(()),
+            false => write!(f, ", ack {}, window {}", self.ack.next, self.window),
+        }
     }
 }
 

@@ -71,7 +71,9 @@ impl Port {
     ) -> Result<Port, OpenError> {
         let end = match run.host() {
             Some(host) => {
-                let socket = Arc::new(host.socket(address.port(), test.buffer));
+                let socket = host.bind(address.port(), test.buffer);
+                let socket = socket.map_err(|source| OpenError::Bind { address, source })?;
+                let socket = Arc::new(socket);
                 End::Simulated(simulated::In::new(Arc::clone(&socket)), socket)
             }
             None => {

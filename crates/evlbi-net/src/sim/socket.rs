@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evlbi_core::time::Nanos;
 
-use super::{Arrived, Host, Packet, What, number, packet_length};
+use super::{Arrived, Host, Packet, Port, State, What, number, packet_length};
 use crate::clock::Place;
 use crate::transport::Events;
 
@@ -74,13 +74,13 @@ impl Socket {
         let shared = &self.host.network.0;
         let mut state = shared.state.lock();
         let work = state.host(self.address.ip(), &shared.clock).work;
-        let port = state.ports.get_mut(&self.address)?;
+        let port = self.port(&mut state)?;
         let now = shared.clock.now();
         if work > Nanos(0) && now < port.free {
             return None;
         }
-        port.free = now.plus(work);
         let Arrived { from, at, bytes } = port.waiting.pop_front()?;
+        port.free = now.plus(work);
         port.bytes -= bytes.len();
         match port.waiting.front() {
             Some(next) => port.place.happens(next.at.max(port.free)),
@@ -103,21 +103,28 @@ impl Socket {
 
     /// Bytes that wait.
     pub fn waiting(&self) -> usize {
-        let state = self.host.network.0.state.lock();
-        state.ports.get(&self.address).map_or(0, |port| port.bytes)
+        let mut state = self.host.network.0.state.lock();
+        self.port(&mut state).map_or(0, |port| port.bytes)
     }
 
     /// Datagrams that found no room.
     pub fn dropped(&self) -> u64 {
-        let state = self.host.network.0.state.lock();
-        let port = state.ports.get(&self.address);
-        port.map_or(0, |port| port.dropped)
+        let mut state = self.host.network.0.state.lock();
+        self.port(&mut state).map_or(0, |port| port.dropped)
+    }
+
+    /// Its port, unless its program was killed: another may have the port then.
+    fn port<'s>(&self, state: &'s mut State) -> Option<&'s mut Port> {
+        let port = state.ports.get_mut(&self.address)?;
+        Arc::ptr_eq(&port.place, &self.places[0]).then_some(port)
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         let mut state = self.host.network.0.state.lock();
-        state.ports.remove(&self.address);
+        if self.port(&mut state).is_some() {
+            state.ports.remove(&self.address);
+        }
     }
 }

@@ -10,7 +10,7 @@ use evlbi_core::tcp::{self, Algorithm, Connection, Failed, Info, Read, Settings}
 use evlbi_core::time::Nanos;
 
 use super::{Host, Packet, State, What};
-use crate::clock::Place;
+use crate::clock::{Clock, Place};
 
 /// Bytes of the headers of IP and of TCP with time stamps (RFC 7323).
 const HEADERS: usize = 52;
@@ -72,8 +72,15 @@ impl End {
 
 impl State {
     /// A packet of a connection has arrived.
-    pub(super) fn segment_arrived(&mut self, ends: Ends, packet: &tcp::Packet, now: Nanos) {
+    pub(super) fn segment_arrived(
+        &mut self,
+        ends: Ends,
+        packet: &tcp::Packet,
+        now: Nanos,
+        clock: &Clock,
+    ) {
         let (here, there) = ends;
+        clock.log(format_args!("{here} takes from {there}: {packet}"));
         if let Some(end) = self.ends.get_mut(&ends) {
             end.connection.handle(packet, now);
             if !end.is_held && end.connection.unread() > 0 {
@@ -135,19 +142,19 @@ impl State {
     }
 
     /// Closes what the programs of a host had open.
-    pub(super) fn close_all(&mut self, host: IpAddr, now: Nanos) {
+    pub(super) fn close_all(&mut self, host: IpAddr, clock: &Clock) {
         let of_host = self.ends.keys().filter(|(here, _)| here.ip() == host);
         let all: Vec<Ends> = of_host.copied().collect();
         for ends in all {
-            self.with(ends, now, End::close);
+            self.with(ends, clock, End::close);
         }
     }
 
     /// Does something with a connection, and what follows from it.
-    fn with<T>(&mut self, ends: Ends, now: Nanos, act: impl FnOnce(&mut End) -> T) -> Option<T> {
+    fn with<T>(&mut self, ends: Ends, clock: &Clock, act: impl FnOnce(&mut End) -> T) -> Option<T> {
         let done = act(self.ends.get_mut(&ends)?);
-        self.pump(ends, now);
-        self.send_all(now);
+        self.pump(ends, clock.now());
+        self.send_all(clock);
         Some(done)
     }
 }
@@ -173,8 +180,8 @@ struct Held {
 impl Held {
     fn with<T>(&self, act: impl FnOnce(&mut End) -> T) -> Option<T> {
         let shared = &self.host.network.0;
-        let now = shared.clock.now();
-        shared.state.lock().with(self.ends, now, act)
+        let mut state = shared.state.lock();
+        state.with(self.ends, &shared.clock, act)
     }
 }
 
@@ -191,7 +198,7 @@ impl Host {
         let end = End::new(Connection::connect(*settings, now));
         let stream = self.stream(ends, &end);
         state.ends.insert(ends, end);
-        state.with(ends, now, |_| ());
+        state.with(ends, &shared.clock, |_| ());
         stream
     }
 
@@ -274,11 +281,15 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let shared = &self.host.network.0;
-        let now = shared.clock.now();
         let mut state = shared.state.lock();
+        // Its program may have been killed, and another have the port.
+        let is_own = |door: &Door| Arc::ptr_eq(&door.place, &self.place);
+        if !state.doors.get(&self.address).is_some_and(is_own) {
+            return;
+        }
         let door = state.doors.remove(&self.address);
         for ends in door.into_iter().flat_map(|door| door.waiting) {
-            state.with(ends, now, |end| {
+            state.with(ends, &shared.clock, |end| {
                 end.is_held = false;
                 end.connection.abort();
             });

@@ -71,7 +71,9 @@ impl Transport for Sim {
 
     fn open_in(&self, at: &Url, with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
         let (network, address) = handle_of(at)?;
-        let socket = network.at(address.ip()).socket(address.port(), with.buffer);
+        let socket = network.at(address.ip()).bind(address.port(), with.buffer);
+        let at = Local::Socket(address);
+        let socket = socket.map_err(|source| OpenError::Listen { at, source })?;
         Ok(Box::new(In::new(Arc::new(socket))))
     }
 }

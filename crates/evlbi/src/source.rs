@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
 use evlbi_fx::sky::{SkyPlan, Station};
+use evlbi_net::clock::Clock;
 use evlbi_net::file::{Reader, ReaderOptions};
 use evlbi_net::transmit::{FileSource, LoopSource, PatternSource, Source};
 use evlbi_wire::time::FrameRate;
@@ -100,18 +101,18 @@ impl Input {
         }
     }
 
-    /// Starts to read it in units of `unit` bytes, `repeat` times; a test pattern begins with this second (UTC since 1970). Returns the source and the bytes of fill
-    /// pattern that complete its last unit.
+    /// Starts to read it in units of `unit` bytes, `repeat` times; a test pattern begins with the second of the clock. Returns the
+    /// source and the bytes of fill pattern that complete its last unit.
     pub fn into_source(
         self,
         unit: usize,
         repeat: u64,
-        second: i64,
+        clock: &Clock,
     ) -> Result<(Box<dyn Source>, u64)> {
         match self.content {
             Content::Pattern(frame_length, frame_rate) => {
                 let memory = memory_of(frame_length);
-                let source = PatternSource::new(frame_length, second, frame_rate, memory)?;
+                let source = PatternSource::new(frame_length, clock.second(), frame_rate, memory)?;
                 Ok((Box::new(source), 0))
             }
             Content::Loop { frames, round } => {
@@ -145,7 +146,7 @@ impl Input {
                     repeats: Some(repeat),
                     ..ReaderOptions::default()
                 };
-                let reader = Reader::open(&recording.path, options)?;
+                let reader = Reader::open(&recording.path, options, clock)?;
                 Ok((Box::new(FileSource::new(reader, pass_frames, tail)), padded))
             }
         }

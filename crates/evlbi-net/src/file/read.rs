@@ -1,4 +1,5 @@
-//! Reads a recording in large blocks, some of them ahead, so that the sender does not wait for the disk.
+//! Reads a recording in large blocks, some of them ahead, so that the sender does not wait for the disk. In virtual time the disk takes
+//! no time, and each block is read when it is asked for.
 
 use std::fs::File;
 use std::io;
@@ -53,11 +54,17 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// A file that is being read ahead by a thread of its own.
+/// A file that is being read, ahead by a thread of its own where time is real.
 #[derive(Debug)]
 pub struct Reader {
-    blocks: Receiver<Result<Block, ReadError>>,
+    blocks: Blocks,
     length: u64,
+}
+
+#[derive(Debug)]
+enum Blocks {
+    Ahead(Receiver<Result<Block, ReadError>>),
+    OnDemand(Box<Pieces>),
 }
 
 impl Reader {
@@ -65,7 +72,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`ReadError`] when it cannot be opened or is no regular file.
-    pub fn open(path: &Path, options: ReaderOptions) -> Result<Reader, ReadError> {
+    pub fn open(path: &Path, options: ReaderOptions, clock: &Clock) -> Result<Reader, ReadError> {
         let error = |source| ReadError {
             path: path.to_owned(),
             offset: options.start,
@@ -87,34 +94,48 @@ impl Reader {
         let block = (options.block / unit).max(1).saturating_mul(unit);
         let block = block.min(usize::try_from(length).unwrap_or(usize::MAX));
         let blocks = options.blocks.max(2);
-        let (to_user, from_thread) = mpsc::sync_channel(blocks);
         let (home, returned) = mpsc::sync_channel(blocks);
-        let ahead = Ahead {
+        let mut pieces = Pieces {
             file,
             path: path.to_owned(),
             start: options.start,
             length,
             block,
-            repeats: match length {
+            left: match length {
                 0 => 0,
                 _ => options.repeats.unwrap_or(u64::MAX),
             },
+            pass: 0,
+            done: 0,
             spare: blocks,
             home,
             returned,
         };
-        Clock::real()
-            .spawn("read", move || ahead.run(&to_user))
-            .map_err(error)?;
+        if !clock.is_real() {
+            // Nobody else gives a block back while one is waited for.
+            pieces.spare = usize::MAX;
+            let blocks = Blocks::OnDemand(Box::new(pieces));
+            return Ok(Reader { blocks, length });
+        }
+        let (to_user, from_thread) = mpsc::sync_channel(blocks);
+        let ahead = move || {
+            pieces
+                .map(|block| to_user.send(block))
+                .all(|sent| sent.is_ok())
+        };
+        clock.spawn("read", ahead).map_err(error)?;
         Ok(Reader {
-            blocks: from_thread,
+            blocks: Blocks::Ahead(from_thread),
             length,
         })
     }
 
     /// The next block; `None` after the last one or an error. Waits for the disk when it must.
     pub fn next_block(&mut self) -> Option<Result<Block, ReadError>> {
-        self.blocks.recv().ok()
+        match &mut self.blocks {
+            Blocks::Ahead(blocks) => blocks.recv().ok(),
+            Blocks::OnDemand(pieces) => pieces.next(),
+        }
     }
 
     /// Bytes of one pass: whole units.
@@ -144,58 +165,67 @@ impl Deref for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // There is room for every block; if the thread has ended nobody wants it back.
+        // There is room for every block that is read ahead; if the thread has ended nobody wants it back.
         let _ = self.home.try_send(std::mem::take(&mut self.bytes));
     }
 }
 
-/// The reading thread. It ends when all is read, on an error, or when the reader is dropped.
-struct Ahead {
+/// The pieces of a file, one after the other. They end when all is read, or with an error.
+#[derive(Debug)]
+struct Pieces {
     file: File,
     path: PathBuf,
     start: u64,
     length: u64,
     block: usize,
-    repeats: u64,
+    /// Passes that have not ended, and the number of the one that has begun.
+    left: u64,
+    pass: u64,
+    /// Bytes of this pass so far.
+    done: u64,
     /// Blocks not made yet.
     spare: usize,
     home: SyncSender<Vec<u8>>,
     returned: Receiver<Vec<u8>>,
 }
 
-impl Ahead {
-    fn run(mut self, to_user: &SyncSender<Result<Block, ReadError>>) {
-        for pass in 0..self.repeats {
-            for done in (0..self.length).step_by(self.block) {
-                let Some(mut bytes) = self.buffer() else {
-                    return;
-                };
-                // Only the last block is shorter, and the next pass makes it long again.
-                let left = usize::try_from(self.length - done).unwrap_or(usize::MAX);
-                bytes.resize(left.min(self.block), 0);
-                let offset = self.start + done;
-                let block = match self.file.read_exact_at(&mut bytes, offset) {
-                    Ok(()) => Ok(Block {
-                        bytes,
-                        offset,
-                        pass,
-                        home: self.home.clone(),
-                    }),
-                    Err(source) => Err(ReadError {
-                        path: self.path.clone(),
-                        offset,
-                        source,
-                    }),
-                };
-                let failed = block.is_err();
-                if to_user.send(block).is_err() || failed {
-                    return;
-                }
-            }
-        }
-    }
+impl Iterator for Pieces {
+    type Item = Result<Block, ReadError>;
 
-    /// An empty buffer: a new one as long as there may be more, else one that the user gave back.
+    fn next(&mut self) -> Option<Result<Block, ReadError>> {
+        if self.left == 0 {
+            return None;
+        }
+        let mut bytes = self.buffer()?;
+        // Only the last block is shorter, and the next pass makes it long again.
+        let left = usize::try_from(self.length - self.done).unwrap_or(usize::MAX);
+        bytes.resize(left.min(self.block), 0);
+        let offset = self.start + self.done;
+        if let Err(source) = self.file.read_exact_at(&mut bytes, offset) {
+            self.left = 0;
+            let path = self.path.clone();
+            return Some(Err(ReadError {
+                path,
+                offset,
+                source,
+            }));
+        }
+        let pass = self.pass;
+        self.done += bytes.len() as u64;
+        if self.done == self.length {
+            (self.done, self.pass, self.left) = (0, pass + 1, self.left - 1);
+        }
+        Some(Ok(Block {
+            bytes,
+            offset,
+            pass,
+            home: self.home.clone(),
+        }))
+    }
+}
+
+impl Pieces {
+    /// An empty buffer: one that the user gave back, else a new one as long as there may be more.
     fn buffer(&mut self) -> Option<Vec<u8>> {
         if let Ok(buffer) = self.returned.try_recv() {
             return Some(buffer);

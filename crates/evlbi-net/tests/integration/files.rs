@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 
+use evlbi_net::clock::Clock;
 use evlbi_net::file::{Durability, Reader, ReaderOptions, Writer, WriterOptions};
 use evlbi_net::ring::Reserve;
 use evlbi_testkit::{Room, command, disk, name};
@@ -241,11 +242,18 @@ fn read_all(reader: &mut Reader) -> Vec<u8> {
     all
 }
 
+/// Real time, in which files are read ahead, and virtual time, in which they are not.
+fn clocks() -> [Clock; 2] {
+    [Clock::real(), Clock::simulated(0)]
+}
+
 #[test]
 fn a_file_is_read_in_whole_units() {
     let directory = Room::on_disk();
     let path = directory.folder().join("recording");
-    for length in [0, 1, 99, 100, 101, 1000, 12_345] {
+    let lengths = [0, 1, 99, 100, 101, 1000, 12_345];
+    let all = lengths.map(|length| clocks().map(|clock| (length, clock)));
+    for (length, clock) in all.into_iter().flatten() {
         let all = content(length);
         fs::write(&path, &all).unwrap();
         for (block, unit) in [
@@ -262,7 +270,7 @@ fn a_file_is_read_in_whole_units() {
                 blocks: 3,
                 ..ReaderOptions::default()
             };
-            let mut reader = Reader::open(&path, options).unwrap();
+            let mut reader = Reader::open(&path, options, &clock).unwrap();
             let whole = length / unit * unit;
             assert_eq!(reader.length(), whole as u64);
             let mut read = Vec::new();
@@ -283,32 +291,34 @@ fn a_part_is_read_again_and_again() {
     let path = directory.folder().join("recording");
     let all = content(10_000);
     fs::write(&path, &all).unwrap();
-    let options = ReaderOptions {
-        block: 600,
-        blocks: 2,
-        unit: 100,
-        start: 50,
-        length: Some(2050),
-        repeats: Some(3),
-    };
-    let mut reader = Reader::open(&path, options).unwrap();
-    let mut passes = Vec::new();
-    let mut read = Vec::new();
-    while let Some(block) = reader.next_block() {
-        let block = block.unwrap();
-        passes.push((block.pass, block.offset));
-        read.extend_from_slice(&block);
-    }
-    assert_eq!(read, all[50..2050].repeat(3));
-    assert_eq!(passes[3..6], [(0, 1850), (1, 50), (1, 650)]);
+    for clock in clocks() {
+        let options = ReaderOptions {
+            block: 600,
+            blocks: 2,
+            unit: 100,
+            start: 50,
+            length: Some(2050),
+            repeats: Some(3),
+        };
+        let mut reader = Reader::open(&path, options, &clock).unwrap();
+        let mut passes = Vec::new();
+        let mut read = Vec::new();
+        while let Some(block) = reader.next_block() {
+            let block = block.unwrap();
+            passes.push((block.pass, block.offset));
+            read.extend_from_slice(&block);
+        }
+        assert_eq!(read, all[50..2050].repeat(3));
+        assert_eq!(passes[3..6], [(0, 1850), (1, 50), (1, 650)]);
 
-    let forever = ReaderOptions {
-        repeats: None,
-        ..options
-    };
-    let mut reader = Reader::open(&path, forever).unwrap();
-    for _ in 0..1000 {
-        assert!(reader.next_block().unwrap().is_ok());
+        let forever = ReaderOptions {
+            repeats: None,
+            ..options
+        };
+        let mut reader = Reader::open(&path, forever, &clock).unwrap();
+        for _ in 0..1000 {
+            assert!(reader.next_block().unwrap().is_ok());
+        }
     }
 }
 
@@ -323,7 +333,7 @@ fn blocks_may_outlive_their_reader() {
         blocks: 4,
         ..ReaderOptions::default()
     };
-    let mut reader = Reader::open(&path, options).unwrap();
+    let mut reader = Reader::open(&path, options, &Clock::real()).unwrap();
     let first = reader.next_block().unwrap().unwrap();
     let second = reader.next_block().unwrap().unwrap();
     drop(reader);
@@ -343,47 +353,50 @@ fn beyond_four_gibibytes() {
         start: far - 3,
         ..ReaderOptions::default()
     };
-    let mut reader = Reader::open(&path, options).unwrap();
+    let mut reader = Reader::open(&path, options, &Clock::real()).unwrap();
     assert_eq!(read_all(&mut reader), b"\0\0\0the end");
 }
 
 #[test]
 fn what_cannot_be_read_is_named() {
     let directory = Room::on_disk();
-    let error = Reader::open(directory.folder(), ReaderOptions::default()).unwrap_err();
+    let open = |path: &Path| Reader::open(path, ReaderOptions::default(), &Clock::real());
+    let error = open(directory.folder()).unwrap_err();
     assert!(error.to_string().contains("not a regular file"), "{error}");
     let missing = directory.folder().join("missing");
-    let error = Reader::open(&missing, ReaderOptions::default()).unwrap_err();
+    let error = open(&missing).unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
 
     // A file that becomes shorter while it is read: what is there comes, then the error.
     let path = directory.folder().join("recording");
-    fs::write(&path, content(1000)).unwrap();
-    let options = ReaderOptions {
-        block: 100,
-        blocks: 2,
-        ..ReaderOptions::default()
-    };
-    let mut reader = Reader::open(&path, options).unwrap();
-    let held = reader.next_block().unwrap().unwrap();
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(350)
-        .unwrap();
-    drop(held);
-    let mut errors = 0;
-    let mut read = 100;
-    while let Some(block) = reader.next_block() {
-        match block {
-            Ok(block) => read += block.len(),
-            Err(error) => {
-                assert_eq!(error.offset, 300);
-                assert_eq!(error.source.kind(), io::ErrorKind::UnexpectedEof);
-                errors += 1;
+    for clock in clocks() {
+        fs::write(&path, content(1000)).unwrap();
+        let options = ReaderOptions {
+            block: 100,
+            blocks: 2,
+            ..ReaderOptions::default()
+        };
+        let mut reader = Reader::open(&path, options, &clock).unwrap();
+        let held = reader.next_block().unwrap().unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(350)
+            .unwrap();
+        drop(held);
+        let mut errors = 0;
+        let mut read = 100;
+        while let Some(block) = reader.next_block() {
+            match block {
+                Ok(block) => read += block.len(),
+                Err(error) => {
+                    assert_eq!(error.offset, 300);
+                    assert_eq!(error.source.kind(), io::ErrorKind::UnexpectedEof);
+                    errors += 1;
+                }
             }
         }
+        assert_eq!((read, errors), (300, 1));
     }
-    assert_eq!((read, errors), (300, 1));
 }

@@ -112,8 +112,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let frame_rate = input.frame_rate;
     let key = input.keys.first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
-    let second = run.clock().second();
-    let (source, padded) = input.into_source(unit, options.repeat, second)?;
+    let (source, padded) = input.into_source(unit, options.repeat, run.clock())?;
     let start = start(options.start, run);
     let sent = Sent::new();
     let changes = Changes {

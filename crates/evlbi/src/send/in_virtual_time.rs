@@ -89,8 +89,13 @@ fn played(network: &Network, send_options: &SendOptions, recv_options: &RecvOpti
 
 /// When datagrams left, in nanoseconds.
 fn sends(log: &str) -> Vec<u64> {
-    let sends = log.lines().filter(|line| line.contains(" sends "));
-    let times = sends.map(|line| line.split_once(' ').unwrap().0.parse().unwrap());
+    times(log, " sends ")
+}
+
+/// When this happened, in nanoseconds.
+fn times(log: &str, what: &str) -> Vec<u64> {
+    let lines = log.lines().filter(|line| line.contains(what));
+    let times = lines.map(|line| line.split_once(' ').unwrap().0.parse().unwrap());
     times.collect()
 }
 
@@ -98,9 +103,9 @@ fn of(result: &Value, name: &str) -> u64 {
     result[name].as_u64().unwrap()
 }
 
-/// A flow sends what its rate says, to within a datagram, and what a new rate says from the moment that it is given.
+/// A flow sends what its rate says, to the datagram, and what a new rate says from the datagram on that is due when it is given.
 #[test]
-fn a_rate_is_kept_and_changed_to_within_a_datagram() {
+fn a_rate_is_kept_and_changed_to_the_datagram() {
     let (clock, network) = network(&[delay(10)], 1);
     let (first, second) = (8_000_000, 3_000_000);
     let [sent, received] = clock.simulate(|| {
@@ -119,12 +124,15 @@ fn a_rate_is_kept_and_changed_to_within_a_datagram() {
             serde_json::to_value(receiving.join().unwrap()).unwrap(),
         ]
     });
-    let log = clock.take_log();
-    let begun = sends(&log)[0] as f64 * 1e-9;
-    let datagram = FRAME as f64 * 8.0;
-    let due = (first as f64 * (8.0 - begun) + f64::from(second) * (12.0 + begun)) / datagram;
-    let found = of(&sent, "sent") as f64;
-    assert!((found - due).abs() <= 2.0, "{found} {due}");
+    let sends = sends(&clock.take_log());
+    // Nanoseconds from one datagram to the next.
+    let [before, after] = [first, second].map(|rate| FRAME as u64 * 8_000_000_000 / rate);
+    let (begun, given) = (sends[0], 8_000_000_000);
+    let changed = begun + (given - begun).next_multiple_of(before);
+    let due = (begun..changed).step_by(before as usize);
+    let due = due.chain((changed..begun + 20_000_000_000).step_by(after as usize));
+    assert!(due.eq(sends.iter().copied()), "{} sent", sends.len());
+    assert_eq!(of(&sent, "sent"), sends.len() as u64);
     assert_eq!(of(&sent, "not_sent"), 0);
     assert_eq!(sent["lateness_us"]["max"], 0.0);
     assert_eq!(of(&received, "unique"), of(&sent, "sent"));
@@ -221,6 +229,7 @@ fn silence_ends_a_stream_when_it_should() {
 /// What arrives later than it is waited for is late, and nothing else; it is recorded all the same while there is room for it.
 #[test]
 fn what_is_held_back_for_too_long_is_late() {
+    let hold = Duration::from_millis(200);
     for (held, is_late) in [(150, false), (400, true)] {
         let reorder = Law::Reorder {
             fraction: 0.02,
@@ -229,7 +238,7 @@ fn what_is_held_back_for_too_long_is_late() {
         let (clock, network) = network(&[reorder, delay(5)], 7);
         let ([sent, received], truth) = clock.simulate(|| {
             let options = RecvOptions {
-                hold: Some(Duration::from_millis(200)),
+                hold: Some(hold),
                 ..receiver(&network)
             };
             let results = played(&network, &sender(&network, 4_000_000, seconds(4)), &options);
@@ -238,12 +247,21 @@ fn what_is_held_back_for_too_long_is_late() {
         let (late, unique) = (of(&received, "late"), of(&received, "unique"));
         assert_eq!((unique, of(&received, "lost")), (of(&sent, "sent"), 0));
         assert!(truth.held > 20);
-        let expected = if is_late { truth.held } else { 0 };
-        // The last ones have nothing behind them that would give them up.
-        assert!(
-            (expected.saturating_sub(3)..=expected).contains(&late),
-            "{late} {expected}"
-        );
+        // What a later one came before by so much.
+        let log = clock.take_log();
+        let came: Vec<(u64, usize)> = times(&log, " receives ")
+            .into_iter()
+            .zip(receipts(&log))
+            .collect();
+        let is_given_up = |(at, number): &&(u64, usize)| {
+            let mut before = came
+                .iter()
+                .filter(|(before, _)| before + hold.as_nanos() as u64 <= *at);
+            before.any(|(_, other)| other > number)
+        };
+        let expected = came.iter().filter(is_given_up).count() as u64;
+        assert_eq!(late, expected);
+        assert_eq!(expected > 0, is_late);
     }
 }
 

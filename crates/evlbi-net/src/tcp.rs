@@ -199,7 +199,7 @@ impl Connection {
 }
 
 /// What becomes a connection of this kind, before anything is agreed upon with the other end, and the buffers that were granted.
-fn set_up(
+pub(crate) fn set_up(
     address: SocketAddr,
     options: &Options,
     run: &Run,

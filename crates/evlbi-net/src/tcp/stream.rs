@@ -1,25 +1,23 @@
 //! Connections of TCP and what they come to, of the machine itself or of a simulated host. None of them waits by itself.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_core::tcp::{self, Info};
 use evlbi_core::time::Nanos;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::clock::{Clock, Place};
+use crate::clock::Clock;
 use crate::cpu::Waiting;
 use crate::host::nic::text;
 use crate::run::Run;
 use crate::sim;
-use crate::transport::Events;
-use crate::transport::events::{readable, writable};
+use crate::transport::events::{Event, readable, writable};
 
 /// Longest time between two looks at whether a run that connects is stopped.
 const LOOK: Duration = Duration::from_millis(50);
@@ -78,6 +76,20 @@ impl Stream {
         match self {
             Stream::Kernel(socket) => (&mut &*socket).write(bytes),
             Stream::Simulated(stream) => stream.write(bytes),
+        }
+    }
+
+    /// Writes as much as there is room for of pieces one after the other.
+    ///
+    /// # Errors
+    /// As [`Stream::write`].
+    pub fn write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Kernel(socket) => (&mut &*socket).write_vectored(pieces),
+            Stream::Simulated(stream) => {
+                let bytes: Vec<u8> = pieces.iter().flat_map(|it| it.iter().copied()).collect();
+                stream.write(&bytes)
+            }
         }
     }
 
@@ -210,26 +222,18 @@ impl Stream {
 
     /// Waits for a change, or until `until`. However it ends, the caller tries again.
     pub fn wait(&self, change: Change, clock: &Clock, until: Nanos) {
-        let (polls, places): ([libc::pollfd; 1], [Arc<Place>; 1]);
-        let events = match (self, change) {
-            (Stream::Kernel(socket), Change::Readable) => {
-                polls = [readable(socket)];
-                Events::of(&polls)
-            }
-            (Stream::Kernel(socket), Change::Writable) => {
-                polls = [writable(socket)];
-                Events::of(&polls)
-            }
-            (Stream::Simulated(stream), Change::Readable) => {
-                places = [stream.readable()];
-                Events::at(&places)
-            }
-            (Stream::Simulated(stream), Change::Writable) => {
-                places = [stream.writable()];
-                Events::at(&places)
-            }
-        };
-        clock.wait(&[events], until, Waiting::Sleep);
+        let event = self.event(change);
+        clock.wait(&[event.events()], until, Waiting::Sleep);
+    }
+
+    /// That a change comes.
+    pub(crate) fn event(&self, change: Change) -> Event {
+        match (self, change) {
+            (Stream::Kernel(socket), Change::Readable) => Event::Poll([readable(socket)]),
+            (Stream::Kernel(socket), Change::Writable) => Event::Poll([writable(socket)]),
+            (Stream::Simulated(stream), Change::Readable) => Event::Place([stream.readable()]),
+            (Stream::Simulated(stream), Change::Writable) => Event::Place([stream.writable()]),
+        }
     }
 }
 
@@ -379,17 +383,15 @@ impl Listener {
 
     /// Waits until a connection has come, or until `until`.
     pub fn wait(&self, clock: &Clock, until: Nanos) {
-        let (polls, places): ([libc::pollfd; 1], [Arc<Place>; 1]);
-        let events = match self {
-            Listener::Kernel(socket) => {
-                polls = [readable(socket)];
-                Events::of(&polls)
-            }
-            Listener::Simulated(listener) => {
-                places = [listener.place()];
-                Events::at(&places)
-            }
-        };
-        clock.wait(&[events], until, Waiting::Sleep);
+        let event = self.event();
+        clock.wait(&[event.events()], until, Waiting::Sleep);
+    }
+
+    /// That a connection comes.
+    pub(crate) fn event(&self) -> Event {
+        match self {
+            Listener::Kernel(socket) => Event::Poll([readable(socket)]),
+            Listener::Simulated(listener) => Event::Place([listener.place()]),
+        }
     }
 }

@@ -37,6 +37,51 @@ impl<'e> Events<'e> {
     }
 }
 
+/// One thing that may happen, to a descriptor that stays open as long as this is used, or at a place of a simulation.
+pub(crate) enum Event {
+    Poll([libc::pollfd; 1]),
+    Place([Arc<Place>; 1]),
+}
+
+impl Event {
+    /// For [`Events::of`] or [`Events::at`].
+    pub fn events(&self) -> Events<'_> {
+        match self {
+            Event::Poll(polls) => Events::of(polls),
+            Event::Place(places) => Events::at(places),
+        }
+    }
+}
+
+/// Several of them.
+#[derive(Default)]
+pub(crate) struct Several {
+    polls: Vec<libc::pollfd>,
+    places: Vec<Arc<Place>>,
+}
+
+impl Several {
+    pub fn events(&self) -> Events<'_> {
+        Events {
+            polls: &self.polls,
+            places: &self.places,
+        }
+    }
+}
+
+impl FromIterator<Event> for Several {
+    fn from_iter<I: IntoIterator<Item = Event>>(events: I) -> Several {
+        let mut several = Several::default();
+        for event in events {
+            match event {
+                Event::Poll(polls) => several.polls.extend(polls),
+                Event::Place(places) => several.places.extend(places),
+            }
+        }
+        several
+    }
+}
+
 impl fmt::Debug for Events<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let polls = self.polls.iter().map(|poll| (poll.fd, poll.events));

@@ -1,38 +1,36 @@
-//! TCP: one stream of bytes, as jive5ab's `tcp`.
+//! TCP: one stream of bytes, as jive5ab's `tcp`, over connections of the machine or of a simulated host.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::io::{self, ErrorKind, IoSlice, Read as _, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use evlbi_core::admission::ENOUGH_BYTES;
 use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes_of_segment;
 use evlbi_core::time::Nanos;
-use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
     Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service,
-    Train, Transport, Url, events, scheme, url,
+    Train, Transport, Url, scheme, url,
 };
-use crate::clock;
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
+use crate::tcp::{self, Change, Listener, Options, Stream, Unconnected};
+use crate::transport::events::{Event, Several};
 use crate::udp::SendCounts;
 
 /// Connections that are kept of which it is not decided whether they bring the stream.
 const MOST_WAITING: usize = 64;
-/// Connections that may wait to be taken.
-const BACKLOG: i32 = 128;
 /// Pieces handed to the kernel at once.
 const AT_ONCE: usize = 64;
 /// The reader of a stream is woken for this much, or once it has waited as long as it will: it reads more at once, and the kernel
 /// acknowledges what has come before it is read (`SO_RCVLOWAT`, socket(7)).
 const WORTH_WAKING: c_int = 1 << 20;
-/// Time between two checks for a stop while connecting.
-const LOOK: Duration = Duration::from_millis(50);
+/// The kernel says how long it tries to connect, which may be minutes.
+const FOREVER: Duration = Duration::MAX;
 
 /// TCP.
 pub struct Tcp;
@@ -78,10 +76,10 @@ impl Transport for Tcp {
     fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
         let connection = url::first(to, |ports| connect(to, ports[0], with.buffer, run))?;
         let failed = url::failed(to);
-        let segment = SockRef::from(&connection).tcp_mss().map_err(failed)? as usize;
+        let segment = connection.info().map_err(failed)?.segment as usize;
         let is_v6 = connection.peer_addr().is_ok_and(|peer| peer.is_ipv6());
         Ok(Box::new(Out {
-            polls: [events::writable(&connection)],
+            room: connection.event(Change::Writable),
             connection,
             segment: segment.max(1),
             family: if is_v6 { Family::V6 } else { Family::V4 },
@@ -92,8 +90,8 @@ impl Transport for Tcp {
         }))
     }
 
-    fn open_in(&self, at: &Url, with: &InOptions, _run: &Run) -> Opened<dyn Incoming> {
-        let (listener, buffer) = url::first(at, |ports| listen(ports[0], with.buffer))?;
+    fn open_in(&self, at: &Url, with: &InOptions, run: &Run) -> Opened<dyn Incoming> {
+        let (listener, buffer) = url::first(at, |ports| listen(ports[0], with.buffer, run))?;
         let local = listener.local_addr().map(Local::Socket);
         let mut incoming = In {
             local: local.into_iter().collect(),
@@ -104,79 +102,61 @@ impl Transport for Tcp {
             memory: Vec::new(),
             messages: Vec::new(),
             buffer,
-            polls: Vec::new(),
+            watched: Several::default(),
         };
         incoming.watch();
         Ok(Box::new(incoming))
     }
 }
 
-/// Connects to an address, which may take minutes.
+/// Connects to an address.
 fn connect(
     to: &Url,
     address: SocketAddr,
     buffer: Option<usize>,
     run: &Run,
-) -> Result<TcpStream, OpenError> {
-    let failed = url::failed(to);
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(socket2::Protocol::TCP),
-    )
-    .map_err(failed)?;
-    if let Some(buffer) = buffer {
-        let granted = socket::ask_send_buffer(&socket, buffer).map_err(failed)?;
-        if let Some(remedy) = &granted.remedy {
-            tracing::info!("send buffer: {remedy}");
-        }
+) -> Result<Stream, OpenError> {
+    let options = Options {
+        send_buffer: buffer,
+        ..Options::default()
+    };
+    let refused = |error| url::failed(to)(io::Error::other(error));
+    let (unconnected, [granted, _]) = tcp::set_up(address, &options, run).map_err(refused)?;
+    if let Some(remedy) = granted.and_then(|granted| granted.remedy) {
+        tracing::info!("send buffer: {remedy}");
     }
-    socket.set_nonblocking(true).map_err(failed)?;
-    match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        connected => connected.map_err(failed)?,
-    }
-    let mut polls = [events::writable(&socket)];
-    while !clock::poll(&mut polls, LOOK).map_err(failed)? {
-        if run.is_stopped() {
-            return Err(OpenError::Stopped(to.to_string()));
-        }
-    }
-    match socket.take_error().map_err(failed)? {
-        Some(error) => Err(failed(error)),
-        None => {
-            socket.set_tcp_nodelay(true).map_err(failed)?;
-            Ok(socket.into())
-        }
-    }
+    let connected = unconnected.connect(address, FOREVER, run);
+    connected.map_err(|error| match run.is_stopped() {
+        true => OpenError::Stopped(to.to_string()),
+        false => url::failed(to)(error),
+    })
 }
 
 fn listen(
     address: SocketAddr,
     buffer: Option<usize>,
-) -> Result<(TcpListener, Option<GrantedBuffer>), OpenError> {
-    let at = Local::Socket(address);
-    let make = || -> io::Result<_> {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(socket2::Protocol::TCP),
-        )?;
-        // Connections that have ended do not keep the port.
-        socket.set_reuse_address(true)?;
-        let buffer = buffer.map(|buffer| socket::ask_receive_buffer(&socket, buffer));
-        let buffer = buffer.transpose()?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Ok((socket.into(), buffer))
+    run: &Run,
+) -> Result<(Listener, Option<GrantedBuffer>), OpenError> {
+    let options = Options {
+        receive_buffer: buffer,
+        ..Options::default()
     };
+    let make = || -> io::Result<_> {
+        let set_up = tcp::set_up(address, &options, run);
+        let (unconnected, [_, granted]) = set_up.map_err(io::Error::other)?;
+        if let Unconnected::Kernel(socket) = &unconnected {
+            // Connections that have ended do not keep the port.
+            socket.set_reuse_address(true)?;
+        }
+        Ok((unconnected.listen(address)?, granted))
+    };
+    let at = Local::Socket(address);
     make().map_err(|source| OpenError::Listen { at, source })
 }
 
 /// A connection that takes trains one after the other.
 struct Out {
-    connection: TcpStream,
+    connection: Stream,
     segment: usize,
     family: Family,
     /// What the kernel has not taken of the train before, from `at` on.
@@ -185,7 +165,7 @@ struct Out {
     /// Where its pieces end, in bytes of the whole stream.
     ends: VecDeque<u64>,
     counts: SendCounts,
-    polls: [libc::pollfd; 1],
+    room: Event,
 }
 
 impl Out {
@@ -279,7 +259,7 @@ impl Outgoing for Out {
     }
 
     fn events(&self) -> Events<'_> {
-        Events::of(&self.polls)
+        self.room.events()
     }
 
     fn limits(&self) -> Limits {
@@ -303,7 +283,7 @@ impl Outgoing for Out {
 struct In {
     local: Vec<Local>,
     /// None once it is decided who brings the stream: another sender then learns that nobody takes its own.
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     only: Option<IpAddr>,
     callers: Vec<Caller>,
     /// The one that brings the stream, and how much of what was heard of it was read.
@@ -312,12 +292,12 @@ struct In {
     memory: Vec<u8>,
     messages: Vec<Message>,
     buffer: Option<GrantedBuffer>,
-    polls: Vec<libc::pollfd>,
+    watched: Several,
 }
 
 /// A connection of which it is not decided whether it brings the stream.
 struct Caller {
-    connection: TcpStream,
+    connection: Stream,
     peer: SocketAddr,
     /// Where what was heard of it begins in the memory, and how much that is.
     place: usize,
@@ -330,13 +310,11 @@ impl In {
     fn accept(&mut self) {
         for _ in 0..MOST_WAITING {
             // Whatever the error is, the next connection may be the sender's.
-            let Some(Ok((connection, peer))) = self.listener.as_ref().map(TcpListener::accept)
-            else {
+            let Some(Ok((connection, peer))) = self.listener.as_ref().map(Listener::accept) else {
                 return;
             };
             let ip = peer.ip().to_canonical();
-            if self.only.is_some_and(|only| only != ip) || connection.set_nonblocking(true).is_err()
-            {
+            if self.only.is_some_and(|only| only != ip) {
                 continue;
             }
             self.make_room();
@@ -372,16 +350,11 @@ impl In {
 
     /// Watches what is open.
     fn watch(&mut self) {
-        self.polls.clear();
-        self.polls
-            .extend(self.listener.as_ref().map(events::readable));
-        let callers = self
-            .callers
-            .iter()
-            .chain(self.stream.as_ref().map(|(it, _)| it));
-        let open = callers.filter(|it| !it.is_closed);
-        self.polls
-            .extend(open.map(|it| events::readable(&it.connection)));
+        let stream = self.stream.as_ref().map(|(it, _)| it);
+        let open = self.callers.iter().chain(stream).filter(|it| !it.is_closed);
+        let callers = open.map(|it| it.connection.event(Change::Readable));
+        let listener = self.listener.as_ref().map(Listener::event);
+        self.watched = listener.into_iter().chain(callers).collect();
     }
 }
 
@@ -453,14 +426,11 @@ impl Incoming for In {
         };
         let caller = self.callers.remove(place);
         if is_stream {
-            let worth = socket::set(
-                &caller.connection,
-                libc::SOL_SOCKET,
-                libc::SO_RCVLOWAT,
-                &WORTH_WAKING,
-            );
-            if let Err(error) = worth {
-                tracing::debug!("the reader is woken for every segment: {error}");
+            if let Stream::Kernel(socket) = &caller.connection {
+                let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+                if let Err(error) = socket::set(socket, level, name, &WORTH_WAKING) {
+                    tracing::debug!("the reader is woken for every segment: {error}");
+                }
             }
             self.stream = Some((caller, 0));
             self.listener = None;
@@ -470,7 +440,7 @@ impl Incoming for In {
     }
 
     fn events(&self) -> Events<'_> {
-        Events::of(&self.polls)
+        self.watched.events()
     }
 
     fn buffer(&self) -> Option<&GrantedBuffer> {

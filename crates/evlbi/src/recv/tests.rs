@@ -258,7 +258,7 @@ fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], St
     let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
     clock.keep_log();
     let network = Network::new(&clock, &laws(), 1500, seed);
-    let run = Run::silent().timed_by(&clock);
+    let [near, far] = [network.near(1), network.far(1)].map(|host| Run::silent().on(&host));
     let (sent, received) = clock.simulate(|| {
         let options = RecvOptions {
             from: url(&network),
@@ -267,7 +267,7 @@ fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], St
             idle: Some(Duration::from_secs(5)),
             ..RecvOptions::default()
         };
-        let receiving = receive(&options, &run).unwrap();
+        let receiving = receive(&options, &far).unwrap();
         let options = SendOptions {
             source: format!("pattern:{FRAME}"),
             to: url(&network),
@@ -275,7 +275,7 @@ fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], St
             duration: Some(Duration::from_millis(500)),
             ..SendOptions::default()
         };
-        let sending = send(&options, &run).unwrap();
+        let sending = send(&options, &near).unwrap();
         (sending.join().unwrap(), receiving.join().unwrap())
     });
     let results = [serde_json::to_value(&sent), serde_json::to_value(&received)];
@@ -346,4 +346,24 @@ fn in_virtual_time_a_reliable_transport_loses_nothing() {
         assert_eq!(received["check"]["corrupted"], 0);
         assert_eq!(received["ended"], "closed");
     }
+}
+
+/// And over TCP, whose segments the path loses, doubles and reorders.
+#[test]
+fn in_virtual_time_a_connection_brings_every_byte() {
+    for seed in 0..100 {
+        let ([sent, received], log) = twice(seed, |_| tcp());
+        assert!(log.contains("Dropped"), "seed {seed}");
+        for name in ["offered", "frames"] {
+            assert_eq!(of(&sent, name), of(&sent, "sent"), "seed {seed}");
+        }
+        assert_eq!(of(&received, "bytes"), of(&sent, "bytes"), "seed {seed}");
+        assert_eq!(received["check"]["corrupted"], 0);
+        assert_eq!(received["ended"], "closed");
+    }
+}
+
+/// The same by TCP.
+fn tcp() -> Url {
+    url("tcp://", &Local::Socket(port()))
 }

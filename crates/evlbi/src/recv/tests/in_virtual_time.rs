@@ -224,16 +224,25 @@ fn a_receiver_that_stalls_does_not_stall_the_sender() {
     assert_eq!(result["check"]["corrupted"], 0);
 }
 
-/// Of a receiver that is killed, all is in the file that came more than 548 ms before: what comes is written within 16 ms, or held
-/// back until the second look at its age, each 266 ms after the one before at most.
+/// What is in the file of a receiver that is killed, to the byte: at most 528 ms of what came are missing. Its drain begins with the
+/// eighth frame, after 7 ms, and looks 4 ms, 12 ms and then every 16 ms later. Every 250 ms, which is 256 by its looks, it writes what was
+/// held back for 250 ms. What comes behind such a look is held from the next one on, for 240 ms then, so that every other one writes. A
+/// mebibyte is written as soon as it is full.
 #[test]
 fn what_came_half_a_second_before_a_kill_is_recorded() {
-    const HELD: Duration = Duration::from_millis(16 + 2 * 266);
+    // What came from frame 260 on is held since 275 ms. A mebibyte is full with frame 1016, so that the rest is held since 1027 ms.
+    let writes = [
+        (0, 0),
+        (259, 260 * FRAME),
+        (771, 772 * FRAME),
+        (1027, 1 << 20),
+        (1283, 1284 * FRAME),
+    ];
     let room = Room::new();
-    for number in 0..25 {
+    for number in 0..40 {
         let hosts = Hosts::new();
         let out = room.path(&format!("{number}.vdif"));
-        let killed = Duration::from_micros(900_500 + number * 23_000);
+        let killed = Duration::from_micros(100_500 + number * 35_000);
         let options = RecvOptions {
             to: out.clone(),
             ..RecvOptions::default()
@@ -247,9 +256,133 @@ fn what_came_half_a_second_before_a_kill_is_recorded() {
             drop(receiving);
         });
         let recorded = std::fs::read(out).unwrap();
-        let came = (killed - HELD).as_millis() as usize + 1;
-        assert!(recorded.len() >= came * FRAME, "{} {came}", recorded.len());
-        let whole = recorded.len() / FRAME * FRAME;
-        assert!(recorded[..whole] == all(killed.as_millis() as u64 + 1)[..whole]);
+        let mut written = writes.iter().rev();
+        let written = written.find(|(at, _)| Duration::from_millis(*at) <= killed);
+        assert_eq!(
+            Some(recorded.len()),
+            written.map(|(_, bytes)| *bytes),
+            "{killed:?}"
+        );
+        assert!(recorded[..] == all(1500)[..recorded.len()]);
     }
+}
+
+/// What sends a frame each millisecond over TCP for so long, with as much memory for what waits as its receiver has.
+fn over_tcp(length: Duration) -> SendOptions {
+    SendOptions {
+        source: format!("pattern:{FRAME}"),
+        to: tcp(),
+        pace: Pace::Rate(BitRate::new(FRAME as u64 * 8000).unwrap()),
+        burst: Burst::Fixed(1),
+        duration: Some(length),
+        host: small(),
+        ..SendOptions::default()
+    }
+}
+
+/// A host that lets 64 KiB wait.
+fn small() -> HostOptions {
+    HostOptions {
+        buffer: Some(64 << 10),
+        ..HostOptions::default()
+    }
+}
+
+/// A receiver over TCP ends at its time, to the tick, with all that came by then. Its sender learns that from the answer to what it
+/// sends next, and ends with what it sends then.
+#[test]
+fn a_duration_ends_a_receiver_over_tcp() {
+    let hosts = Hosts::new();
+    let duration = Duration::from_micros(2_000_500);
+    hosts.clock.simulate(|| {
+        let [near, far] = [hosts.network.near(1), hosts.network.far(1)];
+        let options = RecvOptions {
+            from: tcp(),
+            duration: Some(duration),
+            ..hosts.options(RecvOptions::default())
+        };
+        let options = crate::recv::receive_options(&options).unwrap();
+        let (receiving, _opening) = receive::start(options, &Run::silent().on(&far)).unwrap();
+        let sending = send(&over_tcp(Duration::from_secs(4)), &Run::silent().on(&near)).unwrap();
+        let report = receiving.join();
+        assert_eq!(hosts.clock.now(), duration.into());
+        assert_eq!((report.ended, &report.error), (Ended::Duration, &None));
+        // The first leaves after 20 ms.
+        assert_eq!(report.live.bytes, 1981 * FRAME as u64);
+        let sent = sending.join().unwrap().report;
+        assert_eq!(hosts.clock.now(), Duration::from_millis(2002).into());
+        assert_eq!((sent.live.offered, sent.live.sent), (1983, 1982));
+        let error = sent.error.as_deref().unwrap_or_default();
+        assert!(error.contains("connection reset"), "{error}");
+    });
+}
+
+/// A receiver over TCP that stalls costs no data: what finds no room waits with the sender, and leaves at twice the rate afterwards.
+#[test]
+fn a_receiver_over_tcp_that_stalls_loses_nothing() {
+    let hosts = Hosts::new();
+    let stall = Duration::from_millis(900);
+    let far = hosts.network.far(1);
+    let (sent, received, ended) = hosts.clock.simulate(|| {
+        let options = RecvOptions {
+            from: tcp(),
+            to: "check".into(),
+            host: small(),
+            ..hosts.options(RecvOptions::default())
+        };
+        let receiving = receive(&options, &Run::silent().on(&far)).unwrap();
+        let options = over_tcp(Duration::from_secs(4));
+        let sending = send(&options, &Run::silent().on(&hosts.network.near(1))).unwrap();
+        hosts.at(Duration::from_micros(1_000_500));
+        far.clock().stall(stall);
+        let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
+        let ended = hosts.clock.now();
+        let received = serde_json::to_value(receiving.join().unwrap()).unwrap();
+        (sent, received, ended)
+    });
+    // It has caught up: the last leaves a millisecond before the end.
+    assert_eq!(ended, Duration::from_millis(4019).into());
+    let counted = ["offered", "sent", "not_sent", "bytes"].map(|name| of(&sent, name));
+    assert_eq!(counted, [4000, 4000, 0, 4000 * FRAME as u64]);
+    // From the frame of 1.001 s on, as many are taken as two buffers hold, the last of them in part; the next one leaves after the stall.
+    let taken = 2 * (64 << 10) / FRAME as u64 + 1;
+    let late = 1_000_500 + stall.as_micros() as u64 - 1000 * (1001 + taken);
+    assert_eq!(sent["lateness_us"]["max"], late as f64);
+    assert_eq!(of(&received, "bytes"), of(&sent, "bytes"));
+    assert_eq!(received["check"]["corrupted"], 0);
+    assert_eq!(received["ended"], "closed");
+}
+
+/// A reader of TCP that takes nothing does not hold the sender beyond half a second after its end, and all that it counts as sent waits
+/// in the connection.
+#[test]
+fn a_stalled_reader_does_not_stall_the_sender() {
+    let hosts = Hosts::new();
+    let (near, far) = (hosts.network.near(1), hosts.network.far(1));
+    hosts.clock.simulate(|| {
+        let mut settings = far.tcp();
+        settings.receive_buffer = 64 << 10;
+        let listener = far.listen(port().port(), &settings).unwrap();
+        let options = SendOptions {
+            pace: Pace::Max,
+            ..over_tcp(Duration::from_secs(1))
+        };
+        let sending = send(&options, &Run::silent().on(&near)).unwrap();
+        let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
+        // From 20 ms on.
+        assert_eq!(
+            hosts.clock.now(),
+            Duration::from_millis(20 + 1000 + 500).into()
+        );
+        let counted = ["offered", "sent", "not_sent"].map(|name| of(&sent, name));
+        assert_eq!(counted[0], counted[1] + counted[2]);
+        assert_eq!((of(&sent, "bytes"), counted[2]), (2 * (64 << 10), 1));
+        let stream = listener.accept().unwrap();
+        let mut taken = 0;
+        while let Ok(count @ 1..) = stream.discard(usize::MAX >> 1) {
+            taken += count as u64;
+            hosts.clock.sleep(Duration::from_secs(1));
+        }
+        assert_eq!(taken, of(&sent, "bytes"));
+    });
 }

@@ -87,18 +87,16 @@ impl Packet {
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Syn { is_answer, .. } => {
-                f.write_str(if *is_answer { "SYN+ACK" } else { "SYN" })?
-            }
+            Kind::Syn { is_answer, .. } => f.write_str(if *is_answer { "SYN+ACK" } else { "SYN" }),
             Kind::Data { number, segment } => {
                 let end = if segment.is_last { ", FIN" } else { "" };
-                write!(f, "segment {number}, {} bytes{end}", segment.length)?;
+                write!(f, "segment {number}, {} bytes{end}", segment.length)
             }
-            Kind::Ack => f.write_str("ACK")?,
-            Kind::Probe => f.write_str("window probe")?,
-            Kind::Reset => return f.write_str("RST"),
-        }
-        match self.is_first() {
+            Kind::Ack => f.write_str("ACK"),
+            Kind::Probe => f.write_str("window probe"),
+            Kind::Reset => f.write_str("RST"),
+        }?;
+        match self.is_first() || self.is_reset() {
             true => Ok(()),
             false => write!(f, ", ack {}, window {}", self.ack.next, self.window),
         }

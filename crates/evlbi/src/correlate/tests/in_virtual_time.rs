@@ -22,10 +22,6 @@ const BEGIN: i64 = 1_767_225_600;
 const STATIONS: [&str; 3] = ["Ef", "Jb", "On"];
 /// What a packet takes on its way.
 const WAY: Nanos = Nanos(15_000_000);
-/// How much later than it comes a frame is seen at most: the drain and the correlator nap for 16 ms each, and a join looks every ms.
-const TICK: Nanos = Nanos(34_000_000);
-/// The same of an end that is asked for: receivers look every 20 ms.
-const STOP: Nanos = Nanos(TICK.0 + 20_000_000);
 
 fn seconds(seconds: f64) -> Nanos {
     Nanos::from_secs_f64(seconds)
@@ -214,18 +210,37 @@ impl Found {
         self.shown(seconds).map(of).collect()
     }
 
-    /// Each of these integrations was shown when this frame had come, counted from the one with which it begins.
+    /// Each of these integrations was shown when this frame was seen, counted from the one with which it begins.
     fn came_with(&self, next: i64, seconds: Range<i64>) {
-        for shown in self.shown(seconds) {
-            is_at(shown.moment, comes(shown.second + next), TICK);
+        let shown: Vec<&Shown> = self.shown(seconds.start - 1..seconds.end).collect();
+        for [before, shown] in shown.array_windows() {
+            let moment = seen(before.moment, comes(shown.second + next));
+            assert_eq!(shown.moment, moment, "{}", shown.second);
         }
+    }
+
+    /// When the integration that begins with this second was shown.
+    fn moment(&self, second: i64) -> Nanos {
+        let mut shown = self.shown(second..second + 1);
+        shown.next().unwrap().moment
     }
 }
 
-/// Something was seen a tick after it happened at the latest.
-fn is_at(seen: Nanos, moment: Nanos, tick: Nanos) {
-    let tick = moment..moment.plus(tick);
-    assert!(tick.contains(&seen), "at {seen:?} instead of {tick:?}");
+/// When a correlator that waits since a moment sees what comes of slow streams. Their drains begin with the eighth frame of a stream and
+/// nap for 4 ms, 8 ms and 16 ms from then on; the correlator naps for 2, 4, 8 and 16 ms each time that it waits.
+fn seen(since: Nanos, moment: Nanos) -> Nanos {
+    let drained = after_naps(comes(7), 4, moment);
+    after_naps(since, 2, drained)
+}
+
+/// The first look at a moment or after it of what began to nap at another.
+fn after_naps(since: Nanos, first: u64, moment: Nanos) -> Nanos {
+    let (mut at, mut nap) = (since, first);
+    while at < moment {
+        at = at.plus(Nanos(nap * 1_000_000));
+        nap = (2 * nap).min(16);
+    }
+    at
 }
 
 fn of_channels(channels: usize) -> CorrelateOptions {
@@ -242,12 +257,6 @@ fn idle(wait: u64) -> StreamOptions {
         idle: Some(Duration::from_secs(5)),
         ..StreamOptions::default()
     }
-}
-
-/// How many seeds are tried.
-fn seeds(usual: u64) -> u64 {
-    let asked = std::env::var("EVLBI_SEEDS");
-    asked.map_or(usual, |asked| asked.parse().unwrap())
 }
 
 /// Which frames of a recording are valid, by their second and number.
@@ -267,7 +276,7 @@ fn frames(file: &str) -> BTreeMap<(u32, u32), bool> {
 /// correlated as they come or from the recordings that a receiver made of them.
 #[test]
 fn streams_give_the_sums_of_their_recordings() {
-    for seed in 0..seeds(2) {
+    for seed in 0..2 {
         let room = Room::new();
         let streams = STATIONS.map(|name| lossy(Stream::of(plan(&room, name, 0, 4, 800_000))));
         let mut options = of_channels(64);
@@ -332,17 +341,13 @@ fn integrations_of_slow_streams_come_when_they_are_complete() {
     let streams = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
     let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
     assert_eq!(found.weights(0, 0..40), [1.0; 40]);
-    // What a stream is, eight frames tell, and 300 ms later which threads it has.
-    let learnt = comes(7).plus(seconds(0.3));
+    // What a stream is, eight frames tell, and 300 ms later which threads it has: at 8.315 s. Until then the correlator looks every 2 ms.
     for shown in found.shown(0..7) {
-        is_at(shown.moment, learnt, TICK);
+        assert_eq!(shown.moment, seconds(8.316));
     }
     found.came_with(1, 7..39);
-    let silence = comes(39).plus(seconds(5.0));
-    for shown in found.shown(39..40) {
-        is_at(shown.moment, silence, TICK);
-    }
-    is_at(found.ended, silence, TICK);
+    let silence = seen(found.moment(38), comes(39).plus(seconds(5.0)));
+    assert_eq!([found.moment(39), found.ended], [silence; 2]);
 }
 
 /// One that does not come is waited for as long as was asked and no longer, and does not keep the others from their end.
@@ -359,7 +364,14 @@ fn a_station_that_does_not_come_is_waited_for_as_long_as_was_asked() {
         // The others' data must reach so far, and a frame is sent when it begins.
         found.came_with(wait + 1, 18..39 - wait);
         // Ten seconds after the others' silence it will not come.
-        is_at(found.ended, comes(39).plus(seconds(15.0)), STOP);
+        let silence = after_naps(comes(7), 4, comes(39).plus(seconds(5.0)));
+        let left = after_naps(found.moment(38 - wait), 2, silence.plus(seconds(10.0)));
+        for shown in found.shown(39 - wait..40) {
+            assert_eq!(shown.moment, left);
+        }
+        // The receiver that waits for it looks every 20 ms since the beginning, and ends at the second look.
+        let look = Nanos(left.0.next_multiple_of(20_000_000));
+        assert_eq!(found.ended, look.plus(seconds(0.02)));
     }
 }
 
@@ -534,7 +546,7 @@ fn streams_end_at_their_moment() {
         ..StreamOptions::default()
     };
     let found = correlated(&streams, &of_channels(64), &for_a_time, 1, |_, _| ());
-    is_at(found.ended, seconds(20.0), TICK);
+    assert_eq!(found.ended, seen(found.moment(17), seconds(20.0)));
     assert_eq!(found.weights(0, 0..19), [1.0; 19]);
     assert!(found.shown.len() == 19 && !found.correlation.interrupted);
     let stopped = |run: &Run, _: &Mutex<Vec<Shown>>| {
@@ -543,7 +555,9 @@ fn streams_end_at_their_moment() {
     };
     let usual = StreamOptions::default();
     let found = correlated(&streams, &of_channels(64), &usual, 1, stopped);
-    is_at(found.ended, seconds(22.5), STOP);
+    // A receiver looks every 20 ms since its last frame, and ends at the second look.
+    let stopped = comes(21).plus(seconds(0.52));
+    assert_eq!(found.ended, seen(found.moment(20), stopped));
     assert_eq!(found.weights(0, 0..22), [1.0; 22]);
     assert!(found.shown.len() == 22 && found.correlation.interrupted);
 }
@@ -552,10 +566,24 @@ fn streams_end_at_their_moment() {
 #[test]
 fn live_correlations_happen_twice_alike() {
     let room = Room::new();
-    let streams = STATIONS.map(|name| lossy(slow(&room, name, 12)));
-    for seed in 0..seeds(20) {
+    // Noise takes longer to make than to correlate.
+    let plan = plan(&room, "", 0, 3, 160_000);
+    let sky = SkyOptions {
+        plan: plan[4..plan.len() - 1].into(),
+        out: room.folder().join("sky"),
+        force: false,
+    };
+    sky::simulate(&sky, &Run::silent()).unwrap();
+    let recording = |name| Stream::of(room.path(&format!("sky/{name}.vdif")));
+    let streams = ["Ef", "Jb"].map(|name| lossy(recording(name)));
+    let soon = StreamOptions {
+        wait: Duration::from_millis(300),
+        idle: Some(Duration::from_secs(1)),
+        ..StreamOptions::default()
+    };
+    for seed in 0..100 {
         let keep_log = |run: &Run, _: &Mutex<Vec<Shown>>| run.clock().keep_log();
-        let run = || correlated(&streams, &of_channels(64), &idle(1), seed, keep_log);
+        let run = || correlated(&streams, &of_channels(64), &soon, seed, keep_log);
         let [one, other] = [run(), run()];
         assert!(!one.log.is_empty() && one.log == other.log, "seed {seed}");
         assert_eq!(one.shown, other.shown, "seed {seed}");

@@ -1,5 +1,6 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, Shutdown, SocketAddr};
@@ -143,11 +144,11 @@ struct Taken {
     rates: [f64; 2],
 }
 
-/// What is taken, and who waits for more in the order in which it was asked for.
+/// What is taken, and who waits for more, in the order in which it was asked for.
 #[derive(Default)]
 struct Room {
     taken: Taken,
-    waiting: Vec<(Arc<Signal>, Taken)>,
+    waiting: VecDeque<(Arc<Signal>, Taken)>,
 }
 
 impl Room {
@@ -169,7 +170,7 @@ impl Room {
         has_room
     }
 
-    /// Gives so much back, and to those who wait what fits in.
+    /// Gives so much back.
     fn give_back(&mut self, less: Taken, limits: &Limits) {
         let all = &mut self.taken;
         all.tests -= less.tests;
@@ -180,11 +181,16 @@ impl Room {
         if all.tests == 0 {
             all.rates = [0.0; 2];
         }
-        for (is_there, more) in std::mem::take(&mut self.waiting) {
-            match self.take(more, limits) {
-                true => is_there.give(),
-                false => self.waiting.push((is_there, more)),
-            }
+        self.serve(limits);
+    }
+
+    /// Gives those who wait what they asked for, one after the other, until one does not fit: nobody is overtaken.
+    fn serve(&mut self, limits: &Limits) {
+        while let Some((_, more)) = self.waiting.front()
+            && self.take(*more, limits)
+        {
+            let served = self.waiting.pop_front();
+            served.inspect(|(is_there, _)| is_there.give());
         }
     }
 }
@@ -611,7 +617,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Waits until a test fits in beside the others.
+    /// Waits until all that were asked for before have room, and the test fits in beside the others.
     fn make_room(&self, control: &mut Control, test: &Test) -> Result<Place<'_>> {
         let more = Taken {
             tests: 1,
@@ -624,7 +630,7 @@ impl Responder {
         let end = clock.now().plus(test.queue.min(MOST_QUEUE));
         let mut until = clock.now();
         while !place.is_there.wait(clock, until) {
-            let (now, reason) = (clock.now(), self.why_not());
+            let (now, reason) = (clock.now(), self.why_not(place.waits_behind()));
             if now >= end {
                 bail!("{reason}; try again later, or wait longer with --wait");
             }
@@ -642,10 +648,8 @@ impl Responder {
     fn ask(&self, more: Taken) -> Place<'_> {
         let is_there = Arc::<Signal>::default();
         let mut room = self.room.lock();
-        match room.take(more, &self.options.limits) {
-            true => is_there.give(),
-            false => room.waiting.push((Arc::clone(&is_there), more)),
-        }
+        room.waiting.push_back((Arc::clone(&is_there), more));
+        room.serve(&self.options.limits);
         Place {
             responder: self,
             taken: more,
@@ -653,7 +657,7 @@ impl Responder {
         }
     }
 
-    /// Takes so much more, if it is there.
+    /// Takes so much more, if it is there; for sessions, which do not wait.
     fn place(&self, more: Taken) -> Option<Place<'_>> {
         let is_taken = self.room.lock().take(more, &self.options.limits);
         is_taken.then(|| Place {
@@ -663,10 +667,16 @@ impl Responder {
         })
     }
 
-    fn why_not(&self) -> String {
+    /// Why a test has no room, where so many wait before it.
+    fn why_not(&self, before: usize) -> String {
         let taken = self.room.lock().taken;
+        let before = match before {
+            0 => String::new(),
+            1 => ", and 1 test waits before this one".to_owned(),
+            more => format!(", and {more} tests wait before this one"),
+        };
         format!(
-            "{} tests run now, which take {} to this host and {} from it; it allows {} tests and {}",
+            "{} tests run now, which take {} to this host and {} from it{before}; it allows {} tests and {}",
             taken.tests,
             show_rate(taken.rates[0]),
             show_rate(taken.rates[1]),
@@ -690,13 +700,31 @@ struct Place<'a> {
     is_there: Arc<Signal>,
 }
 
+impl Place<'_> {
+    /// Its number among those that wait, if it does.
+    fn of_waiting(&self, room: &Room) -> Option<usize> {
+        let of_this = |(waiting, _): &(Arc<Signal>, _)| Arc::ptr_eq(waiting, &self.is_there);
+        room.waiting.iter().position(of_this)
+    }
+
+    /// How many wait before it.
+    fn waits_behind(&self) -> usize {
+        let room = self.responder.room.lock();
+        self.of_waiting(&room).unwrap_or(0)
+    }
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
+        let limits = &self.responder.options.limits;
         let mut room = self.responder.room.lock();
-        let of_this = |(waiting, _): &(Arc<Signal>, _)| Arc::ptr_eq(waiting, &self.is_there);
-        match room.waiting.iter().position(of_this) {
-            Some(waits) => _ = room.waiting.remove(waits),
-            None => room.give_back(self.taken, &self.responder.options.limits),
+        match self.of_waiting(&room) {
+            // Those behind it may fit where it did not.
+            Some(waits) => {
+                room.waiting.remove(waits);
+                room.serve(limits);
+            }
+            None => room.give_back(self.taken, limits),
         }
     }
 }
@@ -757,7 +785,7 @@ mod tests {
         let [first, second] = [0; 2].map(|_| place([30e6, 0.0]).expect("room"));
         assert!(place([30e6, 0.0]).is_none());
         assert_eq!(
-            responder.why_not(),
+            responder.why_not(0),
             "2 tests run now, which take 60.000 Mbit/s to this host and 0.000 bit/s from it; it allows 3 tests and 70.000 Mbit/s"
         );
         // In the other direction there is room; but then there are three.

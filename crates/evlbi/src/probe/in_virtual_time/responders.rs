@@ -14,7 +14,7 @@ use evlbi_net::tcp::{self, Unconnected};
 use evlbi_wire::probe::{Kind, Probe};
 
 use super::udp::{self, ProbeUdpOptions};
-use super::{Path, Scene, Sizes, Spacings, TOKEN, delay};
+use super::{Path, Scene, Sizes, Spacings, TOKEN, bits, delay};
 use crate::probe::control::{Control, nonce};
 use crate::probe::session::LOOK;
 
@@ -120,6 +120,18 @@ impl Client {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// Says why, of what has come so far, the test has to wait; it has not begun.
+    fn still_waits(&mut self) -> String {
+        let mut last = None;
+        while let Some(said) = self.control.receive(Duration::ZERO).unwrap() {
+            match said {
+                FromResponder::Waiting { reason } => last = Some(reason),
+                other => panic!("{other:?}"),
+            }
+        }
+        last.unwrap()
     }
 
     fn now(&self) -> Nanos {
@@ -244,8 +256,8 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
     }
 }
 
-/// Those that wait are served in the order in which they asked, whenever they came, each at the moment at which there is room; one that is
-/// gone is left out.
+/// Tests that wait are served in the order in which they were asked for, whenever their clients came, each at the moment at which there is
+/// room; one whose client is gone is left out.
 #[test]
 fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
     play(|scene| {
@@ -279,6 +291,100 @@ fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
             assert_eq!(client.left(), freed, "{place}");
             last = client;
         }
+    });
+}
+
+/// A test that waits is not overtaken by smaller ones for which there is room, whenever they were asked for: what is free goes to the first,
+/// and from there on until one does not fit. One that gives up lets those behind it begin.
+#[test]
+fn large_tests_are_not_overtaken() {
+    let mut path = Path::of(&[delay(5)]);
+    path.limits.tests = 8;
+    // Datagrams of 100 bytes have 166 on the wire: 100 kbit/s of payload.
+    path.limits.rate = Some(bits(166_000));
+    path.is_logged = false;
+    let of = |kilobits: u64, wait: u64| Test {
+        there: Some(Stream {
+            spacing: Spacing::BitsPerSecond(bits(kilobits * 1000)),
+            ..stream()
+        }),
+        queue: seconds(wait),
+        ..to_the_responder()
+    };
+    path.play(|scene| {
+        let [
+            mut first,
+            mut large,
+            mut small,
+            mut tiny,
+            mut back,
+            mut late,
+        ] = [1, 2, 3, 4, 5, 6].map(|number| Client::known(scene, number));
+        let pause = || scene.near.clock().sleep(Duration::from_secs(1));
+        first.asks(&of(60, 60));
+        first.is_granted();
+        large.asks(&of(80, 60));
+        small.asks(&of(30, 60));
+        tiny.asks(&of(10, 60));
+        // In this direction nothing runs.
+        let there = of(10, 60);
+        back.asks(&Test {
+            back: there.there,
+            there: None,
+            ..there
+        });
+        pause();
+        late.asks(&of(10, 0));
+        let running =
+            "1 tests run now, which take 99.600 kbit/s to this host and 0.000 bit/s from it";
+        let most = "; it allows 8 tests and 166.000 kbit/s";
+        let refused = late.is_refused();
+        let expected = format!("{running}, and 4 tests wait before this one{most}");
+        assert!(refused.starts_with(&expected), "{refused}");
+        assert_eq!(large.still_waits(), format!("{running}{most}"));
+        let before = format!("{running}, and 1 test waits before this one{most}");
+        assert_eq!(small.still_waits(), before);
+
+        let freed = first.now().plus(WAY);
+        drop(first);
+        large.is_granted();
+        assert_eq!(large.left(), freed);
+        // 80 and 10 would fit.
+        late.asks(&of(10, 60));
+        pause();
+        pause();
+        for (place, client) in [&mut small, &mut tiny, &mut back, &mut late]
+            .into_iter()
+            .enumerate()
+        {
+            let reason = client.still_waits();
+            assert!(reason.contains("which take 132.800 kbit/s"), "{reason}");
+            let before = match place {
+                0 => "from it;",
+                1 => "and 1 test waits",
+                2 => "and 2 tests wait",
+                _ => "and 3 tests wait",
+            };
+            assert!(reason.contains(before), "{reason}");
+        }
+        let freed = large.now().plus(WAY);
+        drop(large);
+        for client in [&mut small, &mut tiny, &mut back, &mut late] {
+            client.is_granted();
+            assert_eq!(client.left(), freed);
+        }
+
+        // 50 are taken; 60 do not fit, and give up after 2 s.
+        let [mut large, mut other] = [7, 8].map(|number| Client::known(scene, number));
+        large.asks(&of(60, 2));
+        let ends = large.now().plus(WAY).plus(seconds(2));
+        other.asks(&of(20, 60));
+        let clock = scene.near.clock();
+        clock.wait_until(Nanos(ends.plus(WAY).0 - 1), Waiting::Sleep);
+        other.still_waits();
+        large.is_refused();
+        other.is_granted();
+        assert_eq!([large.left(), other.left()], [ends; 2]);
     });
 }
 

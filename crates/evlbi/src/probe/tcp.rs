@@ -480,10 +480,12 @@ impl Total {
         let sum: f64 = rates().sum();
         let squares: f64 = rates().map(|rate| rate * rate).sum();
         let bytes: f64 = of().map(|flow| flow.bytes as f64).sum();
+        // Some are done before the others, which then have the path for themselves.
+        let seconds = of().map(|flow| flow.seconds).fold(1e-9, f64::max);
         let cpu = |get: fn(&Flow) -> f64| of().map(get).sum::<f64>() / bytes.max(1.0) * 1e9;
         (count > 0).then(|| Total {
             direction,
-            rate: sum,
+            rate: bytes * 8.0 / seconds,
             fairness: match squares > 0.0 {
                 true => sum * sum / (count as f64 * squares),
                 false => 1.0,

@@ -16,7 +16,7 @@ use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
 use crate::output;
-use crate::probe::point::{Direction, Evidence, on_the_wire};
+use crate::probe::point::{self, Direction, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled, Target};
 use crate::probe::{pause, seconds, udp};
 use crate::units::{show_count, show_rate};
@@ -185,11 +185,16 @@ impl Campaign<'_> {
         })?;
         self.has_worked = true;
         if every.is_some() {
+            let clock = point::clock(&ends.clock);
             for (point, _) in udp::points(&test, &ends, None) {
                 let direction = point.direction;
                 let (_, receiver) = direction.ends(&ends.here, &ends.there);
                 let tallied = &receiver.listened.tallied;
-                let times = Way::default().times(tallied, direction, point.seconds, seconds(run));
+                let ahead = match direction {
+                    Direction::There => Some(0.0),
+                    Direction::Back => clock.map(|clock| clock.offset * 1e-9),
+                };
+                let times = Way::default().times(tallied, ahead, point.seconds, seconds(run));
                 let lost = &point.attribution;
                 let row = row(&stream, is_v6, direction, tallied, lost, times);
                 // Its rates are known better than by its length.
@@ -252,16 +257,18 @@ impl Way {
         };
         let lost = evidence.attribute(counters.lost);
         let rate = stream.rate().unwrap_or(0.0) / (stream.size as f64 * 8.0);
-        let times = self.times(tallied, settled.direction, sent as f64 / rate, now);
+        // The responder's clock is not known before the end.
+        let ahead = (settled.direction == Direction::There).then_some(0.0);
+        let times = self.times(tallied, ahead, sent as f64 / rate, now);
         Some(row(stream, is_v6, settled.direction, tallied, &lost, times))
     }
 
-    /// When a window was, by the clock here. By what its datagrams say where these left here, and most of it arrived; else
-    /// it follows the one before it, for as long as its datagrams took, or should have taken.
+    /// When a window was, by the clock here. By what its datagrams say where it is known how many seconds the sender's clock is ahead, and
+    /// most of it arrived; else it follows the one before it, for as long as its datagrams took, or should have taken.
     fn times(
         &mut self,
         tallied: &Tallied,
-        direction: Direction,
+        ahead: Option<f64>,
         nominal: f64,
         now: f64,
     ) -> (f64, f64) {
@@ -276,8 +283,8 @@ impl Way {
             (arrived > 0.1).then_some((begin, end))
         });
         let length = told.map_or(nominal, |(begin, end)| end - begin);
-        let (begin, end) = match (direction, told) {
-            (Direction::There, Some(told)) => told,
+        let (begin, end) = match ahead.zip(told) {
+            Some((ahead, (begin, end))) => (begin - ahead, end - ahead),
             _ if self.end > 0.0 => (self.end, self.end + length),
             _ => (now - length, now),
         };

@@ -204,12 +204,19 @@ impl ClockFit {
 
     /// Delay of the way there in nanoseconds.
     pub fn there(&self, exchange: &Exchange) -> f64 {
-        apart(exchange.arrived, exchange.departed) as f64 - self.offset_at(exchange.departed)
+        let ahead = apart(exchange.arrived, exchange.departed) as f64;
+        self.of_here(ahead - self.offset_at(exchange.departed))
     }
 
     /// Delay of the way back in nanoseconds.
     pub fn back(&self, exchange: &Exchange) -> f64 {
-        apart(exchange.returned, exchange.replied) as f64 + self.offset_at(exchange.returned)
+        let behind = apart(exchange.returned, exchange.replied) as f64;
+        self.of_here(behind + self.offset_at(exchange.returned))
+    }
+
+    /// A time by the clock here that the one there shows as so many nanoseconds.
+    pub fn of_here(&self, time: f64) -> f64 {
+        time / (1.0 + self.skew)
     }
 }
 

@@ -556,7 +556,7 @@ fn delays_are_the_paths_and_far_clocks_are_found() {
         let drift = far_clock[1] as f64 * 1e-9;
         let offset = far_clock[0] as f64 + drift * (clock.at - BEGINNING) as f64;
         assert!(
-            (clock.offset - offset).abs() < 2_000.0,
+            (clock.offset - offset).abs() < clock.error_if_symmetric,
             "{clock:?} {offset}"
         );
         for size in &result.points {
@@ -566,13 +566,72 @@ fn delays_are_the_paths_and_far_clocks_are_found() {
             );
             let of = |found: &Option<evlbi_core::account::Summary>| {
                 let found = found.as_ref().unwrap();
-                [found.min as f64, found.max as f64]
+                [found.min, found.max]
             };
-            for round_trip in of(&size.round_trip) {
-                assert!((round_trip - 20e6).abs() < 500.0, "{round_trip}");
-            }
+            assert_eq!(of(&size.round_trip), [20_000_000; 2]);
             for one_way in [of(&size.there), of(&size.back)].concat() {
-                assert!((one_way - 10e6).abs() < 3_000.0, "{one_way} {far_clock:?}");
+                assert!(one_way.abs_diff(10_000_000) <= 1, "{one_way} {far_clock:?}");
+            }
+        }
+    }
+}
+
+/// Of ways of 10 ms and 20 ms and a far clock that is wrong and drifts, both ends know the sum. The difference they cannot know: half of it
+/// is taken for the clock's, and the error that is stated bounds it.
+#[test]
+fn delays_that_differ_are_known_by_their_sum() {
+    let mut path = Path::new([vec![delay(10)], vec![delay(20)]]);
+    for far_clock in [[0, 0], [40_000_000, 0], [-3_600_000_000_000, 20_000]] {
+        path.far_clock = far_clock;
+        let (latency, udp) = path
+            .play(|scene| {
+                let options = ProbeLatencyOptions {
+                    target: scene.target(),
+                    count: 200,
+                    ..ProbeLatencyOptions::default()
+                };
+                let latency = latency::probe(&options, &scene.near).unwrap().result;
+                let udp = scene.udp(ProbeUdpOptions {
+                    spacing: Some(Spacings(vec![1_000_000])),
+                    count: Some(200),
+                    both: true,
+                    ..ProbeUdpOptions::default()
+                });
+                (latency, udp)
+            })
+            .0;
+        let clock = latency.clock.unwrap();
+        let drift = far_clock[1] as f64 * 1e-9;
+        let offset = far_clock[0] as f64 + drift * (clock.at - BEGINNING) as f64;
+        // Half of the difference, by the clock that drifts.
+        let off = clock.offset - (offset - 5e6 * (1.0 + drift));
+        assert!(off.abs() < 1.1, "{clock:?} {offset}");
+        assert!((clock.skew - drift).abs() < 1e-9, "{clock:?}");
+        let size = &latency.points[0];
+        let of = |found: &Option<evlbi_core::account::Summary>| {
+            let found = found.as_ref().unwrap();
+            [found.min, found.max]
+        };
+        assert_eq!(of(&size.round_trip), [30_000_000; 2]);
+        for one_way in [of(&size.there), of(&size.back)].concat() {
+            assert!(one_way.abs_diff(15_000_000) <= 1, "{one_way} {far_clock:?}");
+        }
+        // Half of the round trip: that one way took no time at all.
+        assert!((15e6..15e6 + 2.0).contains(&clock.error), "{clock:?}");
+
+        let delays = [0, 1].map(|way| udp.points[way].delay.unwrap());
+        let sum = delays[0].mean + delays[1].mean;
+        assert!((sum - 30e6).abs() < 1.0, "{delays:?}");
+        for (delay, truth) in delays.iter().zip([10e6, 20e6]) {
+            // The clock is taken as it was in the middle of the stream, of 0.2 s.
+            let drifts = 0.1e9 * drift;
+            assert!(
+                (15e6..15e6 + 2.0 + drifts).contains(&delay.error),
+                "{delay:?}"
+            );
+            for found in [delay.min, delay.median, delay.mean, delay.p99, delay.max] {
+                assert!((found - truth).abs() < delay.error, "{delay:?}");
+                assert!((found - 15e6).abs() < 1.1 + drifts, "{delay:?}");
             }
         }
     }
@@ -670,6 +729,8 @@ fn a_broken_fibre_is_told_from_a_dirty_one() {
         assert_eq!(
             [point.lost, point.network_lost, point.unattributed],
             [lost, lost, 0]
+        // Clocks show whole nanoseconds.
+        assert!(clock.error_if_symmetric < 1.1, "{clock:?}");
         );
         let pattern = serde_json::to_value(point.pattern).unwrap();
         assert_eq!(pattern["pattern"], name, "{pattern}");

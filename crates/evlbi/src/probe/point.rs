@@ -484,12 +484,17 @@ fn delay(direction: Direction, clock: &ClockFit, tallied: &Tallied) -> Option<De
             tallied.first_delay_ns + clock.offset_at(here)
         }
     };
+    let of_here = |delay: f64| match direction {
+        // Until the datagram came, the clock there has gained some more.
+        Direction::There => clock.of_here(delay),
+        Direction::Back => delay,
+    };
     Some(Delay {
-        min: first + delays.min as f64,
-        median: first + delays.median as f64,
-        mean: first + delays.mean,
-        p99: first + delays.p99 as f64,
-        max: first + delays.max as f64,
+        min: of_here(first + delays.min as f64),
+        median: of_here(first + delays.median as f64),
+        mean: of_here(first + delays.mean),
+        p99: of_here(first + delays.p99 as f64),
+        max: of_here(first + delays.max as f64),
         error_if_symmetric: clock.error_if_symmetric + half,
         error: clock.error + half,
     })

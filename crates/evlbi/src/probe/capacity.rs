@@ -372,13 +372,15 @@ fn test(options: &ProbeCapacityOptions, rate: f64) -> Test {
 
 /// What the trials come to; `top` is what bounds the highest rate of all.
 fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) {
-    // Also what was sent of a rate that the sender did not reach.
-    let confirms = |point: &&Point| {
-        let reached = REACHED * search.low;
-        (reached..search.high).contains(&point.rate_sent) && point.loss <= loss
+    let confirms = |trial: &Trial, point: &Point| match trial.passed {
+        true => trial.asked == search.low,
+        // What was sent of a rate that the sender did not reach.
+        false => (search.low..search.high).contains(&point.rate_sent) && point.loss <= loss,
     };
-    let tried = result.trials.iter().flat_map(|trial| &trial.point);
-    let at: Vec<&Point> = tried.filter(confirms).collect();
+    let tried = result.trials.iter();
+    let tried = tried.filter_map(|trial| Some((trial, trial.point.as_ref()?)));
+    let at = tried.filter(|(trial, point)| confirms(trial, point));
+    let at: Vec<&Point> = at.map(|(_, point)| point).collect();
     let slowest = at.iter().min_by(|a, b| a.rate_sent.total_cmp(&b.rate_sent));
     if let Some(slowest) = slowest.filter(|_| search.low > 0.0) {
         result.rate = Some(slowest.rate_sent);

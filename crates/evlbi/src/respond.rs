@@ -628,15 +628,20 @@ impl Responder {
         let place = self.ask(more);
         let clock = self.run.clock();
         let end = clock.now().plus(test.queue.min(MOST_QUEUE));
-        let mut until = clock.now();
+        let (mut until, mut heard) = (clock.now(), None);
         while !place.is_there.wait(clock, until) {
             let (now, reason) = (clock.now(), self.why_not(place.waits_behind()));
             if now >= end {
                 bail!("{reason}; try again later, or wait longer with --wait");
             }
             control.send(&FromResponder::Waiting { reason })?;
-            // A client that is gone waits for nothing.
-            control.receive::<FromClient>(Duration::ZERO)?;
+            // A client that is gone holds up nobody behind it. Older ones say nothing while they wait.
+            while control.receive::<FromClient>(Duration::ZERO)?.is_some() {
+                heard = Some(now);
+            }
+            if heard.is_some_and(|heard| now.since(heard) >= GONE.into()) {
+                bail!("the client has said nothing for {} s", GONE.as_secs());
+            }
             self.go_on()?;
             until = end.min(now.plus(ALIVE.into()));
         }

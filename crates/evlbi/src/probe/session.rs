@@ -311,6 +311,9 @@ impl Session {
                     }
                     told = true;
                     heard = clock.now();
+                    // It waits still.
+                    self.control
+                        .send(&FromClient::Alive { unique: 0, used: 0 })?;
                 }
                 None if clock.now().since(heard) < GONE.into() => {}
                 other => return Err(unexpected(other)),

@@ -14,7 +14,7 @@ use evlbi_net::tcp::{self, Unconnected};
 use evlbi_wire::probe::{Kind, Probe};
 
 use super::udp::{self, ProbeUdpOptions};
-use super::{Path, Scene, Sizes, Spacings, TOKEN, bits, delay};
+use super::{Path, Rates, Scene, Sizes, Spacings, TOKEN, bits, delay};
 use crate::probe::control::{Control, nonce};
 use crate::probe::session::LOOK;
 
@@ -294,24 +294,32 @@ fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
     });
 }
 
-/// A test that waits is not overtaken by smaller ones for which there is room, whenever they were asked for: what is free goes to the first,
-/// and from there on until one does not fit. One that gives up lets those behind it begin.
-#[test]
-fn large_tests_are_not_overtaken() {
+/// A path whose responder allows several tests, of 100 kbit/s in all: datagrams of 100 bytes have 166 on the wire.
+fn crowded() -> Path {
     let mut path = Path::of(&[delay(5)]);
     path.limits.tests = 8;
-    // Datagrams of 100 bytes have 166 on the wire: 100 kbit/s of payload.
     path.limits.rate = Some(bits(166_000));
     path.is_logged = false;
-    let of = |kilobits: u64, wait: u64| Test {
+    path
+}
+
+/// A test of so many kbit/s, which waits for so many seconds.
+fn of_rate(kilobits: u64, wait: u64) -> Test {
+    Test {
         there: Some(Stream {
             spacing: Spacing::BitsPerSecond(bits(kilobits * 1000)),
             ..stream()
         }),
         queue: seconds(wait),
         ..to_the_responder()
-    };
-    path.play(|scene| {
+    }
+}
+
+/// A test that waits is not overtaken by smaller ones for which there is room, whenever they were asked for: what is free goes to the first,
+/// and from there on until one does not fit. One that gives up lets those behind it begin.
+#[test]
+fn large_tests_are_not_overtaken() {
+    crowded().play(|scene| {
         let [
             mut first,
             mut large,
@@ -321,20 +329,20 @@ fn large_tests_are_not_overtaken() {
             mut late,
         ] = [1, 2, 3, 4, 5, 6].map(|number| Client::known(scene, number));
         let pause = || scene.near.clock().sleep(Duration::from_secs(1));
-        first.asks(&of(60, 60));
+        first.asks(&of_rate(60, 60));
         first.is_granted();
-        large.asks(&of(80, 60));
-        small.asks(&of(30, 60));
-        tiny.asks(&of(10, 60));
+        large.asks(&of_rate(80, 60));
+        small.asks(&of_rate(30, 60));
+        tiny.asks(&of_rate(10, 60));
         // In this direction nothing runs.
-        let there = of(10, 60);
+        let there = of_rate(10, 60);
         back.asks(&Test {
             back: there.there,
             there: None,
             ..there
         });
         pause();
-        late.asks(&of(10, 0));
+        late.asks(&of_rate(10, 0));
         let running =
             "1 tests run now, which take 99.600 kbit/s to this host and 0.000 bit/s from it";
         let most = "; it allows 8 tests and 166.000 kbit/s";
@@ -350,7 +358,7 @@ fn large_tests_are_not_overtaken() {
         large.is_granted();
         assert_eq!(large.left(), freed);
         // 80 and 10 would fit.
-        late.asks(&of(10, 60));
+        late.asks(&of_rate(10, 60));
         pause();
         pause();
         for (place, client) in [&mut small, &mut tiny, &mut back, &mut late]
@@ -376,9 +384,9 @@ fn large_tests_are_not_overtaken() {
 
         // 50 are taken; 60 do not fit, and give up after 2 s.
         let [mut large, mut other] = [7, 8].map(|number| Client::known(scene, number));
-        large.asks(&of(60, 2));
+        large.asks(&of_rate(60, 2));
         let ends = large.now().plus(WAY).plus(seconds(2));
-        other.asks(&of(20, 60));
+        other.asks(&of_rate(20, 60));
         let clock = scene.near.clock();
         clock.wait_until(Nanos(ends.plus(WAY).0 - 1), Waiting::Sleep);
         other.still_waits();
@@ -386,6 +394,40 @@ fn large_tests_are_not_overtaken() {
         other.is_granted();
         assert_eq!([large.left(), other.left()], [ends; 2]);
     });
+}
+
+/// A client that falls silent while it waits holds up those behind it for 8 s at most: it is looked for once a second.
+#[test]
+fn who_is_gone_holds_up_nobody() {
+    let (done, _) = crowded().play(|scene| {
+        let busy = scene.network.near(1);
+        let (run, target) = (Run::silent().on(&busy), scene.target());
+        let holds = move || {
+            let options = ProbeUdpOptions {
+                target,
+                rate: Some(Rates(vec![bits(60_000)])),
+                size: Sizes(vec![100]),
+                duration: Some(Duration::from_secs(20)),
+                ..ProbeUdpOptions::default()
+            };
+            udp::probe(&options, &run).unwrap()
+        };
+        let holding = busy.clock().spawn("probe", holds).unwrap();
+        scene.near.clock().sleep(Duration::from_secs(1));
+        let [mut silent, mut next] = [2, 3].map(|number| Client::known(scene, number));
+        silent.asks(&of_rate(80, 60));
+        let asked = silent.now().plus(WAY);
+        assert!(matches!(silent.hears(), Ok(FromResponder::Waiting { .. })));
+        silent.says(&FromClient::Alive { unique: 0, used: 0 });
+        next.asks(&of_rate(30, 60));
+        assert_eq!(silent.is_refused(), "the client has said nothing for 8 s");
+        next.is_granted();
+        // It was heard at the first look after it had asked.
+        assert_eq!([silent.left(), next.left()], [asked.plus(seconds(9)); 2]);
+        drop(next);
+        holding.join()
+    });
+    assert_eq!(done.result.points[0].lost, 0);
 }
 
 /// Who does not want to wait is refused at once, and who wants to wait for longer than 600 s after these; both are told why.

@@ -96,12 +96,19 @@ fn connections_share_what_there_is_both_ways() {
         let of = flows
             .iter()
             .filter(|flow| flow["direction"] == total["direction"]);
-        let rates: Vec<f64> = of.map(|flow| flow["rate"].as_f64().unwrap()).collect();
+        let all = |name: &str| -> Vec<f64> {
+            let values = of.clone().map(|flow| flow[name].as_f64().unwrap());
+            values.collect()
+        };
+        let rates = all("rate");
         let sum: f64 = rates.iter().sum();
         let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
         let fairness = sum * sum / (2.0 * squares);
         assert!((total["fairness"].as_f64().unwrap() - fairness).abs() < 1e-9);
-        assert!((total["rate"].as_f64().unwrap() / sum - 1.0).abs() < 1e-9);
+        // All bytes, in the time until the last was there.
+        let seconds = all("seconds").into_iter().fold(0.0, f64::max);
+        let rate = all("bytes").iter().sum::<f64>() * 8.0 / seconds;
+        assert!((total["rate"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
     }
     // What the observers have read is what is written.
     let text = room.text("s.csv");

@@ -9,7 +9,7 @@ use evlbi_core::shed::Policy;
 use evlbi_core::time::Nanos;
 use evlbi_fx::quantise::VanVleck;
 use evlbi_net::clock::Clock;
-use evlbi_net::sim::Network;
+use evlbi_net::sim::{Network, Way};
 use evlbi_wire::vdif::Header;
 use serde_json::{Value, json};
 
@@ -560,6 +560,37 @@ fn streams_end_at_their_moment() {
     assert_eq!(found.ended, seen(found.moment(20), stopped));
     assert_eq!(found.weights(0, 0..22), [1.0; 22]);
     assert!(found.shown.len() == 22 && found.correlation.interrupted);
+}
+
+/// Over TCP, what the path loses costs nothing: each frame is correlated.
+#[test]
+fn connections_bring_every_frame() {
+    let room = Room::new();
+    let clock = Clock::simulated(BEGIN as u64 * Nanos::SECOND.0);
+    let mut streams = ["Ef", "Jb"].map(|name| Stream::of(plan(&room, name, 0, 4, 800_000)));
+    let loss = Law::Loss(Loss::Random { fraction: 0.01 });
+    streams[0].laws.push(loss);
+    let network = Network::new(&clock, &streams[0].laws, 1500, 1);
+    let [near, far] = [network.near(1), network.far(1)].map(|host| Run::silent().on(&host));
+    let correlation = clock.simulate(|| {
+        let urls = [1, 2].map(|port| url(&format!("tcp://10.0.0.1:{port}")));
+        let usual = StreamOptions::default();
+        let show = Box::new(|_: &Integration| Ok(()));
+        let correlating = correlate_streams(&urls, &of_channels(64), &usual, &far, show).unwrap();
+        let senders = streams
+            .iter()
+            .zip(&urls)
+            .map(|(stream, to)| stream.send(to, &near));
+        let senders: Vec<Sending> = senders.collect();
+        for sending in senders {
+            let sent = sending.join().unwrap().report;
+            assert_eq!((sent.live.sent, &sent.error), (100, &None));
+        }
+        correlating.join().unwrap()
+    });
+    assert!(network.truth(Way::There, 1).dropped > 0);
+    assert_eq!(json!(correlation.result(false))["seconds"], 4.0);
+    assert_eq!(correlation.fringes()[0].weight, 1.0);
 }
 
 /// Everything happens twice alike: what is received, waited for and found.

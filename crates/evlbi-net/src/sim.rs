@@ -59,6 +59,8 @@ struct State {
     has_changed: bool,
     /// Packets of connections that set out as soon as the cells are free, with their lengths.
     leaving: VecDeque<(Packet, usize)>,
+    /// Packets that have arrived, and when: memory that is kept.
+    came: Vec<(Packet, Nanos)>,
     hosts: BTreeMap<IpAddr, Properties>,
     next_port: u16,
 }
@@ -114,12 +116,15 @@ struct Port {
 struct Arrived {
     from: SocketAddr,
     at: Nanos,
-    bytes: Arc<[u8]>,
+    bytes: Vec<u8>,
 }
 
-/// What is on its way.
+/// What is on its way: a pointer, since cells move it often.
 #[derive(Clone, Debug)]
-struct Packet {
+struct Packet(Arc<Sent>);
+
+#[derive(Clone, Debug)]
+struct Sent {
     from: SocketAddr,
     to: SocketAddr,
     what: What,
@@ -127,13 +132,19 @@ struct Packet {
 
 #[derive(Clone, Debug)]
 enum What {
-    Datagram(Arc<[u8]>),
-    Segment(Arc<tcp::Packet>),
+    Datagram(Vec<u8>),
+    Segment(tcp::Packet),
+}
+
+impl Packet {
+    fn new(from: SocketAddr, to: SocketAddr, what: What) -> Packet {
+        Packet(Arc::new(Sent { from, to, what }))
+    }
 }
 
 impl Identity for Packet {
     fn identity(&self, segment: u16) -> u64 {
-        match &self.what {
+        match &self.0.what {
             What::Datagram(bytes) => number(bytes),
             What::Segment(packet) => packet.identity(segment),
         }
@@ -184,6 +195,7 @@ impl Network {
                 timer: None,
                 has_changed: false,
                 leaving: VecDeque::new(),
+                came: Vec::new(),
                 hosts: BTreeMap::new(),
                 next_port: FIRST_PORT,
             }),
@@ -260,7 +272,7 @@ impl State {
 
     /// A packet sets out.
     fn send(&mut self, packet: Packet, length: usize, now: Nanos) {
-        let route = self.route(packet.from.ip(), packet.to.ip());
+        let route = self.route(packet.0.from.ip(), packet.0.to.ip());
         let train = path::Train::single(u32::try_from(length).unwrap_or(u32::MAX));
         let piece = Piece::whole(now, &train);
         self.cells.offer(route, packet, train, piece, 0);
@@ -269,7 +281,7 @@ impl State {
     /// The packets of connections set out.
     fn send_all(&mut self, clock: &Clock) {
         while let Some((packet, length)) = self.leaving.pop_front() {
-            let Packet { from, to, what } = &packet;
+            let Sent { from, to, what } = &*packet.0;
             if let What::Segment(packet) = what {
                 clock.log(format_args!("{from} transmits to {to}: {packet}"));
             }
@@ -294,7 +306,7 @@ impl State {
 
     /// A packet has arrived.
     fn arrived(&mut self, packet: Packet, at: Nanos, clock: &Clock) {
-        let Packet { from, to, what } = packet;
+        let Sent { from, to, what } = Arc::unwrap_or_clone(packet.0);
         let bytes = match what {
             What::Datagram(bytes) => bytes,
             What::Segment(packet) => {
@@ -342,21 +354,24 @@ impl Source for Shared {
 
     fn advance(&self, now: Nanos) {
         let state = &mut *self.state.lock();
-        let mut cells = std::mem::take(&mut state.cells);
-        cells.advance(now, |output| {
+        let mut came = std::mem::take(&mut state.came);
+        state.cells.advance(now, |output| {
             if let Output::Delivered { packet, piece, .. } = output {
-                state.arrived(packet, piece.at, &self.clock);
+                came.push((packet, piece.at));
             }
         });
+        for (packet, at) in came.drain(..) {
+            state.arrived(packet, at, &self.clock);
+        }
+        state.came = came;
         if self.clock.is_logged() {
             let lines = state.lines.iter().flat_map(|line| &line.cells);
             for (number, cell) in lines.enumerate() {
-                for entry in cells.cell_mut(*cell).take_log() {
+                for entry in state.cells.cell_mut(*cell).take_log() {
                     self.clock.log(format_args!("cell {number}: {entry:?}"));
                 }
             }
         }
-        state.cells = cells;
         if state.has_changed || state.timer.is_some_and(|at| at <= now) {
             let is_due = |(ends, end): (&Ends, &End)| {
                 let is_due = end.next().is_some_and(|at| at <= now);

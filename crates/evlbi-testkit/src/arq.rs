@@ -414,7 +414,7 @@ impl Outgoing for Out {
             self.sender.handle(&bytes, now);
         }
         while let Some(bytes) = self.sender.next_datagram(now) {
-            self.link.send(self.to, bytes, now);
+            self.link.send(self.to, &bytes, now);
         }
         match now.since(self.sender.heard) < SILENCE {
             true => Ok(Some(self.sender.timer)),
@@ -497,7 +497,7 @@ impl Incoming for In {
             }
         }
         while let Some((to, bytes)) = self.receiver.next_datagram(now) {
-            self.link.send(to, bytes, now);
+            self.link.send(to, &bytes, now);
         }
         Ok(self.receiver.next_timer())
     }

@@ -42,10 +42,10 @@ impl Link {
     }
 
     /// A datagram sets out. What the network does not take is lost on the way.
-    pub fn send(&self, to: SocketAddr, bytes: Arc<[u8]>, now: Nanos) {
+    pub fn send(&self, to: SocketAddr, bytes: &[u8], now: Nanos) {
         match self {
-            Link::Udp(socket, _) => _ = socket.send_to(&bytes, to),
-            Link::Sim(socket) => socket.send_to(to, bytes, now),
+            Link::Udp(socket, _) => _ = socket.send_to(bytes, to),
+            Link::Sim(socket) => socket.send_to(to, bytes.to_vec(), now),
         }
     }
 
@@ -57,7 +57,9 @@ impl Link {
                 let (length, from) = socket.recv_from(&mut buffer).ok()?;
                 Some((from, buffer[..length].into()))
             }
-            Link::Sim(socket) => socket.receive().map(|(from, _, bytes)| (from, bytes)),
+            Link::Sim(socket) => socket
+                .receive()
+                .map(|(from, _, bytes)| (from, bytes.into())),
         };
         std::iter::from_fn(next).take(AT_ONCE)
     }

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
 use crate::probe::control::{Control, nonce};
-use crate::probe::session::{ALIVE, GONE, LOOK, Link, draining, look, plain};
+use crate::probe::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
 use crate::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
@@ -243,7 +243,7 @@ impl Responder {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    listener.wait(clock, clock.now().plus(LOOK.into()));
+                    listener.wait(clock, clock.now().plus(SLOW_LOOK.into()));
                 }
                 // Of one connection that broke off, or of too many open files: others go on.
                 Err(error) => {

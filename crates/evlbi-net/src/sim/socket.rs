@@ -43,7 +43,7 @@ impl Socket {
     }
 
     /// A datagram sets out.
-    pub fn send_to(&self, to: SocketAddr, bytes: Arc<[u8]>, now: Nanos) {
+    pub fn send_to(&self, to: SocketAddr, bytes: Vec<u8>, now: Nanos) {
         let shared = &self.host.network.0;
         let (from, length) = (self.address, bytes.len());
         let clock = &shared.clock;
@@ -64,13 +64,12 @@ impl Socket {
             return;
         };
         host.counters.udp.out_datagrams += 1;
-        let what = What::Datagram(bytes);
-        let packet = Packet { from, to, what };
+        let packet = Packet::new(from, to, What::Datagram(bytes));
         state.send(packet, length, leaves);
     }
 
     /// The datagram that came first, who sent it, and when it came.
-    pub fn receive(&self) -> Option<(SocketAddr, Nanos, Arc<[u8]>)> {
+    pub fn receive(&self) -> Option<(SocketAddr, Nanos, Vec<u8>)> {
         let shared = &self.host.network.0;
         let mut state = shared.state.lock();
         let work = state.host(self.address.ip(), &shared.clock).work;

@@ -114,8 +114,8 @@ impl State {
 
     fn depart(&mut self, from: SocketAddr, to: SocketAddr, packet: tcp::Packet) {
         let length = packet.length() as usize + HEADERS;
-        let what = What::Segment(Arc::new(packet));
-        self.leaving.push_back((Packet { from, to, what }, length));
+        let packet = Packet::new(from, to, What::Segment(packet));
+        self.leaving.push_back((packet, length));
     }
 
     /// Sends what a connection has to send, and shows how it is.
@@ -127,12 +127,7 @@ impl State {
         };
         while let Some(packet) = end.connection.next_packet(now) {
             let length = packet.length() as usize + HEADERS;
-            let what = What::Segment(Arc::new(packet));
-            let packet = Packet {
-                from: here,
-                to: there,
-                what,
-            };
+            let packet = Packet::new(here, there, What::Segment(packet));
             self.leaving.push_back((packet, length));
         }
         end.show(now);

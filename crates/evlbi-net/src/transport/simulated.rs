@@ -120,7 +120,7 @@ impl Outgoing for Out {
             self.counts.sent += 1;
             self.counts.bytes += bytes.len() as u64;
             self.counts.messages += 1;
-            self.socket.send_to(self.to, bytes.into(), now);
+            self.socket.send_to(self.to, bytes, now);
         }
         self.counts.calls += 1;
         Ok(())

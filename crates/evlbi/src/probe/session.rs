@@ -45,8 +45,8 @@ const DRAINING: Duration = Duration::from_secs(5);
 const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
-/// The same in a test that is told window by window, for hours.
-const SLOW_LOOK: Duration = Duration::from_millis(100);
+/// The same of what lasts: a test that is told window by window, for hours, or a responder.
+pub const SLOW_LOOK: Duration = Duration::from_millis(100);
 /// Round trips before the streams and after them, which tell how the clocks lie.
 const ROUND_TRIPS: u64 = 10;
 /// Time between these.

@@ -1,7 +1,6 @@
 //! How long responders wait, and for whom: clients by hand, message by message, over a path whose delay is known to the nanosecond.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -502,7 +501,7 @@ fn a_firewall_that_drops_udp_is_named() {
                 let host = scene.network.near(2);
                 let socket = host.socket(9, None);
                 let to = SocketAddr::new(scene.far.address(), port);
-                let bytes = Arc::from(&request.to_bytes()[..]);
+                let bytes = request.to_bytes().to_vec();
                 socket.send_to(to, bytes, client.now());
                 assert_eq!(client.hears().unwrap(), FromResponder::Started);
             } else {

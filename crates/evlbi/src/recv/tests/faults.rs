@@ -571,7 +571,7 @@ impl Scene {
                     let now = self.clock.now();
                     let seed = format!("{fault} {turn}");
                     let datagram = strange(kind, number, now, seed.as_bytes());
-                    socket.send_to(port(number), datagram.into(), now);
+                    socket.send_to(port(number), datagram, now);
                     self.clock.sleep(Duration::from_millis(1));
                 }
             }

@@ -157,7 +157,7 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
 }
 
 /// The tests that let senders, receivers, agents and networks fail, until the time is over. A process keeps the memory and the open files
-/// of what it kills (a megabyte and a file for each case), so that each has only so many cases.
+/// of what it kills (a megabyte and a file for each case), so that each plays 500 cases.
 fn faults(time: Duration, random: &mut Random) -> Result<()> {
     if time.is_zero() {
         return Ok(());

@@ -423,7 +423,7 @@ impl Host {
         state.host(self.address, &self.clock).work = work;
     }
 
-    /// Has its datagrams leave one after the other, at so many bits of IP packets a second, by a queue of so many bytes. As Linux does, it
+    /// Has its datagrams leave one after the other: `rate` counts bits of IP packets a second, `queue` bytes that may wait. As Linux does, it
     /// counts what finds no room there, and says nothing to the program that sent it.
     pub fn set_card(&self, rate: BitRate, queue: u64) {
         let mut state = self.network.0.state.lock();

@@ -22,7 +22,7 @@ pub struct Distribution {
     bins: Option<Bins>,
 }
 
-/// What quantiles are found in.
+/// The values, for quantiles.
 #[derive(Clone, Debug)]
 enum Values {
     Few(Vec<i64>),
@@ -57,7 +57,7 @@ pub struct Summary {
     pub skew: f64,
     /// Fourth central moment over the fourth power of sigma, less 3 (excess); 0 where sigma is.
     pub kurtosis: f64,
-    /// Half of the values are no larger. Quantiles of more than 256 values have three digits.
+    /// Half of the values do not exceed it. Quantiles of more than 256 values have three digits.
     pub median: i64,
     /// A quarter of them.
     pub quartile_25: i64,

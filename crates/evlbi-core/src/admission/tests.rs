@@ -808,7 +808,7 @@ fn sequences_that_begin_soon_after_each_other_are_recorded_in_order() {
     }
 }
 
-/// What waited in a socket is taken up at one moment: the order of arrival says what follows what, and stamps how long it was silent.
+/// A receiver takes up at one moment all that its socket holds: the order of arrival shows what follows what, and stamps the silence.
 #[test]
 fn sequences_that_are_taken_up_at_once_are_recorded_in_order() {
     let mut receiver = Receiver::new(None, 1);

@@ -214,7 +214,7 @@ impl ClockFit {
         self.of_here(behind + self.offset_at(exchange.returned))
     }
 
-    /// A time by the clock here that the one there shows as so many nanoseconds.
+    /// Nanoseconds by the clock here, from a span in nanoseconds by the clock there.
     pub fn of_here(&self, time: f64) -> f64 {
         time / (1.0 + self.skew)
     }

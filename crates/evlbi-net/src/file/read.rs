@@ -112,7 +112,7 @@ impl Reader {
             returned,
         };
         if !clock.is_real() {
-            // Nobody else gives a block back while one is waited for.
+            // Its user gives blocks back, and may keep several: it never waits for one.
             pieces.spare = usize::MAX;
             let blocks = Blocks::OnDemand(Box::new(pieces));
             return Ok(Reader { blocks, length });

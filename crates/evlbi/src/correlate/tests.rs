@@ -102,7 +102,7 @@ fn url(text: &str) -> Url {
     text.parse().unwrap()
 }
 
-/// Where a run listens. What is said of a connection without frames panics.
+/// Where a run listens. A note about a connection without frames panics.
 #[derive(Default)]
 struct Places(Mutex<Vec<String>>);
 

@@ -458,7 +458,7 @@ fn midnight_and_a_long_way_cost_nothing() {
     }
 }
 
-/// What a station sheds costs the weights of its baselines this share, to the frame, and the amplitudes by the samples that are there nothing.
+/// What a station sheds lowers the weights of its baselines by this share, to the frame. Amplitudes, of the samples that came, stay.
 #[test]
 fn what_is_shed_costs_its_weight() {
     let room = Room::new();

@@ -169,7 +169,7 @@ fn what_holds_a_connection_back_is_named() {
 /// Bits per second of a send buffer. A writer is woken when a third of it is free. What is in flight is acknowledged all at once, two
 /// segments by two: when the first third is free, it is filled again, and so is the second. Each time the last acknowledgement may have
 /// freed up to two segments more, which the last third then lacks, so that it is not filled before the next round trip. Thus two thirds
-/// leave each round trip, and up to four segments more, two in the mean. Slow start costs up to a hundredth.
+/// leave each round trip, and up to four segments more, two on average. Slow start costs up to a hundredth.
 fn of_buffer(buffer: f64, segment: f64, round_trip: f64) -> std::ops::Range<f64> {
     let two_thirds = buffer * 2.0 / 3.0;
     let most = two_thirds + 2.0 * segment;

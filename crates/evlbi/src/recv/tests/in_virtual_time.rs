@@ -153,7 +153,7 @@ fn a_sender_that_restarts_is_followed_after_its_silence() {
     }
 }
 
-/// Datagrams that hold no data are no stream, and neither is a probe: they make no recording, and start no idle time.
+/// Neither datagrams without data nor a probe make a stream: nothing is recorded, and no idle time begins.
 #[test]
 fn what_is_no_stream_makes_no_recording() {
     let room = Room::new();

@@ -227,7 +227,7 @@ impl<P: Clone + Identity> Cell<P> {
     }
 
     /// Lets an item through, or what the law leaves of it. Items come in the order of their times.
-    pub fn take(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
+    pub fn take(&mut self, item: Item<P>, out: &mut Outcome<P>) {
         let at = item.piece.at;
         while let Some((when, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
             self.change(when, law);
@@ -249,7 +249,7 @@ impl<P: Clone + Identity> Cell<P> {
         self.delayed = all % 1000;
     }
 
-    fn obey(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
+    fn obey(&mut self, item: Item<P>, out: &mut Outcome<P>) {
         match self.law.clone() {
             Law::Delay {
                 delay,
@@ -258,23 +258,23 @@ impl<P: Clone + Identity> Cell<P> {
                 reorders,
             } => self.delay(item, (delay, jitter, shape, reorders), out),
             Law::Rate { .. } | Law::Police { .. } | Law::Loss(Loss::Above { .. }) => {
-                self.one_by_one(item, out);
+                self.one_by_one(&item, out);
             }
             Law::Mtu { bytes, tells } => self.measure(item, (bytes, tells), out),
             Law::Loss(loss) => self.lose(item, &loss, out),
             Law::Duplicate { fraction } => {
                 // The copy comes right behind.
                 let mut taken = 0;
-                for place in self.hits(item, fraction) {
+                for place in self.hits(&item, fraction) {
                     self.truth.duplicated += 1;
-                    self.note(item, place, Fate::Duplicated);
+                    self.note(&item, place, Fate::Duplicated);
                     out.passed.extend(item.part(taken..place + 1));
                     out.passed.push(item.only(place));
                     taken = place + 1;
                 }
                 out.passed.extend(item.part(taken..item.piece.count));
             }
-            Law::Reorder { fraction, until } => self.hold(item, (fraction, until), out),
+            Law::Reorder { fraction, until } => self.hold(&item, (fraction, until), out),
             Law::Corrupt { fraction } => self.change_each(item, fraction, Fate::Corrupted, out),
             Law::Mark { fraction } => self.change_each(item, fraction, Fate::Marked, out),
         }
@@ -314,11 +314,11 @@ impl<P: Clone + Identity> Cell<P> {
 
     fn delay(
         &mut self,
-        item: &Item<P>,
+        item: Item<P>,
         (delay, jitter, shape, reorders): (Nanos, Nanos, Shape, bool),
         out: &mut Outcome<P>,
     ) {
-        let mut leave = |state: &mut State, one: &Item<P>, delay: Nanos| {
+        let mut leave = |state: &mut State, one: Item<P>, delay: Nanos| {
             let mut at = one.piece.at.plus(delay);
             if !reorders {
                 at = at.max(state.latest);
@@ -331,7 +331,7 @@ impl<P: Clone + Identity> Cell<P> {
         }
         for place in 0..item.piece.count {
             let delay = delay.plus(self.jitter(jitter, shape));
-            leave(&mut self.state, &item.only(place), delay);
+            leave(&mut self.state, item.only(place), delay);
         }
     }
 
@@ -472,7 +472,7 @@ impl<P: Clone + Identity> Cell<P> {
         state.fast || state.window.0 > allowed
     }
 
-    fn measure(&mut self, item: &Item<P>, (longest, tells): (u32, bool), out: &mut Outcome<P>) {
+    fn measure(&mut self, item: Item<P>, (longest, tells): (u32, bool), out: &mut Outcome<P>) {
         let longest = longest.saturating_add(item.link_header);
         let segments = 0..item.piece.count;
         let too_long = |place: &u16| item.train.bytes_of(item.piece.first + place) > longest;
@@ -484,7 +484,7 @@ impl<P: Clone + Identity> Cell<P> {
         self.drop_all(item, &dropped, out);
     }
 
-    fn lose(&mut self, item: &Item<P>, loss: &Loss, out: &mut Outcome<P>) {
+    fn lose(&mut self, item: Item<P>, loss: &Loss, out: &mut Outcome<P>) {
         let count = item.piece.count;
         let lost: Vec<u16> = match loss {
             Loss::Every { period, first } => {
@@ -505,7 +505,7 @@ impl<P: Clone + Identity> Cell<P> {
                 }
                 lost
             }
-            Loss::Random { fraction } => self.hits(item, *fraction),
+            Loss::Random { fraction } => self.hits(&item, *fraction),
             Loss::Bursts {
                 begins,
                 ends,
@@ -522,7 +522,7 @@ impl<P: Clone + Identity> Cell<P> {
                 })
                 .collect(),
             Loss::Within { times, fraction } if self.is_within(times, item.piece.at) => {
-                self.hits(item, *fraction)
+                self.hits(&item, *fraction)
             }
             // What exceeds a rate is lost packet by packet elsewhere.
             Loss::Within { .. } | Loss::Above { .. } => Vec::new(),
@@ -531,10 +531,13 @@ impl<P: Clone + Identity> Cell<P> {
     }
 
     /// Goes on without some of the segments (ascending).
-    fn drop_all(&mut self, item: &Item<P>, dropped: &[u16], out: &mut Outcome<P>) {
+    fn drop_all(&mut self, item: Item<P>, dropped: &[u16], out: &mut Outcome<P>) {
+        if dropped.is_empty() {
+            return out.passed.push(item);
+        }
         let mut taken = 0;
         for place in dropped {
-            self.dropped(item, *place);
+            self.dropped(&item, *place);
             out.passed.extend(item.part(taken..*place));
             taken = place + 1;
         }
@@ -589,7 +592,10 @@ impl<P: Clone + Identity> Cell<P> {
                 self.note(item, place, Fate::Held);
                 let one = item.only(place);
                 match until {
-                    Until::Time(time) => out.passed.push(one.at(one.piece.at.plus(time))),
+                    Until::Time(time) => {
+                        let at = one.piece.at.plus(time);
+                        out.passed.push(one.at(at));
+                    }
                     Until::Passed(distance) => {
                         let deadline = one.piece.at.plus(LONGEST_HELD);
                         if !self.is_armed {
@@ -613,11 +619,10 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    fn change_each(&mut self, item: &Item<P>, fraction: f64, fate: Fate, out: &mut Outcome<P>) {
-        let hits = self.hits(item, fraction);
+    fn change_each(&mut self, item: Item<P>, fraction: f64, fate: Fate, out: &mut Outcome<P>) {
+        let hits = self.hits(&item, fraction);
         if hits.is_empty() {
-            out.passed.push(item.clone());
-            return;
+            return out.passed.push(item);
         }
         for place in 0..item.piece.count {
             let mut one = item.only(place);
@@ -630,7 +635,7 @@ impl<P: Clone + Identity> Cell<P> {
                     one.piece.marks.congestion = true;
                     self.truth.marked += 1;
                 }
-                self.note(item, place, fate);
+                self.note(&item, place, fate);
             }
             out.passed.push(one);
         }

@@ -30,6 +30,12 @@ impl<P> Item<P> {
     pub fn bytes(&self) -> u64 {
         self.train.bytes_of_all(self.piece.first, self.piece.count)
     }
+
+    /// The same at another time.
+    pub fn at(mut self, at: Nanos) -> Item<P> {
+        self.piece.at = at;
+        self
+    }
 }
 
 impl<P: Clone> Item<P> {
@@ -58,11 +64,6 @@ impl<P: Clone> Item<P> {
             count: 1,
             ..self.piece
         })
-    }
-
-    /// The same at another time.
-    pub fn at(&self, at: Nanos) -> Item<P> {
-        self.with(Piece { at, ..self.piece })
     }
 }
 
@@ -246,7 +247,7 @@ impl<P: Clone + Identity> Network<P> {
         for cell in 0..self.stages[stage].len() {
             let id = CellId { stage, cell };
             for item in items.drain(..) {
-                self.cell_mut(id).take(&item, &mut outcome);
+                self.cell_mut(id).take(item, &mut outcome);
             }
             if let Some(wake) = outcome.wake.take() {
                 self.push(wake, What::Wakes(id));

@@ -293,10 +293,10 @@ impl Clock {
         }
     }
 
-    /// Something happens in a simulation beside what its threads do.
-    pub fn add(&self, source: Weak<dyn Source>) {
+    /// `source` happens in a simulation beside its threads; `next` says when it does so next.
+    pub fn add(&self, next: Arc<Place>, source: Weak<dyn Source>) {
         if let Some(it) = &self.0 {
-            it.simulation.add(source);
+            it.simulation.add(next, source);
         }
     }
 
@@ -343,8 +343,12 @@ impl Utc {
     }
 
     fn at(&self, now: Nanos) -> u64 {
-        let gained = i128::from(now.0) * i128::from(self.drift.load(Ordering::Relaxed))
-            / i128::from(Nanos::SECOND.0);
+        // A division of 128 bits is slow, and most clocks do not drift.
+        let drift = i128::from(self.drift.load(Ordering::Relaxed));
+        let gained = match drift {
+            0 => 0,
+            _ => i128::from(now.0) * drift / i128::from(Nanos::SECOND.0),
+        };
         let utc = i128::from(self.begins.load(Ordering::Relaxed)) + i128::from(now.0) + gained;
         u64::try_from(utc).unwrap_or(0)
     }

@@ -54,9 +54,10 @@ struct State {
     ports: BTreeMap<SocketAddr, Port>,
     ends: BTreeMap<Ends, End>,
     doors: BTreeMap<SocketAddr, Door>,
-    /// When a connection does something by itself, unless that has changed.
+    /// No connection does anything by itself before this moment; it may be too early.
     timer: Option<Nanos>,
-    has_changed: bool,
+    /// When anything happens next, or earlier.
+    next: Arc<Place>,
     /// Packets of connections that set out as soon as the cells are free, with their lengths.
     leaving: VecDeque<(Packet, usize)>,
     /// Packets that have arrived, and when: memory that is kept.
@@ -137,6 +138,7 @@ enum What {
 }
 
 impl Packet {
+    #[inline]
     fn new(from: SocketAddr, to: SocketAddr, what: What) -> Packet {
         Packet(Arc::new(Sent { from, to, what }))
     }
@@ -182,6 +184,7 @@ impl Network {
         for cell in lines.iter().flat_map(|line| &line.cells) {
             cells.cell_mut(*cell).log(LOGGED);
         }
+        let next = Arc::<Place>::default();
         let shared = Arc::new(Shared {
             clock: clock.clone(),
             mtu,
@@ -193,7 +196,7 @@ impl Network {
                 ends: BTreeMap::new(),
                 doors: BTreeMap::new(),
                 timer: None,
-                has_changed: false,
+                next: Arc::clone(&next),
                 leaving: VecDeque::new(),
                 came: Vec::new(),
                 hosts: BTreeMap::new(),
@@ -201,7 +204,7 @@ impl Network {
             }),
         });
         let source: Weak<Shared> = Arc::downgrade(&shared);
-        clock.add(source);
+        clock.add(next, source);
         Network(shared)
     }
 
@@ -278,7 +281,7 @@ impl State {
         self.cells.offer(route, packet, train, piece, 0);
     }
 
-    /// The packets of connections set out.
+    /// The packets of connections set out; then it is known when anything happens next.
     fn send_all(&mut self, clock: &Clock) {
         while let Some((packet, length)) = self.leaving.pop_front() {
             let Sent { from, to, what } = &*packet.0;
@@ -286,6 +289,10 @@ impl State {
                 clock.log(format_args!("{from} transmits to {to}: {packet}"));
             }
             self.send(packet, length, clock.now());
+        }
+        match self.timer.into_iter().chain(self.cells.next()).min() {
+            Some(next) => self.next.happens(next),
+            None => self.next.clear(),
         }
     }
 
@@ -304,13 +311,49 @@ impl State {
         }
     }
 
+    /// Lets everything happen that is due by `now`.
+    fn advance(&mut self, now: Nanos, clock: &Clock) {
+        let mut came = std::mem::take(&mut self.came);
+        self.cells.advance(now, |output| {
+            if let Output::Delivered { packet, piece, .. } = output {
+                came.push((packet, piece.at));
+            }
+        });
+        for (packet, at) in came.drain(..) {
+            self.arrived(packet, at, clock);
+        }
+        self.came = came;
+        if clock.is_logged() {
+            let lines = self.lines.iter().flat_map(|line| &line.cells);
+            for (number, cell) in lines.enumerate() {
+                for entry in self.cells.cell_mut(*cell).take_log() {
+                    clock.log(format_args!("cell {number}: {entry:?}"));
+                }
+            }
+        }
+        if self.timer.is_some_and(|at| at <= now) {
+            let is_due = |(ends, end): (&Ends, &End)| {
+                let is_due = end.next().is_some_and(|at| at <= now);
+                is_due.then_some(*ends)
+            };
+            let due: Vec<Ends> = self.ends.iter().filter_map(is_due).collect();
+            for ends in due {
+                self.pump(ends, now);
+            }
+            self.timer = self.ends.values().filter_map(End::next).min();
+        }
+        self.send_all(clock);
+    }
+
     /// A packet has arrived.
-    fn arrived(&mut self, packet: Packet, at: Nanos, clock: &Clock) {
-        let Sent { from, to, what } = Arc::unwrap_or_clone(packet.0);
+    fn arrived(&mut self, mut packet: Packet, at: Nanos, clock: &Clock) {
+        // Not moved out of its memory: it is long.
+        let Sent { from, to, what } = Arc::make_mut(&mut packet.0);
+        let (from, to) = (*from, *to);
         let bytes = match what {
-            What::Datagram(bytes) => bytes,
+            What::Datagram(bytes) => std::mem::take(bytes),
             What::Segment(packet) => {
-                return self.segment_arrived((to, from), &packet, at, clock);
+                return self.segment_arrived((to, from), packet, at, clock);
             }
         };
         let Some(host) = self.hosts.get_mut(&to.ip()) else {
@@ -344,45 +387,8 @@ impl State {
 }
 
 impl Source for Shared {
-    fn next(&self) -> Option<Nanos> {
-        let state = &mut *self.state.lock();
-        if std::mem::take(&mut state.has_changed) {
-            state.timer = state.ends.values().filter_map(End::next).min();
-        }
-        state.timer.into_iter().chain(state.cells.next()).min()
-    }
-
     fn advance(&self, now: Nanos) {
-        let state = &mut *self.state.lock();
-        let mut came = std::mem::take(&mut state.came);
-        state.cells.advance(now, |output| {
-            if let Output::Delivered { packet, piece, .. } = output {
-                came.push((packet, piece.at));
-            }
-        });
-        for (packet, at) in came.drain(..) {
-            state.arrived(packet, at, &self.clock);
-        }
-        state.came = came;
-        if self.clock.is_logged() {
-            let lines = state.lines.iter().flat_map(|line| &line.cells);
-            for (number, cell) in lines.enumerate() {
-                for entry in state.cells.cell_mut(*cell).take_log() {
-                    self.clock.log(format_args!("cell {number}: {entry:?}"));
-                }
-            }
-        }
-        if state.has_changed || state.timer.is_some_and(|at| at <= now) {
-            let is_due = |(ends, end): (&Ends, &End)| {
-                let is_due = end.next().is_some_and(|at| at <= now);
-                is_due.then_some(*ends)
-            };
-            let due: Vec<Ends> = state.ends.iter().filter_map(is_due).collect();
-            for ends in due {
-                state.pump(ends, now);
-            }
-        }
-        state.send_all(&self.clock);
+        self.state.lock().advance(now, &self.clock);
     }
 }
 
@@ -740,6 +746,31 @@ mod tests {
         });
     }
 
+    /// A receiver takes up 64 datagrams at once, in their order, and the others after them.
+    #[test]
+    fn datagrams_are_received_at_once() {
+        use crate::transport::{Incoming, simulated::In};
+        let clock = Clock::simulated(0);
+        let network = Network::new(&clock, &[], 1500, 1);
+        let (near, far) = (network.near(1), network.far(1));
+        clock.simulate(|| {
+            let (from, to) = (near.socket(0, None), far.socket(9, None));
+            for number in 0..65 {
+                from.send_to(to.address(), [number; 10].into(), clock.now());
+            }
+            let mut incoming = In::new(Arc::new(to));
+            let mut received = Vec::new();
+            for count in [64, 1, 0] {
+                let batch = incoming.receive(clock.now()).unwrap();
+                let numbers = batch.datagrams().map(|it| (it.bytes.len(), it.bytes[9]));
+                let numbers: Vec<(usize, u8)> = numbers.collect();
+                assert_eq!(numbers.len(), count);
+                received.extend(numbers);
+            }
+            assert!(received.into_iter().eq((0..65).map(|number| (10, number))));
+        });
+    }
+
     /// Datagrams find no room where they are not received, and none is received before the host is done with the last.
     #[test]
     fn a_slow_host_drops_what_finds_no_room() {
@@ -755,7 +786,7 @@ mod tests {
             let mut times = Vec::new();
             while times.len() < 5 {
                 clock.wait(&[to.events()], Nanos(u64::MAX), Waiting::Sleep);
-                times.extend(to.receive().map(|_| clock.now().0));
+                to.receive_all(64, |_, _, _| times.push(clock.now().0));
             }
             assert!(to.receive().is_none());
             assert_eq!(to.dropped(), 15);

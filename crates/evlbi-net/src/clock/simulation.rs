@@ -71,17 +71,19 @@ impl Place {
         self.0.store(at.0, Ordering::Relaxed);
     }
 
+    fn at(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+
     /// Nothing happens there.
     pub fn clear(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
 }
 
-/// What happens in a simulation without a thread, such as packets on their way.
+/// What happens in a simulation without a thread, such as packets on their way. A [`Place`] beside it holds the moment
+/// at which something happens next.
 pub trait Source: Send + Sync {
-    /// When something happens next.
-    fn next(&self) -> Option<Nanos>;
-
     /// Lets everything happen that is due by `now`.
     fn advance(&self, now: Nanos);
 }
@@ -101,7 +103,7 @@ pub struct Simulation {
 struct State {
     /// In the order in which they were started.
     threads: Vec<Member>,
-    sources: Vec<Weak<dyn Source>>,
+    sources: Vec<(Arc<Place>, Weak<dyn Source>)>,
     /// Until when the threads of a group stall.
     stalls: HashMap<usize, Nanos>,
     /// Changes so far that a thread may have made which another one waits for.
@@ -166,11 +168,11 @@ impl Simulation {
         mixed ^ (mixed >> 31)
     }
 
-    /// Something happens in it beside what its threads do.
-    pub fn add(&self, source: Weak<dyn Source>) {
+    /// `source` happens in the simulation beside its threads; `next` says when it does so next.
+    pub fn add(&self, next: Arc<Place>, source: Weak<dyn Source>) {
         let sources = &mut self.state.lock().sources;
-        sources.retain(|source| source.strong_count() > 0);
-        sources.push(source);
+        sources.retain(|(_, source)| source.strong_count() > 0);
+        sources.push((next, source));
     }
 
     fn register(&self, name: &str, group: usize) -> usize {
@@ -357,23 +359,25 @@ impl Simulation {
     /// first; of two with the same, the one that was started first.
     fn next_turn(&self, state: &mut State) -> usize {
         loop {
-            let now = self.now();
-            let members = state.threads.iter();
-            let moments = members.map(|member| (state.moment(member, now), member.number));
-            let (moment, number) = moments.min().unwrap_or((Nanos(NEVER), usize::MAX));
-            let sources = state.sources.iter().filter_map(Weak::upgrade);
-            let happens = sources.filter_map(|source| Some((source.next()?, source)));
-            let first = happens.min_by_key(|(at, _)| *at);
-            if let Some((at, source)) = first.filter(|(at, _)| *at <= moment && at.0 != NEVER) {
-                self.now.fetch_max(at.0, Ordering::Relaxed);
-                source.advance(self.now());
+            let (moment, index) = state.first(self.now());
+            let first = state.sources.iter().min_by_key(|(next, _)| next.at());
+            if let Some((next, source)) = first
+                && next.at() <= moment
+                && next.at().0 != NEVER
+            {
+                self.now.fetch_max(next.at().0, Ordering::Relaxed);
+                match source.upgrade() {
+                    Some(source) => source.advance(self.now()),
+                    None => next.clear(),
+                }
                 continue;
             }
             if moment.0 == NEVER {
                 return usize::MAX;
             }
             self.now.fetch_max(moment.0, Ordering::Relaxed);
-            let member = state.member(number);
+            let member = &mut state.threads[index];
+            let number = member.number;
             let is_step = member.wait.after.is_none();
             member.wait.reset();
             if self.is_logged() {
@@ -417,6 +421,22 @@ impl State {
         found.is_err()
     }
 
+    /// When a thread continues next, and its index: of several at one moment, the one that was started first.
+    fn first(&self, now: Nanos) -> (Nanos, usize) {
+        let mut first = (Nanos(NEVER), 0);
+        for (index, member) in self.threads.iter().enumerate() {
+            let moment = self.moment(member, now);
+            if moment < first.0 {
+                first = (moment, index);
+            }
+            // None is sooner than now.
+            if moment <= now {
+                break;
+            }
+        }
+        first
+    }
+
     /// When it is to continue.
     fn moment(&self, member: &Member, now: Nanos) -> Nanos {
         let stalled = self.stalls.get(&member.group).copied();
@@ -431,9 +451,8 @@ impl State {
         if is_now {
             return now;
         }
-        let places = wait.places.iter();
-        let places = places.map(|place| place.0.load(Ordering::Relaxed)).min();
-        Nanos(places.unwrap_or(NEVER).min(wait.until.0)).max(now)
+        let places = wait.places.iter().map(|place| place.at());
+        places.fold(wait.until, Nanos::min).max(now)
     }
 }
 

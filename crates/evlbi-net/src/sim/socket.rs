@@ -42,7 +42,7 @@ impl Socket {
         self.buffer
     }
 
-    /// A datagram sets out.
+    /// A datagram sets out, and passes the cells that take no time.
     pub fn send_to(&self, to: SocketAddr, bytes: Vec<u8>, now: Nanos) {
         let shared = &self.host.network.0;
         let (from, length) = (self.address, bytes.len());
@@ -66,33 +66,45 @@ impl Socket {
         host.counters.udp.out_datagrams += 1;
         let packet = Packet::new(from, to, What::Datagram(bytes));
         state.send(packet, length, leaves);
+        state.advance(clock.now(), clock);
     }
 
     /// The datagram that came first, who sent it, and when it came.
     pub fn receive(&self) -> Option<(SocketAddr, Nanos, Vec<u8>)> {
+        let mut first = None;
+        self.receive_all(1, |from, at, bytes| first = Some((from, at, bytes)));
+        first
+    }
+
+    /// Hands over the datagrams that came first, so many at most: who sent each, when it came, and its bytes. `take` must not use the
+    /// network, which is locked.
+    pub fn receive_all(&self, most: usize, mut take: impl FnMut(SocketAddr, Nanos, Vec<u8>)) {
         let shared = &self.host.network.0;
-        let mut state = shared.state.lock();
-        let work = state.host(self.address.ip(), &shared.clock).work;
-        let port = self.port(&mut state)?;
-        let now = shared.clock.now();
-        if work > Nanos(0) && now < port.free {
-            return None;
+        let state = &mut *shared.state.lock();
+        let (now, to, clock) = (shared.clock.now(), self.address, &shared.clock);
+        let work = state.host(to.ip(), clock).work;
+        let Some(port) = self.port(state) else {
+            return;
+        };
+        for _ in 0..most {
+            let is_ready = work == Nanos(0) || now >= port.free;
+            let next = port.waiting.pop_front_if(|_| is_ready);
+            let Some(Arrived { from, at, bytes }) = next else {
+                break;
+            };
+            port.free = now.plus(work);
+            port.bytes -= bytes.len();
+            let (length, number) = (bytes.len(), number(&bytes));
+            clock.log(format_args!(
+                "{to} receives {number}, {length} bytes, from {from}, come at {}",
+                at.0
+            ));
+            take(from, at, bytes);
         }
-        let Arrived { from, at, bytes } = port.waiting.pop_front()?;
-        port.free = now.plus(work);
-        port.bytes -= bytes.len();
         match port.waiting.front() {
             Some(next) => port.place.happens(next.at.max(port.free)),
             None => port.place.clear(),
         }
-        let (to, length) = (self.address, bytes.len());
-        let clock = &shared.clock;
-        let number = number(&bytes);
-        clock.log(format_args!(
-            "{to} receives {number}, {length} bytes, from {from}, come at {}",
-            at.0
-        ));
-        Some((from, at, bytes))
     }
 
     /// Something comes.

@@ -121,7 +121,6 @@ impl State {
     /// Sends what a connection has to send, and shows how it is.
     pub(super) fn pump(&mut self, ends: Ends, now: Nanos) {
         let (here, there) = ends;
-        self.has_changed = true;
         let Some(end) = self.ends.get_mut(&ends) else {
             return;
         };
@@ -131,6 +130,7 @@ impl State {
             self.leaving.push_back((packet, length));
         }
         end.show(now);
+        self.timer = self.timer.into_iter().chain(end.next()).min();
         if !end.is_held && end.connection.has_ended() {
             self.ends.remove(&ends);
         }

@@ -182,25 +182,34 @@ impl In {
 
 impl Incoming for In {
     fn receive(&mut self, now: Nanos) -> io::Result<Batch<'_>> {
-        self.memory.clear();
-        self.messages.clear();
-        let utc = Duration::from_nanos(self.socket.host().clock().utc());
-        while self.messages.len() < AT_ONCE
-            && let Some((from, at, bytes)) = self.socket.receive()
-        {
-            let start = self.memory.len();
-            self.memory.extend_from_slice(&bytes);
-            self.messages.push(Message {
-                range: start..self.memory.len(),
+        let In {
+            socket,
+            memory,
+            messages,
+            ..
+        } = self;
+        memory.clear();
+        messages.clear();
+        let utc = socket.host().clock().utc();
+        socket.receive_all(AT_ONCE, |from, at, bytes| {
+            let range = memory.len()..memory.len() + bytes.len();
+            let arrived = utc.saturating_sub(now.since(at).0);
+            // The first is not copied.
+            match memory.is_empty() {
+                true => *memory = bytes,
+                false => memory.extend_from_slice(&bytes),
+            }
+            messages.push(Message {
+                range,
                 peer: Peer::Socket(from),
-                stamp: Some(utc.saturating_sub(Duration::from_nanos(now.since(at).0))),
+                stamp: Some(Duration::from_nanos(arrived)),
                 ..Message::default()
             });
-        }
+        });
         Ok(Batch {
-            memory: &self.memory,
-            messages: &self.messages,
-            taken: self.memory.len() as u64,
+            memory,
+            messages,
+            taken: memory.len() as u64,
         })
     }
 

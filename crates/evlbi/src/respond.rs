@@ -518,7 +518,7 @@ impl Responder {
         let mut come = (0, begun);
         let counters = self.run.counters().unwrap_or_default();
         loop {
-            let message = control.receive::<FromClient>(look(test))?;
+            let message = control.receive::<FromClient>(look(test, in_haste))?;
             let now = clock.now();
             link.check(control, now)?;
             let mut is_due = link.is_due(now);

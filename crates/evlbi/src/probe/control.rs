@@ -37,6 +37,8 @@ pub struct Control {
     role: Role,
     clock: Clock,
     heard: Nanos,
+    /// What is read comes here first.
+    room: Box<[u8; 4 << 10]>,
 }
 
 impl Control {
@@ -47,6 +49,7 @@ impl Control {
             role,
             heard: clock.now(),
             clock: clock.clone(),
+            room: Box::new([0; _]),
         }
     }
 
@@ -90,7 +93,6 @@ impl Control {
     pub fn receive<M: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<M>> {
         let end = self.clock.now().plus(timeout.into());
         let mut has_looked = false;
-        let mut bytes = [0; 4 << 10];
         loop {
             if let Some(message) = self.channel.next_message()? {
                 let message = serde_json::from_slice(&message);
@@ -100,10 +102,10 @@ impl Control {
             if std::mem::replace(&mut has_looked, true) && self.clock.now() >= end {
                 return Ok(None);
             }
-            match self.stream.read(&mut bytes) {
+            match self.stream.read(&mut self.room[..]) {
                 Ok(0) => bail!("the other end has closed the connection"),
                 Ok(count) => {
-                    self.channel.feed(&bytes[..count]);
+                    self.channel.feed(&self.room[..count]);
                     self.heard = self.clock.now();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

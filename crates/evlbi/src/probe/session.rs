@@ -46,7 +46,7 @@ const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
 /// Time between looks at what comes.
 pub const LOOK: Duration = Duration::from_millis(20);
 /// The same of what lasts: a test that is told window by window, for hours, or a responder.
-pub const SLOW_LOOK: Duration = Duration::from_millis(100);
+pub const SLOW_LOOK: Duration = Duration::from_millis(200);
 /// Round trips before the streams and after them, which tell how the clocks lie.
 const ROUND_TRIPS: u64 = 10;
 /// Time between these.
@@ -466,7 +466,9 @@ impl Testing<'_, '_> {
 
     /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
     fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
-        let message = self.control.receive::<FromResponder>(look(self.test))?;
+        let message = self
+            .control
+            .receive::<FromResponder>(look(self.test, self.run.is_stopped()))?;
         let now = self.run.clock().now();
         link.check(self.control, now)?;
         let rest = match message {
@@ -680,10 +682,10 @@ impl Link {
 }
 
 /// Time between looks at what comes of a test.
-pub fn look(test: &Test) -> Duration {
+pub fn look(test: &Test, is_in_haste: bool) -> Duration {
     match test.window {
-        Some(_) => SLOW_LOOK,
-        None => LOOK,
+        Some(_) if !is_in_haste => SLOW_LOOK,
+        _ => LOOK,
     }
 }
 

@@ -262,11 +262,11 @@ fn a_watch_that_is_killed_is_continued() {
                 "{window:?}"
             );
         }
-        // What has left is told once a second, at a look, of which there is one in 0.1 s; 0.1 s later it is settled, at a look. Thus
-        // what left in the first 58.7 s is kept, and nothing of the last 0.1 s.
+        // What has left is told once a second, at a look, of which there is one in 0.2 s; 0.1 s later it is settled, at a look. Thus
+        // what left in the first 58.5 s is kept, and nothing of the last 0.1 s.
         let until = |at: f64| ((at - 0.032) / width) as usize;
         let count = killed.windows.len();
-        assert!((until(58.7)..=until(59.9)).contains(&count), "{count}");
+        assert!((until(58.5)..=until(59.9)).contains(&count), "{count}");
         let continued = scene.watch(&file, &options(8));
         let (before, after) = continued.windows.split_at(killed.windows.len());
         let text = |windows| serde_json::to_string(windows).unwrap();
@@ -364,10 +364,10 @@ fn an_outage_is_survived() {
             }
             // Of the time in which neither end heard the other there is nothing.
             _ => {
-                // The last message came in the last 1.1 s before; it is missed at a look, of which there is one in 0.1 s.
+                // The last message came in the last 1.2 s before; it is missed at a look, of which there is one in 0.2 s.
                 let gone = since(report.runs[0].ended.unwrap());
-                assert!((158.9..160.1).contains(&gone), "{gone}");
-                // What has left is told once a second, at a look, and settled a second later, at a look: of what left before 97.7 s
+                assert!((158.8..160.2).contains(&gone), "{gone}");
+                // What has left is told once a second, at a look, and settled a second later, at a look: of what left before 97.5 s
                 // this was heard, and of nothing that left in the last second. These are 97 windows, or 98.
                 let before = report.windows.iter().position(|it| since(it.begin) > 100.0);
                 let before = before.unwrap();

@@ -305,7 +305,6 @@ mod tests {
             wire_factor: 1.04,
             jitter: 1e3,
             pdv_p999: None,
-            detail: serde_json::Value::Null,
         }
     }
 

@@ -2,16 +2,19 @@
 
 pub mod store;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use evlbi_core::account::{Report, Summary};
 use evlbi_core::probe::{Attribution, Spacing, Stream, Tallied};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
 use evlbi_net::run::{Progress, Run};
 use evlbi_net::udp::SendCounts;
+use serde::Serialize;
 use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
@@ -174,9 +177,9 @@ impl Campaign<'_> {
                 }
                 Event::Settled(settled) => {
                     let way = &mut ways[settled.direction as usize];
-                    if let Some(row) = way.row(&stream, is_v6, settled, seconds(run)) {
+                    if let Some((row, detail)) = way.row(&stream, is_v6, settled, seconds(run)) {
                         // What is shown is there, however this ends.
-                        self.store.add(&row)?;
+                        self.store.add(&row, &detail)?;
                         self.progress.show(0, &line(&row));
                     }
                 }
@@ -195,14 +198,15 @@ impl Campaign<'_> {
                     Direction::Back => clock.map(|clock| clock.offset * 1e-9),
                 };
                 let times = Way::default().times(tallied, ahead, point.seconds, seconds(run));
-                let lost = &point.attribution;
-                let row = row(&stream, is_v6, direction, tallied, lost, times);
+                let lost = point.attribution;
+                let (row, detail) = row(&stream, is_v6, direction, tallied, lost, times);
                 // Its rates are known better than by its length.
-                self.store.add(&Row {
+                let row = Row {
                     rate_sent: point.rate_sent,
                     rate_received: point.rate_received,
                     ..row
-                })?;
+                };
+                self.store.add(&row, &detail)?;
             }
         }
         match ends.stopped {
@@ -224,13 +228,13 @@ struct Way {
 
 impl Way {
     /// A window that was settled while the flow went on; none of an empty one at the end.
-    fn row(
+    fn row<'a>(
         &mut self,
         stream: &Stream,
         is_v6: bool,
-        settled: &Settled<'_>,
+        settled: &Settled<'a>,
         now: f64,
-    ) -> Option<Row> {
+    ) -> Option<(Row, Detail<'a>)> {
         let tallied = &settled.window.tallied;
         let counters = &tallied.account.counters;
         let sent = tallied.sent;
@@ -260,7 +264,7 @@ impl Way {
         // The responder's clock is not known before the end.
         let ahead = (settled.direction == Direction::There).then_some(0.0);
         let times = self.times(tallied, ahead, sent as f64 / rate, now);
-        Some(row(stream, is_v6, settled.direction, tallied, &lost, times))
+        Some(row(stream, is_v6, settled.direction, tallied, lost, times))
     }
 
     /// When a window was, by the clock here. By what its datagrams say where it is known how many seconds the sender's clock is ahead, and
@@ -294,17 +298,22 @@ impl Way {
 }
 
 /// A window of a flow, or a test of a schedule, between two times.
-fn row(
+fn row<'a>(
     stream: &Stream,
     is_v6: bool,
     direction: Direction,
-    tallied: &Tallied,
-    lost: &Attribution,
+    tallied: &'a Tallied,
+    lost: Attribution,
     (begin, end): (f64, f64),
-) -> Row {
-    let counters = &tallied.account.counters;
+) -> (Row, Detail<'a>) {
+    let Report {
+        counters,
+        runs,
+        extents,
+        ..
+    } = &tallied.account;
     let rate = stream.size as f64 * 8.0 / (end - begin).max(1e-9);
-    Row {
+    let row = Row {
         direction,
         begin,
         end,
@@ -318,21 +327,33 @@ fn row(
         duplicates: counters.duplicates,
         reordered: counters.reordered,
         late: tallied.late,
-        runs: tallied.account.runs.values().sum(),
+        runs: runs.values().sum(),
         rate_sent: tallied.sent as f64 * rate,
         rate_received: counters.received as f64 * rate,
         wire_factor: on_the_wire(stream.size, is_v6),
         jitter: tallied.jitter,
         pdv_p999: tallied.pdv.map(|pdv| pdv[2] as f64),
-        detail: serde_json::json!({
-            "loss_runs": tallied.account.runs,
-            "loss_distances": tallied.loss_distances,
-            "reordering_extents": tallied.account.extents,
-            "attribution": lost,
-            "arrivals": tallied.gaps,
-            "ipdv": tallied.ipdv,
-        }),
-    }
+    };
+    let detail = Detail {
+        loss_runs: runs,
+        loss_distances: &tallied.loss_distances,
+        reordering_extents: extents,
+        attribution: lost,
+        arrivals: tallied.gaps.as_ref(),
+        ipdv: tallied.ipdv.as_ref(),
+    };
+    (row, detail)
+}
+
+/// The distributions of a window.
+#[derive(Serialize)]
+struct Detail<'a> {
+    loss_runs: &'a BTreeMap<u64, u64>,
+    loss_distances: &'a BTreeMap<u64, u64>,
+    reordering_extents: &'a BTreeMap<u64, u64>,
+    attribution: Attribution,
+    arrivals: Option<&'a Summary>,
+    ipdv: Option<&'a Summary>,
 }
 
 fn line(row: &Row) -> String {

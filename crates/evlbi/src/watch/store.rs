@@ -10,7 +10,6 @@ use rusqlite::types::Value as Cell;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::probe::point::Direction;
 use crate::sqlite::{Schema, Unusable};
@@ -95,9 +94,6 @@ pub struct Row {
     pub jitter: f64,
     /// RFC 5481, 99.9 %, in nanoseconds.
     pub pdv_p999: Option<f64>,
-    /// Distributions.
-    #[serde(skip_serializing_if = "Value::is_null")]
-    pub detail: Value,
 }
 
 impl Row {
@@ -225,8 +221,8 @@ impl Store {
         Ok(())
     }
 
-    /// One more window. When this returns, it is on the disk.
-    pub fn add(&self, row: &Row) -> Result<()> {
+    /// One more window, with its distributions. When this returns, it is on the disk.
+    pub fn add(&self, row: &Row, detail: &impl Serialize) -> Result<()> {
         let insert = format!(
             "insert into result (run, {COLUMNS}, detail) values ({})",
             ["?"; 21].join(",")
@@ -245,7 +241,7 @@ impl Store {
             row.wire_factor.into(),
             row.jitter.into(),
             row.pdv_p999.into(),
-            row.detail.to_string().into(),
+            serde_json::to_string(detail)?.into(),
         ]);
         self.connection
             .prepare_cached(&insert)?
@@ -359,7 +355,7 @@ mod tests {
         assert_eq!((rows.len(), rows[1].unique), (2, 85));
         let mut store = Store::open(&path, &plan).unwrap();
         store.begin(1.8e9).unwrap();
-        store.add(&rows[0]).unwrap();
+        store.add(&rows[0], &()).unwrap();
         assert_eq!(store.rows().unwrap().len(), 3);
         assert_eq!(Store::read(&path).unwrap().runs().unwrap().len(), 2);
     }

@@ -406,21 +406,24 @@ fn counted(seconds: f64, windows: impl Iterator<Item = (u64, u64)>) -> Report {
         let rate = |count: u64| count as f64 * 1472.0 * 8.0 / seconds;
         let unique = sent - lost;
         store
-            .add(&Row {
-                direction: Direction::There,
-                begin: end,
-                end: end + seconds,
-                sent,
-                received: unique,
-                unique,
-                lost,
-                network_lost: lost,
-                runs: lost,
-                rate_sent: rate(sent),
-                rate_received: rate(unique),
-                wire_factor: 1.0,
-                ..Row::default()
-            })
+            .add(
+                &Row {
+                    direction: Direction::There,
+                    begin: end,
+                    end: end + seconds,
+                    sent,
+                    received: unique,
+                    unique,
+                    lost,
+                    network_lost: lost,
+                    runs: lost,
+                    rate_sent: rate(sent),
+                    rate_received: rate(unique),
+                    wire_factor: 1.0,
+                    ..Row::default()
+                },
+                &(),
+            )
             .unwrap();
         end += seconds;
     }

@@ -1,5 +1,7 @@
 //! Searches fringes in visibilities or recordings, and draws them.
 
+mod picture;
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -10,10 +12,10 @@ use evlbi_net::run::Run;
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
+use self::picture::fringe_figure;
 use crate::correlate::visibilities::{Description, FrequencyDescription, ProductKey, key};
 use crate::correlate::{self, CorrelateOptions, Recordings};
 use crate::output;
-use crate::plot::fringe::fringe_figure;
 use crate::units::show_seconds;
 
 /// Values that a fringe is searched in at most.

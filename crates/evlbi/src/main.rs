@@ -25,7 +25,6 @@ mod numbering;
 mod output;
 mod path;
 mod plan;
-mod plot;
 mod probe;
 mod program;
 mod recording;

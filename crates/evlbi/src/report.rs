@@ -10,12 +10,12 @@ use anyhow::Result;
 use evlbi_core::probe::{Pattern, Window};
 use serde::Serialize;
 
-use crate::plot::{Axis, Figure, Series, Style, Unit};
 use crate::probe::finding::{in_time, where_lost};
 use crate::probe::picture;
 use crate::probe::point::Direction;
 use crate::units::{show_count, show_rate, utc};
 use crate::watch::store::{Plan, Row, Run, Store};
+use evlbi_plot::{Axis, Figure, Series, Style, Unit};
 
 /// Of the windows with loss, as many lie within the smaller of the two scales of loss.
 const SMALL: f64 = 0.9;

@@ -4,7 +4,7 @@
 use evlbi_core::capture::{Connection, Interval, Stream, StreamInterval, Way};
 
 use super::{Analysis, Seen};
-use crate::plot::{Axis, Figure, Panel, Series, Unit};
+use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 
 /// Directions, and streams, that are drawn.
 const MOST: usize = 4;

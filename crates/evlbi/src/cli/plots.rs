@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::output;
-use crate::plot::Figure;
+use evlbi_plot::Figure;
 
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);

@@ -3,7 +3,7 @@
 use super::{Curve, Kind, Measures, Point, Where};
 use crate::correlate::Dump;
 use crate::output::name;
-use crate::plot::{Axis, Figure, Panel, Series, Style, Unit};
+use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// The curves of a policy at a place, a panel a measure.
 pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {

@@ -10,8 +10,8 @@ use super::super::session::Session;
 use super::super::{now, sweep};
 use super::{ProbeTcp, ProbeTcpOptions, measure};
 use crate::output::{self, columns};
-use crate::plot::{Axis, Figure, Series, Unit};
 use crate::units::show_bytes;
+use evlbi_plot::{Axis, Figure, Series, Unit};
 
 /// The result of `probe tcp` with several lengths of segments or send buffers.
 #[derive(Debug, Serialize)]

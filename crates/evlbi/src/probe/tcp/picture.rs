@@ -6,7 +6,7 @@ use evlbi_core::tcp::{Info, Interval, Reading, intervals};
 use super::super::picture::panel;
 use super::ProbeTcp;
 use super::flow::{Flow, Kept};
-use crate::plot::{Axis, Figure, Series, Unit};
+use evlbi_plot::{Axis, Figure, Series, Unit};
 
 /// Points of a curve, at most.
 const MOST_POINTS: usize = 4000;

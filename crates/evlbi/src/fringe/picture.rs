@@ -1,9 +1,7 @@
 //! The picture of a fringe.
 
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
-
-use super::scale::measured;
-use super::{Axis, Figure, Panel, Series, Style, Unit};
+use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, measured};
 
 /// Amplitude against delay and rate, phase against time. `scale` makes correlation coefficients of amplitudes.
 pub fn fringe_figure(
@@ -94,5 +92,72 @@ fn phase(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Panel {
             Series::new("fringe", Style::Line, vec![(0.0, mean), (end, mean)]),
             Series::new("periods", Style::Dots, points.collect()),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evlbi_fx::fringe::{Window, search};
+    use rustfft::num_complex::Complex32;
+
+    use super::*;
+
+    /// A fringe of 1.234 us and 123 mHz, some periods of which are empty.
+    fn example() -> Figure {
+        let (channels, periods) = (256i32, 120i32);
+        let mut seed = 1u32;
+        let mut noise = || {
+            let mut sum = 0.0;
+            for _ in 0..6 {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                sum += (f64::from(seed) / f64::from(u32::MAX) - 0.5) * 2f64.sqrt();
+            }
+            sum
+        };
+        let mut values = Vec::new();
+        for period in 0..periods {
+            for channel in 0..channels {
+                let (f, t) = (
+                    f64::from(channel - 128) * 62.5e3,
+                    f64::from(period - 60) * 0.5,
+                );
+                let phase = 1.0 + std::f64::consts::TAU * (f * 1.234e-6 + 0.123 * t);
+                let weight = if (40..50).contains(&period) { 0.0 } else { 1.0 };
+                let re = weight * (0.25 * phase.cos() + noise());
+                let im = weight * (0.25 * phase.sin() + noise());
+                values.push(Complex32::new(re as f32, im as f32));
+            }
+        }
+        let visibilities = Visibilities {
+            values: &values,
+            channels: channels as usize,
+            channel_width_hz: 62.5e3,
+            first_channel_hz: -8e6,
+            reference_hz: 8.4e9,
+            period_s: 0.5,
+            noise: f64::from(channels * (periods - 10)),
+        };
+        let fringe = search(&visibilities, &Window::default());
+        assert!((fringe.delay_s - 1.234e-6).abs() < 1e-8, "{fringe:?}");
+        fringe_figure("Ef-Jb RR", &visibilities, &fringe, 1.0)
+    }
+
+    #[test]
+    fn a_fringe_is_drawn_in_every_way() {
+        let figure = example();
+        assert!(figure.svg().unwrap().contains("SNR"));
+        assert!(!figure.png().unwrap().is_empty());
+        let text = figure.text(80, 45);
+        assert!(text.lines().count() <= 45, "{text}");
+        for part in [
+            "delay (µs)",
+            "fringe rate (Hz)",
+            "time (s)",
+            "phase (deg)",
+            "180",
+            "SNR",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Pictures of results: one description, drawn as SVG, as PNG and as text for a terminal.
+#![allow(missing_docs)]
 
 mod canvas;
-pub mod fringe;
 mod scale;
 #[cfg(test)]
 mod tests;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use scale::Scale;
+pub use scale::measured;
 
 /// Panels under each other.
 #[derive(Clone, Debug, Default)]

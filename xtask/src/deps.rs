@@ -10,11 +10,12 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 4] = [
+const MAY_USE: [(&str, &[&str]); 5] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
     ("evlbi-net", &["evlbi-core", "evlbi-wire"]),
     ("evlbi-fx", &["evlbi-wire"]),
+    ("evlbi-plot", &[]),
 ];
 
 /// What only the program may use.

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Once;
 
-use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{
     KeyPointHint, NoDefaultFormatting, Ranged as PlottersAxis, ValueFormatter,
@@ -50,8 +49,11 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 impl Figure {
-    /// The picture as an SVG document.
-    pub fn svg(&self) -> Result<String> {
+    /// Draws it as an SVG document.
+    ///
+    /// # Errors
+    /// [`DrawError`]
+    pub fn svg(&self) -> Result<String, DrawError> {
         let mut text = String::new();
         let (width, height) = size(self);
         let backend = SVGBackend::with_string(&mut text, (width, height));
@@ -62,8 +64,11 @@ impl Figure {
         Ok(text.replacen(&drawn, &shown, 1))
     }
 
-    /// The picture as a PNG file.
-    pub fn png(&self) -> Result<Vec<u8>> {
+    /// Draws it as the contents of a PNG file.
+    ///
+    /// # Errors
+    /// [`DrawError`]
+    pub fn png(&self) -> Result<Vec<u8>, DrawError> {
         let drawn = size(self);
         let mut points = vec![0; 3 * drawn.0 as usize * drawn.1 as usize];
         let backend = BitMapBackend::with_buffer(&mut points, drawn);
@@ -72,11 +77,12 @@ impl Figure {
         let mut file = Vec::new();
         let mut encoder = png::Encoder::new(&mut file, width, height);
         encoder.set_color(png::ColorType::Rgb);
-        let mut writer = encoder.write_header().context("cannot write a PNG")?;
         let pixels = averaged(&points, drawn.0 as usize);
-        let written = writer.write_image_data(&pixels);
-        let written = written.and_then(|()| writer.finish());
-        written.context("cannot write a PNG")?;
+        let written = encoder.write_header().and_then(|mut writer| {
+            writer.write_image_data(&pixels)?;
+            writer.finish()
+        });
+        written.map_err(|error| DrawError::of(self, &error))?;
         Ok(file)
     }
 }
@@ -123,10 +129,29 @@ fn size(figure: &Figure) -> (u32, u32) {
 
 type Area<'a, B> = DrawingArea<B, Shift>;
 
-fn draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Result<()> {
+fn draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Result<(), DrawError> {
     use_embedded_font();
-    let drawn = try_draw(figure, area);
-    drawn.map_err(|error| anyhow!("cannot draw `{}`: {error}", figure.title))
+    try_draw(figure, area).map_err(|error| DrawError::of(figure, &error))
+}
+
+/// A figure cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw `{title}`: {reason}")]
+#[non_exhaustive]
+pub struct DrawError {
+    /// Of the figure.
+    pub title: String,
+    /// What the drawing library says.
+    pub reason: String,
+}
+
+impl DrawError {
+    fn of(figure: &Figure, reason: &impl ToString) -> DrawError {
+        DrawError {
+            title: figure.title.clone(),
+            reason: reason.to_string(),
+        }
+    }
 }
 
 /// The bitmap needs a font, and looks for none on the machine, so that it is the same everywhere.

@@ -1,5 +1,24 @@
-//! Pictures of results: one description, drawn as SVG, as PNG and as text for a terminal.
-#![allow(missing_docs)]
+//! Pictures of results: a [`Figure`] describes panels with axes and series, and is drawn as SVG, as PNG and as text for a terminal.
+//! What a result looks like is known where the result is; here is only how figures are drawn.
+//!
+//! ```
+//! use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
+//!
+//! let loss = (0..60).map(|second| (f64::from(second), f64::from(second % 7) * 1e-4));
+//! let figure = Figure {
+//!     title: "One minute".to_owned(),
+//!     panels: vec![Panel {
+//!         title: "Loss".to_owned(),
+//!         x: Axis::new("time", Unit::Si("s")),
+//!         y: Axis::new("lost", Unit::Bare),
+//!         series: vec![Series::new("there", Style::Line, loss.collect())],
+//!     }],
+//! };
+//! println!("{}", figure.text(80, 20));
+//! assert!(figure.svg()?.starts_with("<svg"));
+//! # Ok::<(), evlbi_plot::DrawError>(())
+//! ```
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod canvas;
 mod scale;
@@ -9,30 +28,38 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+pub use canvas::DrawError;
 use scale::Scale;
 pub use scale::measured;
 
 /// Panels under each other.
 #[derive(Clone, Debug, Default)]
 pub struct Figure {
+    /// Stands above all panels.
     pub title: String,
+    /// From top to bottom.
     pub panels: Vec<Panel>,
 }
 
 /// One pair of axes with what is drawn in it.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
+    /// Stands above the panel, before the legend.
     pub title: String,
+    /// From left to right.
     pub x: Axis,
+    /// From bottom to top.
     pub y: Axis,
+    /// Later ones lie above earlier ones.
     pub series: Vec<Series>,
 }
 
 /// What an axis shows, and how. Values are in the unit without prefix: seconds, not nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
+    /// What the values are.
     pub label: String,
+    /// Their unit.
     pub unit: Unit,
     /// From where to where; what the series need if not given.
     pub range: Option<(f64, f64)>,
@@ -41,6 +68,7 @@ pub struct Axis {
 }
 
 impl Axis {
+    /// A linear axis that shows all values.
     pub fn new(label: &str, unit: Unit) -> Axis {
         Axis {
             label: label.to_string(),
@@ -67,22 +95,34 @@ pub enum Unit {
 pub struct Series {
     /// For the legend; without a name there is no entry, and the colour is that of the series before.
     pub name: String,
+    /// x and y, in the units of the axes.
     pub points: Vec<(f64, f64)>,
     /// One sigma of each point, drawn up and down.
     pub error: Option<Vec<f64>>,
+    /// How they are drawn.
     pub style: Style,
 }
 
+/// How points are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Style {
+    /// Joined, in their order.
     #[default]
     Line,
+    /// One by one.
     Dots,
 }
 
 impl Figure {
-    /// The picture as files `STEM.svg` and `STEM.png` of a directory.
-    pub fn files(&self, directory: &Path, stem: &str) -> Result<[(PathBuf, Vec<u8>); 2]> {
+    /// Draws it as files `STEM.svg` and `STEM.png` of a directory: returns their paths and contents.
+    ///
+    /// # Errors
+    /// As [`Figure::svg`].
+    pub fn files(
+        &self,
+        directory: &Path,
+        stem: &str,
+    ) -> Result<[(PathBuf, Vec<u8>); 2], DrawError> {
         let path = |ending: &str| directory.join(format!("{stem}.{ending}"));
         let svg = (path("svg"), self.svg()?.into_bytes());
         Ok([svg, (path("png"), self.png()?)])

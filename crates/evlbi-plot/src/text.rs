@@ -13,7 +13,7 @@ const MARKS: [char; 5] = ['o', 'x', '+', '*', '#'];
 const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 impl Figure {
-    /// The picture in Braille dots, no line longer than `width`, about `height` lines: the panels share
+    /// Draws it in Braille dots, no line longer than `width`, about `height` lines: the panels share
     /// them, and none is lower than it can be drawn.
     pub fn text(&self, width: usize, height: usize) -> String {
         let panels = self.panels.len().max(1);

@@ -9,6 +9,7 @@ pub mod packet;
 pub mod pattern;
 pub mod probe;
 pub mod time;
+pub mod units;
 pub mod validity;
 pub mod vdif;
 pub mod vtp;

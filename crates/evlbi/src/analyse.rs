@@ -20,7 +20,7 @@ use serde::Serialize;
 pub use self::file::Reader;
 use self::file::Record;
 use crate::output;
-use crate::units::{self, show_count};
+use evlbi_wire::units::{self, show_count};
 
 /// Packets between two looks at the clock.
 const TURN: u64 = 4096;

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder, Schema, Type};
 
-use crate::units::{show_count, show_rate, show_seconds};
+use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
 /// How values of several streams or moments make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]

@@ -40,7 +40,7 @@ use crate::running;
 use crate::sink::{self, Files};
 use crate::source::{self, Input};
 use crate::steer::Rate;
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// Bit rate of a station where none is asked for.
 const RATE: BitRate = BitRate::new(256_000_000).unwrap();

@@ -23,7 +23,7 @@ use serde::Serialize;
 use self::item::{Item, Verdict};
 use self::path::Route;
 use self::root::Root;
-use crate::units::{show_count, show_rate, show_seconds};
+use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
 /// How long data may wait in a socket where no round trip is known.
 const USUAL_SECONDS: f64 = 0.1;

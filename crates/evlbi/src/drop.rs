@@ -18,7 +18,7 @@ use self::cut::{Counts, Cut, Unit};
 use self::gaps::GapsWriter;
 use crate::output::{self, Part};
 use crate::recording::{self, Blocks, Recording};
-use crate::units;
+use evlbi_wire::units;
 
 /// Sequence number in front of the data of a datagram.
 const TRANSPORT_HEADER: usize = 8;

@@ -16,7 +16,7 @@ use self::picture::fringe_figure;
 use crate::correlate::visibilities::{Description, FrequencyDescription, ProductKey, key};
 use crate::correlate::{self, CorrelateOptions, Recordings};
 use crate::output;
-use crate::units::show_seconds;
+use evlbi_wire::units::show_seconds;
 
 /// Values that a fringe is searched in at most.
 const MOST_VALUES: usize = 1 << 27;

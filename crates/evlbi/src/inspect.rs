@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use self::thread::{Gap, Sampling, Thread, ThreadReport};
 use crate::recording::{self, Blocks, Recording};
-use crate::units;
+use evlbi_wire::units;
 
 pub use self::picture::show as text;
 

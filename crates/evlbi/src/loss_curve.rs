@@ -51,7 +51,7 @@ impl FromStr for Losses {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Losses, String> {
-        let fraction = crate::units::fraction;
+        let fraction = evlbi_wire::units::fraction;
         let mut losses = match text.split_once("..") {
             Some((from, to)) => {
                 let (from, to) = (fraction(from)?, fraction(to)?);

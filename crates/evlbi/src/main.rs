@@ -40,7 +40,6 @@ mod source;
 mod sqlite;
 mod steer;
 mod table;
-mod units;
 mod watch;
 
 use std::process::ExitCode;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use evlbi_net::run::Run;
 
 pub use self::parts::Measured;
-use crate::units;
+use evlbi_wire::units;
 
 fn now(run: &Run) -> String {
     units::utc(seconds(run))

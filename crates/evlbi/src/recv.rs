@@ -32,7 +32,7 @@ use crate::numbering::FrameNumbers;
 use crate::output;
 use crate::running::Running;
 use crate::sink::{self, Files};
-use crate::units::show_size;
+use evlbi_wire::units::show_size;
 
 /// Least memory of the ring.
 pub const LEAST_RING: u64 = 16 << 20;

@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::probe::finding::{in_time, where_lost};
 use crate::probe::picture;
 use crate::probe::point::Direction;
-use crate::units::{show_count, show_rate, utc};
 use crate::watch::store::{Plan, Row, Run, Store};
 use evlbi_plot::{Axis, Figure, Series, Style, Unit};
+use evlbi_wire::units::{show_count, show_rate, utc};
 
 /// Of the windows with loss, as many lie within the smaller of the two scales of loss.
 const SMALL: f64 = 0.9;

@@ -22,7 +22,7 @@ use smart_default::SmartDefault;
 
 use crate::probe::control::{Control, nonce};
 use crate::probe::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
-use crate::units::show_rate;
+use evlbi_wire::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
 const MOST_STRANGERS: usize = 64;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use evlbi_fx::sky::Station;
 use evlbi_net::run::Run;
+use evlbi_wire::units;
 use serde::Serialize;
 
 use crate::output::Part;
-use crate::{output, recording, source, units};
+use crate::{output, recording, source};
 
 /// What is simulated, and where the recordings go.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use crate::output;
 use crate::probe::point::{self, Direction, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled, Target};
 use crate::probe::{pause, seconds, udp};
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// After a failure the next attempt comes so much later.
 const RETRY: Duration = Duration::from_secs(5);

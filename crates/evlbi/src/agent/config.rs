@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::control::client::KEPT;
 use crate::control::identity::read_if_there;
-use crate::units::setting;
+use evlbi_wire::units::setting;
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
 const SHIPPED: &str = include_str!("../../../../packaging/agent.toml");

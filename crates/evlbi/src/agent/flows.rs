@@ -30,7 +30,7 @@ use crate::control::time::now;
 use crate::control::{Control, Fleet, Later, Problem, Reply};
 use crate::output;
 use crate::steer::{Answer, Change, Request, Status};
-use crate::units::show_bytes;
+use evlbi_wire::units::show_bytes;
 
 /// How often a flow is asked how it is.
 const LOOK: Duration = Duration::from_millis(500);

@@ -21,7 +21,7 @@ use crate::control::flow::NewFlow;
 use crate::control::time::now;
 use crate::output;
 use crate::recording::Recording;
-use crate::units::show_size;
+use evlbi_wire::units::show_size;
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
 const TOKEN: &str = "EVLBI_TOKEN";

@@ -5,7 +5,7 @@ use evlbi_core::capture::{Connection, Numbers, Stream, Way};
 
 use super::{Analysis, show};
 use crate::probe::tcp::{held_back, steady};
-use crate::units::{show_bytes, show_count, show_rate, show_seconds};
+use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 const TWICE: &str = "most packets came twice: captured on two interfaces? then nothing here is told rightly (capture one: tcpdump -i)";
 /// Parts that are worth a word of advice.

@@ -6,7 +6,7 @@ use evlbi_core::capture::{Connection, Numbers, Stream};
 
 use super::{Analysis, Seen};
 use crate::output::{columns, lines};
-use crate::units::{show_bytes, show_count, show_seconds};
+use evlbi_wire::units::{show_bytes, show_count, show_seconds};
 
 /// Connections and streams that are shown in tables, and of which all is said.
 const ROWS: usize = 20;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use evlbi_wire::units;
 
 use super::choice::within;
 use super::plots;
 use crate::analyse::{self, AnalyseOptions, Reader, picture, show};
+use crate::output;
 use crate::program::{Program, complete};
-use crate::{output, units};
 
 #[derive(Args)]
 #[command(after_help = "\

@@ -21,7 +21,7 @@ use crate::fringe::{self, FringeOptions};
 use crate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
-use crate::units;
+use evlbi_wire::units;
 
 const TRUSTS: Choices<Trust> = &[
     (

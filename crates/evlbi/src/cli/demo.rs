@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use evlbi_core::rate::BitRate;
+use evlbi_wire::units;
 
 use crate::demo::{self, DemoOptions};
+use crate::output;
 use crate::program::{Program, complete};
-use crate::{output, units};
 
 #[derive(Args)]
 pub struct DemoArgs {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use evlbi_net::clock::Clock;
+use evlbi_wire::units;
 
 use crate::output::Results;
 use crate::path::relay::{self, RelayOptions};
 use crate::path::report::{self, State};
 use crate::path::{self, PathRunOptions};
-use crate::{say, units};
+use crate::say;
 
 #[derive(Subcommand)]
 #[command(after_help = "\

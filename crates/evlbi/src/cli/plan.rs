@@ -16,7 +16,7 @@ use crate::plan::link::{self, Carrier, Link, PlanLinkOptions};
 use crate::plan::tcp::{self, PlanTcpOptions};
 use crate::plan::{compare, losses, multicast};
 use crate::program::Program;
-use crate::units;
+use evlbi_wire::units;
 
 #[derive(Subcommand)]
 pub enum PlanCommand {

@@ -25,7 +25,7 @@ use crate::probe::udp::{self, ProbeUdpOptions, Sent};
 use crate::probe::{Measured, picture, show};
 use crate::program::Program;
 use crate::respond::{self, RespondOptions};
-use crate::units;
+use evlbi_wire::units;
 
 #[derive(Subcommand)]
 pub enum ProbeCommand {

@@ -22,7 +22,7 @@ use crate::output;
 use crate::program::Program;
 use crate::recv::{self, RecvOptions};
 use crate::send::{self, Burst, Pace, SendOptions};
-use crate::units::{self, show_count};
+use evlbi_wire::units::{self, show_count};
 
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;

@@ -1,5 +1,7 @@
 //! What time it is for agents and controllers: tokio's clock, and UTC beside it.
 
+use evlbi_net::clock::Clock;
+
 /// Returns UTC in seconds since 1970. It follows the clock of this host, which may be set while the process runs. In a test whose
 /// clock is paused it advances with that clock.
 pub fn now() -> f64 {
@@ -7,7 +9,7 @@ pub fn now() -> f64 {
     if let Some(utc) = anchor::now() {
         return utc;
     }
-    crate::units::now()
+    Clock::real().utc() as f64 * 1e-9
 }
 
 /// UTC of tests on tokio's paused clock.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::units::{show_count, show_seconds};
+use evlbi_wire::units::{show_count, show_seconds};
 
 /// Data that may be missing in the course of a station that is ahead of the others, in seconds.
 const BREAK: f64 = 0.5;

@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::run::Periods;
 use super::series::Series;
 use super::station::StationFile;
-use crate::units::{show_seconds, utc};
+use evlbi_wire::units::{show_seconds, utc};
 
 /// Dumps that a fringe is searched in, at least, where the blocks are short enough.
 const LEAST_DUMPS: i64 = 64;

@@ -12,7 +12,7 @@ use super::series::{Found, Series};
 use super::watch::front;
 use crate::counters::{Counts, RECEIVED, Received};
 use crate::steer::Baseline;
-use crate::units::{show_rate, show_seconds};
+use evlbi_wire::units::{show_rate, show_seconds};
 
 /// What an integration of all baselines says.
 #[derive(Serialize)]

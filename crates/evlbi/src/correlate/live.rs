@@ -30,7 +30,7 @@ use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
 use crate::drain::{self, Drained};
 use crate::recv::{self, RecvOptions};
-use crate::units::show_seconds;
+use evlbi_wire::units::show_seconds;
 
 /// How often it is told that a stream is waited for.
 const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);

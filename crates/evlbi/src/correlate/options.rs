@@ -8,7 +8,7 @@ use std::time::Duration;
 use evlbi_fx::fringe::Window;
 use evlbi_fx::track::Trust;
 
-use crate::units;
+use evlbi_wire::units;
 
 /// How stations are correlated, and what of them.
 #[derive(Clone, Debug)]

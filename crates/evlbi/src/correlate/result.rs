@@ -16,7 +16,7 @@ use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
 use crate::steer::Profile;
 use crate::table::Table;
-use crate::units::{show_count, show_seconds, utc};
+use evlbi_wire::units::{show_count, show_seconds, utc};
 
 /// A line stands this far above the median of a spectrum.
 const LINE: f64 = 20.0;

@@ -10,7 +10,7 @@ use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
 use crate::steer::Profile;
-use crate::units::show_seconds;
+use evlbi_wire::units::show_seconds;
 
 /// Memory for visibilities that a fringe is searched in, in bytes; beyond that channels are averaged.
 const MOST_BYTES: usize = 1 << 30;

@@ -11,7 +11,7 @@ use super::interfaces::{CARDS, is_up, is_virtual, speed};
 use super::interrupts;
 use super::item::{Found, Item, Verdict, change, good, note, quoted};
 use super::root::Root;
-use crate::units::show_count;
+use evlbi_wire::units::show_count;
 
 /// Jumbo frames, in bytes: each carries a VDIF frame of 8 kB.
 const JUMBO: i64 = 9000;

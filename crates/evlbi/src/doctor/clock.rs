@@ -6,7 +6,7 @@ use evlbi_net::host::clock::Clock;
 
 use super::item::{Found, Item, change, good, note};
 use super::root::Root;
-use crate::units::show_seconds;
+use evlbi_wire::units::show_seconds;
 
 /// A clock is kept well if it may be off by no more than this.
 const LARGEST: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use nix::sys::statfs::{self, TMPFS_MAGIC};
 use super::Aim;
 use super::item::{Item, change, good, note, quoted};
 use crate::agent::free_bytes;
-use crate::units::{show_bytes, show_rate};
+use evlbi_wire::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
 /// Bounds of the test.

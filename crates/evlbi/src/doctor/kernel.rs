@@ -3,7 +3,7 @@
 use super::Aim;
 use super::item::{Found, Item, change, good, note};
 use super::root::Root;
-use crate::units::{show_count, show_size};
+use evlbi_wire::units::{show_count, show_size};
 
 /// What `recv` and `send` ask for where --buffer says nothing, in bytes.
 const RECV_ASKS: u64 = 64 << 20;

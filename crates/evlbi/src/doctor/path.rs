@@ -11,7 +11,7 @@ use evlbi_net::udp::{Fragmentation, Sender, SenderOptions, interface_of};
 use super::interfaces::CARDS;
 use super::item::{Found, Item, good, note, quoted};
 use super::root::Root;
-use crate::units::show_seconds;
+use evlbi_wire::units::show_seconds;
 
 /// Where `evlbi respond` listens.
 const USUAL_PORT: u16 = 8620;

@@ -54,7 +54,7 @@ fn locked_memory(root: &Root) -> Found {
         "" => Err("/proc/self/limits does not say".to_owned()),
         "unlimited" => Ok(good("no limit")),
         bytes => match bytes.parse() {
-            Ok(bytes) => Ok(note(crate::units::show_size(bytes))),
+            Ok(bytes) => Ok(note(evlbi_wire::units::show_size(bytes))),
             Err(_) => Err("/proc/self/limits says no number".to_owned()),
         },
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::thread::ThreadReport;
 use super::{Moment, RateOrigin, Report};
 use crate::output;
-use crate::units::{show_count as count, show_rate};
+use evlbi_wire::units::{show_count as count, show_rate};
 
 /// Lines of the table of threads.
 const THREADS: usize = 32;

@@ -10,7 +10,7 @@ use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::units;
+use evlbi_wire::units;
 
 /// Buffer of a rate, where the plan gives none.
 const BUFFER: u64 = 1 << 20;

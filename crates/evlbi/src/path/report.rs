@@ -5,7 +5,7 @@ use evlbi_net::path::{CellSnapshot, HostSnapshot, Lateness};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::units::{show_count, show_seconds, show_size};
+use evlbi_wire::units::{show_count, show_seconds, show_size};
 
 /// The state of a path.
 #[derive(Serialize, Deserialize)]

@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::losses::show_loss;
 use super::table;
 use super::tcp::{PlanTcpOptions, algorithms, flow, wire};
-use crate::units::{show_bytes, show_rate, show_seconds};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
+use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
 /// The loss comes when the flow has settled.
 const LOST_AT: Nanos = Nanos(1_000_000_000);

@@ -9,7 +9,7 @@ use evlbi_core::shed::{wire_bytes, wire_bytes_of_segment};
 use evlbi_wire::vtp;
 use serde::Serialize;
 
-use crate::units::show_rate;
+use evlbi_wire::units::show_rate;
 
 /// What SONET carries of a 10GBASE-W in bits per second (Meirosu, section 1.1), which is in blocks of 66 bits for 64.
 const WANPHY_PAYLOAD: f64 = 9.58464e9;

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::compare::{self, Job, POINTS, Simulated, curve};
 use super::table;
 use super::tcp::PlanTcpOptions;
-use crate::units::{show_bytes, show_count, show_rate, show_seconds};
 use evlbi_plot::{Axis, Figure, Panel, Unit};
+use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 /// Times in seconds, data in bytes.
 #[derive(Clone, Debug, Serialize)]

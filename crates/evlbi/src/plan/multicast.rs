@@ -4,7 +4,7 @@ use evlbi_core::rate::BitRate;
 use serde::Serialize;
 
 use super::table;
-use crate::units::show_rate;
+use evlbi_wire::units::show_rate;
 
 /// Maximum number of stations where nothing else is said.
 pub const STATIONS: u32 = 12;

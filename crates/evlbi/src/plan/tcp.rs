@@ -10,7 +10,7 @@ use evlbi_core::tcp::{Algorithm, Cbr};
 use serde::Serialize;
 
 use super::table;
-use crate::units::{show_bytes, show_rate, show_seconds};
+use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
 /// Rate where nothing else is said.
 const RATE: BitRate = BitRate::new(512_000_000).expect("above 0");

@@ -16,7 +16,7 @@ use super::point::{self, Point};
 use super::session::{Event, Refused, Session, Target};
 use super::{now, udp};
 use crate::output;
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// A sender has reached a rate if it sent so much of it.
 const REACHED: f64 = 0.98;

@@ -6,7 +6,7 @@ use evlbi_core::probe::Pattern;
 
 use super::point::{Direction, Point};
 use super::region::Region;
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// Distances between losses are one period when so many of them are alike.
 const ALIKE: f64 = 0.9;

@@ -20,8 +20,8 @@ use super::session::{Event, Session, Target};
 use super::sweep::Sizes;
 use super::{now, point};
 use crate::output;
-use crate::units::{show_count, show_seconds};
 use evlbi_plot::{Axis, Figure, Series, Unit};
+use evlbi_wire::units::{show_count, show_seconds};
 
 /// Shortest request whose reply is no longer.
 const SHORTEST: usize = 48;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::point::Point;
 use super::region::Region;
 use super::udp::ProbeUdp;
-use crate::units::show_rate;
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
+use evlbi_wire::units::show_rate;
 
 /// Points whose times between arrivals are drawn.
 pub const MOST_HISTOGRAMS: usize = 7;

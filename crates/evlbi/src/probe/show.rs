@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::point::Point;
 use super::udp::ProbeUdp;
 use crate::output::columns;
-use crate::units::{show_count, show_seconds};
+use evlbi_wire::units::{show_count, show_seconds};
 
 /// Columns for people, with a sentence for each point and what the clocks are.
 pub fn table(result: &ProbeUdp) -> String {

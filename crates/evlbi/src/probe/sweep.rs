@@ -7,7 +7,7 @@ use evlbi_core::probe::{Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
-use crate::units;
+use evlbi_wire::units;
 
 /// Points of a sweep.
 pub const MOST_POINTS: usize = 10_000;

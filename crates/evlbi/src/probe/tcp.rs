@@ -32,7 +32,7 @@ use super::point::{self, Direction, Point};
 use super::session::{Ends, Event, Session, Target};
 use super::{now, sweep, udp};
 use crate::output;
-use crate::units::{self, show_bytes};
+use evlbi_wire::units::{self, show_bytes};
 
 const SCHEMA: &str = "evlbi.probe.tcp/1";
 

@@ -17,7 +17,7 @@ use super::session::{self, Ends, Event, Session, Target};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
 use crate::output;
-use crate::units::{self, show_count, show_rate};
+use evlbi_wire::units::{self, show_count, show_rate};
 
 /// Of a test that ends with its last datagram.
 const FOREVER: Nanos = Nanos(u64::MAX);

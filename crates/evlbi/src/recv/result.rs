@@ -19,7 +19,7 @@ use crate::drain::{Drained, Shown};
 use crate::output;
 use crate::sink::{self, SinkReport};
 use crate::steer::Receiving as Status;
-use crate::units::{show_count, show_rate, show_seconds, show_size};
+use evlbi_wire::units::{show_count, show_rate, show_seconds, show_size};
 
 /// Intervals of loss in the result; the gaps file has all of them.
 const INTERVALS_SHOWN: usize = 1000;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::RecvOptions;
 use crate::steer::{self, Rate, Receiving as Status, Watched};
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// A receiver for those that watch it.
 pub struct Seen {

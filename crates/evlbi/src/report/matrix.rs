@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::output::columns;
-use crate::units::{show_rate, show_size};
+use evlbi_wire::units::{show_rate, show_size};
 
 /// Many results in one table.
 #[derive(Debug, Default, Serialize)]

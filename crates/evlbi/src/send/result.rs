@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::counters::Counted;
 use crate::output;
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// A sender that falls short of its rate by more than this part says so at its end.
 const SHORT: f64 = 0.01;

@@ -13,7 +13,7 @@ use super::changes::Changes;
 use crate::counters::{self, Counts};
 use crate::output;
 use crate::steer::{Change, Rate, Sending, Status, Watched};
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// A sender that is behind its schedule by so much says so while it sends.
 const SHOWN_BEHIND: Nanos = Nanos(100_000_000);

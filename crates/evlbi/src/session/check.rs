@@ -17,7 +17,7 @@ use crate::control::flow::{FlowId, NewFlow};
 use crate::control::identity::Role;
 use crate::control::time::now;
 use crate::control::{Problem, Reply};
-use crate::units::{show_bytes, show_rate, show_seconds};
+use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
 /// Something that stands against a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]

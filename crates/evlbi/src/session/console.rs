@@ -21,7 +21,7 @@ use crate::control::{Control, Fleet};
 use crate::counters::{self, Kind, real};
 use crate::output;
 use crate::steer::Change;
-use crate::units::{self, show_seconds, utc};
+use evlbi_wire::units::{self, show_seconds, utc};
 
 const HELP: &str = "\
 list                            all flows

@@ -15,7 +15,7 @@ use crate::control::client::Client;
 use crate::control::commands::{Command, Known, Language};
 use crate::control::flow::{FlowId, NewFlow, Options};
 use crate::control::identity::{Fingerprint, Identity, read_token};
-use crate::units::{self, setting};
+use evlbi_wire::units::{self, setting};
 
 /// A session file.
 #[derive(Clone, Debug, Deserialize)]

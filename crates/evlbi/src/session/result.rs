@@ -13,7 +13,7 @@ use crate::control::commands::Known;
 use crate::control::fleet::FlowToCome;
 use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
 use crate::counters;
-use crate::units::{show_count, show_rate};
+use evlbi_wire::units::{show_count, show_rate};
 
 /// The result of `evlbi run`.
 #[derive(Serialize)]

@@ -18,9 +18,9 @@ use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::control::time::now;
 use crate::control::{Control, Fleet};
-use crate::units::{show_count, show_rate, show_seconds};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Url;
+use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
 /// How often is looked whether something is due.
 pub const LOOK: Duration = Duration::from_millis(50);

@@ -7,8 +7,8 @@ use super::*;
 use crate::agent::config::Config;
 use crate::agent::guard::allow;
 use crate::control::commands::{COMMANDS, Care};
+use crate::control::time::now;
 use crate::session::Session;
-use crate::units::now;
 
 /// An option that reads, writes, sends or listens must not slip in by being new.
 #[test]

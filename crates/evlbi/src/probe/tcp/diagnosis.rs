@@ -5,7 +5,7 @@ use evlbi_core::tcp::{Algorithm, Cbr, Late};
 
 use super::flow::{Flow, Messages};
 use super::{Asked, ProbeTcp};
-use crate::units::{show_bytes, show_count, show_rate, show_seconds};
+use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 /// Parts of the time that are too short to be said.
 const SHORT: f64 = 0.02;

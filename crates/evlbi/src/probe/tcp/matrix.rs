@@ -10,8 +10,8 @@ use super::super::session::Session;
 use super::super::{now, sweep};
 use super::{ProbeTcp, ProbeTcpOptions, measure};
 use crate::output::{self, columns};
-use crate::units::show_bytes;
 use evlbi_plot::{Axis, Figure, Series, Unit};
+use evlbi_wire::units::show_bytes;
 
 /// The result of `probe tcp` with several lengths of segments or send buffers.
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@
 use super::ProbeTcp;
 use super::flow::Flow;
 use crate::output::columns;
-use crate::units::{show_bytes, show_count, show_rate, show_seconds};
+use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 pub fn table(result: &ProbeTcp) -> String {
     let heads = [

@@ -157,13 +157,13 @@ impl FromStr for Fault {
         let odd = || format!("`{text}` is not a fault");
         let words: Vec<&str> = text.split_whitespace().collect();
         let (&[at, place, what], rest) = words.split_first_chunk::<3>().ok_or_else(odd)?;
-        let span = || crate::units::duration(rest.first().ok_or_else(odd)?);
+        let span = || evlbi_wire::units::duration(rest.first().ok_or_else(odd)?);
         let all = [0, 1, 2].into_iter();
         let hosts = all.flat_map(|number| [Place::Sender(number), Place::Receiver(number)]);
         let ways = [Way::There, Way::Back].map(Place::Network);
         let mut places = hosts.chain(ways);
         Ok(Fault {
-            at: crate::units::duration(at)?,
+            at: evlbi_wire::units::duration(at)?,
             place: places.find(|it| it.to_string() == place).ok_or_else(odd)?,
             what: match what {
                 "stalls" => What::Stalls(span()?),
@@ -174,7 +174,7 @@ impl FromStr for Fault {
                 "steps" => {
                     let by = rest.first().ok_or_else(odd)?;
                     let (sign, by) = by.strip_prefix('-').map_or((1, *by), |by| (-1, by));
-                    What::Steps(sign * crate::units::duration(by)?.as_millis() as i64)
+                    What::Steps(sign * evlbi_wire::units::duration(by)?.as_millis() as i64)
                 }
                 "hears" => {
                     let &[count, name] = rest else {

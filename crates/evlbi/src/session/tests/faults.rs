@@ -64,7 +64,7 @@ impl FromStr for Fault {
         let mut hosts = HOSTS.into_iter().chain([CONTROLLER]);
         let host = hosts.find(|host| *host == name);
         Ok(Fault {
-            at: crate::units::duration(at)?,
+            at: evlbi_wire::units::duration(at)?,
             host: host.ok_or_else(odd)?,
             what: match what {
                 "dies" => What::Dies(Loss::Agent),
@@ -73,7 +73,7 @@ impl FromStr for Fault {
                 "returns" => What::Returns,
                 _ => {
                     let late = what.strip_prefix("late ").ok_or_else(odd)?;
-                    What::IsLate(crate::units::duration(late)?)
+                    What::IsLate(evlbi_wire::units::duration(late)?)
                 }
             },
         })

@@ -25,7 +25,7 @@ use crate::counters::{Counts, number};
 use crate::session::hosts::Connected;
 use crate::session::plan::Host;
 use crate::steer::{Change, Receiving, Sending, Status};
-use crate::units;
+use evlbi_wire::units;
 
 /// A flow has its first words, and listens, after this time.
 pub const READY: Duration = Duration::from_millis(20);

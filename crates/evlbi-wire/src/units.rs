@@ -3,8 +3,6 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use evlbi_net::clock::Clock;
-
 /// A size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
 pub fn size(text: &str) -> Result<u64, String> {
     let error = || format!("`{text}` is no size; write bytes, or as 64KiB, 1MiB, 10MB, 2GiB");
@@ -101,6 +99,10 @@ pub mod setting {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer};
 
+    /// Reads a text and parses it.
+    ///
+    /// # Errors
+    /// What the parser says.
     pub fn read<'de, D: Deserializer<'de>, T, E: Display>(
         from: D,
         parse: impl Fn(&str) -> Result<T, E>,
@@ -108,18 +110,34 @@ pub mod setting {
         parse(&String::deserialize(from)?).map_err(Error::custom)
     }
 
+    /// Reads a [`size`](super::size()).
+    ///
+    /// # Errors
+    /// As it.
     pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         read(from, super::size)
     }
 
+    /// Reads a [`duration`](super::duration()).
+    ///
+    /// # Errors
+    /// As it.
     pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         read(from, super::duration)
     }
 
+    /// Reads a range of [`ports`](super::ports()).
+    ///
+    /// # Errors
+    /// As it.
     pub fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
         read(from, super::ports)
     }
 
+    /// Reads what is optional and may be left out.
+    ///
+    /// # Errors
+    /// What its parser says.
     pub fn some<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
     where
         T: FromStr<Err: Display>,
@@ -180,11 +198,6 @@ pub fn show_seconds(seconds: f64) -> String {
         _ => (seconds, "s"),
     };
     format!("{value:.4} {unit}")
-}
-
-/// UTC of this host in seconds since 1970.
-pub fn now() -> f64 {
-    Clock::real().utc() as f64 * 1e-9
 }
 
 /// `2024-05-01T12:00:00.5Z`: UTC seconds since 1970 as date and time, to a tenth of a millisecond.

@@ -136,6 +136,11 @@ const PASSING: &[(Pace, &str, &str)] = &[
     (Pace::All, "late from message", SENTENCE),
     (Pace::All, " times more, by ", SENTENCE),
     (Pace::All, "all messages were timely", SENTENCE),
+    (
+        Pace::All,
+        "the far clock is ",
+        "has a rate where that is known well enough",
+    ),
     (Pace::All, "stolen time", CLOCK),
     (
         Pace::All,

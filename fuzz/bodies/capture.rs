@@ -1,7 +1,7 @@
 //! Packets of a capture, cut short or damaged: nothing panics, and what was sent again has one cause each.
 
-use evlbi_core::capture::{Capture, Settings};
 use evlbi_core::time::Nanos;
+use evlbi_trace::capture::{Capture, Settings};
 use evlbi_wire::packet::{Link, read};
 
 /// Each packet is its length in a byte, a time since the one before in the next, and so many bytes of an IP packet.

@@ -1,4 +1,4 @@
-//! Dependencies point one way: wire <- core <- net <- evlbi; wire <- fx <- evlbi. What belongs to the
+//! Dependencies point one way: wire <- core <- trace <- net <- evlbi; wire <- fx <- evlbi; plot <- evlbi. What belongs to the
 //! program (command line, JSON, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line.
 
 use std::fs;
@@ -10,10 +10,11 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 5] = [
+const MAY_USE: [(&str, &[&str]); 6] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
-    ("evlbi-net", &["evlbi-core", "evlbi-wire"]),
+    ("evlbi-trace", &["evlbi-core", "evlbi-wire"]),
+    ("evlbi-net", &["evlbi-core", "evlbi-trace", "evlbi-wire"]),
     ("evlbi-fx", &["evlbi-wire"]),
     ("evlbi-plot", &[]),
 ];

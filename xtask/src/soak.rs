@@ -21,9 +21,10 @@ const SURVIVORS: &str = "xtask/survivors.txt";
 /// Modules in which no other mutant may survive.
 const STRICT: [&str; 5] = ["reorder", "account", "deframe", "admission", "vdif"];
 /// Packages in which mutants are made, each with the files.
-const MUTATED: [(&str, &str); 3] = [
+const MUTATED: [(&str, &str); 4] = [
     ("evlbi-wire", "crates/evlbi-wire/src/**/*.rs"),
     ("evlbi-core", "crates/evlbi-core/src/**/*.rs"),
+    ("evlbi-trace", "crates/evlbi-trace/src/**/*.rs"),
     ("evlbi-net", "crates/evlbi-net/src/receive/admission.rs"),
 ];
 /// What becomes of a mutant; cargo-mutants lists the mutants of each in a file of that name.
@@ -141,8 +142,7 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     while begun.elapsed() < time {
         let seed = random.next().to_string();
         println!("soak: properties, PROPTEST_RNG_SEED={seed}");
-        let libraries =
-            "--package evlbi-wire --package evlbi-core --package evlbi-fx --package evlbi-net";
+        let libraries = "--package evlbi-wire --package evlbi-core --package evlbi-trace --package evlbi-fx --package evlbi-net";
         for what in [libraries, "--package evlbi --bins"] {
             let mut tests = evlbi_testkit::cargo();
             tests.args(["test", "--quiet", "--no-fail-fast"]);

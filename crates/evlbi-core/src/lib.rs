@@ -8,7 +8,6 @@
 
 pub mod account;
 pub mod admission;
-pub mod capture;
 pub mod deframe;
 pub mod pace;
 pub mod packetise;
@@ -19,5 +18,4 @@ pub mod pudp;
 pub mod rate;
 pub mod reorder;
 pub mod shed;
-pub mod tcp;
 pub mod time;

@@ -32,7 +32,7 @@ impl Nanos {
 }
 
 /// `a - b`, or the nearest number that fits.
-pub(crate) fn apart(a: u64, b: u64) -> i64 {
+pub fn apart(a: u64, b: u64) -> i64 {
     clamped(i128::from(a) - i128::from(b))
 }
 

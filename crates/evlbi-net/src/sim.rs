@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use evlbi_core::packetise::{Family, UDP_HEADER};
 use evlbi_core::path::{self, CellTruth, Identity, Law, Line, Output, Piece};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{self, Settings};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{self, Settings};
 use evlbi_wire::vtp;
 use parking_lot::Mutex;
 

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use evlbi_core::tcp::{Algorithm, Info, Settings};
+use evlbi_trace::tcp::{Algorithm, Info, Settings};
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 

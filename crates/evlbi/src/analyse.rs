@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use evlbi_core::capture::{Capture, Connection, Event, Others, Settings, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
+use evlbi_trace::capture::{Capture, Connection, Event, Others, Settings, Stream};
 use evlbi_wire::packet::{self, Packet, Unread};
 use serde::Serialize;
 

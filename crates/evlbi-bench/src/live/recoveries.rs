@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Algorithm, Counting, Full, Outcome, Scene as Simulated};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{Algorithm, Counting, Full, Outcome, Scene as Simulated};
 use serde_json::Value;
 
 use super::picture::{Curve, Picture, Style};

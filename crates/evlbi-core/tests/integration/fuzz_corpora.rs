@@ -5,8 +5,6 @@ use proptest::prelude::*;
 
 #[path = "../../../../fuzz/bodies/admission.rs"]
 mod admission;
-#[path = "../../../../fuzz/bodies/capture.rs"]
-mod capture;
 #[path = "../../../../fuzz/corpus.rs"]
 mod corpus;
 #[path = "../../../../fuzz/damage.rs"]
@@ -20,9 +18,8 @@ mod reorder;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 4] = [
     ("admission", admission::run),
-    ("capture", capture::run),
     ("deframe", deframe::run),
     ("policy", policy::run),
     ("reorder", reorder::run),

@@ -1,6 +1,5 @@
-//! `evlbi-core` from outside: streams whose truth is known, fuzz corpora, kernels' traces.
+//! `evlbi-core` from outside: streams whose truth is known, fuzz corpora.
 
 mod deframe;
 mod fuzz_corpora;
 mod probe;
-mod tcp;

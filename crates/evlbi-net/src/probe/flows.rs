@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes_of_segment;
-use evlbi_core::tcp::{Info, Reading};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{Info, Reading};
 use serde::{Deserialize, Serialize};
 
 use super::TestError;

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 
 use evlbi_core::probe::Stream;
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::Reading;
 
 use super::flows::Flowing;
 use super::listen::{ListenOptions, listen};

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 
-use evlbi_core::tcp::{self, Algorithm, Connection, Failed, Info, Read, Settings};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{self, Algorithm, Connection, Failed, Info, Read, Settings};
 
 use super::{Host, Packet, State, What};
 use crate::clock::{Clock, Place};

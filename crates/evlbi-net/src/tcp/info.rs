@@ -4,7 +4,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 
-use evlbi_core::tcp::Info;
+use evlbi_trace::tcp::Info;
 use linux_raw_sys::net::tcp_info;
 
 use crate::cpu::succeed;

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::Reading;
 use serde::{Deserialize, Serialize};
 
 use super::{Connection, Progress};

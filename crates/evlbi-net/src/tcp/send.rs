@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Backlog, Full};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{Backlog, Full};
 use evlbi_wire::fill;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use evlbi_core::tcp::{self, Info};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{self, Info};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::clock::Clock;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Result;
-use evlbi_core::capture::Event;
 use evlbi_net::transport::Protocol;
+use evlbi_trace::capture::Event;
 
 use super::Analysis;
 use crate::table::Table;

@@ -1,7 +1,7 @@
 //! What a capture says, in sentences: what was carried, what held it back, loss and round trips, how steady it was and what to
 //! change (questions i to v of Sansa 2006); and how far the capture itself can be trusted.
 
-use evlbi_core::capture::{Connection, Numbers, Stream, Way};
+use evlbi_trace::capture::{Connection, Numbers, Stream, Way};
 
 use super::{Analysis, show};
 use crate::probe::tcp::{held_back, steady};

@@ -1,7 +1,7 @@
 //! Connections as a capture shows them: throughput, data under way, round trips and what was sent again; and times between
 //! datagrams.
 
-use evlbi_core::capture::{Connection, Interval, Stream, StreamInterval, Way};
+use evlbi_trace::capture::{Connection, Interval, Stream, StreamInterval, Way};
 
 use super::{Analysis, Seen};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use evlbi_core::capture::{Connection, Numbers, Stream};
+use evlbi_trace::capture::{Connection, Numbers, Stream};
 
 use super::{Analysis, Seen};
 use crate::output::{columns, lines};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::Algorithm;
 use evlbi_net::transport::scheme;
+use evlbi_trace::tcp::Algorithm;
 
 use super::choice::{Choices, choice, name};
 use super::plots;

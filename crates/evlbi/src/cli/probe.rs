@@ -9,9 +9,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use evlbi_core::probe::Token;
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::Full;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Limits;
+use evlbi_trace::tcp::Full;
 
 use super::choice::{Choices, choice, name};
 use super::plots;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Result, bail};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Algorithm, Cbr, Counting, Full, Scene};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
+use evlbi_trace::tcp::{Algorithm, Cbr, Counting, Full, Scene};
 use parking_lot::Mutex;
 use serde::Serialize;
 

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::wire_bytes_of_segment;
-use evlbi_core::tcp::{Algorithm, Cbr};
+use evlbi_trace::tcp::{Algorithm, Cbr};
 use serde::Serialize;
 
 use super::table;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::probe::{Channel, Role, Token};
-use evlbi_core::tcp::Reading;
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{
@@ -16,6 +15,7 @@ use evlbi_net::probe::{
 };
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Stream, Unconnected};
+use evlbi_trace::tcp::Reading;
 use serde::Serialize;
 use smart_default::SmartDefault;
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use evlbi_core::path::{Law, Loss};
-use evlbi_core::tcp::{
+use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{
     Algorithm, Cbr, Counting, Full, Info, Needs, Outcome, Phase, Scene as Plan, Settings,
 };
-use evlbi_core::time::Nanos;
 
 use super::{Path, Scene, bits, bottleneck, delay, twice};
 use crate::probe::point::Direction;

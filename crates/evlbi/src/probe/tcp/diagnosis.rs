@@ -1,7 +1,7 @@
 //! What a connection's course says, in sentences: what was carried, what held it back, loss and round trips, how steady it
 //! was, and what to change (questions i to v of Sansa 2006).
 
-use evlbi_core::tcp::{Algorithm, Cbr, Late};
+use evlbi_trace::tcp::{Algorithm, Cbr, Late};
 
 use super::flow::{Flow, Messages};
 use super::{Asked, ProbeTcp};

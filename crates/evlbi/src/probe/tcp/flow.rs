@@ -3,13 +3,13 @@
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::probe::ClockFit;
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{
-    Arrival, Bursts, Course, Disturbance, Info, Interval, Reading, Timeliness, intervals, lateness,
-};
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::{End, FlowEnd, Record};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Taken};
+use evlbi_trace::tcp::{
+    Arrival, Bursts, Course, Disturbance, Info, Interval, Reading, Timeliness, intervals, lateness,
+};
 use serde::Serialize;
 
 use super::{Asked, Direction, Ends};

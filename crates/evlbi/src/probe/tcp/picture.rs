@@ -1,7 +1,7 @@
 //! Connections drawn as the EXPReS report does: window, throughput, retransmissions (figures 2.2, 2.4, 2.5), and lateness
 //! against message number (figures 2.3, 2.6).
 
-use evlbi_core::tcp::{Info, Interval, Reading, intervals};
+use evlbi_trace::tcp::{Info, Interval, Reading, intervals};
 
 use super::super::picture::panel;
 use super::ProbeTcp;

@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use evlbi_core::tcp::{HeldBack, Info, Reading};
 use evlbi_net::probe::{End, FlowEnd, FlowsEnd, Record};
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Sampled, Taken};
 use evlbi_testkit::oracle;
+use evlbi_trace::tcp::{HeldBack, Info, Reading};
 use serde_json::{Map, Value, json};
 
 use super::super::Background;

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::course::{Course, Stretch};
 use super::{Extent, bits_per_second};
-use crate::account::{Distribution, Report, Summary};
-use crate::pudp::{Sequencer, Verdict as Framed};
-use crate::reorder::{MOST_GAP, Reorder, Settings, Verdict};
-use crate::time::{Nanos, apart};
+use evlbi_core::account::{Distribution, Report, Summary};
+use evlbi_core::pudp::{Sequencer, Verdict as Framed};
+use evlbi_core::reorder::{MOST_GAP, Reorder, Settings, Verdict};
+use evlbi_core::time::{Nanos, apart};
 
 /// Datagrams after which it is decided how they are numbered.
 const ENOUGH: usize = 16;

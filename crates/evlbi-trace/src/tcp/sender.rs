@@ -6,7 +6,7 @@ use super::delivery::Delivery;
 use super::info::Phase;
 use super::law::{Acked, CongestionControl, Moment};
 use super::receiver::Ack;
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// Segments that have come behind a gap of which no acknowledgement is waited for any more (RFC 6675, DupThresh).
 const BEHIND: u64 = 3;

@@ -3,8 +3,8 @@
 
 use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
-use evlbi_core::tcp::{Algorithm, Counting, Full, Scene};
 use evlbi_core::time::Nanos;
+use evlbi_trace::tcp::{Algorithm, Counting, Full, Scene};
 
 const RATE: u64 = 256_000_000;
 const SEGMENT: u32 = 1448;

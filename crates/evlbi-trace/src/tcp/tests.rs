@@ -1,9 +1,9 @@
 //! The equations against the papers, the laws' steps against the equations, and the simulation against both.
 
 use super::*;
-use crate::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
-use crate::rate::BitRate;
-use crate::time::Nanos;
+use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
 
 const SECOND: u64 = 1_000_000_000;
 const SEGMENT: u32 = 1448;

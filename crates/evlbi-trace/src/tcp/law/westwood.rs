@@ -1,7 +1,7 @@
 //! Westwood+: Reno, which after a loss goes on with what the path carried (Grieco and Mascolo 2004).
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// A sample of what the path carries takes a round trip, and no less.
 const SHORTEST: Nanos = Nanos(50_000_000);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// What was known when a segment was sent.
 #[derive(Clone, Copy, Debug, Default)]

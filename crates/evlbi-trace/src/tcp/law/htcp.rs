@@ -1,7 +1,7 @@
 //! H-TCP: the window grows the faster, the longer ago the last loss was (Leith and Shorten 2004).
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// Reno's increase for so many seconds after a loss (Delta_L).
 const RENO: f64 = 1.0;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::info::{Info, Phase, Reading};
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// After a loss it is looked at for so many round trips whether data comes in bursts, and for no less than a second.
 const AFTER: u64 = 10;

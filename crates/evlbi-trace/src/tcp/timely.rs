@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::backlog::due_at;
-use crate::rate::BitRate;
-use crate::time::Nanos;
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
 
 /// When messages came. Times in seconds are from when the first message was due.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use super::course::{Course, Stretch};
 use super::ranges::Ranges;
 use super::rounds::{HeldBack, Idle, Rounds};
 use super::{Event, Extent, bits_per_second};
-use crate::account::{Distribution, Summary};
+use evlbi_core::account::{Distribution, Summary};
 
 /// Sequence numbers are counted on from here, so that there is room below.
 const ORIGIN: u64 = 1 << 32;

@@ -8,9 +8,9 @@ use super::connection::{Connection, Read, Settings};
 use super::law::Algorithm;
 use super::packet::{HEADERS, Packet};
 pub use super::sender::Counting;
-use crate::path::{Law, Network, Output, Piece, Train};
-use crate::rate::BitRate;
-use crate::time::Nanos;
+use evlbi_core::path::{Law, Network, Output, Piece, Train};
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
 
 /// Ethernet's.
 const LINK_HEADER: u32 = 14;

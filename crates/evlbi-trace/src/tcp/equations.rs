@@ -2,7 +2,7 @@
 //! own steps, a round trip at a time.
 
 use super::law::{Acked, Algorithm, CongestionControl, Moment};
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// Round trips after which a window that has not grown is taken not to.
 const MOST_ROUNDS: u64 = 10_000_000;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::receiver::Ack;
-use crate::path::Identity;
-use crate::time::Nanos;
+use evlbi_core::path::Identity;
+use evlbi_core::time::Nanos;
 
 /// Bytes of the headers of IPv4 and TCP in a packet with data: 20, 20, and timestamps (RFC 7323).
 pub const HEADERS: u32 = 52;

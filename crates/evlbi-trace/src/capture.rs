@@ -21,7 +21,7 @@ pub use self::stream::{Numbers, Stream, StreamInterval};
 
 use self::half::Half;
 use self::stream::Datagrams;
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// A connection or stream without packets for so long, in nanoseconds, is forgotten before others.
 const SILENT: u64 = 10_000_000_000;

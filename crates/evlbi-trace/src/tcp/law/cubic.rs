@@ -1,7 +1,7 @@
 //! CUBIC: the window is a cubic function of the time since the last loss (RFC 9438).
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// C of RFC 9438, in segments per second cubed.
 const C: f64 = 0.4;

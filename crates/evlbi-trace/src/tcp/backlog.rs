@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rate::BitRate;
-use crate::time::Nanos;
+use evlbi_core::rate::BitRate;
+use evlbi_core::time::Nanos;
 
 /// What happens to a message that finds the send buffer full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub enum Full {
 ///
 /// ```
 /// use evlbi_core::rate::BitRate;
-/// use evlbi_core::tcp::{Backlog, Full};
+/// use evlbi_trace::tcp::{Backlog, Full};
 /// use evlbi_core::time::Nanos;
 ///
 /// // 1000 bytes each millisecond, of which two may wait.

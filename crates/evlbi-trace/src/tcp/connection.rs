@@ -9,7 +9,7 @@ use super::outgoing::Outgoing;
 use super::packet::{HEADERS, Kind, Packet, Segment};
 use super::receiver::{Ack, Receiver};
 use super::sender::{Counting, Sender};
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// SYN and SYN+ACK are retransmitted after this time, and after twice as long each time (RFC 6298, section 5.7).
 const FIRST_TIMEOUT: Nanos = Nanos::SECOND;
@@ -94,7 +94,7 @@ pub enum Read {
 /// algorithm is off.
 ///
 /// ```
-/// use evlbi_core::tcp::{Connection, Read, Settings};
+/// use evlbi_trace::tcp::{Connection, Read, Settings};
 /// use evlbi_core::time::Nanos;
 ///
 /// // A wire without loss and without length.

@@ -13,7 +13,7 @@ mod westwood;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// No window is smaller after a loss (RFC 5681, equation 4).
 const SMALLEST: f64 = 2.0;

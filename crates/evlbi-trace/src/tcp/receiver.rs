@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::time::Nanos;
+use evlbi_core::time::Nanos;
 
 /// An acknowledgement waits for the next segment no longer than this (RFC 1122, section 4.2.3.2; as Linux does).
 const DELAY: Nanos = Nanos(40_000_000);

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::path::{ETHERNET_OVERHEAD, Law, Loss, Network, Output, Piece, Shape, Train, Until};
-use crate::rate::BitRate;
+use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Network, Output, Piece, Shape, Train, Until};
+use evlbi_core::rate::BitRate;
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;

@@ -1,0 +1,36 @@
+//! No bytes make what this crate reads panic or contradict itself: the corpora of the fuzz targets, and the same with damage, go
+//! through the bodies of the targets.
+
+use proptest::prelude::*;
+
+#[path = "../../../../fuzz/bodies/capture.rs"]
+mod capture;
+#[path = "../../../../fuzz/corpus.rs"]
+mod corpus;
+#[path = "../../../../fuzz/damage.rs"]
+mod damage;
+
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 1] = [("capture", capture::run)];
+
+#[test]
+fn corpora_are_replayed() {
+    for (target, run) in TARGETS {
+        for (name, input) in corpus::inputs(target) {
+            println!("{name}");
+            run(&input);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 40, 6)) {
+        for (_, run) in TARGETS {
+            run(&bytes);
+        }
+    }
+}
